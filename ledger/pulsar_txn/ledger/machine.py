@@ -1,0 +1,213 @@
+"""The fold over a log: what a machine is, what it answers, and what its host owes it.
+
+    request -> decide(request, now_ms) -> Step(records, effects) -> append -> apply(log, position, record)
+                  | or raises Refusal                                 `-> once durable: effects are released
+    recovery:  restore(snapshot), then apply(log, position, decode(log, data)) for every entry behind it
+
+Duties of a host, in order of importance:
+
+H1. State changes only through `apply`. `decide` may be called and its Step thrown away without a trace.
+H2. A Step's records are appended in order, each to the log it names, and each is applied at once, before the
+    next `decide`, with the position that `append` returned. `encode` gives the bytes to append.
+H3. Effects are released in order, and only when every record of the Step is confirmed. A Step without records,
+    and a Refusal, is released when the record last applied in the machine's *main* log is confirmed (at once when
+    nothing is in flight): a repeat must not be answered before the first attempt is durable.
+H4. A log that failed an append is closed with its machine: state is thrown away and recovered, never patched;
+    requests in flight get a retriable error.
+H5. Recovery reads all logs of a machine from where the snapshot covers them, in the order of `logs`, then calls
+    `recovered(now_ms)` once, whose Step is carried out like any other.
+H6. `deadline()` is asked after each turn; once `now_ms` reaches it, `expire(now_ms)` is called until the
+    deadline lies in the future. `now_ms` never goes back, across restarts too (never below the newest time in the log).
+H7. After `WriteSnapshot(log)` is released, the host calls `snapshot()` and stores it with the log's position
+    *at that moment*, but hands it to the store only once that position is confirmed; then trims to `trim_before(log)`.
+
+A `token` is the host's own handle of a request (a connection and a request id, a future, …): machines carry it
+from request to `Reply` and never look inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+import attrs
+
+from pulsar_txn.wire.errors import ServerError
+from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId
+
+Token: TypeAlias = Any
+"""The host's handle of a request; opaque to machines."""
+
+
+@attrs.frozen
+class Reply:
+    """Answer a request. `value` is what its docstring promises; None where success says all.
+
+    `error` set: a refusal that belongs to this token only (others of the same Step succeed).
+    `position_of`: index of the record in this Step whose position is the answer (a SEND's receipt).
+    """
+
+    token: Token
+    value: object = None
+    error: ServerError | None = None
+    message: str = ""
+    position_of: int | None = None
+
+
+@attrs.frozen
+class AwaitOutcome:
+    """Join the end of `txn_id` that is being carried out: `token` is answered by the `Outcome` of it."""
+
+    token: Token
+    txn_id: TxnId
+
+
+@attrs.frozen
+class Outcome:
+    """The end of `txn_id` was carried out at all participants: answer every token that awaits it."""
+
+    txn_id: TxnId
+    action: TxnAction
+
+
+@attrs.frozen
+class TellParticipant:
+    """Tell one participant the outcome, until it answers (END_TXN_ON_PARTITION / _ON_SUBSCRIPTION).
+
+    `low_watermark` is the coordinator's at that moment (-1: none). When all participants of a transaction have
+    answered, the host sends the coordinator `ParticipantsDone`.
+    """
+
+    txn_id: TxnId
+    participant: Participant
+    action: TxnAction
+    low_watermark: int
+
+
+@attrs.frozen
+class VerifyRegistered:
+    """Ask the coordinator of `txn_id` whether it is open and has this participant; send `request` again with the answer.
+
+    The host calls `decide(Verified(request, ok))`. Requests of the same transaction that arrive meanwhile wait behind it.
+    """
+
+    txn_id: TxnId
+    request: Any
+
+
+@attrs.frozen
+class CopyEntries:
+    """Copy entries from one of the machine's logs into another, each through `decide(Copied(...))` (half messages)."""
+
+    source: str
+    target: str
+    positions: tuple[Position, ...]
+    txn_id: TxnId | None = None
+
+
+@attrs.frozen
+class AskProducer:
+    """Ask the producer group that wrote a half message what became of it (back-check)."""
+
+    producer_name: str
+    txn_id: TxnId
+    position: Position
+    attempt: int
+
+
+@attrs.frozen
+class Redeliver:
+    """Give these positions to the subscription's dispatcher again. `ack_set` None: the whole entry."""
+
+    positions: tuple[tuple[Position, int | None], ...]
+
+
+@attrs.frozen
+class MoveCursor:
+    """Apply acknowledgements to the subscription's cursor; idempotent.
+
+    `individual`: (position, indexes acknowledged as a bit set, None = the whole entry; batch_size). `cumulative`:
+    everything up to the position; its ack set keeps set the bits of that entry's batch indexes that stay unacknowledged.
+    """
+
+    individual: tuple[tuple[Position, int | None, int], ...] = ()
+    cumulative: tuple[Position, int | None, int] | None = None
+
+
+@attrs.frozen
+class PublishMaxRead:
+    """max_read_position was set without a record (after recovery): publish it and wake dispatchers."""
+
+    position: Position
+
+
+@attrs.frozen
+class WriteSnapshot:
+    """It is time for a snapshot of this machine, covering its log `log` up to the last applied record (see H7)."""
+
+    log: str
+
+
+Effect: TypeAlias = (
+    Reply | AwaitOutcome | Outcome | TellParticipant | VerifyRegistered | CopyEntries | AskProducer
+    | Redeliver | MoveCursor | PublishMaxRead | WriteSnapshot
+)  # fmt: skip
+"""The closed union of effects: a host matches all of them and ends with `assert_never`."""
+
+RecordT = TypeVar("RecordT")
+RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
+
+
+@attrs.frozen
+class Step(Generic[RecordT]):
+    """What a decision wants: records to append (log name, record), then effects to release in order."""
+
+    records: tuple[tuple[str, RecordT], ...] = ()
+    effects: tuple[Effect, ...] = ()
+
+
+NOTHING: Final[Step[Any]] = Step()
+"""The Step of a decision that has nothing to do."""
+
+
+class Machine(Protocol[RequestT_contra, RecordT]):
+    """A fold over one or more named logs. No IO, no clock, no randomness of its own. Implementations are plug-ins."""
+
+    logs: Sequence[str]
+    """Names of the machine's logs; the first is the main log."""
+
+    def decide(self, request: RequestT_contra, now_ms: int) -> Step[RecordT]:
+        """Read state, check, and say what to write. Raises Refusal; changes nothing."""
+
+    def apply(self, log: str, position: Position, record: RecordT) -> None:
+        """The only way state changes; the same live and in recovery."""
+
+    def encode(self, log: str, record: RecordT) -> bytes:
+        """The bytes of a record. Unknown fields of a decoded record are kept."""
+
+    def decode(self, log: str, data: bytes) -> RecordT:
+        """The record of an entry; raises WireError when the bytes are not a record of this machine."""
+
+    def recovered(self, now_ms: int) -> Step[RecordT]:
+        """Called once after the fold: what must be carried out again (COMMITTING transactions, …)."""
+
+    def deadline(self) -> int | None:
+        """The next time, in ms, at which `expire` has something to do; None when nothing is timed."""
+
+    def expire(self, now_ms: int) -> Step[RecordT]:
+        """Carry out what is due, a bounded amount a call; the host calls again while the deadline is past."""
+
+    def snapshot(self) -> bytes:
+        """The whole state, for `restore`. `restore(snapshot())` and a replay from the start are equal states."""
+
+    def restore(self, data: bytes) -> None:
+        """Take over a snapshot; only on a fresh machine, before the first `apply`."""
+
+    def trim_before(self, log: str) -> Position | None:
+        """Entries of `log` before this position are no longer needed by this machine (None: it does not trim that log).
+
+        The host trims only what a stored snapshot covers.
+        """
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError, the invariant's id first, when the state contradicts itself. For tests and simulation."""

@@ -1,0 +1,333 @@
+"""Doors of the ledger room: logs, cursors, snapshots, the metadata store, back-pressure.
+
+The order rule that all else rests on: **appends, cursor changes, snapshots and trims of one log become durable in the
+order in which they were called.** In the journal that holds across all logs of the store, too; do not rely on it
+across logs (BookKeeper does not give it).
+
+Memory may run ahead of the disk: `append` returns the position at once, the confirmation comes later, in order,
+through the listener. Whoever lets something leave the process waits for the confirmation.
+All methods are called from one event loop; providers call listeners on that loop, never from inside `append`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias
+
+import attrs
+
+from pulsar_txn.wire.ids import Position
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+#                LedgerError tree
+# LedgerError(Exception)
+# ├── StorageFailed      a write or sync failed: every log of the store is closed, the process ends with code 74
+# ├── LogDamaged         bytes that should be there are not, or are wrong: names log and position; never served
+# ├── LogFenced          another owner opened the log
+# ├── LogClosed          used after close, or after a failure
+# ├── LogExists / LogNotFound
+# ├── EntryTooLarge      refused before it joins a group
+# ├── DiskFull           retriable: new data is refused, trims, acks and ends go on from a reserve
+# ├── StoreInUse / StoreTooNew / StoreReadOnly / StoreUnsupported     a sentence each, at open
+# └── VersionConflict    compare-and-set of the metadata store found another version
+
+
+class LedgerError(Exception):
+    """Whatever a ledger provider raises."""
+
+
+class StorageFailed(LedgerError):  # noqa: N818 - named by what happened
+    """A write or a sync failed. Nothing more is confirmed; state in memory is to be thrown away and recovered."""
+
+
+class LogDamaged(LedgerError):  # noqa: N818 - named by what happened
+    """Stored bytes do not fit their checksum, or entries are missing. Never served, never skipped."""
+
+    def __init__(self, log: str, position: Position | None, detail: str) -> None:
+        super().__init__(f"log {log!r} is damaged at {position}: {detail}; restore it from a copy, or delete this log")
+        self.log = log
+        self.position = position
+
+
+class LogFenced(LedgerError):  # noqa: N818 - named by what happened
+    """Another owner opened the log with a higher epoch; this handle can do nothing any more."""
+
+
+class LogClosed(LedgerError):  # noqa: N818 - named by what happened
+    """The log was closed, or failed, before this call."""
+
+
+class LogExists(LedgerError):  # noqa: N818 - named by what happened
+    """A log of this name is open already in this store."""
+
+
+class LogNotFound(LedgerError):  # noqa: N818 - named by what happened
+    """No log of this name, and `create=False`."""
+
+
+class EntryTooLarge(LedgerError):  # noqa: N818 - named by what happened
+    """The entry is above the store's limit; nothing was appended."""
+
+
+class DiskFull(LedgerError):  # noqa: N818 - named by what happened
+    """No room for new data. Retriable: service resumes without a restart once there is room."""
+
+
+class StoreInUse(LedgerError):  # noqa: N818 - named by what happened
+    """Another process holds the store."""
+
+
+class StoreTooNew(LedgerError):  # noqa: N818 - named by what happened
+    """The store was written by a newer version."""
+
+
+class StoreReadOnly(LedgerError):  # noqa: N818 - named by what happened
+    """The folder cannot be written."""
+
+
+class StoreUnsupported(LedgerError):  # noqa: N818 - named by what happened
+    """The place cannot hold a store (a network file system, for instance)."""
+
+
+class VersionConflict(LedgerError):  # noqa: N818 - named by what happened
+    """Compare-and-set found another version of the key."""
+
+
+@attrs.frozen
+class Snapshot:
+    """A machine's stored state: `data` holds all effects of entries up to and including `covers`."""
+
+    covers: Position
+    data: bytes
+
+
+@attrs.frozen
+class LogStats:
+    """A log at a moment: entries and bytes that can be read, positions, bytes appended but not confirmed."""
+
+    name: str
+    entries: int
+    bytes: int
+    first: Position | None
+    last_appended: Position
+    last_confirmed: Position
+    bytes_in_flight: int
+
+
+class LogListener(Protocol):
+    """Called on the loop by the provider, at most once per log and commit group."""
+
+    def log_confirmed(self, position: Position) -> None:
+        """Everything of this log up to `position` is durable, also cursor changes and snapshots called before it."""
+
+    def log_failed(self, error: LedgerError) -> None:
+        """The log is closed; nothing that was not confirmed is to be believed."""
+
+
+class Log(Protocol):
+    """An exclusive handle of one append-only log."""
+
+    @property
+    def name(self) -> str:
+        """The name it was opened by."""
+
+    @property
+    def epoch(self) -> int:
+        """Grows with every open of this log; an older handle is fenced."""
+
+    @property
+    def first(self) -> Position | None:
+        """The first readable entry, None when the log is empty."""
+
+    @property
+    def last_appended(self) -> Position:
+        """The entry appended last, confirmed or not; `(ledger_id, -1)` on a log that never had one."""
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last durable entry; readers see nothing behind it. `(ledger_id, -1)` when there is none."""
+
+    def listen(self, listener: LogListener) -> None:
+        """Set the listener (one per log; the last call wins)."""
+
+    def append(self, data: Buffer | Sequence[Buffer], *, reserve: bool = False) -> Position:
+        """Append one entry (several buffers are one entry, without a join) and return its position at once.
+
+        `reserve=True` marks records that must go on when the disk is full (transaction ends, markers, acks).
+        Buffers must not change until the entry is confirmed. Raises EntryTooLarge, DiskFull, LogClosed, LogFenced.
+        """
+
+    async def read(self, start: Position, *, max_entries: int = 100, max_bytes: int = 1 << 20) -> list[tuple[Position, bytes]]:
+        """Confirmed entries from `start` on (the next existing one if it was trimmed), at least one if there is any.
+
+        Checks each entry's checksum: raises LogDamaged with the position. An empty list means the end.
+        If cancelled: nothing changed.
+        """
+
+    def read_cached(self, position: Position) -> bytes | None:
+        """The entry if it is at hand without waiting, else None. For tails: the dispatcher asks here first."""
+
+    def entries_between(self, after: Position, upto: Position) -> int:
+        """How many readable entries lie in the half-open range (after, upto]."""
+
+    def next_position(self, position: Position) -> Position:
+        """The position of the entry after `position` (existing or the one to be appended next)."""
+
+    def trim(self, before: Position) -> None:
+        """Entries before `before` are not needed any more. In bounded slices; order as for appends; never blocks."""
+
+    def put_snapshot(self, snapshot: Snapshot) -> None:
+        """Store a snapshot; the newest one wins. `covers` must be confirmed already."""
+
+    async def latest_snapshot(self) -> Snapshot | None:
+        """The newest durable snapshot, or None. Raises LogDamaged."""
+
+    async def open_cursor(self, name: str, *, initial: Position | None = None) -> Cursor:
+        """A durable cursor of this log, created at `initial` mark-delete (default: before the first entry)."""
+
+    def cursor_names(self) -> list[str]:
+        """Names of the durable cursors, sorted."""
+
+    async def delete_cursor(self, name: str) -> None:
+        """Delete a durable cursor; returns when that is durable. Unknown names are no error."""
+
+    def stats(self) -> LogStats:
+        """The log at this moment."""
+
+    async def flush(self) -> None:
+        """Wait until everything called so far on this log is durable. Raises what made the log fail."""
+
+    async def close(self) -> None:
+        """Flush, then release the handle. Idempotent."""
+
+
+class Cursor(Protocol):
+    """Durable acknowledgement state of one subscription: changes are appended, with a base from time to time.
+
+    State in memory changes at once; `ticket` numbers grow by change, and `confirmed_ticket` says what is durable.
+    Positions are entries; an ack set has bit i set while batch index i is not acknowledged.
+    """
+
+    @property
+    def name(self) -> str:
+        """The subscription's name."""
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to here is acknowledged."""
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the owner stored with the cursor."""
+
+    @property
+    def ticket(self) -> int:
+        """Number of the last change."""
+
+    @property
+    def confirmed_ticket(self) -> int:
+        """Number of the last durable change."""
+
+    def is_deleted(self, position: Position) -> bool:
+        """Whether the whole entry is acknowledged."""
+
+    def ack_set(self, position: Position) -> int | None:
+        """The entry's ack set when a part of its batch is acknowledged, else None."""
+
+    def deleted_ranges(self) -> list[tuple[Position, Position]]:
+        """Acknowledged ranges behind mark_delete, both ends inclusive, ascending; bounded by the log's entries."""
+
+    def ack_sets(self) -> dict[Position, int]:
+        """All partly acknowledged batch entries."""
+
+    def mark_delete_to(self, position: Position) -> int:
+        """Acknowledge everything up to `position`; returns the ticket. Never moves back."""
+
+    def delete(self, positions: Iterable[Position]) -> int:
+        """Acknowledge whole entries; contiguous ones raise mark_delete. Returns the ticket."""
+
+    def delete_indexes(self, position: Position, acked: int, batch_size: int) -> int:
+        """Acknowledge batch indexes (bit i of `acked` set: index i); the entry is deleted when all are. Returns the ticket."""
+
+    def reset(self, mark_delete: Position) -> int:
+        """Seek: forget everything behind `mark_delete` and stand there, back or forth. Returns the ticket."""
+
+    def put_properties(self, properties: dict[str, str]) -> int:
+        """Replace the properties; returns the ticket."""
+
+    def backlog(self) -> int:
+        """Readable entries not acknowledged."""
+
+
+@attrs.frozen
+class Versioned:
+    """A metadata value and its version (0 for the first; grows by one with each write)."""
+
+    data: bytes
+    version: int
+
+
+class MetadataStore(Protocol):
+    """Versioned keys with compare-and-set, children, counters, watch; paths are Pulsar's own (`/managed-ledgers/…`).
+
+    The one place for topics, partition counts, subscriptions, schemas, topic and producer epochs.
+    """
+
+    async def get(self, path: str) -> Versioned | None:
+        """The value, or None."""
+
+    async def put(self, path: str, data: bytes, *, expected_version: int | None = None) -> int:
+        """Write; returns the new version once durable. `expected_version` None: any, -1: must not exist. VersionConflict."""
+
+    async def delete(self, path: str, *, expected_version: int | None = None) -> None:
+        """Delete, once durable. Unknown paths are no error unless a version is expected."""
+
+    async def children(self, path: str) -> list[str]:
+        """Names of the direct children, sorted."""
+
+    async def increment(self, path: str) -> int:
+        """A durable counter: returns 0, 1, 2, … and never the same twice."""
+
+    def watch(self, prefix: str) -> AsyncIterator[str]:
+        """Paths below `prefix` that changed, as they change."""
+
+
+class LogStore(Protocol):
+    """A provider of logs: one folder, one cluster, or memory. Also an async context manager."""
+
+    metadata: MetadataStore
+
+    async def start(self) -> None:
+        """Open or create. Raises StoreInUse, StoreTooNew, StoreReadOnly, StoreUnsupported, LogDamaged, StorageFailed."""
+
+    async def open(self, name: str, *, create: bool = True) -> Log:
+        """Open a log exclusively, with a new epoch. Raises LogNotFound, LogExists (open already here), LogDamaged."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a log of this name."""
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Names of logs, sorted."""
+
+    async def delete(self, name: str) -> None:
+        """Delete a log with its cursors and snapshots; returns when that is durable. Unknown names are no error."""
+
+    def on_pressure(self, callback: Callable[[bool], None]) -> None:
+        """`callback(True)` when the bytes in flight pass the high-water mark, `callback(False)` below the low one.
+
+        The broker stops reading the sockets that fill it.
+        """
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes appended and not confirmed, over all logs."""
+
+    async def close(self) -> None:
+        """Flush and close everything. Idempotent."""
+
+    async def __aenter__(self) -> LogStore:
+        """`start()`."""
+
+    async def __aexit__(self, *exc: object) -> None:
+        """`close()`."""

@@ -1,0 +1,1 @@
+"""Found by Spark through its name (`pyspark_*`); it must import fast and never raise."""

@@ -1,0 +1,130 @@
+"""What one may ask of a pending-ack handle.
+
+Ack sets: in requests `acked` has bit i set when batch index i is acknowledged by this request (the complement of
+what travels on the wire); None stands for the whole entry. `batch_size` is 0 for unbatched entries.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+import attrs
+
+from pulsar_txn.ledger.machine import Machine, Token
+from pulsar_txn.wire.ids import Position, TxnAction, TxnId
+
+AckItem: TypeAlias = tuple[Position, int | None, int]
+"""(position, acked bits or None for the whole entry, batch_size)."""
+
+
+class CursorView(Protocol):
+    """What the handle asks of the subscription's cursor; `ledger.protocols.Cursor` has it."""
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to here is acknowledged."""
+
+    def is_deleted(self, position: Position) -> bool:
+        """Whether the whole entry is acknowledged."""
+
+    def ack_set(self, position: Position) -> int | None:
+        """Bits of the batch indexes not acknowledged yet when a part is, else None."""
+
+
+@attrs.frozen
+class AckIndividual:
+    """ACK of single messages in a transaction. Reply value None once durable.
+
+    A transaction that is not known here gives VerifyRegistered first. Refusals: TransactionConflict (acknowledged
+    already, or pending in a transaction, this one included; nothing of the request counts then), NotAllowedError
+    (the transaction ended here or lies at or below the low watermark).
+    """
+
+    token: Token
+    txn_id: TxnId
+    items: tuple[AckItem, ...]
+
+
+@attrs.frozen
+class AckCumulative:
+    """ACK of everything up to a message in a transaction; `item` holds the position, and the bits of its batch up to the index.
+
+    Refusals as AckIndividual: at or before mark-delete, another transaction holds the cumulative slot, or not ahead of its own.
+    """
+
+    token: Token
+    txn_id: TxnId
+    item: AckItem
+
+
+@attrs.frozen
+class Verified:
+    """The coordinator's answer to VerifyRegistered: `request` goes on if `registered`, else NotAllowedError."""
+
+    request: AckIndividual | AckCumulative
+    registered: bool
+
+
+@attrs.frozen
+class EndTxnOnSubscription:
+    """The coordinator tells the outcome. Reply value None once durable; a repeat is a no-op with the same answer."""
+
+    token: Token
+    txn_id: TxnId
+    action: TxnAction
+    low_watermark: int
+
+
+@attrs.frozen
+class PlainAcked:
+    """Positions were acknowledged outside transactions: they leave the sets of the transactions that hold them.
+
+    Logged only when it touches something pending (recovery must not bring it back). `cumulative`: up to this item.
+    """
+
+    items: tuple[AckItem, ...] = ()
+    cumulative: AckItem | None = None
+
+
+@attrs.frozen
+class CursorStored:
+    """The cursor's durable state covers every MoveCursor released so far: commits that waited for it may be trimmed."""
+
+
+@attrs.frozen
+class CursorReset:
+    """Seek or skip: the cursor was reset. Pending acks of positions in front of `mark_delete` go on being held; those
+    at or behind it are dropped from their transactions."""
+
+    mark_delete: Position
+
+
+Request: TypeAlias = AckIndividual | AckCumulative | Verified | EndTxnOnSubscription | PlainAcked | CursorStored | CursorReset
+
+
+@attrs.frozen
+class PendingAckStats:
+    """Counters of a handle, as Pulsar's pendingAckStats names them."""
+
+    state: str
+    ongoing_txn_size: int
+    low_watermarks: dict[int, int]
+
+
+class PendingAck(Machine[Request, object], Protocol):
+    """A pending-ack plug-in. Constructed by the host as `factory(topic, subscription, cursor_view)`."""
+
+    def pending(self, position: Position) -> int | bool | None:
+        """What is pending of an entry: False nothing, None (the whole entry), or a bit set of batch indexes.
+
+        The dispatcher skips what is pending.
+        """
+
+    def stats(self) -> PendingAckStats:
+        """Counters at this moment."""
+
+    def position_state(self, position: Position, batch_index: int = -1) -> str:
+        """`PendingAck`, `MarkDelete` or `NotInPendingAck`, as Pulsar's positionStatsInPendingAck."""
+
+    def cumulative_position(self, txn_id: TxnId) -> Position | None:
+        """The cumulative ack of a transaction, None when it has none."""

@@ -1,0 +1,7 @@
+"""Transaction buffers: what readers of a topic partition may see.
+
+A buffer knows positions, transaction ids and the headers of entries. It must never know payloads, sockets,
+clocks, or the coordinator: whether a transaction is registered it asks by an effect. The in-topic buffer
+(Pulsar's) writes data at once into the topic and holds readers back at max_read_position; others, such as a
+half-topic buffer, keep open data in a log of their own and copy it at commit.
+"""

@@ -1,0 +1,143 @@
+"""What one may ask of a transaction buffer, and the view of it that the host's read path uses.
+
+Logs are named by the roles in `TransactionBuffer.logs`: `"topic"` is the topic itself, others (`"half"`, `"op"`)
+are the buffer's own, which the host opens as `<topic>-<role>`.
+
+A topic record is a message entry: `TopicRecord(header, data)`. In recovery the host decodes the header of what it
+reads (`wire.entries.read_header`) and calls `apply` with `data=None` where the buffer only needs the header.
+A plain (non-transactional) publish does not pass `decide`: the host appends it and calls
+`apply("topic", position, PLAIN)`.
+
+What readers see: after each `apply` the host notes (position applied, buffer.max_read_position) when the latter
+changed, and publishes the newest note whose position is confirmed. So a marker that is in flight raises nothing,
+and the published value is never beyond the last confirmed entry. `PublishMaxRead` is for changes without a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeAlias
+
+import attrs
+
+from pulsar_txn.ledger.machine import Machine, Token
+from pulsar_txn.wire.ids import EntryHeader, Position, TxnAction, TxnId
+
+
+@attrs.frozen
+class TopicRecord:
+    """An entry of a topic: its header, and its bytes (from the magic on) when it is to be appended."""
+
+    header: EntryHeader
+    data: Any = None
+
+
+PLAIN: Final = TopicRecord(EntryHeader("", 0, 0, 0))
+"""Stands for every entry without a transaction and without a marker: a buffer learns only its position."""
+
+
+@attrs.frozen
+class Publish:
+    """A transactional SEND. Reply: `position_of=0` (the receipt), once durable.
+
+    A transaction that is not ongoing here gives VerifyRegistered first.
+    Refusals: NotAllowedError (ended here, or at or below the low watermark of its coordinator).
+    """
+
+    token: Token
+    txn_id: TxnId
+    record: TopicRecord
+
+
+@attrs.frozen
+class Verified:
+    """The coordinator's answer to VerifyRegistered: `request` goes on if `registered`, else NotAllowedError."""
+
+    request: Publish
+    registered: bool
+
+
+@attrs.frozen
+class EndTxnOnPartition:
+    """The coordinator tells the outcome. Reply value None once the marker is durable; a repeat is a no-op with the same answer.
+
+    `marker` is the encoded marker entry to append (made by the host, which knows the time).
+    `low_watermark`: transactions of this coordinator with least <= it are over (-1: none).
+    """
+
+    token: Token
+    txn_id: TxnId
+    action: TxnAction
+    low_watermark: int
+    marker: TopicRecord
+
+
+@attrs.frozen
+class Copied:
+    """The host read `position` of log `source` for a CopyEntries effect: append it to `target`."""
+
+    source: str
+    target: str
+    position: Position
+    record: TopicRecord
+    txn_id: TxnId | None = None
+
+
+@attrs.frozen
+class ProducerAnswered:
+    """A producer's answer to AskProducer; `action` None: it does not know yet."""
+
+    txn_id: TxnId
+    position: Position
+    action: TxnAction | None
+
+
+@attrs.frozen
+class TakeSnapshot:
+    """The host wants a snapshot now (shutdown, or its timer)."""
+
+
+Request: TypeAlias = Publish | Verified | EndTxnOnPartition | Copied | ProducerAnswered | TakeSnapshot
+
+
+@attrs.frozen
+class BufferStats:
+    """Counters of a buffer, as Pulsar's transactionBufferStats names them."""
+
+    state: str
+    max_read_position: Position
+    ongoing_txn_size: int
+    total_aborted_transactions: int
+    committed_txn_count: int
+    aborted_txn_count: int
+    low_watermarks: dict[int, int]
+
+
+class TransactionBuffer(Machine[Request, TopicRecord], Protocol):
+    """A buffer plug-in. Constructed by the host as `factory(topic, make_marker)`.
+
+    `make_marker(txn_id, action)` gives the TopicRecord of a marker, for ends that the buffer decides itself
+    (low watermark). `restore`, `apply`, `recovered` come before the first request.
+    """
+
+    @property
+    def max_read_position(self) -> Position:
+        """Readers may see entries up to here, as far as they are confirmed; EARLIEST until `recovered`."""
+
+    def is_hidden(self, position: Position, header: EntryHeader) -> bool:
+        """Whether an entry at or below max_read_position is not for readers: a marker, or of an aborted transaction."""
+
+    def is_aborted(self, txn_id: TxnId) -> bool:
+        """Whether the transaction is known as aborted here."""
+
+    def first_position(self, txn_id: TxnId) -> Position | None:
+        """Where an open transaction's first entry lies, None when it is not ongoing here."""
+
+    def stats(self) -> BufferStats:
+        """Counters at this moment."""
+
+    def topic_trimmed(self, before: Position) -> None:
+        """Entries of the topic before `before` are gone: aborted transactions that lie wholly there may be forgotten."""
+
+
+MakeMarker: TypeAlias = Callable[[TxnId, TxnAction], TopicRecord]

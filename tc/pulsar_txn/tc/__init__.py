@@ -1,0 +1,6 @@
+"""The transaction coordinator: it decides, remembers and drives the end of transactions.
+
+It knows ids, participants, deadlines and its own log records. It must never know a clock, a socket, an event
+loop, a topic's content, or how participants are reached: what it wants done it says in a Step (see
+`pulsar_txn.ledger.machine`). The decision record in its log is the only truth about an outcome.
+"""

@@ -1,0 +1,77 @@
+"""What one may ask of a coordinator. `token` comes back in the Reply (see `pulsar_txn.ledger.machine`).
+
+Every request carries who asks: `principal` (None without authentication) and `identity`, the
+(transactional_id, epoch) of a fenced client, None for plain Pulsar clients.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+from pulsar_txn.ledger.machine import Token
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
+
+Identity: TypeAlias = tuple[str, int]
+
+
+@attrs.frozen
+class NewTxn:
+    """Open a transaction. Reply value: its TxnId, released once the NEW record is durable.
+
+    Refusals: TooManyRequests (too many open), NotAllowedError (timeout above the limit, blank owner).
+    """
+
+    token: Token
+    timeout_ms: int
+    principal: str | None = None
+    identity: Identity | None = None
+
+
+@attrs.frozen
+class AddParticipants:
+    """Register topic partitions and subscriptions. Reply value: None, once durable; at once when all are known already.
+
+    Refusals: TransactionNotFound (unknown, below the window, or another owner's), InvalidTxnStatus (not OPEN).
+    """
+
+    token: Token
+    txn_id: TxnId
+    participants: tuple[Participant, ...]
+    principal: str | None = None
+    identity: Identity | None = None
+
+
+@attrs.frozen
+class EndTxn:
+    """Commit or abort. The token awaits the Outcome; a repeat joins it, and after the end is answered at once.
+
+    Refusals: TransactionNotFound, InvalidTxnStatus (the other outcome was decided).
+    """
+
+    token: Token
+    txn_id: TxnId
+    action: TxnAction
+    principal: str | None = None
+    identity: Identity | None = None
+    superuser: bool = False
+
+
+@attrs.frozen
+class ParticipantsDone:
+    """The host told every participant of `txn_id` its outcome and all of them hold it durably."""
+
+    txn_id: TxnId
+
+
+@attrs.frozen
+class IsRegistered:
+    """Is `txn_id` open here with `participant` registered? Reply value: bool. Asked by participants (VerifyRegistered)."""
+
+    token: Token
+    txn_id: TxnId
+    participant: Participant
+
+
+Request: TypeAlias = NewTxn | AddParticipants | EndTxn | ParticipantsDone | IsRegistered

@@ -1,0 +1,142 @@
+"""Names of things: transactions, positions, messages, participants; and what an entry says of itself.
+
+On the path of every message plain tuples and ints are used: a `Position` *is* a tuple, so it compares,
+hashes and sorts in C. Numbers that Java holds as signed 64-bit travel unsigned on the wire; `signed64`
+and `unsigned64` convert at the edge, nothing inside ever sees the unsigned form.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Final, NamedTuple, TypeAlias
+
+import attrs
+
+Position: TypeAlias = tuple[int, int]
+"""`(ledger_id, entry_id)`, ordered as Pulsar orders positions; `entry_id` -1 is "before the first entry"."""
+
+EARLIEST: Final[Position] = (-1, -1)
+"""Before every position; the published max_read_position of a buffer that has not recovered yet."""
+
+LATEST: Final[Position] = (2**63 - 1, 2**63 - 1)
+"""Behind every position, as Pulsar's MessageId.latest."""
+
+
+class TxnId(NamedTuple):
+    """A transaction: `most` is the coordinator's id, `least` its sequence number there. `str()` is `(most,least)`."""
+
+    most: int
+    least: int
+
+    def __str__(self) -> str:
+        return f"({self.most},{self.least})"
+
+    @classmethod
+    def parse(cls, text: str) -> TxnId:
+        """Read `(most,least)` or `most,least` or `most:least`; ValueError says what is expected."""
+        match = re.fullmatch(r"\(?\s*(\d+)\s*[,:]\s*(\d+)\s*\)?", text)
+        if match is None:
+            raise ValueError(f"not a transaction id: {text!r}; write it as (coordinator,sequence), for example (3,42)")
+        return cls(int(match[1]), int(match[2]))
+
+
+class MessageId(NamedTuple):
+    """The place of one message: entry, partition (-1: not partitioned), index in its batch (-1: not batched)."""
+
+    ledger_id: int
+    entry_id: int
+    partition: int = -1
+    batch_index: int = -1
+    batch_size: int = 0
+
+    @property
+    def position(self) -> Position:
+        """The entry that holds the message."""
+        return (self.ledger_id, self.entry_id)
+
+    def __str__(self) -> str:
+        parts = [self.ledger_id, self.entry_id, self.partition]
+        return ":".join(map(str, [*parts, self.batch_index] if self.batch_index >= 0 else parts))
+
+
+class TxnAction(enum.IntEnum):
+    """What END_TXN asks for (protocol enum TxnAction)."""
+
+    COMMIT = 0
+    ABORT = 1
+
+
+class TxnStatus(enum.IntEnum):
+    """Status of a transaction in its coordinator (PulsarTransactionMetadata.proto)."""
+
+    OPEN = 0
+    COMMITTING = 1
+    COMMITTED = 2
+    ABORTING = 3
+    ABORTED = 4
+
+
+class MarkerType(enum.IntEnum):
+    """`marker_type` of server-internal entries (PulsarMarkers.proto); only the transaction markers are named."""
+
+    TXN_COMMIT = 21
+    TXN_ABORT = 22
+
+
+@attrs.frozen
+class Participant:
+    """Where a transaction wrote or acknowledged: a topic partition, or one subscription of it (`subscription` set)."""
+
+    topic: str
+    subscription: str | None = None
+
+
+@attrs.frozen
+class EntryHeader:
+    """What a topic entry says of itself, decoded from its MessageMetadata by `wire.entries.read_header`.
+
+    `marker_type` is None for data. `txn_id` is None outside transactions. `num_messages` counts the
+    messages of a batch (`None`: the entry is one message, not a batch).
+    """
+
+    producer_name: str
+    sequence_id: int
+    highest_sequence_id: int
+    publish_time_ms: int
+    txn_id: TxnId | None = None
+    marker_type: int | None = None
+    num_messages: int | None = None
+
+    @property
+    def is_marker(self) -> bool:
+        """True for every server-internal entry, of transactions or not."""
+        return self.marker_type is not None
+
+
+def signed64(value: int) -> int:
+    """The Java long that an unsigned wire value stands for: 2**64-1 is -1."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def unsigned64(value: int) -> int:
+    """The wire value of a Java long: -1 is 2**64-1."""
+    return value & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def ack_set_to_words(ack_set: int, batch_size: int) -> list[int]:
+    """An ack set (bit i set: index i is not acknowledged yet) as Java BitSet words, signed, low word first."""
+    return [signed64((ack_set >> shift) & 0xFFFF_FFFF_FFFF_FFFF) for shift in range(0, max(batch_size, 1), 64)]
+
+
+def ack_set_from_words(words: list[int] | tuple[int, ...]) -> int:
+    """The inverse of `ack_set_to_words`; words may be signed or unsigned."""
+    value = 0
+    for place, word in enumerate(words):
+        value |= unsigned64(word) << (64 * place)
+    return value
+
+
+def full_ack_set(batch_size: int) -> int:
+    """The ack set of a batch entry of which nothing is acknowledged."""
+    return (1 << batch_size) - 1
