@@ -1,0 +1,68 @@
+"""What producers and consumers need of a transaction, and what a transaction needs of them.
+
+`transaction.Transaction` implements `Enlisting`; producers and consumers call it and know nothing else of it.
+The path of one transactional send:
+
+1. `txn.enlist_send(core, topic, messages, size, flushable)` checks that the transaction is open and of this client (raises
+   TransactionStateError, TransactionTimedOut or the doom's error *before* anything is queued), counts `messages` operations as started,
+   and makes sure that ADD_PARTITION_TO_TXN for `topic` (a partition's full name) was asked for once. It returns the
+   TxnId when the partition is registered already (the fast path: no await, no future) and else a future of it, one and
+   the same for all callers that wait for this registration.
+2. The producer holds the messages of that (partition, transaction) back, in order, until the future is done.
+3. When the messages' receipt or failure is known the producer calls `txn.send_finished(topic, messages, error)`, once per batch.
+   A failed registration is reported the same way by the producer: one started operation is always finished exactly once.
+
+Acks go the same way with `enlist_ack` and `ack_finished`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from pulsar_txn.wire.ids import TxnId
+
+
+class Flushable(Protocol):
+    """A producer, as seen by a transaction that wants to commit."""
+
+    def flush_nowait(self) -> None:
+        """Send what waits in open batches now; does not wait for receipts."""
+        ...
+
+
+class Enlisting(Protocol):
+    """A transaction, as seen by producers and consumers. Hashable by identity: batches are keyed by it."""
+
+    def enlist_send(
+        self, core: object, topic: str, messages: int, size: int, flushable: Flushable
+    ) -> TxnId | asyncio.Future[TxnId]:
+        """Start `messages` sends (`size` bytes together) to one topic partition; see the module's text for the order.
+
+        `core` is the client's core object, compared by identity to find objects of another client. `flushable` is to be
+        flushed when the transaction waits for its operations.
+        Raises TransactionStateError, TransactionTimedOut or another TransactionError; then nothing was started.
+        """
+        ...
+
+    def send_finished(self, topic: str, messages: int, error: BaseException | None) -> None:
+        """`messages` sends to `topic` have their receipt (`error` None) or failed; a failure dooms the transaction."""
+        ...
+
+    def enlist_ack(
+        self, core: object, topic: str, subscription: str, messages: int, *, cumulative: bool
+    ) -> TxnId | asyncio.Future[TxnId]:
+        """Start the acknowledgement of `messages` messages of one subscription of a topic partition; as `enlist_send`."""
+        ...
+
+    def ack_finished(self, topic: str, subscription: str, messages: int, error: BaseException | None) -> None:
+        """The acknowledgement has its ACK_RESPONSE (`error` None) or failed; a failure dooms the transaction."""
+        ...
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, on the loop, when the transaction has ended or can no longer be used here.
+
+        Consumers use it to forget which messages were acknowledged in it. Called at once when that is so already.
+        """
+        ...

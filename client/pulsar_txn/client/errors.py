@@ -1,0 +1,442 @@
+"""Every error that the client raises, as one tree (`tests/client/test_client_errors.py` compares this drawing with the classes).
+
+PulsarError
+├── UsageError
+│   ├── TransactionStateError
+│   ├── InvalidConfiguration
+│   ├── InvalidTopicName
+│   ├── MessageTooLarge
+│   ├── SchemaMismatch
+│   ├── AlreadyClosed
+│   └── ForkedClientError
+├── ConnectionLost
+├── OperationTimeout
+├── ProducerQueueFull
+├── BrokerError
+│   ├── UnknownError
+│   ├── MetadataError
+│   ├── PersistenceError
+│   ├── AuthenticationError
+│   ├── AuthorizationError
+│   ├── ConsumerBusy
+│   ├── ServiceNotReady
+│   ├── ProducerBlockedQuotaExceededError
+│   ├── ProducerBlockedQuotaExceededException
+│   ├── ChecksumError
+│   ├── UnsupportedVersionError
+│   ├── TopicNotFound
+│   ├── SubscriptionNotFound
+│   ├── ConsumerNotFound
+│   ├── TooManyRequests
+│   ├── TopicTerminatedError
+│   ├── ProducerBusy
+│   ├── IncompatibleSchema
+│   ├── ConsumerAssignError
+│   └── NotAllowedError
+├── TransactionError
+│   ├── TransactionAborted
+│   │   ├── TransactionConflict
+│   │   ├── TransactionOperationFailed
+│   │   └── TransactionTimedOut
+│   ├── CoordinatorUnavailable
+│   ├── InvalidTransactionStatus
+│   ├── TransactionNotFound
+│   ├── TransactionFenced
+│   │   └── ProducerFenced
+│   ├── TransactionsDisabled
+│   └── CommitOutcomeUnknown
+└── ProtocolError
+    ├── LocalProtocolError
+    └── RemoteProtocolError
+
+Three questions a program asks, and where the answer stands:
+
+* may I repeat *this call*? `.retriable`
+* must I abort and run the *unit* again? `.requires_abort`
+* must I build the client (or the producer) anew? `.fatal`
+
+The names under BrokerError are the protocol's ServerError names; a code above BrokerError (InvalidTopicName) or
+under TransactionError keeps its place there. `from_server` maps a code to its class.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from pulsar_txn.wire.errors import ServerError
+from pulsar_txn.wire.ids import TxnId
+
+
+class PulsarError(Exception):
+    """Base of everything the client raises on purpose.
+
+    `code` is the protocol's ServerError where the broker said no, else None. `txn_id` and `endpoint`
+    (`host:port`) name what it was about; `hint` says what to do; `str()` shows all of it.
+    `maybe_processed`: the request may have been carried out although no answer came.
+    """
+
+    code: ServerError | None = None
+    retriable: bool = False
+    requires_abort: bool = False
+    fatal: bool = False
+    default_hint: ClassVar[str | None] = None
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        txn_id: TxnId | None = None,
+        endpoint: str | None = None,
+        hint: str | None = None,
+        maybe_processed: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.txn_id = txn_id
+        self.endpoint = endpoint
+        self.hint = hint if hint is not None else self.default_hint
+        self.maybe_processed = maybe_processed
+
+    def __str__(self) -> str:
+        text = self.message or type(self).__name__
+        if self.txn_id is not None:
+            text += f" [transaction {self.txn_id}]"
+        if self.endpoint is not None:
+            text += f" [{self.endpoint}]"
+        return f"{text}: {self.hint}" if self.hint else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors travel between Spark processes; keyword-only arguments need help with pickling.
+        return (_rebuild, (type(self), self.message, dict(self.__dict__)))
+
+
+def _rebuild(cls: type[PulsarError], message: str, state: dict[str, Any]) -> PulsarError:
+    error = cls(message)
+    error.__dict__.update(state)
+    return error
+
+
+# --- mistakes of the program ---------------------------------------------------------------------------------
+
+
+class UsageError(PulsarError):
+    """The program asked for something that cannot be; nothing was sent."""
+
+
+class TransactionStateError(UsageError, RuntimeError):
+    """A transaction used after its end, committed inside its managed block, or with objects of another client."""
+
+
+class InvalidConfiguration(UsageError, ValueError):
+    """An argument or a service URL that cannot work."""
+
+
+class InvalidTopicName(UsageError, ValueError):
+    """A topic name that Pulsar cannot have; ours or the broker's check (code 17)."""
+
+    code = ServerError.InvalidTopicName
+    default_hint = "write it as persistent://tenant/namespace/topic, or as a short name"
+
+
+class MessageTooLarge(UsageError, ValueError):
+    """A message above the broker's maximum; nothing was sent."""
+
+
+class SchemaMismatch(UsageError, TypeError):
+    """A value that the schema of the producer cannot encode, or bytes that the schema of the consumer cannot decode."""
+
+
+class AlreadyClosed(UsageError, RuntimeError):
+    """The client, producer, consumer or reader was closed before."""
+
+    default_hint = "create a new one"
+
+
+class ForkedClientError(UsageError, RuntimeError):
+    """A client that was made in a parent process and is used in a forked child."""
+
+    fatal = True
+    default_hint = "create the client in the process that uses it"
+
+
+# --- transport ------------------------------------------------------------------------------------------------
+
+
+class ConnectionLost(PulsarError, ConnectionError):
+    """No connection could be made, or it broke. The client reconnects by itself; the call may be repeated."""
+
+    retriable = True
+
+
+class OperationTimeout(PulsarError, TimeoutError):
+    """No answer within the operation's timeout; `maybe_processed` tells whether the request had left."""
+
+    retriable = True
+
+
+class ProducerQueueFull(PulsarError):
+    """`send_nowait` found the producer's bounds (messages or bytes in flight) reached; nothing was queued."""
+
+    retriable = True
+    default_hint = "await producer.wait_for_room() or use await producer.send()"
+
+
+# --- the broker said no ---------------------------------------------------------------------------------------
+
+
+class BrokerError(PulsarError):
+    """The broker refused; one subclass per ServerError code that has no better place in the tree."""
+
+
+class UnknownError(BrokerError):
+    """The broker failed without a code of its own; repeating often helps (a topic being moved, a store not ready)."""
+
+    code = ServerError.UnknownError
+    retriable = True
+
+
+class MetadataError(BrokerError):
+    """The broker's metadata store failed."""
+
+    code = ServerError.MetadataError
+    retriable = True
+
+
+class PersistenceError(BrokerError):
+    """The broker's storage failed."""
+
+    code = ServerError.PersistenceError
+    retriable = True
+
+
+class AuthenticationError(BrokerError):
+    """The broker did not accept who we say we are."""
+
+    code = ServerError.AuthenticationError
+    fatal = True
+    default_hint = "check the client's authentication"
+
+
+class AuthorizationError(BrokerError):
+    """Known, but not allowed to do this."""
+
+    code = ServerError.AuthorizationError
+    default_hint = "ask for the permission on this topic or namespace"
+
+
+class ConsumerBusy(BrokerError):
+    """The subscription has another exclusive consumer, or is of another type."""
+
+    code = ServerError.ConsumerBusy
+    default_hint = "close the other consumer, or use the same shared consumer type everywhere"
+
+
+class ServiceNotReady(BrokerError):
+    """The broker does not serve this topic (yet, or any more)."""
+
+    code = ServerError.ServiceNotReady
+    retriable = True
+
+
+class ProducerBlockedQuotaExceededError(BrokerError):
+    """The backlog quota of the namespace is used up; producers are held back."""
+
+    code = ServerError.ProducerBlockedQuotaExceededError
+    retriable = True
+
+
+class ProducerBlockedQuotaExceededException(BrokerError):
+    """The backlog quota of the namespace is used up; producers are refused."""
+
+    code = ServerError.ProducerBlockedQuotaExceededException
+
+
+class ChecksumError(BrokerError):
+    """The broker found that a message was damaged on its way."""
+
+    code = ServerError.ChecksumError
+
+
+class UnsupportedVersionError(BrokerError):
+    """The broker is too old for this client, or for what was asked of it."""
+
+    code = ServerError.UnsupportedVersionError
+    fatal = True
+    default_hint = "Pulsar 2.10 or newer is needed"
+
+
+class TopicNotFound(BrokerError):
+    """The topic does not exist and the broker does not create topics by itself."""
+
+    code = ServerError.TopicNotFound
+
+
+class SubscriptionNotFound(BrokerError):
+    """The subscription does not exist and the broker does not create subscriptions by itself."""
+
+    code = ServerError.SubscriptionNotFound
+
+
+class ConsumerNotFound(BrokerError):
+    """The broker does not know this consumer (any more)."""
+
+    code = ServerError.ConsumerNotFound
+    retriable = True
+
+
+class TooManyRequests(BrokerError):
+    """The broker has too many lookups at once."""
+
+    code = ServerError.TooManyRequests
+    retriable = True
+
+
+class TopicTerminatedError(BrokerError):
+    """The topic was terminated: it takes no more messages."""
+
+    code = ServerError.TopicTerminatedError
+
+
+class ProducerBusy(BrokerError):
+    """Another producer holds this name, or exclusive access to the topic."""
+
+    code = ServerError.ProducerBusy
+    default_hint = "use another producer name, or wait for the other producer to close"
+
+
+class IncompatibleSchema(BrokerError):
+    """The schema does not fit the topic's schemas."""
+
+    code = ServerError.IncompatibleSchema
+
+
+class ConsumerAssignError(BrokerError):
+    """The broker could not assign this consumer (sticky key ranges that overlap, for instance)."""
+
+    code = ServerError.ConsumerAssignError
+
+
+class NotAllowedError(BrokerError):
+    """The broker's configuration or the state of the topic forbids this."""
+
+    code = ServerError.NotAllowedError
+
+
+# --- transactions ---------------------------------------------------------------------------------------------
+
+
+class TransactionError(PulsarError):
+    """Something about a transaction."""
+
+
+class TransactionAborted(TransactionError):
+    """The unit did not happen and never will: it is safe to run it again."""
+
+    requires_abort = True
+
+
+class TransactionConflict(TransactionAborted):
+    """A message is already acknowledged in another open transaction, or was acknowledged before."""
+
+    code = ServerError.TransactionConflict
+
+
+class TransactionOperationFailed(TransactionAborted):
+    """A send or an acknowledgement of the transaction failed, so it was aborted; `failures` are the causes, oldest first."""
+
+    failures: tuple[BaseException, ...] = ()
+
+
+class TransactionTimedOut(TransactionAborted, TimeoutError):
+    """The transaction lived longer than its timeout; the coordinator aborts it."""
+
+
+class CoordinatorUnavailable(TransactionError):
+    """The coordinator of the transaction is not served anywhere at this moment."""
+
+    code = ServerError.TransactionCoordinatorNotFound
+    retriable = True
+
+
+class InvalidTransactionStatus(TransactionError):
+    """The transaction is in a state in which this cannot be done; the handle is of no further use."""
+
+    code = ServerError.InvalidTxnStatus
+
+
+class TransactionNotFound(TransactionError):
+    """The coordinator does not know the transaction (any more), or it belongs to someone else."""
+
+    code = ServerError.TransactionNotFound
+
+
+class TransactionFenced(TransactionError):
+    """A newer owner has taken over; this one must stop."""
+
+    fatal = True
+
+
+class ProducerFenced(TransactionFenced):
+    """Another producer took exclusive access to the topic with a newer epoch."""
+
+    code = ServerError.ProducerFenced
+    default_hint = "stop this worker: its successor is already writing"
+
+
+class TransactionsDisabled(TransactionError, NotImplementedError):
+    """The cluster has no transaction coordinator."""
+
+    default_hint = "set transactionCoordinatorEnabled=true on every broker and initialise the coordinator metadata"
+
+
+class CommitOutcomeUnknown(TransactionError):
+    """END_TXN may have been carried out, but its answer was lost; `await error.resolve()` asks again.
+
+    `resolver`, set by the transaction, is what `resolve()` calls.
+    """
+
+    resolver: Any = None
+
+    async def resolve(self) -> Any:
+        """Ask for the outcome; returns TransactionState COMMITTED, ABORTED or UNKNOWN. Safe to cancel and to repeat."""
+        if self.resolver is None:
+            raise TransactionStateError(
+                "this error has no way to its client", hint="use client.attach_transaction(error.txn_id) instead"
+            )
+        return await self.resolver()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {name: value for name, value in self.__dict__.items() if name != "resolver"}
+        return (_rebuild, (type(self), self.message, state))
+
+
+# --- protocol -------------------------------------------------------------------------------------------------
+
+
+class ProtocolError(PulsarError):
+    """The rules of the protocol were broken by one side."""
+
+
+class LocalProtocolError(ProtocolError):
+    """By us: a defect of this client."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """By the peer: not a Pulsar server, or a broken one. The connection is closed."""
+
+
+def _all_classes(cls: type[PulsarError]) -> list[type[PulsarError]]:
+    return [cls, *(found for sub in cls.__subclasses__() for found in _all_classes(sub))]
+
+
+_BY_CODE: Final[dict[int, type[PulsarError]]] = {
+    int(cls.__dict__["code"]): cls for cls in _all_classes(PulsarError) if cls.__dict__.get("code") is not None
+}
+
+
+def from_server(
+    code: int, message: str, *, endpoint: str | None = None, txn_id: TxnId | None = None, maybe_processed: bool = False
+) -> PulsarError:
+    """The error that a ServerError code of an answer stands for; a code newer than this client becomes UnknownError."""
+    cls = _BY_CODE.get(code, UnknownError)
+    return cls(message, endpoint=endpoint, txn_id=txn_id, maybe_processed=maybe_processed)
