@@ -3,13 +3,14 @@
 `transaction.Transaction` implements `Enlisting`; producers and consumers call it and know nothing else of it.
 The path of one transactional send:
 
-1. `txn.enlist_send(core, topic, messages, size, flushable)` checks that the transaction is open and of this client (raises
-   TransactionStateError, TransactionTimedOut or the doom's error *before* anything is queued), counts `messages` operations as started,
-   and makes sure that ADD_PARTITION_TO_TXN for `topic` (a partition's full name) was asked for once. It returns the
-   TxnId when the partition is registered already (the fast path: no await, no future) and else a future of it, one and
-   the same for all callers that wait for this registration.
+1. `txn.enlist_send(core, topic, messages, size, flushable)` checks that the transaction is open and of this client
+   (raises TransactionStateError, TransactionTimedOut or the doom's error *before* anything is queued), counts
+   `messages` operations as started, and makes sure that ADD_PARTITION_TO_TXN for `topic` (a partition's full name)
+   was asked for once. It returns the TxnId when the partition is registered already (the fast path: no await, no
+   future) and else a future of it, one and the same for all callers that wait for this registration.
 2. The producer holds the messages of that (partition, transaction) back, in order, until the future is done.
-3. When the messages' receipt or failure is known the producer calls `txn.send_finished(topic, messages, error)`, once per batch.
+3. When the messages' receipt or failure is known the producer calls `txn.send_finished(topic, messages, error)`, once
+   per batch.
    A failed registration is reported the same way by the producer: one started operation is always finished exactly once.
 
 Acks go the same way with `enlist_ack` and `ack_finished`.

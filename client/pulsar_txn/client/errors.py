@@ -1,4 +1,4 @@
-"""Every error that the client raises, as one tree (`tests/client/test_client_errors.py` compares this drawing with the classes).
+"""Every error that the client raises, as one tree; `test_client_errors.py` compares this drawing with the classes.
 
 PulsarError
 ├── UsageError
