@@ -128,10 +128,13 @@ class MoveCursor:
 
     `individual`: (position, indexes acknowledged as a bit set, None = the whole entry; batch_size). `cumulative`:
     everything up to the position; its ack set keeps set the bits of that entry's batch indexes that stay unacknowledged.
+    `sequence` grows with each one of a machine's life: once the cursor's durable state covers it, the host says so with
+    `CursorStored(sequence)`.
     """
 
     individual: tuple[tuple[Position, int | None, int], ...] = ()
     cumulative: tuple[Position, int | None, int] | None = None
+    sequence: int = 0
 
 
 @attrs.frozen

@@ -80,6 +80,8 @@ class PlainAcked:
     """Positions were acknowledged outside transactions: they leave the sets of the transactions that hold them.
 
     Logged only when it touches something pending (recovery must not bring it back). `cumulative`: up to this item.
+    What was touched comes as a MoveCursor too, which repeats what the host did: until the cursor has stored it, the redo
+    log is what keeps such an ack through a crash, for no transaction will bring it any more.
     """
 
     items: tuple[AckItem, ...] = ()
@@ -88,13 +90,23 @@ class PlainAcked:
 
 @attrs.frozen
 class CursorStored:
-    """The cursor's durable state covers every MoveCursor released so far: commits that waited for it may be trimmed."""
+    """The cursor's durable state covers every MoveCursor up to this `sequence`: commits that waited for it may be trimmed.
+
+    A number and not "all so far": moves of records that are not confirmed yet, or not stored yet, are still on their way.
+    May be sent as rarely as the host likes, and is logged only when enough commits wait.
+    """
+
+    sequence: int
 
 
 @attrs.frozen
 class CursorReset:
     """Seek or skip: the cursor was reset. Pending acks of positions in front of `mark_delete` go on being held; those
-    at or behind it are dropped from their transactions."""
+    at or behind it are dropped from their transactions, and commits are not applied to the cursor again.
+
+    Sent after the cursor's own `reset`, whose change must not become durable later than this record. The host answers
+    the seek when both are durable (an empty Step: nothing was held).
+    """
 
     mark_delete: Position
 
@@ -117,7 +129,8 @@ class PendingAck(Machine[Request, object], Protocol):
     def pending(self, position: Position) -> int | bool | None:
         """What is pending of an entry: False nothing, None (the whole entry), or a bit set of batch indexes.
 
-        The dispatcher skips what is pending.
+        The dispatcher skips what is pending. What a commit settled is named too until the cursor has stored it, so that
+        nothing of it slips out between the commit's record and its MoveCursor.
         """
 
     def stats(self) -> PendingAckStats:
