@@ -1,0 +1,86 @@
+"""Fixtures of every test: the servers to run against, and the line that says how many tests ran on which.
+
+`pulsar` runs a test on our broker and on each stock version; `stock_pulsar` on each stock version alone. Both take
+indirect parametrisation for one of them: `@pytest.mark.parametrize("pulsar", ["stock-4.2.4"], indirect=True)`.
+A server is shared by the whole session: use the fixture `topic`, or other names of your own. Tests that kill or
+restart a server start one themselves: `StockPulsar(version)` of `stock_pulsar`, `OurBroker()` of `our_broker`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import targets
+from targets import Target
+
+_STOCK = [pytest.param(name, marks=pytest.mark.stock) for name in targets.stock_names()]
+_SESSION_DIR = pytest.StashKey[Path]()
+_ON_A_SERVER = ("pulsar", "stock_pulsar", "pulsar_broker")
+
+
+@pytest.fixture(scope="session", params=["ours", *_STOCK])
+def pulsar(request: pytest.FixtureRequest) -> Target:
+    """A server with transactions: our broker, then each stock version (or what PULSAR_URL names)."""
+    return targets.target(request.param, request.config.stash[_SESSION_DIR])
+
+
+@pytest.fixture(scope="session", params=_STOCK)
+def stock_pulsar(request: pytest.FixtureRequest) -> Target:
+    """A stock Apache Pulsar with transactions, of each version (or what PULSAR_URL names)."""
+    return targets.target(request.param, request.config.stash[_SESSION_DIR])
+
+
+@pytest.fixture
+def topic() -> str:
+    """The full name of a topic that nobody else uses."""
+    return f"persistent://public/default/t-{uuid.uuid4().hex[:12]}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    given = getattr(config, "workerinput", {}).get("servers")
+    config.stash[_SESSION_DIR] = Path(given) if given else _new_session_dir()
+
+
+def _new_session_dir() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="pulsar-txn-servers-"))
+    (folder / "owner").write_text(str(os.getpid()), encoding="utf-8")
+    return folder
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a pytest-xdist worker where the servers of this session are noted."""
+    node.workerinput["servers"] = str(node.config.stash[_SESSION_DIR])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        folder = config.stash[_SESSION_DIR]
+        targets.stop_all(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Note what a test runs on; the note travels with its report, also from a worker."""
+    values = getattr(item, "funcargs", {})
+    for name in _ON_A_SERVER:
+        if name in values:
+            item.user_properties.append(("ran on", getattr(values[name], "label", "ours")))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, ())]
+    ran = Counter(
+        value for report in reports if report.when == "call" for key, value in report.user_properties if key == "ran on"
+    )
+    for name in ("ours", *(f"stock {version}" for version in ("4.0.8", "4.2.4"))):
+        ran.setdefault(name, 0)
+    spoken = ", ".join(f"{count} on {'our broker' if name == 'ours' else name}" for name, count in ran.items())
+    terminalreporter.write_line(f"tests by server: {spoken}")
