@@ -10,8 +10,8 @@ H1. State changes only through `apply`. `decide` may be called and its Step thro
 H2. A Step's records are appended in order, each to the log it names, and each is applied at once, before the
     next `decide`, with the position that `append` returned. `encode` gives the bytes to append.
 H3. Effects are released in order, and only when every record of the Step is confirmed. A Step without records,
-    and a Refusal, is released when the record last applied in the machine's *main* log is confirmed (at once when
-    nothing is in flight): a repeat must not be answered before the first attempt is durable.
+    and a Refusal, is released when the record last applied in each of the machine's logs is confirmed (at once when
+    nothing is in flight): a repeat must not be answered before the first attempt is durable, wherever it was written.
 H4. A log that failed an append is closed with its machine: state is thrown away and recovered, never patched;
     requests in flight get a retriable error.
 H5. Recovery reads all logs of a machine from where the snapshot covers them, in the order of `logs`, then calls
@@ -20,6 +20,9 @@ H6. `deadline()` is asked after each turn; once `now_ms` reaches it, `expire(now
     deadline lies in the future. `now_ms` never goes back, across restarts too (never below the newest time in the log).
 H7. After `WriteSnapshot(log)` is released, the host calls `snapshot()` and stores it with the log's position
     *at that moment*, but hands it to the store only once that position is confirmed; then trims to `trim_before(log)`.
+    A machine with several logs is snapshotted by its main log only, once the positions of all of them are confirmed;
+    its snapshot names the positions it covers in the others, and its `apply` skips what it has (they are read from
+    their first entry). All its logs are then trimmed.
 
 A `token` is the host's own handle of a request (a connection and a request id, a future, …): machines carry it
 from request to `Reply` and never look inside.
@@ -88,7 +91,8 @@ class TellParticipant:
 class VerifyRegistered:
     """Ask the coordinator of `txn_id` whether it is open and has this participant; send `request` again with the answer.
 
-    The host calls `decide(Verified(request, ok))`. Requests of the same transaction that arrive meanwhile wait behind it.
+    The host calls `decide(Verified(request, ok))`. Requests of the same transaction that arrive meanwhile, its end
+    included, wait behind it: otherwise an answer could be overtaken by the end, and a late write be let in.
     """
 
     txn_id: TxnId
