@@ -5,3 +5,8 @@ clocks, or the coordinator: whether a transaction is registered it asks by an ef
 (Pulsar's) writes data at once into the topic and holds readers back at max_read_position; others, such as a
 half-topic buffer, keep open data in a log of their own and copy it at commit.
 """
+
+from .requests import PLAIN, BufferStats, TopicRecord, TransactionBuffer
+from .topic_buffer import TopicTransactionBuffer
+
+__all__ = ["PLAIN", "BufferStats", "TopicRecord", "TopicTransactionBuffer", "TransactionBuffer"]

@@ -3,10 +3,14 @@
 Logs are named by the roles in `TransactionBuffer.logs`: `"topic"` is the topic itself, others (`"half"`, `"op"`)
 are the buffer's own, which the host opens as `<topic>-<role>`.
 
-A topic record is a message entry: `TopicRecord(header, data)`. In recovery the host decodes the header of what it
-reads (`wire.entries.read_header`) and calls `apply` with `data=None` where the buffer only needs the header.
+A topic record is a message entry: `TopicRecord(header, data)`, its bytes are the entry. The host never calls `decode`
+for `"topic"` (it raises WireError there): in recovery it decodes the header of what it reads
+(`wire.entries.read_header`) and calls `apply("topic", position, TopicRecord(header))`, or PLAIN for it. A buffer's own
+logs (`"half"`, `"op"`) are written with its `encode` and read with its `decode`, as those of any machine.
 A plain (non-transactional) publish does not pass `decide`: the host appends it and calls
-`apply("topic", position, PLAIN)`.
+`apply("topic", position, PLAIN)`. So that replay sees what was seen live, the host refuses plain sends whose metadata
+names a transaction or a marker type, and stamps the transaction of CommandSend into the metadata of those that lack it
+(`wire.entries.with_txn_id`). The topic is never trimmed behind max_read_position.
 
 What readers see: after each `apply` the host notes (position applied, buffer.max_read_position) when the latter
 changed, and publishes the newest note whose position is confirmed. So a marker that is in flight raises nothing,
@@ -38,10 +42,11 @@ PLAIN: Final = TopicRecord(EntryHeader("", 0, 0, 0))
 
 @attrs.frozen
 class Publish:
-    """A transactional SEND. Reply: `position_of=0` (the receipt), once durable.
+    """A transactional SEND. Reply: `position_of=0` (the receipt), once durable. `record.header.txn_id` is `txn_id`.
 
     A transaction that is not ongoing here gives VerifyRegistered first.
-    Refusals: NotAllowedError (ended here, or at or below the low watermark of its coordinator).
+    Refusals: NotAllowedError (ended here, at or below the low watermark of its coordinator, or the header names another
+    transaction or a marker type), ServiceNotReady (before `recovered`, as for every request).
     """
 
     token: Token
@@ -61,8 +66,12 @@ class Verified:
 class EndTxnOnPartition:
     """The coordinator tells the outcome. Reply value None once the marker is durable; a repeat is a no-op with the same answer.
 
-    `marker` is the encoded marker entry to append (made by the host, which knows the time).
-    `low_watermark`: transactions of this coordinator with least <= it are over (-1: none).
+    `marker` is the encoded marker entry to append (made by the host, which knows the time); a buffer appends it only
+    where there is something to end.
+    `low_watermark`: transactions of this coordinator with least <= it are over (-1: none). So that a replay knows it too,
+    the marker carries it: `highest_sequence_id` of its header is `low_watermark + 1` (0: none, which is what stock
+    Pulsar writes; it does not read the field in markers).
+    Refusals: InvalidTxnStatus (the other outcome is known here).
     """
 
     token: Token
@@ -94,7 +103,7 @@ class ProducerAnswered:
 
 @attrs.frozen
 class TakeSnapshot:
-    """The host wants a snapshot now (shutdown, or its timer)."""
+    """The host wants a snapshot now: at shutdown, and when a restart would have much to replay, plain publishes included."""
 
 
 Request: TypeAlias = Publish | Verified | EndTxnOnPartition | Copied | ProducerAnswered | TakeSnapshot
@@ -137,7 +146,10 @@ class TransactionBuffer(Machine[Request, TopicRecord], Protocol):
         """Counters at this moment."""
 
     def topic_trimmed(self, before: Position) -> None:
-        """Entries of the topic before `before` are gone: aborted transactions that lie wholly there may be forgotten."""
+        """Entries of the topic before `before` are gone: aborted transactions that lie wholly there may be forgotten.
+
+        Called after each trim, and before `recovered` with the topic's first entry: so trims need no record.
+        """
 
 
 MakeMarker: TypeAlias = Callable[[TxnId, TxnAction], TopicRecord]
