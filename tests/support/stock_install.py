@@ -129,3 +129,20 @@ def _locked(folder: Path) -> Iterator[None]:
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _main() -> None:
+    """Fetch all known versions, telling what takes its time; a machine that cannot is told so, and that is no error."""
+    for version in VERSIONS:
+        home = cache_dir() / f"apache-pulsar-{version}"
+        if home.is_dir():
+            continue
+        print(f"fetching Apache Pulsar {version} with Maven into {home} (once; about 250 MB) ...", flush=True)
+        try:
+            install(version)
+        except InstallError as error:
+            print(f"tests on stock Pulsar {version} cannot run here: {error}", flush=True)
+
+
+if __name__ == "__main__":
+    _main()

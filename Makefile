@@ -1,0 +1,74 @@
+# Every target does its own set-up: an empty clone and Python 3.11 or newer are enough.
+#   make PYTHON=/path/to/python3.12 test      another Python
+#   make test TESTS=tests/wire ARGS="-k frames"
+#   make demo FLIGHTS=small                   2,000 flights; also jan (default)
+#   make demo PULSAR_URL=pulsar://host:6650   on a cluster of your own
+
+VENV    ?= .venv
+EXTRAS  := dev,demo,docs
+BIN     := $(VENV)/bin
+PY      := $(BIN)/python
+READY   := $(VENV)/.ready
+FLIGHTS ?= jan
+TESTS   ?= tests
+WORKERS ?= 2
+ARGS    ?=
+
+PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+             "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench docs clean constraints
+
+help: ## what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## the virtual environment with everything in it
+
+demo: $(READY) ## flights through Pulsar and Spark, killed at the worst moments; totals to the cent
+	$(PY) examples/flights --flights $(FLIGHTS) $(ARGS)
+
+test: $(READY) ## all tests, also on stock Apache Pulsar where Java and Maven are
+	@$(PY) tests/support/stock_install.py
+	$(PY) -m pytest $(TESTS) -n $(WORKERS) --dist loadfile $(ARGS)
+
+lint: $(READY) ## style, types, who imports whom, links of the docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PY) docs/state_diagrams.py --check
+	$(PY) -m pytest -q tests/house/test_runtime_rule.py tests/house/test_docs_links.py
+
+bench: $(READY) ## our broker beside stock Pulsar, in turns
+	$(PY) bench $(ARGS)
+
+docs: $(READY) ## the documentation as pages, in site/
+	$(PY) docs/state_diagrams.py
+	$(BIN)/mkdocs build --strict
+
+clean: ## remove what was made; fetched servers stay in .cache
+	rm -rf $(VENV) build dist site demo-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+constraints: ## constraints.txt anew, from the newest versions that the extras allow
+	rm -rf $(VENV)
+	$(MAKE) $(PY)
+	$(PY) -m pip install --disable-pip-version-check -e '.[$(EXTRAS)]'
+	{ sed -n '/^#/p' constraints.txt; $(PY) -m pip freeze --exclude-editable; } > constraints.new
+	mv constraints.new constraints.txt
+
+$(PY):
+	@if [ -z "$(PYTHON)" ]; then \
+	  echo "pulsar-txn needs Python 3.11 or newer, and none is on the PATH (python3: $$(python3 --version 2>&1))."; \
+	  echo "Install one, or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; fi
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "pulsar-txn needs Python 3.11 or newer; asked for '$(PYTHON)' ($$("$(PYTHON)" --version 2>&1 || true))."; exit 1; }
+	@echo "making a virtual environment with $$("$(PYTHON)" --version) in $(VENV) ..."
+	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "$(PYTHON) cannot make virtual environments: install its venv module (on Debian: apt-get install python3-venv)."; exit 1; }
+
+$(READY): pyproject.toml constraints.txt | $(PY)
+	@echo "installing pulsar-txn and what its extras need (once; about 1 GB with Spark) ..."
+	$(PY) -m pip install --disable-pip-version-check --progress-bar on -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
