@@ -1,0 +1,307 @@
+"""Handles of logs and cursors, as far as providers with one ledger id per log have them in common.
+
+A store gives its handles two things: `store.open_group` (the group that calls join now) and `store.wake()` (commit
+soon). Providers add how entries are kept, read and trimmed.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+from pulsar_txn.ledger.cursor_state import Changes, CursorState
+from pulsar_txn.ledger.group import CommitGroup
+from pulsar_txn.ledger.protocols import LedgerError, LogClosed, LogListener, LogStats
+from pulsar_txn.wire.ids import Position
+
+logger = logging.getLogger(__name__)
+
+_BEHIND_ALL = 2**63 - 1
+
+
+class GroupHost(Protocol):
+    """What handles need from their store."""
+
+    @property
+    def open_group(self) -> CommitGroup:
+        """The group that joins now."""
+
+    def wake(self) -> None:
+        """Something joined the open group: commit it soon."""
+
+
+class BaseLog(abc.ABC):
+    """Positions, listener, cursors and durability of one open log; entries are the provider's."""
+
+    store: GroupHost
+
+    def __init__(self, store: GroupHost, name: str, ledger_id: int, epoch: int, first_entry: int, next_entry: int) -> None:
+        self.store = store
+        self.ledger_id = ledger_id
+        self.first_entry = first_entry
+        self.next_entry = next_entry
+        self.confirmed_entry = next_entry - 1
+        self.cursors: dict[str, BaseCursor] = {}
+        self.closed: LedgerError | None = None
+        self._name = name
+        self._epoch = epoch
+        self._listener: LogListener | None = None
+
+    @property
+    def name(self) -> str:
+        """The name it was opened by."""
+        return self._name
+
+    @property
+    def epoch(self) -> int:
+        """Grows with every open of this log."""
+        return self._epoch
+
+    @property
+    def first(self) -> Position | None:
+        """The first readable entry."""
+        return (self.ledger_id, self.first_entry) if self.first_entry <= self.confirmed_entry else None
+
+    @property
+    def last_appended(self) -> Position:
+        """The entry appended last."""
+        return (self.ledger_id, self.next_entry - 1)
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last durable entry."""
+        return (self.ledger_id, self.confirmed_entry)
+
+    def listen(self, listener: LogListener) -> None:
+        """Set the listener; the last call wins."""
+        self._listener = listener
+
+    def entry_of(self, position: Position) -> int:
+        """The entry id of a position; positions of earlier and later ledgers lie before and behind all entries."""
+        ledger_id, entry = position
+        if ledger_id == self.ledger_id:
+            return entry
+        return -1 if ledger_id < self.ledger_id else _BEHIND_ALL
+
+    def entries_between(self, after: Position, upto: Position) -> int:
+        """How many readable entries lie in (after, upto]."""
+        low = max(self.entry_of(after), self.first_entry - 1)
+        return max(0, min(self.entry_of(upto), self.confirmed_entry) - low)
+
+    def next_position(self, position: Position) -> Position:
+        """The position of the entry after `position`, existing or to be appended next."""
+        return (self.ledger_id, min(max(self.entry_of(position) + 1, self.first_entry), self.next_entry))
+
+    def cursor_names(self) -> list[str]:
+        """Names of the durable cursors, sorted."""
+        return sorted(self.cursors)
+
+    def stats(self) -> LogStats:
+        """The log at this moment."""
+        entries = max(0, self.confirmed_entry - self.first_entry + 1)
+        return LogStats(
+            name=self._name,
+            entries=entries,
+            bytes=self.readable_bytes(),
+            first=self.first,
+            last_appended=self.last_appended,
+            last_confirmed=self.last_confirmed,
+            bytes_in_flight=self.bytes_in_flight(),
+        )
+
+    async def flush(self) -> None:
+        """Wait until everything called so far on this log is durable. If cancelled: it becomes durable all the same."""
+        self.check_open()
+        await self.wait_durable()
+
+    @abc.abstractmethod
+    async def wait_durable(self) -> None:
+        """Wait for the last group that may hold something of this log."""
+
+    @abc.abstractmethod
+    def readable_bytes(self) -> int:
+        """Bytes of readable entries."""
+
+    @abc.abstractmethod
+    def bytes_in_flight(self) -> int:
+        """Bytes of this log appended and not confirmed."""
+
+    def check_open(self) -> None:
+        """Raise what closed the log, if it is closed."""
+        if self.closed is not None:
+            raise self.closed
+
+    def join(self) -> CommitGroup:
+        """Have this log confirmed by the open group."""
+        group = self.store.open_group
+        if self not in group.logs:
+            group.logs[self] = None
+            self.store.wake()
+        return group
+
+    def tell_confirmed(self, entry: int) -> None:
+        """Tell the listener; its mistakes are its own and must not stop other logs."""
+        if self._listener is not None and self.closed is None:
+            try:
+                self._listener.log_confirmed((self.ledger_id, entry))
+            except Exception:
+                logger.exception("the listener of log %r failed", self._name)
+
+    def fail(self, error: LedgerError) -> None:
+        """Close the log for `error` and tell the listener."""
+        if self.closed is not None:
+            return
+        self.closed = error
+        if self._listener is not None:
+            try:
+                self._listener.log_failed(error)
+            except Exception:
+                logger.exception("the listener of log %r failed", self._name)
+
+    def release(self) -> None:
+        """Close the handle without a failure."""
+        if self.closed is None:
+            self.closed = LogClosed(f"log {self._name!r} was closed; open it again")
+
+
+class BaseCursor:
+    """Durable acknowledgement state: memory changes at once, the changes join the open group."""
+
+    __slots__ = ("_changes", "_group", "_name", "_ticket", "confirmed_ticket", "cursor_id", "log", "state")
+
+    def __init__(self, log: BaseLog, name: str, state: CursorState, cursor_id: int = 0) -> None:
+        self.log = log
+        self.state = state
+        self.cursor_id = cursor_id
+        self.confirmed_ticket = 0
+        self._name = name
+        self._ticket = 0
+        self._changes = Changes()
+        self._group: CommitGroup | None = None
+
+    @property
+    def name(self) -> str:
+        """The subscription's name."""
+        return self._name
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to here is acknowledged."""
+        return (self.log.ledger_id, self.state.mark)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the owner stored with the cursor; a copy."""
+        return dict(self.state.properties)
+
+    @property
+    def ticket(self) -> int:
+        """Number of the last change."""
+        return self._ticket
+
+    def is_deleted(self, position: Position) -> bool:
+        """Whether the whole entry is acknowledged."""
+        return self.state.is_deleted(self.log.entry_of(position))
+
+    def ack_set(self, position: Position) -> int | None:
+        """The entry's ack set when a part of its batch is acknowledged."""
+        return self.state.ack_sets.get(position[1]) if position[0] == self.log.ledger_id else None
+
+    def deleted_ranges(self) -> list[tuple[Position, Position]]:
+        """Acknowledged ranges behind mark_delete, both ends inclusive."""
+        ledger_id = self.log.ledger_id
+        return [((ledger_id, start), (ledger_id, end)) for start, end in self.state.ranges()]
+
+    def ack_sets(self) -> dict[Position, int]:
+        """All partly acknowledged batch entries."""
+        return {(self.log.ledger_id, entry): ack_set for entry, ack_set in self.state.ack_sets.items()}
+
+    def mark_delete_to(self, position: Position) -> int:
+        """Acknowledge everything up to `position`, at most up to the last appended entry."""
+        self.log.check_open()
+        entry = self._clamp(position)
+        if self.state.mark_delete_to(entry):
+            self._changes.mark_delete_to(entry)
+            self._changed()
+        return self._ticket
+
+    def delete(self, positions: Iterable[Position]) -> int:
+        """Acknowledge whole entries; positions of other ledgers or not appended yet are ignored."""
+        log = self.log
+        if log.closed is not None:
+            raise log.closed
+        ledger_id, end, delete = log.ledger_id, log.next_entry, self.state.delete
+        entries = [entry for ledger, entry in positions if ledger == ledger_id and entry < end and delete(entry)]
+        if entries:
+            self._changes.delete(entries)
+            self._ticket += 1
+            if self._group is not log.store.open_group:
+                self._join()
+        return self._ticket
+
+    def delete_indexes(self, position: Position, acked: int, batch_size: int) -> int:
+        """Acknowledge batch indexes (bit i of `acked`: index i)."""
+        self.log.check_open()
+        ledger_id, entry = position
+        if ledger_id != self.log.ledger_id or entry >= self.log.next_entry:
+            return self._ticket
+        if self.state.delete_indexes(entry, acked, batch_size):
+            self._changes.delete_indexes(entry, acked, batch_size)
+            self._changed()
+        return self._ticket
+
+    def reset(self, mark_delete: Position) -> int:
+        """Stand at `mark_delete`, at most at the last appended entry, and forget everything behind it."""
+        self.log.check_open()
+        entry = self._clamp(mark_delete)
+        if self.state.reset(entry):
+            self._changes.reset(entry)
+            self._changed()
+        return self._ticket
+
+    def put_properties(self, properties: dict[str, str]) -> int:
+        """Replace the properties."""
+        self.log.check_open()
+        if properties != self.state.properties:
+            self.state.properties = dict(properties)
+            self._changes.put_properties(properties)
+            self._changed()
+        return self._ticket
+
+    def backlog(self) -> int:
+        """Readable entries not acknowledged."""
+        log, state = self.log, self.state
+        first = max(state.mark + 1, log.first_entry)
+        deleted = sum(
+            max(0, min(end, log.confirmed_entry) - max(start, first) + 1)
+            for start, end in state.ranges()
+            if start <= log.confirmed_entry
+        )
+        return max(0, log.confirmed_entry - first + 1 - deleted)
+
+    def take_changes(self) -> bytes:
+        """The encoded changes since the last call; called by the group when it is sealed."""
+        self._group = None
+        return self._changes.take()
+
+    def _clamp(self, position: Position) -> int:
+        return max(-1, min(self.log.entry_of(position), self.log.next_entry - 1))
+
+    def _changed(self) -> None:
+        self._ticket += 1
+        if self._group is not self.log.store.open_group:
+            self._join()
+
+    def _join(self) -> None:
+        store = self.log.store
+        self._group = store.open_group
+        self._group.cursors[self] = None
+        store.wake()
+
+
+def new_waiter() -> asyncio.Future[None]:
+    """A future of the running loop, for `CommitGroup.waiters`."""
+    return asyncio.get_running_loop().create_future()

@@ -1,0 +1,377 @@
+"""Logs in memory, with a crash model: `crash()` keeps what was confirmed and nothing else.
+
+What handles show lives in the handles; what is *durable* lives in `_Durable`, reached only by confirmation. So a
+crash is: take the durable part, and forget everything else. For unit tests and simulation; nothing touches a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from pulsar_txn.ledger.cursor_state import CursorState, apply_changes
+from pulsar_txn.ledger.group import CommitGroup
+from pulsar_txn.ledger.handles import BaseCursor, BaseLog, new_waiter
+from pulsar_txn.ledger.metadata import MetadataTree
+from pulsar_txn.ledger.pressure import DEFAULT_HIGH_WATER_BYTES, Pressure
+from pulsar_txn.ledger.protocols import (
+    Buffer,
+    DiskFull,
+    EntryTooLarge,
+    LedgerError,
+    LogClosed,
+    LogExists,
+    LogNotFound,
+    MetadataStore,
+    Snapshot,
+    StorageFailed,
+    Versioned,
+)
+from pulsar_txn.wire.ids import Position
+
+DEFAULT_MAX_ENTRY_BYTES = (5 << 20) + (256 << 10)
+
+
+class _DurableLog:
+    """One log as a crash leaves it."""
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.epoch = 0
+        self.first_entry = 0
+        self.next_entry = 0
+        self.entries: dict[int, bytes] = {}
+        self.snapshot: Snapshot | None = None
+        self.cursors: dict[str, CursorState] = {}
+
+    def append(self, first: int, entries: list[bytes]) -> None:
+        self.entries.update(zip(range(first, first + len(entries)), entries, strict=True))
+        self.next_entry = first + len(entries)
+
+    def trim(self, before: int) -> None:
+        for entry in range(self.first_entry, before):
+            self.entries.pop(entry, None)
+        self.first_entry = max(self.first_entry, before)
+
+    def put_snapshot(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+
+class _Durable:
+    """Everything a crash leaves."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, _DurableLog] = {}
+        self.values: dict[str, Versioned] = {}
+        self.counters: dict[str, int] = {}
+        self.next_ledger_id = 0
+
+    def write(self, path: str, value: Versioned | None) -> None:
+        if value is None:
+            self.values.pop(path, None)
+        else:
+            self.values[path] = value
+
+
+class _MemoryGroup(CommitGroup):
+    """A group whose effects on the durable part are calls, made in order when it is confirmed."""
+
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.calls) or super().__bool__()
+
+    def confirm(self) -> None:
+        for function, arguments in self.calls:
+            function(*arguments)
+        for cursor, _, data in self.tickets:
+            state = cursor.log.durable.cursors.get(cursor.name)  # type: ignore[attr-defined] # cursors here are of MemoryLogs
+            if state is not None:
+                apply_changes(state, data)
+        super().confirm()
+
+
+class MemoryStore:
+    """Protocol `LogStore` in memory.
+
+    With `auto_confirm` (the default) everything called in a loop turn is confirmed in the next one. Without it,
+    nothing is confirmed until `confirm()` is called, so `flush()` waits for that; calls that promise durability of
+    their own (`open`, `open_cursor`, `delete*`, `close`, metadata writes) confirm themselves and all that came before.
+    """
+
+    def __init__(
+        self,
+        *,
+        auto_confirm: bool = True,
+        max_entry_bytes: int = DEFAULT_MAX_ENTRY_BYTES,
+        high_water_bytes: int = DEFAULT_HIGH_WATER_BYTES,
+    ) -> None:
+        self.auto_confirm = auto_confirm
+        self.max_entry_bytes = max_entry_bytes
+        self.disk_full = False
+        """Set by tests: appends without `reserve` raise DiskFull."""
+        self.pressure = Pressure(high_water_bytes)
+        self.open_group: _MemoryGroup = _MemoryGroup()
+        self.metadata: MetadataStore = MetadataTree(self._write, self._write_counter)
+        self._durable = _Durable()
+        self._logs: dict[str, MemoryLog] = {}
+        self._failure: LedgerError | None = None
+        self._awake = False
+
+    async def start(self) -> None:
+        """Nothing to open."""
+        self._check()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def open(self, name: str, *, create: bool = True) -> MemoryLog:
+        """Open a log exclusively. Raises LogNotFound, LogExists, LogClosed."""
+        self._check()
+        if name in self._logs:
+            raise LogExists(f"log {name!r} is open already in this store; close that handle first")
+        durable = self._durable.logs.get(name)
+        if durable is None:
+            if not create:
+                raise LogNotFound(f"there is no log {name!r}")
+            durable = self._durable.logs[name] = _DurableLog(self._durable.next_ledger_id)
+            self._durable.next_ledger_id += 1
+        durable.epoch += 1
+        self._logs[name] = log = MemoryLog(self, name, durable)
+        await self.settle()
+        return log
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a log of this name."""
+        return name in self._durable.logs
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Names of logs, sorted."""
+        return sorted(name for name in self._durable.logs if name.startswith(prefix))
+
+    async def delete(self, name: str) -> None:
+        """Delete a log with its cursors and snapshots; an open handle is closed."""
+        self._check()
+        log = self._logs.pop(name, None)
+        if log is not None:
+            log.release()
+        await self.settle()
+        self._durable.logs.pop(name, None)
+
+    def on_pressure(self, callback: Callable[[bool], None]) -> None:
+        """Tell `callback` when bytes in flight pass the high-water mark, and when they are below the low one."""
+        self.pressure.listen(callback)
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes appended and not confirmed."""
+        return self.pressure.bytes
+
+    async def close(self) -> None:
+        """Confirm everything and close all handles. Idempotent."""
+        if self._failure is None:
+            self.confirm()
+            for log in list(self._logs.values()):
+                log.release()
+            self._logs.clear()
+            self._failure = LogClosed("the store was closed")
+
+    def confirm(self) -> None:
+        """Make everything called so far durable, now."""
+        self._awake = False
+        group = self.open_group
+        if not group or self._failure is not None:
+            return
+        group.seal()
+        self.open_group = _MemoryGroup()
+        group.confirm()
+        self.pressure.leave(group.bytes)
+
+    def crash(self) -> MemoryStore:
+        """A new store with what was confirmed; this one and its handles are unusable from now on."""
+        successor = MemoryStore(
+            auto_confirm=self.auto_confirm, max_entry_bytes=self.max_entry_bytes, high_water_bytes=self.pressure.high_bytes
+        )
+        durable = successor._durable = self._durable
+        successor.metadata = MetadataTree(successor._write, successor._write_counter, durable.values, durable.counters)
+        self._durable = _Durable()
+        self._stop(LogClosed("the store crashed"), tell=False)
+        return successor
+
+    def fail(self, error: LedgerError | None = None) -> None:
+        """Behave as if a write had failed: nothing in flight is confirmed, listeners hear of it, the store is dead."""
+        self._stop(error or StorageFailed("the memory store was told to fail"), tell=True)
+
+    def wake(self) -> None:
+        """Confirm in the next loop turn, when that is wanted."""
+        if self.auto_confirm and not self._awake:
+            self._awake = True
+            asyncio.get_running_loop().call_soon(self.confirm)
+
+    async def settle(self) -> None:
+        """Wait until everything so far is durable; without `auto_confirm`, make it so."""
+        waiter = new_waiter()
+        self.open_group.waiters.append(waiter)
+        if self.auto_confirm:
+            self.wake()
+        else:
+            self.confirm()
+        await waiter
+
+    async def wait_confirmed(self) -> None:
+        """Wait until everything so far is confirmed by whoever confirms."""
+        if self.open_group:
+            waiter = new_waiter()
+            self.open_group.waiters.append(waiter)
+            self.wake()
+            await waiter
+
+    def forget(self, log: MemoryLog) -> None:
+        """The handle was closed."""
+        if self._logs.get(log.name) is log:
+            del self._logs[log.name]
+
+    def _stop(self, error: LedgerError, *, tell: bool) -> None:
+        group, self.open_group = self.open_group, _MemoryGroup()
+        logs = list(self._logs.values())
+        self._logs.clear()
+        self._failure = error
+        group.fail(error)
+        for log in logs:
+            if tell:
+                log.fail(error)
+            else:
+                log.closed = error
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    async def _write(self, path: str, value: Versioned | None) -> None:
+        self._check()
+        self.open_group.calls.append((self._durable.write, (path, value)))
+        await self.settle()
+
+    async def _write_counter(self, path: str, value: int) -> None:
+        self._check()
+        self.open_group.calls.append((self._durable.counters.__setitem__, (path, value)))
+        await self.settle()
+
+
+class MemoryLog(BaseLog):
+    """One log in memory; entries are bytes objects shared between the live and the durable part."""
+
+    store: MemoryStore
+
+    def __init__(self, store: MemoryStore, name: str, durable: _DurableLog) -> None:
+        super().__init__(store, name, durable.ledger_id, durable.epoch, durable.first_entry, durable.next_entry)
+        self.durable = durable
+        self._entries = dict(durable.entries)
+        for cursor_name, state in durable.cursors.items():
+            self.cursors[cursor_name] = BaseCursor(self, cursor_name, CursorState.decode(state.encode()))
+
+    def append(self, data: Buffer | Sequence[Buffer], *, reserve: bool = False) -> Position:
+        """Append one entry; its position at once. Raises EntryTooLarge, DiskFull, LogClosed."""
+        self.check_open()
+        entry_bytes = b"".join(data) if isinstance(data, list | tuple) else bytes(data)  # type: ignore[arg-type] # a Buffer
+        if len(entry_bytes) > self.store.max_entry_bytes:
+            raise EntryTooLarge(f"entry of {len(entry_bytes)} bytes; the limit is {self.store.max_entry_bytes}")
+        if self.store.disk_full and not reserve:
+            raise DiskFull("the disk is full; new data is refused until there is room")
+        entry, self.next_entry = self.next_entry, self.next_entry + 1
+        self._entries[entry] = entry_bytes
+        group = self._change(self.durable.append, entry, [entry_bytes])
+        group.bytes += len(entry_bytes)
+        self.store.pressure.enter(len(entry_bytes))
+        return (self.ledger_id, entry)
+
+    async def read(self, start: Position, *, max_entries: int = 100, max_bytes: int = 1 << 20) -> list[tuple[Position, bytes]]:
+        """Confirmed entries from `start` on."""
+        self.check_open()
+        found: list[tuple[Position, bytes]] = []
+        for entry in range(max(self.entry_of(start), self.first_entry), self.confirmed_entry + 1):
+            data = self._entries[entry]
+            max_bytes -= len(data)
+            if found and (len(found) >= max_entries or max_bytes < 0):
+                break
+            found.append(((self.ledger_id, entry), data))
+        return found
+
+    def read_cached(self, position: Position) -> bytes | None:
+        """The entry, if it is confirmed."""
+        entry = self.entry_of(position)
+        return self._entries.get(entry) if entry <= self.confirmed_entry else None
+
+    def trim(self, before: Position) -> None:
+        """Forget entries before `before`, at most those appended so far."""
+        self.check_open()
+        entry = min(self.entry_of(before), self.next_entry)
+        if entry <= self.first_entry:
+            return
+        for old in range(self.first_entry, entry):
+            self._entries.pop(old, None)
+        self.first_entry = entry
+        self._change(self.durable.trim, entry)
+
+    def put_snapshot(self, snapshot: Snapshot) -> None:
+        """Store a snapshot; what it covers must be confirmed already (ValueError)."""
+        self.check_open()
+        if self.entry_of(snapshot.covers) > self.confirmed_entry:
+            raise ValueError(f"snapshot of {self._name!r} covers {snapshot.covers}, which is not confirmed yet")
+        self._change(self.durable.put_snapshot, snapshot)
+
+    async def latest_snapshot(self) -> Snapshot | None:
+        """The newest durable snapshot."""
+        self.check_open()
+        return self.durable.snapshot
+
+    async def open_cursor(self, name: str, *, initial: Position | None = None) -> BaseCursor:
+        """A durable cursor of this log; an existing one is returned as it is. If cancelled: it may exist."""
+        self.check_open()
+        if name not in self.cursors:
+            entry = self.first_entry - 1 if initial is None else max(-1, min(self.entry_of(initial), self.next_entry - 1))
+            self.cursors[name] = BaseCursor(self, name, CursorState(entry))
+            self._change(self.durable.cursors.__setitem__, name, CursorState(entry))
+            await self.store.settle()
+        return self.cursors[name]
+
+    async def delete_cursor(self, name: str) -> None:
+        """Delete a durable cursor; returns when that is durable."""
+        self.check_open()
+        if self.cursors.pop(name, None) is not None:
+            self._change(self.durable.cursors.pop, name)
+            await self.store.settle()
+
+    async def close(self) -> None:
+        """Confirm everything, then release the handle. Idempotent."""
+        if self.closed is None:
+            await self.store.settle()
+            self.release()
+            self.store.forget(self)
+
+    async def wait_durable(self) -> None:
+        """Wait for the open group."""
+        await self.store.wait_confirmed()
+        self.check_open()
+
+    def readable_bytes(self) -> int:
+        """Bytes of readable entries."""
+        return sum(len(self._entries[entry]) for entry in range(self.first_entry, self.confirmed_entry + 1))
+
+    def bytes_in_flight(self) -> int:
+        """Bytes appended and not confirmed."""
+        return sum(len(self._entries[entry]) for entry in range(self.confirmed_entry + 1, self.next_entry))
+
+    def _change(self, function: Callable[..., Any], *arguments: object) -> CommitGroup:
+        group = self.join()
+        self.store.open_group.calls.append((function, arguments))
+        return group

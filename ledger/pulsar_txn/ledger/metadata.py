@@ -1,0 +1,148 @@
+"""The metadata store of embedded providers: a tree in memory, written behind by the provider.
+
+State changes at once, so that two compare-and-sets of one loop turn see each other; calls return, and watchers hear
+of a change, once it is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
+
+from pulsar_txn.ledger.protocols import EntryTooLarge, VersionConflict, Versioned
+
+MAX_VALUE_BYTES = 1 << 20
+
+ChangeWriter: TypeAlias = Callable[[str, Versioned | None], Awaitable[None]]
+"""Writes one changed key (None: deleted) and returns an awaitable of its durability; raises when the store cannot."""
+
+CounterWriter: TypeAlias = Callable[[str, int], Awaitable[None]]
+"""Writes the next value of a counter, in the same way."""
+
+
+class MetadataTree:
+    """Versioned keys with compare-and-set, children, counters and watch (protocol `MetadataStore`)."""
+
+    def __init__(
+        self,
+        write: ChangeWriter,
+        write_counter: CounterWriter,
+        values: dict[str, Versioned] | None = None,
+        counters: dict[str, int] | None = None,
+    ) -> None:
+        self.values: dict[str, Versioned] = {}
+        self.counters = dict(counters or {})
+        self._write = write
+        self._write_counter = write_counter
+        self._children: dict[str, dict[str, int]] = {}
+        self._watchers: list[_Watcher] = []
+        for path, value in (values or {}).items():
+            self._set(path, value)
+
+    async def get(self, path: str) -> Versioned | None:
+        """The value, or None."""
+        return self.values.get(_checked(path))
+
+    async def put(self, path: str, data: bytes, *, expected_version: int | None = None) -> int:
+        """Write; returns the new version once durable. If cancelled: it may be written all the same."""
+        old = self.values.get(_checked(path))
+        version = -1 if old is None else old.version
+        _expect(path, version, expected_version)
+        if len(data) > MAX_VALUE_BYTES:
+            raise EntryTooLarge(f"metadata value of {path!r} has {len(data)} bytes, at most {MAX_VALUE_BYTES} are kept")
+        value = Versioned(bytes(data), version + 1)
+        self._set(path, value)
+        await self._write(path, value)
+        self._tell(path)
+        return value.version
+
+    async def delete(self, path: str, *, expected_version: int | None = None) -> None:
+        """Delete, once durable. If cancelled: it may be deleted all the same."""
+        old = self.values.get(_checked(path))
+        _expect(path, -1 if old is None else old.version, expected_version)
+        if old is None:
+            return
+        self._unset(path)
+        await self._write(path, None)
+        self._tell(path)
+
+    async def children(self, path: str) -> list[str]:
+        """Names of the direct children, sorted; a path that only leads to keys counts as a child, too."""
+        return sorted(self._children.get("" if path == "/" else _checked(path), ()))
+
+    async def increment(self, path: str) -> int:
+        """A durable counter: 0, 1, 2, …. If cancelled: the number is spent."""
+        number = self.counters.get(_checked(path), 0)
+        self.counters[path] = number + 1
+        await self._write_counter(path, number + 1)
+        return number
+
+    async def watch(self, prefix: str) -> AsyncIterator[str]:
+        """Paths that start with `prefix`, as they change; several changes nobody asked for meanwhile are one."""
+        watcher = _Watcher(prefix)
+        self._watchers.append(watcher)
+        try:
+            while True:
+                yield await watcher.next()
+        finally:
+            self._watchers.remove(watcher)
+
+    def _set(self, path: str, value: Versioned) -> None:
+        if path not in self.values:
+            self._count(path, 1)
+        self.values[path] = value
+
+    def _unset(self, path: str) -> None:
+        del self.values[path]
+        self._count(path, -1)
+
+    def _count(self, path: str, change: int) -> None:
+        """Every key counts once at each of its ancestors, so that parents need no keys of their own."""
+        while path:
+            parent, _, name = path.rpartition("/")
+            names = self._children.setdefault(parent, {})
+            names[name] = names.get(name, 0) + change
+            if not names[name]:
+                del names[name]
+                if not names:
+                    del self._children[parent]
+            path = parent
+
+    def _tell(self, path: str) -> None:
+        for watcher in self._watchers:
+            if path.startswith(watcher.prefix):
+                watcher.changed(path)
+
+
+class _Watcher:
+    """Paths that changed and were not asked for yet; bounded by the number of keys."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self._paths: dict[str, None] = {}
+        self._event = asyncio.Event()
+
+    def changed(self, path: str) -> None:
+        self._paths[path] = None
+        self._event.set()
+
+    async def next(self) -> str:
+        while not self._paths:
+            self._event.clear()
+            await self._event.wait()
+        path = next(iter(self._paths))
+        del self._paths[path]
+        return path
+
+
+def _checked(path: str) -> str:
+    if not path.startswith("/") or path.endswith("/"):
+        raise ValueError(f"metadata path {path!r}: start with '/' and do not end with it")
+    return path
+
+
+def _expect(path: str, version: int, expected: int | None) -> None:
+    if expected is not None and expected != version:
+        found = "no value" if version == -1 else f"version {version}"
+        raise VersionConflict(f"{path!r}: expected version {expected}, found {found}; read it again")
