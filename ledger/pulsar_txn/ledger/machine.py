@@ -12,6 +12,10 @@ H2. A Step's records are appended in order, each to the log it names, and each i
 H3. Effects are released in order, and only when every record of the Step is confirmed. A Step without records,
     and a Refusal, is released when the record last applied in each of the machine's logs is confirmed (at once when
     nothing is in flight): a repeat must not be answered before the first attempt is durable, wherever it was written.
+    `Step.trailing` is appended and applied right behind the records, and no effect waits for it: it notes what is durable
+    elsewhere already and would be done again after a crash. A Step with trailing records only is therefore released at
+    once, ahead of the tail. `AwaitOutcome` is carried out together with the Step, not on release: it shows nothing to
+    anybody, and the `Outcome` that is released at once must find it.
 H4. A log that failed an append is closed with its machine: state is thrown away and recovered, never patched;
     requests in flight get a retriable error.
 H5. Recovery reads all logs of a machine from where the snapshot covers them, in the order of `logs`, then calls
@@ -59,7 +63,10 @@ class Reply:
 
 @attrs.frozen
 class AwaitOutcome:
-    """Join the end of `txn_id` that is being carried out: `token` is answered by the `Outcome` of it."""
+    """Join the end of `txn_id` that is being carried out: `token` is answered by the `Outcome` of it.
+
+    Carried out with its Step, not held back with the other effects (see H3).
+    """
 
     token: Token
     txn_id: TxnId
@@ -167,10 +174,14 @@ RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
 
 @attrs.frozen
 class Step(Generic[RecordT]):
-    """What a decision wants: records to append (log name, record), then effects to release in order."""
+    """What a decision wants: records to append (log name, record), then effects to release in order.
+
+    `trailing`: records that go with the next group and that no effect waits for (see H3).
+    """
 
     records: tuple[tuple[str, RecordT], ...] = ()
     effects: tuple[Effect, ...] = ()
+    trailing: tuple[tuple[str, RecordT], ...] = ()
 
 
 NOTHING: Final[Step[Any]] = Step()
