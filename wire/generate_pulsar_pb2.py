@@ -1,4 +1,4 @@
-"""Write `pulsar_pb2.py` and `pulsar_pb2.pyi` anew from `pulsar_txn_wire.proto`: `python wire/generate.py [folder]`.
+"""Write `pulsar_pb2.py` and `pulsar_pb2.pyi` anew from `pulsar_txn_wire.proto`: `python wire/generate_pulsar_pb2.py [folder]`.
 
 Needs grpcio-tools in the version that the `dev` extra pins: its protoc (31.1) emits code that runs with
 protobuf 6.31.1 and everything newer below 8, which is what the bare install allows.
@@ -24,8 +24,10 @@ def generate(target: Path) -> list[Path]:
         for suffix in (".py", ".pyi"):
             # protoc names the module after the file; ours is to be found under the name that readers of Pulsar code expect.
             text = (Path(folder) / PROTO.parent / f"pulsar_txn_wire_pb2{suffix}").read_text()
+            text = text.replace("pulsar_txn_wire_pb2", "pulsar_pb2")
+            text = text.replace("_Mapping]", "_Mapping[str, object]]")  # mypy --strict asks for it
             path = target / f"pulsar_pb2{suffix}"
-            path.write_text(text.replace("pulsar_txn_wire_pb2", "pulsar_pb2"))
+            path.write_text(text)
             written.append(path)
     return written
 

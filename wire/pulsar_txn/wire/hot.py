@@ -1,0 +1,285 @@
+"""Codecs of the commands that travel per message: SEND, SEND_RECEIPT, MESSAGE, ACK, ACK_RESPONSE, FLOW.
+
+Plain ints, tuples and bytes in and out, no object per message. Encoders put bytes together by hand, fields in
+ascending order. Decoders know the shapes that peers really send; everything else (another field order, fields
+of the future, damage) goes to protobuf, so both accept the same bytes and say the same (the tests compare).
+
+Numbers: sequence, ledger, entry and transaction ids are signed as in Java (-1 is -1). `producer_id`,
+`consumer_id` and `request_id` are handles to be given back unchanged and stay unsigned. A transaction is named
+only if both of its fields are present; (0, 0) is a transaction.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from . import pulsar_pb2 as pb
+from ._varint import varint
+from .entries import skip_broker_metadata
+from .errors import MalformedFrame
+from .frames import NAMES, command_end, decode_command
+from .ids import TxnId, ack_set_from_words, ack_set_to_words, signed64
+
+AckId: TypeAlias = tuple[int, int, int | None, int]
+"""`(ledger_id, entry_id, ack_set, batch_size)`; in an ack set a bit that is set is an index *not* acknowledged."""
+
+Send: TypeAlias = tuple[int, int, int, TxnId | None, int | None, bool, bool, bytes]
+"""`(producer_id, sequence_id, num_messages, txn, highest_sequence_id, is_chunk, marker, entry)`."""
+
+SendReceipt: TypeAlias = tuple[int, int, int, int, int]
+"""`(producer_id, sequence_id, ledger_id, entry_id, highest_sequence_id)`."""
+
+Message: TypeAlias = tuple[int, int, int, int, int, tuple[int, ...], int | None, bytes]
+"""`(consumer_id, ledger_id, entry_id, partition, redelivery_count, ack_set_words, consumer_epoch, entry)`."""
+
+Ack: TypeAlias = tuple[int, bool, list[AckId], TxnId | None, int | None]
+"""`(consumer_id, cumulative, ids, txn, request_id)`."""
+
+AckResponse: TypeAlias = tuple[int, int | None, TxnId | None, int | None, str | None]
+"""`(consumer_id, request_id, txn, error, message)`."""
+
+_HEAD: Final = struct.Struct(">II3s").pack
+_SEND: Final = b"\x08\x06\x32"
+_SEND_RECEIPT: Final = b"\x08\x07\x3a"
+_MESSAGE: Final = b"\x08\x09\x4a"
+_ACK: Final = b"\x08\x0a\x52"
+_FLOW: Final = b"\x08\x0b\x5a"
+_ACK_RESPONSE: Final = b"\x08\x26\xb2"  # and a second tag byte, which counts as part of the body here
+
+
+def _frame(prefix: bytes, body: bytes, more: int = 0) -> bytes:
+    """A frame head with its command; `more` bytes of an entry follow in another buffer."""
+    size = len(body)
+    if size > 127:
+        body = varint(size) + body
+        size = len(body)
+        return _HEAD(size + 7 + more, size + 3, prefix) + body
+    return _HEAD(size + 8 + more, size + 4, prefix) + varint(size) + body
+
+
+def _body(frame: bytes, kind: int) -> pb.BaseCommand:
+    command = decode_command(frame)
+    if command.type != kind:
+        raise MalformedFrame(f"a command of type {command.type} where a {NAMES[kind]} was expected")
+    return command
+
+
+# ---------------------------------------------------------------- SEND and its receipt
+
+
+def encode_send(
+    producer_id: int,
+    sequence_id: int,
+    num_messages: int,
+    entry: bytes,
+    *,
+    txn: TxnId | None = None,
+    highest_sequence_id: int | None = None,
+    is_chunk: bool = False,
+    marker: bool = False,
+) -> list[bytes]:
+    """The buffers of a SEND, for `writelines`: the command, and the entry as it is. One message goes without a count."""
+    body = b"\x08" + varint(producer_id) + b"\x10" + varint(sequence_id)
+    if num_messages > 1:
+        body += b"\x18" + varint(num_messages)
+    if txn is not None:
+        body += b"\x20" + varint(txn[1]) + b"\x28" + varint(txn[0])
+    if highest_sequence_id is not None:
+        body += b"\x30" + varint(highest_sequence_id)
+    if is_chunk:
+        body += b"\x38\x01"
+    if marker:
+        body += b"\x40\x01"
+    return [_frame(_SEND, body, len(entry)), entry]
+
+
+def decode_send(frame: bytes) -> Send:
+    """See `Send`; `highest_sequence_id` is None when absent. The entry is not looked at. MalformedFrame."""
+    send = _body(frame, 6).send
+    return (
+        send.producer_id,
+        signed64(send.sequence_id),
+        send.num_messages,
+        TxnId(signed64(send.txnid_most_bits), signed64(send.txnid_least_bits))
+        if send.HasField("txnid_least_bits") and send.HasField("txnid_most_bits")
+        else None,
+        signed64(send.highest_sequence_id) if send.HasField("highest_sequence_id") else None,
+        send.is_chunk,
+        send.marker,
+        frame[command_end(frame) :],
+    )
+
+
+def encode_send_receipt(
+    producer_id: int, sequence_id: int, ledger_id: int, entry_id: int, *, highest_sequence_id: int = 0, partition: int = -1
+) -> bytes:
+    """The frame of a SEND_RECEIPT; position (-1, -1) tells the producer that its message was a duplicate."""
+    place = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id)
+    if partition >= 0:
+        place += b"\x18" + varint(partition)
+    return _frame(
+        _SEND_RECEIPT,
+        b"\x08"
+        + varint(producer_id)
+        + b"\x10"
+        + varint(sequence_id)
+        + b"\x1a"
+        + varint(len(place))
+        + place
+        + b"\x20"
+        + varint(highest_sequence_id),
+    )
+
+
+def decode_send_receipt(frame: bytes) -> SendReceipt:
+    """See `SendReceipt`; a receipt without message id reads as position (-1, -1). MalformedFrame."""
+    receipt = _body(frame, 7).send_receipt
+    ledger_id = entry_id = -1
+    if receipt.HasField("message_id"):
+        ledger_id, entry_id = signed64(receipt.message_id.ledgerId), signed64(receipt.message_id.entryId)
+    return receipt.producer_id, signed64(receipt.sequence_id), ledger_id, entry_id, signed64(receipt.highest_sequence_id)
+
+
+# ---------------------------------------------------------------- MESSAGE and FLOW
+
+
+def encode_message(
+    consumer_id: int,
+    ledger_id: int,
+    entry_id: int,
+    entry: bytes,
+    *,
+    partition: int = -1,
+    redelivery_count: int = 0,
+    ack_set: int | None = None,
+    batch_size: int = 0,
+    consumer_epoch: int | None = None,
+) -> list[bytes]:
+    """The buffers of a MESSAGE, for `writelines`. `ack_set` (of `batch_size` indexes) names those still to be taken."""
+    place = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id) + b"\x18" + varint(partition)
+    body = b"\x08" + varint(consumer_id) + b"\x12" + varint(len(place)) + place
+    if redelivery_count:
+        body += b"\x18" + varint(redelivery_count)
+    if ack_set is not None:
+        for word in ack_set_to_words(ack_set, batch_size):
+            body += b"\x20" + varint(word)
+    if consumer_epoch is not None:
+        body += b"\x28" + varint(consumer_epoch)
+    return [_frame(_MESSAGE, body, len(entry)), entry]
+
+
+def decode_message(frame: bytes) -> Message:
+    """See `Message`; no `ack_set_words` means that all indexes are to be taken. MalformedFrame."""
+    message = _body(frame, 9).message
+    place = message.message_id
+    return (
+        message.consumer_id,
+        signed64(place.ledgerId),
+        signed64(place.entryId),
+        place.partition,
+        message.redelivery_count,
+        tuple(message.ack_set),
+        signed64(message.consumer_epoch) if message.HasField("consumer_epoch") else None,
+        frame[skip_broker_metadata(frame, command_end(frame)) :],
+    )
+
+
+def encode_flow(consumer_id: int, permits: int) -> bytes:
+    """The frame of a FLOW: the consumer may be sent `permits` messages more."""
+    return _frame(_FLOW, b"\x08" + varint(consumer_id) + b"\x10" + varint(permits))
+
+
+def decode_flow(frame: bytes) -> tuple[int, int]:
+    """`(consumer_id, permits)`. MalformedFrame."""
+    flow = _body(frame, 11).flow
+    return flow.consumer_id, flow.messagePermits
+
+
+# ---------------------------------------------------------------- ACK and its response
+
+
+def encode_ack(
+    consumer_id: int,
+    cumulative: bool,
+    ids: Sequence[AckId],
+    *,
+    txn: TxnId | None = None,
+    request_id: int | None = None,
+) -> bytes:
+    """The frame of an ACK. With `request_id` the broker answers; an ack in a transaction always has one."""
+    parts = [b"\x08" + varint(consumer_id) + (b"\x10\x01" if cumulative else b"\x10\x00")]
+    for ledger_id, entry_id, ack_set, batch_size in ids:
+        place = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id)
+        if ack_set is not None:
+            for word in ack_set_to_words(ack_set, batch_size):
+                place += b"\x28" + varint(word)
+        if batch_size:
+            place += b"\x30" + varint(batch_size)
+        parts.append(b"\x1a" + varint(len(place)) + place)
+    if txn is not None:
+        parts.append(b"\x30" + varint(txn[1]) + b"\x38" + varint(txn[0]))
+    if request_id is not None:
+        parts.append(b"\x40" + varint(request_id))
+    return _frame(_ACK, b"".join(parts))
+
+
+def decode_ack(frame: bytes) -> Ack:
+    """See `Ack` and `AckId`; `ack_set` is None for a whole entry. MalformedFrame."""
+    ack = _body(frame, 10).ack
+    return (
+        ack.consumer_id,
+        ack.ack_type == pb.CommandAck.Cumulative,
+        [
+            (
+                signed64(place.ledgerId),
+                signed64(place.entryId),
+                ack_set_from_words(tuple(place.ack_set)) if place.ack_set else None,
+                place.batch_size,
+            )
+            for place in ack.message_id
+        ],
+        TxnId(signed64(ack.txnid_most_bits), signed64(ack.txnid_least_bits))
+        if ack.HasField("txnid_least_bits") and ack.HasField("txnid_most_bits")
+        else None,
+        ack.request_id if ack.HasField("request_id") else None,
+    )
+
+
+def encode_ack_response(
+    consumer_id: int,
+    request_id: int | None,
+    *,
+    txn: TxnId | None = None,
+    error: int | None = None,
+    message: str | None = None,
+) -> bytes:
+    """The frame of an ACK_RESPONSE; `error` is a ServerError and `message` what its user reads."""
+    body = b"\x08" + varint(consumer_id)
+    if txn is not None:
+        body += b"\x10" + varint(txn[1]) + b"\x18" + varint(txn[0])
+    if error is not None:
+        body += b"\x20" + varint(error)
+    if message is not None:
+        text = message.encode("utf-8", "replace")
+        body += b"\x2a" + varint(len(text)) + text
+    if request_id is not None:
+        body += b"\x30" + varint(request_id)
+    head = b"\x08\x26\xb2\x02" + varint(len(body))
+    size = len(head) + len(body)
+    return struct.pack(">II", size + 4, size) + head + body
+
+
+def decode_ack_response(frame: bytes) -> AckResponse:
+    """See `AckResponse`. MalformedFrame."""
+    response = _body(frame, 38).ackResponse
+    return (
+        response.consumer_id,
+        response.request_id if response.HasField("request_id") else None,
+        TxnId(signed64(response.txnid_most_bits), signed64(response.txnid_least_bits))
+        if response.HasField("txnid_least_bits") and response.HasField("txnid_most_bits")
+        else None,
+        response.error if response.HasField("error") else None,
+        response.message if response.HasField("message") else None,
+    )

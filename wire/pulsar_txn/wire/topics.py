@@ -1,0 +1,101 @@
+"""Names of topics: short and full forms, partitions, and the topics of the transaction machinery (reference §2.1)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import quote_plus
+
+import attrs
+
+ASSIGN_TOPIC: Final = "persistent://pulsar/system/transaction_coordinator_assign"
+"""Partitioned; partition i belongs to whoever serves coordinator i."""
+
+TRANSACTION_LOG_PREFIX: Final = "persistent://pulsar/system/__transaction_log_"
+"""The log of coordinator i has the name with i behind it."""
+
+PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
+
+_PARTITION_MARK: Final = "-partition-"
+_PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]*)", re.DOTALL)
+_PART: Final = re.compile(r"[-=:.\w]+", re.ASCII)
+_DOMAINS: Final = ("persistent", "non-persistent")
+_FORMS: Final = "write name, tenant/namespace/name, or persistent://tenant/namespace/name"
+
+
+class InvalidName(ValueError):  # noqa: N818 - named by what is wrong
+    """Not the name of a topic; the message says which forms there are."""
+
+
+@attrs.frozen
+class TopicName:
+    """A topic, or one partition of it. `str()` is the full name `domain://tenant/namespace/name`."""
+
+    domain: str
+    tenant: str
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> TopicName:
+        """Read a full or short name: `t` and `a/b/t` are persistent, `t` is in `public/default`. InvalidName."""
+        domain, mark, rest = text.partition("://")
+        if not mark:
+            domain, rest = "persistent", text
+        elif domain not in _DOMAINS:
+            raise InvalidName(f"topic {text!r} has the domain {domain!r}; there are persistent:// and non-persistent://")
+        parts = rest.split("/")
+        if not mark and len(parts) == 1:
+            parts = ["public", "default", *parts]
+        if len(parts) == 4:
+            raise InvalidName(f"topic {text!r} has four parts, the old form with a cluster, which is not supported; {_FORMS}")
+        if len(parts) != 3:
+            raise InvalidName(f"topic {text!r} is not a name; {_FORMS}")
+        tenant, namespace, name = parts
+        for part in (tenant, namespace):
+            if _PART.fullmatch(part) is None:
+                raise InvalidName(f"topic {text!r}: {part!r} may have letters, digits and any of -=:._ only")
+        if not name.strip():
+            raise InvalidName(f"topic {text!r} has an empty name; {_FORMS}")
+        return cls(domain, tenant, namespace, name)
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.tenant}/{self.namespace}/{self.name}"
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether entries are stored."""
+        return self.domain == "persistent"
+
+    @property
+    def partition(self) -> int:
+        """The index of the partition; -1 for a topic that is none."""
+        match = _PARTITION.fullmatch(self.name)
+        return -1 if match is None else int(match[2])
+
+    @property
+    def base(self) -> TopicName:
+        """The partitioned topic that this is a partition of; itself for a topic that is none."""
+        match = _PARTITION.fullmatch(self.name)
+        return self if match is None else attrs.evolve(self, name=match[1])
+
+    def with_partition(self, index: int) -> TopicName:
+        """Partition `index` of this topic (of its base when it is a partition itself); ValueError below 0."""
+        if index < 0:
+            raise ValueError(f"partition {index} does not exist: partitions count from 0")
+        return attrs.evolve(self, name=f"{self.base.name}{_PARTITION_MARK}{index}")
+
+
+def partition_name(topic: str, index: int) -> str:
+    """Partition `index` of `topic`, as text; for callers that hold a full name already."""
+    return f"{topic}{_PARTITION_MARK}{index}"
+
+
+def pending_ack_topic(topic: str, subscription: str) -> str:
+    """The topic whose log keeps the pending acks of a subscription, whose name is encoded as Java's URLEncoder does."""
+    return f"{topic}-{quote_plus(subscription, safe='*').replace('~', '%7E')}{PENDING_ACK_SUFFIX}"
+
+
+def is_transaction_internal(name: str) -> bool:
+    """Whether a full name belongs to the transaction machinery: clients may not create it, listings leave it out."""
+    return name.startswith((ASSIGN_TOPIC, TRANSACTION_LOG_PREFIX)) or name.endswith(PENDING_ACK_SUFFIX)
