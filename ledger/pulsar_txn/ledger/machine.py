@@ -150,7 +150,7 @@ class MoveCursor:
 
 @attrs.frozen
 class PublishMaxRead:
-    """max_read_position was set without a record (after recovery): publish it and wake dispatchers."""
+    """max_read_position was set without a record (after recovery): publish it, unless more was published, and wake dispatchers."""
 
     position: Position
 
