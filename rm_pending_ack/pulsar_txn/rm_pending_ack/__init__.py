@@ -4,3 +4,44 @@ It knows positions, batch indexes and transaction ids, and asks a read-only view
 know messages, sockets, clocks, or move the cursor itself: that is an effect. Conflicts are decided before
 anything is logged, so its redo log holds only acks that count.
 """
+
+from pulsar_txn.rm_pending_ack.handle import PendingAckHandle
+from pulsar_txn.rm_pending_ack.records import Op, Record
+from pulsar_txn.rm_pending_ack.requests import (
+    AckCumulative,
+    AckIndividual,
+    AckItem,
+    CursorReset,
+    CursorStored,
+    CursorView,
+    EndTxnOnSubscription,
+    PendingAck,
+    PendingAckStats,
+    PlainAcked,
+    Request,
+    Verified,
+)
+from pulsar_txn.rm_pending_ack.transitions import TRANSITIONS, Event, Outcome, State, Transition
+
+__all__ = [
+    "TRANSITIONS",
+    "AckCumulative",
+    "AckIndividual",
+    "AckItem",
+    "CursorReset",
+    "CursorStored",
+    "CursorView",
+    "EndTxnOnSubscription",
+    "Event",
+    "Op",
+    "Outcome",
+    "PendingAck",
+    "PendingAckHandle",
+    "PendingAckStats",
+    "PlainAcked",
+    "Record",
+    "Request",
+    "State",
+    "Transition",
+    "Verified",
+]

@@ -6,7 +6,7 @@ what travels on the wire); None stands for the whole entry. `batch_size` is 0 fo
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import attrs
 
@@ -123,7 +123,7 @@ class PendingAckStats:
     low_watermarks: dict[int, int]
 
 
-class PendingAck(Machine[Request, object], Protocol):
+class PendingAck(Machine[Request, Any], Protocol):
     """A pending-ack plug-in. Constructed by the host as `factory(topic, subscription, cursor_view)`."""
 
     def pending(self, position: Position) -> int | bool | None:

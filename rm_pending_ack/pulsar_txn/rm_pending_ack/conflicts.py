@@ -1,0 +1,101 @@
+"""Which acks a subscription cannot take: decided before anything is written.
+
+Raises Refusal with TransactionConflict where a message is acknowledged or held already, NotAllowedError where the request
+itself makes no sense. Nothing here changes state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NoReturn
+
+from pulsar_txn.rm_pending_ack.ack_sets import Bits, overlaps, reaches, union, up_to
+from pulsar_txn.rm_pending_ack.requests import AckItem, CursorView
+from pulsar_txn.rm_pending_ack.state import Held, PendingState
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import Position, full_ack_set
+
+
+def well_formed(item: AckItem) -> AckItem:
+    """The item without bits beyond its batch. Refuses one that names no message."""
+    position, bits, batch_size = item
+    if bits is None:
+        return item
+    kept = bits & full_ack_set(batch_size) if batch_size > 0 else 0
+    if not kept:
+        raise Refusal(
+            ServerError.NotAllowedError,
+            f"the ack of {_name(position)} names no message of its batch of {batch_size}; send batch_size with an ack_set",
+        )
+    return item if kept == bits else (position, kept, batch_size)
+
+
+def merged(items: Iterable[AckItem]) -> tuple[AckItem, ...]:
+    """The items of one request with each entry once: a request is one set of messages."""
+    entries: dict[Position, tuple[Bits, int]] = {}
+    for item in items:
+        position, bits, batch_size = well_formed(item)
+        if position in entries:
+            others, size = entries[position]
+            entries[position] = (union(others, bits), max(size, batch_size))
+        else:
+            entries[position] = (bits, batch_size)
+    return tuple((position, bits, batch_size) for position, (bits, batch_size) in entries.items())
+
+
+def check_individual(state: PendingState, cursor: CursorView, own: Held | None, item: AckItem) -> None:
+    """Refuse an individual ack of what is acknowledged, or held by any transaction, this one included."""
+    position, bits, _ = item
+    if cursor.is_deleted(position):
+        _acknowledged(position)
+    if bits is not None and (left := cursor.ack_set(position)) is not None and bits & ~left:
+        _acknowledged(position)
+    held = state.pending.get(position, False)
+    if held is not False and overlaps(held, bits):
+        _conflict(f"{_name(position)} is in pending ack status: a transaction holds it, or its commit is on the way")
+    if state.settled_cumulative is not None and up_to(state.settled_cumulative, position, bits) != 0:
+        _acknowledged(position)
+    slot = state.slot
+    if slot is None or slot is own or slot.cumulative is None:
+        return
+    if up_to(slot.cumulative, position, bits) != 0:
+        _conflict(f"{_name(position)} lies at or before the cumulative ack that transaction {slot.txn_id} holds")
+
+
+def check_cumulative(state: PendingState, cursor: CursorView, own: Held | None, item: AckItem) -> None:
+    """Refuse a cumulative ack that covers nothing new, or anything that another transaction holds."""
+    if _covered(state, cursor, item):
+        _acknowledged(item[0])
+    slot = state.slot
+    if slot is not None and slot.cumulative is not None:
+        if slot is not own:
+            _conflict(f"transaction {slot.txn_id} holds a cumulative ack on this subscription")
+        if reaches(slot.cumulative, item):
+            _conflict(f"{_name(item[0])} is not ahead of the cumulative ack that this transaction holds")
+    for held in state.open():
+        if held is not own and any(held.behind(item)):
+            _conflict(f"transaction {held.txn_id} holds messages at or before {_name(item[0])}")
+
+
+def _covered(state: PendingState, cursor: CursorView, item: AckItem) -> bool:
+    position, bits, _ = item
+    mark_delete = cursor.mark_delete
+    if position <= mark_delete or (state.settled_cumulative is not None and reaches(state.settled_cumulative, item)):
+        return True
+    if bits is None or mark_delete != (position[0], position[1] - 1):
+        return False
+    # The entry right behind mark-delete: nothing is new when its indexes up to here are acknowledged as well.
+    left = cursor.ack_set(position)
+    return left is not None and not bits & left
+
+
+def _acknowledged(position: Position) -> NoReturn:
+    _conflict(f"{_name(position)} was acknowledged before")
+
+
+def _conflict(message: str) -> NoReturn:
+    raise Refusal(ServerError.TransactionConflict, message)
+
+
+def _name(position: Position) -> str:
+    return f"{position[0]}:{position[1]}"

@@ -1,0 +1,298 @@
+"""The pending-ack handle: decisions over `PendingState`. See `transitions` for what happens when, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, assert_never
+
+from pulsar_txn.ledger.machine import NOTHING, Effect, MoveCursor, Redeliver, Reply, Step, VerifyRegistered, WriteSnapshot
+from pulsar_txn.rm_pending_ack.ack_sets import contains, reaches, unacknowledged, up_to
+from pulsar_txn.rm_pending_ack.conflicts import check_cumulative, check_individual, merged, well_formed
+from pulsar_txn.rm_pending_ack.invariants import check_invariants
+from pulsar_txn.rm_pending_ack.records import Op, Record, decode_record, encode_record, position_record
+from pulsar_txn.rm_pending_ack.requests import (
+    AckCumulative,
+    AckIndividual,
+    AckItem,
+    CursorReset,
+    CursorStored,
+    CursorView,
+    EndTxnOnSubscription,
+    PendingAckStats,
+    PlainAcked,
+    Request,
+    Verified,
+)
+from pulsar_txn.rm_pending_ack.snapshots import decode_snapshot, encode_snapshot
+from pulsar_txn.rm_pending_ack.state import Held, PendingState
+from pulsar_txn.rm_pending_ack.transitions import State
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import Position, TxnAction, TxnId
+
+LOG: Final = "log"
+"""The one log of a handle."""
+
+
+class PendingAckHandle:
+    """Acknowledgements of one subscription that wait for the outcome of their transaction (Pulsar's pending ack).
+
+    Implements `requests.PendingAck`; found by the entry point `log` of `pulsar_txn.pending_acks`.
+
+    `snapshot_every`: a snapshot is asked for each time that many records were applied. `stored_every`: that many commits
+    must be covered by the cursor before a record says so (in between a recovery moves the cursor again, which changes
+    nothing).
+    """
+
+    logs: Final = (LOG,)
+
+    def __init__(
+        self, topic: str, subscription: str, cursor_view: CursorView, *, snapshot_every: int = 10_000, stored_every: int = 64
+    ) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self._cursor = cursor_view
+        self._snapshot_every = snapshot_every
+        self._stored_every = stored_every
+        self._state = PendingState()
+        self._ready = False
+
+    # -- the fold
+
+    def decide(self, request: Request, now_ms: int) -> Step[Record]:
+        """What to write and to release for a request; see the requests. Raises Refusal; changes nothing."""
+        match request:
+            case AckIndividual():
+                return self._ack_individual(request, verified=False)
+            case AckCumulative():
+                return self._ack_cumulative(request, verified=False)
+            case EndTxnOnSubscription():
+                return self._end(request)
+            case PlainAcked():
+                return self._plain_acked(request)
+            case Verified():
+                return self._verified(request)
+            case CursorStored():
+                return self._cursor_stored(request.sequence)
+            case CursorReset():
+                return self._cursor_reset(request.mark_delete)
+            case _:
+                assert_never(request)
+
+    def apply(self, log: str, position: Position, record: Record) -> None:
+        """Change the state by one record; the same live and in recovery."""
+        self._state.apply(position, record)
+
+    def encode(self, log: str, record: Record) -> bytes:
+        """The bytes of a record."""
+        return encode_record(record)
+
+    def decode(self, log: str, data: bytes) -> Record:
+        """The record of an entry; raises WireError when the bytes are none, or of a newer version."""
+        return decode_record(data)
+
+    def recovered(self, now_ms: int) -> Step[Record]:
+        """Move the cursor again for every commit that it may not have stored."""
+        self._ready = True
+        settled = self._state.settled
+        if not settled:
+            return NOTHING
+        items = tuple(item for each in settled for item in each.items)
+        return Step(effects=(_move(items, self._state.settled_cumulative, settled[-1].sequence),))
+
+    def deadline(self) -> int | None:
+        """Nothing here is timed: transactions time out in their coordinator."""
+        return None
+
+    def expire(self, now_ms: int) -> Step[Record]:
+        """Nothing here is timed."""
+        return NOTHING
+
+    def snapshot(self) -> bytes:
+        """The whole state, for `restore`."""
+        return encode_snapshot(self._state)
+
+    def restore(self, data: bytes) -> None:
+        """Take over a snapshot; raises WireError when it is none, or of a newer version."""
+        self._state = decode_snapshot(data)
+
+    def trim_before(self, log: str) -> Position | None:
+        """The first record that an open transaction, or a commit that the cursor may not have stored, still needs."""
+        state = self._state
+        if not state.applied:
+            return None
+        behind = (state.last[0], state.last[1] + 1)
+        needed = [held.first for held in state.open()]
+        return min([behind, *needed, *(settled.first for settled in state.settled)])
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the state contradicts itself (S12, S13, S15)."""
+        check_invariants(self._state)
+
+    # -- questions
+
+    def pending(self, position: Position) -> int | bool | None:
+        """What is pending of an entry: False nothing, None the whole entry, or a bit set of batch indexes."""
+        return self._state.pending.get(position, False)
+
+    def stats(self) -> PendingAckStats:
+        """Counters at this moment; the state is Initializing until `recovered`, then Ready."""
+        coordinators = self._state.coordinators
+        return PendingAckStats(
+            "Ready" if self._ready else "Initializing",
+            sum(len(coordinator.open) for coordinator in coordinators.values()),
+            {most: known.low_watermark for most, known in coordinators.items() if known.low_watermark >= 0},
+        )
+
+    def position_state(self, position: Position, batch_index: int = -1) -> str:
+        """`PendingAck`, `MarkDelete` or `NotInPendingAck`. A `batch_index` of -1 asks for the entry: any part counts."""
+        bits = None if batch_index < 0 else 1 << batch_index
+        item = (position, bits, 0)
+        left = self._cursor.ack_set(position)
+        if self._cursor.is_deleted(position) or (bits is not None and left is not None and not bits & left):
+            return "MarkDelete"
+        slot = self._state.slot
+        behind = slot is not None and slot.cumulative is not None and up_to(slot.cumulative, position, bits) != 0
+        if behind or self._state.held_part(item) is not None:
+            return "PendingAck"
+        settled = self._state.settled_cumulative
+        if settled is not None and reaches(settled, item):
+            return "MarkDelete"
+        held = self._state.pending.get(position, False)
+        return "MarkDelete" if held is not False and contains(held, bits) else "NotInPendingAck"
+
+    def cumulative_position(self, txn_id: TxnId) -> Position | None:
+        """The cumulative ack of an open transaction, None when it has none."""
+        held = self._state.find(txn_id)
+        return None if held is None or held.cumulative is None else held.cumulative[0]
+
+    def transaction_state(self, txn_id: TxnId) -> State:
+        """What this subscription knows of a transaction."""
+        return self._state.state_of(txn_id)
+
+    # -- acks
+
+    def _ack_individual(self, request: AckIndividual, *, verified: bool) -> Step[Record]:
+        own = self._state.find(request.txn_id)
+        if own is None and not self._admitted(request.txn_id, verified):
+            return Step(effects=(VerifyRegistered(request.txn_id, request),))
+        items = request.items
+        items = (well_formed(items[0]),) if len(items) == 1 else merged(items)
+        for item in items:
+            check_individual(self._state, self._cursor, own, item)
+        if not items:
+            return Step(effects=(Reply(request.token),))
+        return self._step(Record(Op.ACK, request.txn_id, items), Reply(request.token))
+
+    def _ack_cumulative(self, request: AckCumulative, *, verified: bool) -> Step[Record]:
+        own = self._state.find(request.txn_id)
+        if own is None and not self._admitted(request.txn_id, verified):
+            return Step(effects=(VerifyRegistered(request.txn_id, request),))
+        item = well_formed(request.item)
+        check_cumulative(self._state, self._cursor, own, item)
+        return self._step(Record(Op.ACK, request.txn_id, (item,), cumulative=True), Reply(request.token))
+
+    def _admitted(self, txn_id: TxnId, verified: bool) -> bool:
+        """Whether an ack of a transaction that is not open here may go on; Refusal when it is over."""
+        if (state := self._state.state_of(txn_id)) is not State.UNKNOWN:
+            raise Refusal(ServerError.NotAllowedError, f"transaction {txn_id} is over on {self.subscription} ({state.value})")
+        return verified
+
+    def _verified(self, answer: Verified) -> Step[Record]:
+        request = answer.request
+        if not answer.registered:
+            raise Refusal(
+                ServerError.NotAllowedError,
+                f"transaction {request.txn_id} is not open, or was not told of {self.subscription} on {self.topic}",
+            )
+        if isinstance(request, AckIndividual):
+            return self._ack_individual(request, verified=True)
+        return self._ack_cumulative(request, verified=True)
+
+    # -- ends
+
+    def _end(self, request: EndTxnOnSubscription) -> Step[Record]:
+        state, txn_id = self._state, request.txn_id
+        held = state.find(txn_id)
+        if held is None and self._ended(txn_id, request.action):
+            return Step(effects=(Reply(request.token),))
+        commit = request.action is TxnAction.COMMIT
+        known = state.coordinators.get(txn_id.most)
+        freed = [] if known is None else known.stale(request.low_watermark, txn_id.least)
+        effects: list[Effect] = []
+        if held is not None and not commit:
+            freed.insert(0, held)
+        elif held is not None and (held.items or held.cumulative):
+            effects.append(_move(held.individual(), held.cumulative, state.sequence + 1))
+        effects.extend(_redelivery(freed))
+        cumulative = held is not None and held.cumulative is not None
+        op = Op.COMMIT if commit else Op.ABORT
+        record = Record(op, txn_id, cumulative=cumulative, low_watermark=request.low_watermark)
+        return self._step(record, *effects, Reply(request.token))
+
+    def _ended(self, txn_id: TxnId, action: TxnAction) -> bool:
+        """Whether a transaction that is not open here ended before; Refusal when it was told the other outcome."""
+        state = self._state.state_of(txn_id)
+        if state in (State.UNKNOWN, State.PAST):
+            return state is State.PAST
+        if (state is State.ABORTED) is not (action is TxnAction.ABORT):
+            raise Refusal(ServerError.InvalidTxnStatus, f"transaction {txn_id} is {state.value} on {self.subscription}")
+        return True
+
+    # -- the cursor
+
+    def _plain_acked(self, request: PlainAcked) -> Step[Record]:
+        state = self._state
+        step: Step[Record] = NOTHING
+        near = [item for item in request.items if item[0] in state.pending]
+        touched = tuple(part for item in near if (part := state.held_part(item)) is not None)
+        if touched:
+            step = self._step(Record(Op.PLAIN_ACK, items=touched), _move(touched, None, state.sequence + 1))
+        cumulative = request.cumulative
+        if cumulative is None or not self._touches(cumulative):
+            return step
+        record = Record(Op.PLAIN_ACK, items=(cumulative,), cumulative=True)
+        return self._step(record, _move((), cumulative, state.sequence + len(step.records) + 1), before=step)
+
+    def _touches(self, cumulative: AckItem) -> bool:
+        """Whether open transactions hold anything that a cumulative ack covers."""
+        slot = self._state.slot
+        if slot is not None and slot.cumulative is not None and reaches(cumulative, slot.cumulative):
+            return True
+        return any(any(held.behind(cumulative)) for held in self._state.open())
+
+    def _cursor_stored(self, sequence: int) -> Step[Record]:
+        covered = [settled for settled in self._state.settled if settled.sequence <= sequence]
+        if len(covered) < max(self._stored_every, 1):
+            return NOTHING
+        noted = self._step(position_record(Op.CURSOR_STORED, covered[-1].at))
+        return Step(effects=noted.effects, trailing=noted.records)
+
+    def _cursor_reset(self, mark_delete: Position) -> Step[Record]:
+        reached = (mark_delete, None, 0)
+        if self._state.settled or self._touches(reached):
+            return self._step(position_record(Op.CURSOR_RESET, mark_delete))
+        return NOTHING
+
+    def _step(self, record: Record, *effects: Effect, before: Step[Record] = NOTHING) -> Step[Record]:
+        """A Step that writes one record (behind those of `before`), and asks for a snapshot when it is time."""
+        nth = self._state.applied + len(before.records) + 1
+        ask = () if nth % self._snapshot_every else (WriteSnapshot(LOG),)
+        return Step((*before.records, (LOG, record)), (*before.effects, *effects, *ask))
+
+
+def _move(items: tuple[AckItem, ...], cumulative: AckItem | None, sequence: int) -> MoveCursor:
+    if cumulative is None:
+        return MoveCursor(items, None, sequence)
+    position, bits, batch_size = cumulative
+    return MoveCursor(items, (position, unacknowledged(bits, batch_size) or None, batch_size), sequence)
+
+
+def _redelivery(freed: Iterable[Held]) -> tuple[Redeliver, ...]:
+    """What aborted transactions held individually, to be delivered again.
+
+    A cumulative ack brings nothing back by itself, as on stock Pulsar: its consumer has the messages in its hands and
+    may have gone on; given again behind its back, it would skip them with its next cumulative ack. They come again when
+    the consumer asks, or reconnects.
+    """
+    positions = tuple((position, bits) for held in freed for position, (bits, _) in held.items.items())
+    return (Redeliver(positions),) if positions else ()

@@ -1,0 +1,136 @@
+"""The records of the redo log: Pulsar's PendingAckMetadataEntry with our fields from 100 up.
+
+One entry of the log is one record. What Pulsar itself would write decodes here (its batched form, which starts with
+0x0e01 and is off by default, does not). A decoded record keeps the bytes it came from, so what a newer version added
+survives an `encode`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pulsar_txn.rm_pending_ack import records_pb2 as pb
+from pulsar_txn.rm_pending_ack.requests import AckItem
+from pulsar_txn.wire.errors import WireError
+from pulsar_txn.wire.ids import Position, TxnId, ack_set_from_words, ack_set_to_words, full_ack_set, signed64, unsigned64
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+NO_TXN: Final = TxnId(-1, -1)
+"""Of a record that belongs to no transaction."""
+
+RECORD_VERSION: Final = 1
+"""Version of what this code writes; a record of a newer one is refused by `decode`."""
+
+
+class Op(enum.IntEnum):
+    """What a record says (`pending_ack_op`)."""
+
+    ACK = 1
+    COMMIT = 2
+    ABORT = 3
+    PLAIN_ACK = 100
+    CURSOR_STORED = 101
+    CURSOR_RESET = 102
+
+
+_WITH_ITEMS: Final = (Op.ACK, Op.PLAIN_ACK)
+
+
+class Record(NamedTuple):
+    """One record. `items`: what is acknowledged; for CURSOR_STORED and CURSOR_RESET one item that is just a position.
+
+    `txn_id` is NO_TXN for what belongs to no transaction. `low_watermark` -1: none was told. `data`: the bytes a decoded
+    record came from.
+    """
+
+    op: Op
+    txn_id: TxnId = NO_TXN
+    items: tuple[AckItem, ...] = ()
+    cumulative: bool = False
+    low_watermark: int = -1
+    data: bytes | None = None
+
+
+def encode_record(record: Record) -> bytes:
+    """The bytes of a record; those it was decoded from, if it was."""
+    op, txn_id, items, cumulative, low_watermark, data = record
+    if data is not None:
+        return data
+    entry = pb.PendingAckMetadataEntry()
+    entry.pending_ack_op = op  # type: ignore[assignment]  # our Op has the numbers of the generated enum
+    entry.ack_type = pb.Cumulative if cumulative else pb.Individual
+    entry.record_version = RECORD_VERSION
+    if txn_id is not NO_TXN:
+        entry.txnid_most_bits, entry.txnid_least_bits = txn_id
+    if low_watermark >= 0:
+        entry.low_watermark = low_watermark
+    put_items(entry.pending_ack_metadata, items)
+    return entry.SerializeToString()
+
+
+def decode_record(data: bytes) -> Record:
+    """The record of an entry. Raises WireError: not protobuf, an unknown op, or of a newer version."""
+    entry = pb.PendingAckMetadataEntry()
+    try:
+        entry.ParseFromString(data)
+    except DecodeError as error:
+        raise WireError(f"not a pending-ack record: {error}") from error
+    if entry.record_version > RECORD_VERSION:
+        raise WireError(f"a pending-ack record of version {entry.record_version}; this version reads up to {RECORD_VERSION}")
+    if not entry.HasField("pending_ack_op"):
+        raise WireError("a pending-ack record that does not say what it does, or says what this version does not know")
+    op, cumulative = Op(entry.pending_ack_op), entry.ack_type == pb.Cumulative
+    if op < Op.PLAIN_ACK and not (entry.HasField("txnid_most_bits") and entry.HasField("txnid_least_bits")):
+        raise WireError(f"a pending-ack record {op.name} that does not say of which transaction")
+    if (op > Op.PLAIN_ACK or (cumulative and op in _WITH_ITEMS)) and len(entry.pending_ack_metadata) != 1:
+        raise WireError(f"a pending-ack record {op.name} with {len(entry.pending_ack_metadata)} positions; it has exactly one")
+    return Record(
+        op,
+        TxnId(entry.txnid_most_bits, entry.txnid_least_bits) if op < Op.PLAIN_ACK else NO_TXN,
+        get_items(entry.pending_ack_metadata),
+        cumulative,
+        entry.low_watermark if entry.HasField("low_watermark") else -1,
+        bytes(data),
+    )
+
+
+def put_item(target: pb.PendingAckMetadata, item: AckItem) -> None:
+    """Write an ack item; the words of the ack set say what stays unacknowledged, a whole entry has none."""
+    (ledger_id, entry_id), bits, batch_size = item
+    target.ledgerId = unsigned64(ledger_id)
+    target.entryId = unsigned64(entry_id)
+    if batch_size:
+        target.batch_size = batch_size
+    if bits is not None:
+        target.ack_set.extend(ack_set_to_words(full_ack_set(batch_size) & ~bits, batch_size))
+
+
+def get_item(source: pb.PendingAckMetadata) -> AckItem:
+    """The inverse of `put_item`. Words without a batch size count as full words, as in Pulsar."""
+    position = (signed64(source.ledgerId), signed64(source.entryId))
+    if not source.ack_set:
+        return (position, None, source.batch_size)
+    batch_size = source.batch_size or 64 * len(source.ack_set)
+    return (position, full_ack_set(batch_size) & ~ack_set_from_words(list(source.ack_set)), batch_size)
+
+
+def put_items(target: RepeatedCompositeFieldContainer[pb.PendingAckMetadata], items: Iterable[AckItem]) -> None:
+    """Append ack items to a repeated field."""
+    for item in items:
+        put_item(target.add(), item)
+
+
+def get_items(source: Iterable[pb.PendingAckMetadata]) -> tuple[AckItem, ...]:
+    """The ack items of a repeated field."""
+    return tuple(map(get_item, source))
+
+
+def position_record(op: Op, position: Position) -> Record:
+    """A record whose one item is just a position (CURSOR_STORED, CURSOR_RESET)."""
+    return Record(op, items=((position, None, 0),))
