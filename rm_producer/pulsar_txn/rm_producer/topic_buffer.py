@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pulsar_txn.ledger.machine import NOTHING, PublishMaxRead, Reply, Step, VerifyRegistered, WriteSnapshot
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
@@ -19,6 +19,9 @@ from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Position, Txn
 
 from .requests import PLAIN, BufferStats, EndTxnOnPartition, MakeMarker, Publish, Request, TakeSnapshot, TopicRecord, Verified
 from .snapshots import pack_columns, unpack_columns
+
+if TYPE_CHECKING:
+    from .requests import TransactionBuffer
 
 _COMMIT: Final = int(MarkerType.TXN_COMMIT)
 _ABORT: Final = int(MarkerType.TXN_ABORT)
@@ -303,3 +306,7 @@ class TopicTransactionBuffer:
 def _invariant(holds: bool, text: str) -> None:
     if not holds:
         raise AssertionError(text)
+
+
+if TYPE_CHECKING:
+    _HAS_THE_SHAPE_OF_THE_DOOR: type[TransactionBuffer] = TopicTransactionBuffer

@@ -1,0 +1,39 @@
+"""What the host in memory stores: stand-ins for entries, and disks that survive crashes."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+
+from pulsar_txn.wire.ids import EntryHeader, Position, TxnId
+
+
+def make_entry(header: EntryHeader, payload: bytes) -> bytes:
+    """A stand-in for an entry: buffers take headers from records and never look into the bytes."""
+    return json.dumps(attrs.astuple(header, recurse=False)).encode() + b"\n" + payload
+
+
+def read_entry(data: bytes) -> tuple[EntryHeader, bytes]:
+    """The inverse of `make_entry`."""
+    head, _, payload = data.partition(b"\n")
+    name, sequence_id, highest, time_ms, txn_id, marker_type, count = json.loads(head)
+    txn = None if txn_id is None else TxnId(*txn_id)
+    return EntryHeader(name, sequence_id, highest, time_ms, txn, marker_type, count), payload
+
+
+@attrs.frozen
+class StoredSnapshot:
+    """A snapshot that covers the buffer's main log up to `covers`."""
+
+    covers: Position
+    data: bytes
+
+
+@attrs.frozen
+class Disk:
+    """What survives a crash: entries of all logs in the order of the journal, and the newest snapshot."""
+
+    journal: tuple[tuple[str, Position, bytes], ...] = ()
+    snapshot: StoredSnapshot | None = None
+    generation: int = 0
