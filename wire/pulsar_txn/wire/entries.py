@@ -124,8 +124,12 @@ def _header_of(metadata: pb.MessageMetadata) -> EntryHeader:
     )
 
 
-def encode_marker(txn_id: TxnId, action: TxnAction, publish_time_ms: int) -> bytes:
-    """The marker entry that ends a transaction in a topic (reference §1.6): no payload, sequence id -1."""
+def encode_marker(txn_id: TxnId, action: TxnAction, publish_time_ms: int, *, low_watermark: int = -1) -> bytes:
+    """The marker entry that ends a transaction in a topic (reference §1.6): no payload, sequence id -1.
+
+    `low_watermark` of the coordinator (-1: none) travels as `highest_sequence_id` = low_watermark + 1, so that a replay
+    knows it too; stock Pulsar does not write the field in markers and does not read it there.
+    """
     kind = MarkerType.TXN_COMMIT if action == TxnAction.COMMIT else MarkerType.TXN_ABORT
     return _entry(
         b"".join(
@@ -138,6 +142,7 @@ def encode_marker(txn_id: TxnId, action: TxnAction, publish_time_ms: int) -> byt
                 varint(txn_id[1]),
                 b"\xb8\x01",
                 varint(txn_id[0]),
+                b"\xc0\x01" + varint(low_watermark + 1) if low_watermark >= 0 else b"",
             )
         ),
         b"",
