@@ -1,0 +1,118 @@
+"""Keeps one producer, consumer or coordinator session attached to the broker that serves its topic.
+
+States: detached → attaching → attached → detached …, and closed. A lost connection, or a broker that asks us to leave,
+brings the attachment back to detached, and a task attaches it anew with growing pauses, for as long as it takes. An error
+that is not retriable ends it: `on_failed` is told, and nothing is tried any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pulsar_txn.client._core import Core
+from pulsar_txn.client.connection import Connection
+from pulsar_txn.client.errors import ConnectionLost, PulsarError
+
+logger = logging.getLogger("pulsar_txn.client.connection")
+
+
+class Attachment:
+    """One resource's tie to a broker.
+
+    `open_on(connection)` sends PRODUCER, SUBSCRIBE or TC_CLIENT_CONNECT and raises when that fails; `on_lost(error)` is
+    called when an established tie ends; `on_failed(error)` when it will never come back.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        order: int,
+        topic: str,
+        *,
+        open_on: Callable[[Connection], Awaitable[None]],
+        on_lost: Callable[[PulsarError], None],
+        on_failed: Callable[[PulsarError], None],
+    ) -> None:
+        self.order = order
+        self.topic = topic
+        self.connection: Connection | None = None
+        self.closed = False
+        self._core = core
+        self._open_on = open_on
+        self._on_lost = on_lost
+        self._on_failed = on_failed
+        self._interrupted = False
+        self._task: asyncio.Task[Any] | None = None
+
+    async def start(self, timeout: float | None = None) -> None:
+        """Attach for the first time; raises what stands in the way once `timeout` (the operation timeout) is over."""
+        await self._core.retrying(self._attach, f"opening {self.topic}", timeout=timeout)
+
+    async def _attach(self) -> None:
+        self._interrupted = False
+        connection = await self._core.lookup.connection_for(self.topic)
+        connection.listeners.add(self)
+        try:
+            await self._open_on(connection)
+        except BaseException:
+            connection.listeners.discard(self)
+            raise
+        if self._interrupted or connection.closed:
+            connection.listeners.discard(self)
+            raise ConnectionLost("the connection broke while opening", endpoint=connection.endpoint)
+        if not self.closed:
+            self.connection = connection
+
+    def on_connection_lost(self, connection: Connection, error: PulsarError) -> None:
+        """The connection's call: it is gone."""
+        if connection is self.connection:
+            self.detach(error)
+        else:
+            self._interrupted = True
+
+    def detach(self, error: PulsarError) -> None:
+        """The tie has ended although the connection may be fine (CLOSE_PRODUCER and the like); attach anew."""
+        if self.connection is None:
+            self._interrupted = True
+            return
+        self.connection.listeners.discard(self)
+        self.connection = None
+        if self.closed or self._core.closed:
+            return
+        self._on_lost(error)
+        if self._task is None or self._task.done():
+            self._task = self._core.spawn(self._reattach())
+
+    async def _reattach(self) -> None:
+        backoff = self._core.backoff()
+        while not self.closed:
+            try:
+                await self._attach()
+            except PulsarError as error:
+                if not error.retriable:
+                    self.fail(error)
+                    return
+                logger.info("%s: attaching failed, trying again: %s", self.topic, error)
+            else:
+                return
+            await asyncio.sleep(backoff.next())
+
+    def fail(self, error: PulsarError) -> None:
+        """Give up for good."""
+        if self.closed:
+            return
+        self.close()
+        logger.warning("%s: given up: %s", self.topic, error)
+        self._on_failed(error)
+
+    def close(self) -> None:
+        """Stop attaching; idempotent, tells nobody."""
+        self.closed = True
+        if self.connection is not None:
+            self.connection.listeners.discard(self)
+            self.connection = None
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()

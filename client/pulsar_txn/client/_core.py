@@ -1,0 +1,136 @@
+"""What all resources of one client share: settings, runtime, connections, lookup, and the counters of ids."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from pulsar_txn.client._settings import Settings
+from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout, PulsarError
+from pulsar_txn.client.lookup import Lookup
+from pulsar_txn.client.pool import ConnectionPool
+from pulsar_txn.client.runtime import Runtime
+from pulsar_txn.client.service_url import parse_service_url
+
+T = TypeVar("T")
+
+
+class Closable(Protocol):
+    """A resource that the client closes when it is closed itself."""
+
+    async def close(self) -> None:
+        """Close; idempotent."""
+        ...
+
+
+class Backoff:
+    """Waiting times that double from `initial` to `maximum` seconds, each shortened by up to a tenth at random."""
+
+    def __init__(self, runtime: Runtime, initial: float, maximum: float) -> None:
+        self._runtime = runtime
+        self._initial = initial
+        self._maximum = maximum
+        self._next = initial
+
+    def next(self) -> float:
+        """The seconds to wait before the next attempt."""
+        seconds = self._next
+        self._next = min(self._next * 2, self._maximum)
+        return seconds * (1 - 0.1 * self._runtime.random())
+
+    def reset(self) -> None:
+        """Begin again with the shortest wait."""
+        self._next = self._initial
+
+
+class Core:
+    """The inside of a client. Producers, consumers and coordinators hold this, never the public object."""
+
+    def __init__(self, service_url: str, settings: Settings, runtime: Runtime) -> None:
+        self.settings = settings
+        self.runtime = runtime
+        self._request_ids = itertools.count()
+        self._resource_ids = itertools.count()
+        self.pool = ConnectionPool(runtime, settings)
+        self.lookup = Lookup(self.pool, settings, parse_service_url(service_url), self.next_request_id)
+        self.closed = False
+        self._resources: dict[int, Closable] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def next_request_id(self) -> int:
+        """A request id, unique in this client."""
+        return next(self._request_ids)
+
+    def next_resource_id(self) -> int:
+        """A producer or consumer id, unique in this client."""
+        return next(self._resource_ids)
+
+    def backoff(self) -> Backoff:
+        """A fresh backoff with the client's bounds."""
+        return Backoff(self.runtime, self.settings.initial_backoff, self.settings.max_backoff)
+
+    def check_open(self) -> None:
+        """AlreadyClosed when the client is closed."""
+        if self.closed:
+            raise AlreadyClosed("the client is closed")
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine that handles its own errors; it is cancelled when the client closes."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def register(self, resource_id: int, resource: Closable) -> None:
+        """Have the resource closed with the client."""
+        self._resources[resource_id] = resource
+
+    def unregister(self, resource_id: int) -> None:
+        """The resource was closed by itself."""
+        self._resources.pop(resource_id, None)
+
+    async def retrying(self, attempt: Callable[[], Awaitable[T]], what: str, *, timeout: float | None = None) -> T:
+        """`attempt` until it succeeds, fails with an error that is not retriable, or `timeout` seconds are over.
+
+        Then the last error is raised as it was, with a note; OperationTimeout when there was none. The operation timeout
+        is taken without `timeout`; `math.inf` never gives up.
+        """
+        seconds = self.settings.operation_timeout if timeout is None else timeout
+        deadline = self.runtime.monotonic() + seconds
+        backoff = self.backoff()
+        last: PulsarError | None = None
+        while True:
+            self.check_open()
+            try:
+                async with asyncio.timeout_at(None if seconds == math.inf else deadline):
+                    return await attempt()
+            except TimeoutError as error:
+                if isinstance(error, PulsarError):
+                    last = error
+                else:
+                    raise last or OperationTimeout(f"{what} did not finish in time") from None
+            except PulsarError as error:
+                if not error.retriable:
+                    raise
+                last = error
+            pause = backoff.next()
+            if self.runtime.monotonic() + pause >= deadline:
+                last.add_note(f"{what}: given up after {seconds:g} s of attempts")
+                raise last
+            await asyncio.sleep(pause)
+
+    async def close(self) -> None:
+        """Close all resources, newest first, then the connections; idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        for resource in reversed(list(self._resources.values())):
+            await resource.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.pool.close()

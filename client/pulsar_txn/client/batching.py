@@ -1,0 +1,210 @@
+"""From messages to entries: batches that collect messages of one fate, and their encoded form.
+
+A batch holds messages of one transaction, or of none, never of both. Sequence ids are given when a batch is sealed,
+so that what leaves is in ascending order however many batches were open side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from pulsar_txn.client._enlist import Enlisting
+from pulsar_txn.wire import pulsar_pb2 as pb
+from pulsar_txn.wire.batches import encode_batch as encode_rows
+from pulsar_txn.wire.compression import compress
+from pulsar_txn.wire.entries import encode_entry
+from pulsar_txn.wire.ids import MessageId, TxnId
+
+Row: TypeAlias = tuple[Any, ...]
+"""One message as `wire.batches.encode_batch` takes it; see `row`."""
+
+SendTicket: TypeAlias = "asyncio.Future[MessageId]"
+"""What `send_nowait` returns: a future of the message's id."""
+
+
+def row(
+    payload: bytes,
+    key: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    event_time_ms: int = 0,
+    sequence_id: int | None = None,
+    ordering_key: bytes | None = None,
+    null_value: bool = False,
+) -> Row:
+    """One message of a batch; the short form when there is nothing but a payload."""
+    if key is None and sequence_id is None and not (properties or event_time_ms or ordering_key or null_value):
+        return (payload,)
+    return (payload, key, properties, event_time_ms, sequence_id, ordering_key, null_value)
+
+
+def row_sequence_id(message: Row) -> int | None:
+    """The sequence id that the program gave to a message."""
+    return message[4] if len(message) > 4 else None
+
+
+@attrs.frozen
+class EncodedBatch:
+    """A batch built by `encode_batch`, ready for `producer.send_encoded` of any producer, also in another process."""
+
+    payload: bytes = attrs.field(repr=False)
+    num_messages: int
+    uncompressed_size: int
+    compression: int = 0
+
+
+def encode_batch(messages: Iterable[bytes | Row], *, compression: int = 0) -> EncodedBatch:
+    """Build a batch of payloads (bytes) or rows (`row(payload, key=…, properties=…)`), outside of any producer.
+
+    `compression` is Pulsar's number: 0 none, 1 LZ4, 2 ZLIB, 3 ZSTD, 4 SNAPPY. ValueError when there is no message.
+    """
+    rows = [message if isinstance(message, tuple) else row(message) for message in messages]
+    if not rows:
+        raise ValueError("a batch needs at least one message")
+    payload = encode_rows(rows)
+    packed = compress(compression, payload) if compression else payload
+    return EncodedBatch(packed, len(rows), len(payload), compression)
+
+
+class Builder:
+    """Messages that wait to leave together: one per (transaction, key group).
+
+    With `deliver_at_ms` or `encoded` it holds one message, or one batch built elsewhere. `txn_id` stays None until the
+    transaction has registered the partition (`registering` is its future); until then nothing leaves. `in_flight` counts
+    its sealed batches without receipt: while there is one, the next batch collects.
+    """
+
+    __slots__ = (
+        "deliver_at_ms",
+        "due",
+        "encoded",
+        "futures",
+        "group",
+        "in_flight",
+        "key",
+        "registering",
+        "rows",
+        "size",
+        "txn",
+        "txn_id",
+    )
+
+    def __init__(self, key: object, txn: Enlisting | None, group: str | None = None, deliver_at_ms: int | None = None) -> None:
+        self.key = key
+        self.txn = txn
+        self.group = group
+        self.deliver_at_ms = deliver_at_ms
+        self.encoded: EncodedBatch | None = None
+        self.txn_id: TxnId | None = None
+        self.registering: asyncio.Future[TxnId] | None = None
+        self.rows: list[Row] = []
+        self.futures: list[SendTicket] = []
+        self.size = 0
+        self.in_flight = 0
+        self.due = 0.0
+
+    @property
+    def waits_for_registration(self) -> bool:
+        """Whether the transaction has not registered the partition yet."""
+        return self.txn is not None and self.txn_id is None
+
+    def take(self, max_messages: int, max_bytes: int) -> tuple[list[Row], list[SendTicket], int]:
+        """The next batch's rows, futures and bytes: at most so many messages, and bytes unless it is one message."""
+        if len(self.rows) <= max_messages and self.size <= max_bytes:
+            taken = self.rows, self.futures, self.size
+            self.rows, self.futures, self.size = [], [], 0
+            return taken
+        count = size = 0
+        for message in self.rows[:max_messages]:
+            if count and size + len(message[0]) > max_bytes:
+                break
+            size += len(message[0])
+            count += 1
+        rows, futures = self.rows[:count], self.futures[:count]
+        del self.rows[:count], self.futures[:count]
+        self.size -= size
+        return rows, futures, size
+
+
+class Pending:
+    """A sealed batch or message on its way: everything needed to send it again, and to answer for it."""
+
+    __slots__ = ("buffers", "builder", "deadline", "futures", "highest", "messages", "sequence_id", "size")
+
+    def __init__(self, builder: Builder, futures: list[SendTicket], messages: int, size: int) -> None:
+        self.builder = builder
+        self.futures = futures
+        self.messages = messages
+        self.size = size
+        self.sequence_id = -1
+        self.highest = -1
+        self.buffers: list[bytes] = []
+        self.deadline = 0.0
+
+
+_MASK: Final = 2**64 - 1
+_ABSENT: Final = (None, None, 0, None, None, False)
+
+
+@attrs.frozen
+class EntryFactory:
+    """Turns rows into entries for one producer: its name, compression and schema version."""
+
+    producer_name: str
+    compression: int
+    schema_version: bytes
+
+    def batch(
+        self, rows: list[Row], sequence_id: int, highest: int, now_ms: int, txn_id: TxnId | None, group: str | None
+    ) -> bytes:
+        """The entry of several messages."""
+        return self.encoded(encode_batch(rows, compression=self.compression), sequence_id, highest, now_ms, txn_id, group)
+
+    def encoded(
+        self, batch: EncodedBatch, sequence_id: int, highest: int, now_ms: int, txn_id: TxnId | None, group: str | None = None
+    ) -> bytes:
+        """The entry of a batch that was built before."""
+        metadata = self._metadata(sequence_id, now_ms, txn_id, batch.compression, batch.uncompressed_size)
+        metadata.num_messages_in_batch = batch.num_messages
+        metadata.highest_sequence_id = highest
+        if group is not None:
+            metadata.partition_key = group
+        return encode_entry(metadata, batch.payload)
+
+    def single(self, message: Row, sequence_id: int, now_ms: int, txn_id: TxnId | None, deliver_at_ms: int | None) -> bytes:
+        """The entry of one message that stands alone."""
+        payload, key, properties, event_time_ms, _, ordering_key, null_value = (
+            message if len(message) > 1 else (*message, *_ABSENT)
+        )
+        packed = compress(self.compression, payload) if self.compression else payload
+        metadata = self._metadata(sequence_id, now_ms, txn_id, self.compression, len(payload))
+        if key is not None:
+            metadata.partition_key = key
+        if properties:
+            for name, value in properties.items():
+                metadata.properties.add(key=name, value=value)
+        if event_time_ms:
+            metadata.event_time = event_time_ms
+        if ordering_key is not None:
+            metadata.ordering_key = ordering_key
+        if null_value:
+            metadata.null_value = True
+        if deliver_at_ms is not None:
+            metadata.deliver_at_time = deliver_at_ms
+        return encode_entry(metadata, packed)
+
+    def _metadata(
+        self, sequence_id: int, now_ms: int, txn_id: TxnId | None, compression: int, uncompressed_size: int
+    ) -> pb.MessageMetadata:
+        metadata = pb.MessageMetadata(producer_name=self.producer_name, sequence_id=sequence_id & _MASK, publish_time=now_ms)
+        if compression:
+            metadata.compression = compression  # type: ignore[assignment]  # the generated stub wants the enum's type
+            metadata.uncompressed_size = uncompressed_size
+        if self.schema_version:
+            metadata.schema_version = self.schema_version
+        if txn_id is not None:
+            metadata.txnid_most_bits, metadata.txnid_least_bits = txn_id
+        return metadata

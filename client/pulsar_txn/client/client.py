@@ -1,0 +1,128 @@
+"""The client: one object per cluster and program, from which producers, consumers and readers are made."""
+
+from __future__ import annotations
+
+import ssl
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from pulsar_txn.client._core import Core
+from pulsar_txn.client._settings import Settings
+from pulsar_txn.client.authentication import Authentication
+from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
+from pulsar_txn.client.producer import Producer
+from pulsar_txn.client.producer_options import ProducerOptions
+from pulsar_txn.client.runtime import AsyncioRuntime, Runtime
+from pulsar_txn.client.schema import BytesSchema, Schema
+from pulsar_txn.wire.topics import InvalidName, TopicName
+
+T = TypeVar("T")
+
+
+class Client:
+    """A Pulsar client for asyncio; `async with Client("pulsar://localhost:6650") as client: …` closes it.
+
+    `service_url` names one or several hosts (`pulsar://a:6650,b:6650`), with TLS as `pulsar+ssl://`. Times are seconds.
+    Nothing is connected before the first operation. An operation that meets a retriable error (a broker that is starting,
+    a topic that moves) is tried again until `operation_timeout`. Use a client in the loop and process that made it.
+    """
+
+    def __init__(
+        self,
+        service_url: str,
+        *,
+        operation_timeout: float = 30.0,
+        connection_timeout: float = 10.0,
+        keep_alive_interval: float = 30.0,
+        initial_backoff: float = 0.1,
+        max_backoff: float = 60.0,
+        authentication: Authentication | None = None,
+        tls_context: ssl.SSLContext | None = None,
+        listener_name: str | None = None,
+        max_lookup_redirects: int = 20,
+        transactions: bool = True,
+        runtime: Runtime | None = None,
+    ) -> None:
+        # `transactions` is accepted for readers of other clients' documentation: coordinators are looked up at first use.
+        del transactions
+        settings = Settings(
+            operation_timeout=operation_timeout,
+            connection_timeout=connection_timeout,
+            keep_alive_interval=keep_alive_interval,
+            initial_backoff=initial_backoff,
+            max_backoff=max_backoff,
+            authentication=authentication,
+            tls_context=tls_context,
+            listener_name=listener_name,
+            max_lookup_redirects=max_lookup_redirects,
+        )
+        self.service_url = service_url
+        self._core = Core(service_url, settings, runtime or AsyncioRuntime())
+
+    def __repr__(self) -> str:
+        return f"<Client {self.service_url} {'closed' if self._core.closed else 'open'}>"
+
+    @overload
+    async def create_producer(self, topic: str, *, schema: None = None, **options: Any) -> Producer[bytes]: ...
+
+    @overload
+    async def create_producer(self, topic: str, *, schema: Schema[T], **options: Any) -> Producer[T]: ...
+
+    async def create_producer(self, topic: str, *, schema: Schema[Any] | None = None, **options: Any) -> Producer[Any]:
+        """Create a producer for a topic or for all partitions of a partitioned one.
+
+        `options` are the fields of `ProducerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
+        broker's BrokerError (ProducerBusy, TopicNotFound, …), ProducerFenced, ConnectionLost or OperationTimeout.
+        If cancelled, nothing stays behind.
+        """
+        self._core.check_open()
+        name = parse_topic(topic)
+        chosen = _options(ProducerOptions, options)
+        partitions = await self._partitions(name)
+        producer: Producer[Any] = Producer(self._core, name, partitions, schema or BytesSchema(), chosen)
+        await producer._start()  # noqa: SLF001 - its other half
+        return producer
+
+    async def get_topic_partitions(self, topic: str) -> list[str]:
+        """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""
+        self._core.check_open()
+        name = parse_topic(topic)
+        partitions = await self._partitions(name)
+        return [str(name.with_partition(index)) for index in range(partitions)] or [str(name)]
+
+    async def close(self) -> None:
+        """Close producers, consumers, readers and connections. Idempotent. Open transactions end by their timeout."""
+        await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        self._core.check_open()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _partitions(self, name: TopicName) -> int:
+        if name.partition >= 0:
+            return 0
+        return await self._core.retrying(lambda: self._core.lookup.partitions(str(name)), f"looking up {name}")
+
+
+def parse_topic(topic: str) -> TopicName:
+    """A topic's name; InvalidTopicName says what is wrong with a bad one."""
+    try:
+        return TopicName.parse(topic)
+    except InvalidName as error:
+        raise InvalidTopicName(str(error), hint="") from error
+
+
+def _options(cls: type[T], given: dict[str, Any]) -> T:
+    try:
+        return cls(**given)
+    except TypeError as error:
+        raise InvalidConfiguration(f"unknown or missing option: {error}") from error
+    except ValueError as error:
+        if isinstance(error, InvalidConfiguration):
+            raise
+        raise InvalidConfiguration(str(error)) from error

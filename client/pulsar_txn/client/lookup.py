@@ -1,0 +1,87 @@
+"""Which broker serves a topic, and how many partitions it has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_txn.client._settings import Settings
+from pulsar_txn.client.connection import Connection
+from pulsar_txn.client.errors import ConnectionLost, OperationTimeout, PulsarError, RemoteProtocolError
+from pulsar_txn.client.pool import ConnectionPool
+from pulsar_txn.client.service_url import Address, parse_service_url
+from pulsar_txn.wire import pulsar_pb2 as pb
+
+
+class Lookup:
+    """Asks the hosts of the service URL, moving on to the next one when a host cannot be reached."""
+
+    def __init__(
+        self, pool: ConnectionPool, settings: Settings, addresses: list[Address], next_request_id: Callable[[], int]
+    ) -> None:
+        self._pool = pool
+        self._settings = settings
+        self._addresses = addresses
+        self._current = 0
+        self._next_request_id = next_request_id
+
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
+        """How many partitions `topic` has; 0 when it is not partitioned. `create`: the broker may create it by its rules.
+
+        Raises a BrokerError, ConnectionLost or OperationTimeout.
+        """
+        connection = await self._any_connection()
+        answer = await connection.request(
+            "partitionMetadata", self._next_request_id(), topic=topic, metadata_auto_creation_enabled=create
+        )
+        return int(answer.partitions)
+
+    async def connection_for(self, topic: str) -> Connection:
+        """A connection to the broker that serves `topic` (a partition's full name), following redirects.
+
+        Raises a BrokerError, ConnectionLost, OperationTimeout, or RemoteProtocolError after too many redirects.
+        """
+        connection = await self._any_connection()
+        authoritative = False
+        for _ in range(self._settings.max_lookup_redirects + 1):
+            answer = await self._ask(connection, topic, authoritative=authoritative)
+            if answer.response == pb.CommandLookupTopicResponse.Connect:
+                return await self._pool.get(*self._target(answer))
+            authoritative = answer.authoritative
+            connection = await self._pool.get(*self._target(answer))
+        raise RemoteProtocolError(
+            f"{topic} was redirected more than {self._settings.max_lookup_redirects} times",
+            endpoint=connection.endpoint,
+            hint="the brokers do not agree who serves it; look at the load balancer of the cluster",
+        )
+
+    async def _ask(self, connection: Connection, topic: str, *, authoritative: bool) -> Any:
+        fields: dict[str, Any] = {"topic": topic, "authoritative": authoritative}
+        if self._settings.listener_name is not None:
+            fields["advertised_listener_name"] = self._settings.listener_name
+        return await connection.request("lookupTopic", self._next_request_id(), **fields)
+
+    def _target(self, answer: Any) -> tuple[Address, Address]:
+        """Physical and logical address of an answer."""
+        tls = self._addresses[0].tls
+        url = answer.brokerServiceUrlTls if tls else answer.brokerServiceUrl
+        if not url:
+            scheme = "TLS" if tls else "plain"
+            raise RemoteProtocolError(f"the lookup's answer names no {scheme} address", hint="check the broker's listeners")
+        logical = parse_service_url(url)[0]
+        if answer.proxy_through_service_url:
+            return self._addresses[self._current], logical
+        return logical, logical
+
+    async def _any_connection(self) -> Connection:
+        """A connection to some host of the service URL; the last error when none can be reached."""
+        failure: PulsarError | None = None
+        for _ in self._addresses:
+            try:
+                return await self._pool.get(self._addresses[self._current])
+            except (ConnectionLost, OperationTimeout, RemoteProtocolError) as error:
+                failure = failure or error
+                self._current = (self._current + 1) % len(self._addresses)
+                await asyncio.sleep(0)
+        raise failure or ConnectionLost("the service URL names no host")

@@ -1,0 +1,80 @@
+"""The managed block: `async with client.transaction() as txn`, and what leaving it means.
+
+| the body ended | what happens | what the caller sees |
+|---|---|---|
+| normally | commit | nothing, or the commit's error |
+| `txn.rollback()` of this transaction | abort | nothing |
+| after `await txn.abort()` | nothing more | nothing |
+| any Exception | abort; a failing abort is logged and noted on the exception | the original exception |
+| CancelledError, KeyboardInterrupt, SystemExit | abort, bounded to two seconds, shielded | the original |
+
+The user's exception always wins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from types import TracebackType
+
+from pulsar_txn.client._enlist import AMBIENT, Enlisting
+from pulsar_txn.client.errors import PulsarError, TransactionStateError
+from pulsar_txn.client.transaction import ABORT_WAIT_SECONDS, Rollback, Transaction, TransactionState
+from pulsar_txn.wire.ids import TxnAction
+
+logger = logging.getLogger(__name__)
+
+
+class ManagedTransaction:
+    """What `client.transaction()` returns: an async context manager, used once."""
+
+    def __init__(self, txn: Transaction, *, lazy: bool = False, ambient: bool = False) -> None:
+        self._txn = txn
+        self._lazy = lazy
+        self._ambient = ambient
+        self._entered = False
+        self._reset: contextvars.Token[Enlisting | None] | None = None
+
+    async def __aenter__(self) -> Transaction:
+        """Begin. Raises TransactionsDisabled, ConnectionLost, OperationTimeout, …; TransactionStateError on a second use."""
+        if self._entered:
+            raise TransactionStateError("client.transaction() can be entered once", hint="call client.transaction() again")
+        self._entered = True
+        if not self._lazy:
+            await self._txn.open()
+        if self._ambient:
+            self._reset = AMBIENT.set(self._txn)
+        return self._txn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        """End as the table says."""
+        if self._reset is not None:
+            AMBIENT.reset(self._reset)
+        if error is None:
+            await self._leave_normally()
+            return False
+        if isinstance(error, Rollback) and error.txn is self._txn:
+            await self._txn.abort()
+            return True
+        await self._abort_behind(error)
+        return False
+
+    async def _leave_normally(self) -> None:
+        if self._txn.state in (TransactionState.ABORTED, TransactionState.ABORTING):
+            await self._txn.wait_closed()
+            return
+        await self._txn.finish(TxnAction.COMMIT)
+
+    async def _abort_behind(self, error: BaseException) -> None:
+        if self._txn.state in (TransactionState.ABORTED, TransactionState.UNKNOWN, TransactionState.ERROR):
+            return
+        seconds = None if isinstance(error, Exception) else ABORT_WAIT_SECONDS
+        try:
+            async with asyncio.timeout(seconds):
+                await self._txn.abort(timeout=seconds)
+        except (PulsarError, TimeoutError) as failed:
+            logger.warning("the abort of %r failed; its coordinator aborts it at its timeout: %s", self._txn, failed)
+            error.add_note(f"the transaction {self._txn.id} could not be aborted ({failed}); its timeout does that")

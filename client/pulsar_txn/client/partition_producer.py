@@ -1,0 +1,455 @@
+"""The producer of one topic partition: open batches, what is in flight, reconnecting and resending.
+
+Order: what leaves has ascending sequence ids, and is answered in that order. After a reconnect everything without a
+receipt is sent again, in the same order and with the same sequence ids.
+
+A batch leaves at the end of the loop's turn when no earlier batch of its transaction (or of none) is in flight; else when
+it is full, when the receipt of the earlier one comes in, or after `batching_max_delay`. So a lone send is not delayed, and
+batches grow by themselves under load. There is no task, lock or timer per message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from pulsar_txn.client._attachment import Attachment
+from pulsar_txn.client._budget import Budget
+from pulsar_txn.client._core import Core
+from pulsar_txn.client._enlist import Enlisting
+from pulsar_txn.client.batching import Builder, EncodedBatch, EntryFactory, Pending, Row, SendTicket, row_sequence_id
+from pulsar_txn.client.connection import Connection
+from pulsar_txn.client.errors import (
+    AlreadyClosed,
+    ChecksumError,
+    ConnectionLost,
+    MessageTooLarge,
+    OperationTimeout,
+    ProducerFenced,
+    PulsarError,
+    TopicTerminatedError,
+)
+from pulsar_txn.client.producer_options import AccessMode, BatchingType, ProducerOptions
+from pulsar_txn.client.schema import SchemaInfo
+from pulsar_txn.wire import hot
+from pulsar_txn.wire.frames import MAX_MESSAGE_SIZE, command
+from pulsar_txn.wire.ids import MessageId, TxnId
+
+_new_tuple: Final[Callable[..., Any]] = tuple.__new__
+
+
+class PartitionProducer:
+    """Sends to one partition (or to a topic without partitions, `partition` -1)."""
+
+    def __init__(
+        self, core: Core, topic: str, partition: int, options: ProducerOptions, budget: Budget, schema: SchemaInfo | None
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.id = core.next_resource_id()
+        self.name = options.producer_name or ""
+        self.last_sequence_id = -1
+        self.topic_epoch: int | None = None
+        self._core = core
+        self._options = options
+        self._budget = budget
+        self._schema = schema
+        self._max_messages = options.batching_max_messages if options.batching else 1
+        self._keyed = options.batching and options.batching_type is BatchingType.KEY_BASED
+        self._failure: PulsarError | None = None
+        self._next_sequence_id: int | None = options.initial_sequence_id
+        self._epoch = 0
+        self._connection: Connection | None = None
+        self._entries = EntryFactory(self.name, int(options.compression), b"")
+        self._max_message_size = MAX_MESSAGE_SIZE
+        self._builders: dict[object, Builder] = {}
+        self._ready: list[Builder] = []
+        self._pending: deque[Pending] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._attachment = Attachment(
+            core, self.id, topic, open_on=self._open_on, on_lost=self._on_lost, on_failed=self._on_failed
+        )
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Create the producer at its broker. With WAIT_FOR_EXCLUSIVE this waits for as long as it takes."""
+        waits = self._options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE
+        try:
+            await self._attachment.start(math.inf if waits else None)
+        except BaseException:
+            self._attachment.close()
+            raise
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker knows this producer at this moment."""
+        return self._connection is not None
+
+    async def close(self) -> None:
+        """Send what waits, wait for the receipts (at most the operation timeout), leave the broker. Idempotent."""
+        if isinstance(self._failure, AlreadyClosed):
+            return
+        self.flush_nowait()
+        self._failure = AlreadyClosed(f"the producer of {self.topic} is closed")
+        outstanding = self.outstanding()
+        if outstanding:
+            await asyncio.wait(outstanding, timeout=self._core.settings.operation_timeout)
+        connection = self._connection
+        self._attachment.close()
+        self._connection = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if connection is not None:
+            connection.producers.pop(self.id, None)
+            await self._leave(connection)
+        self._fail_all(AlreadyClosed("the producer was closed before the receipt came"))
+
+    async def _leave(self, connection: Connection) -> None:
+        request = connection.request("close_producer", self._core.next_request_id(), producer_id=self.id)
+        await asyncio.wait([request])
+        if not request.cancelled():
+            request.exception()  # whatever it says: the producer is gone, or its connection is
+
+    async def _open_on(self, connection: Connection) -> None:
+        connection.producers[self.id] = self
+        self._epoch += 1
+        try:
+            # The deadline is the attachment's; WAIT_FOR_EXCLUSIVE lifts it once the broker has put us in the queue.
+            answer = await connection.request("producer", self._core.next_request_id(), **self._producer_fields())
+        except BaseException as error:
+            connection.producers.pop(self.id, None)
+            if isinstance(error, OperationTimeout) or not isinstance(error, PulsarError):
+                # The broker may still create it, and would then refuse its own name to us.
+                request_id = self._core.next_request_id()
+                connection.write([command("close_producer", producer_id=self.id, request_id=request_id)])
+            raise
+        if connection.closed or connection.producers.get(self.id) is not self:
+            raise ConnectionLost("the producer was closed while it opened", endpoint=connection.endpoint)
+        self._opened(connection, answer)
+
+    def _producer_fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "topic": self.topic,
+            "producer_id": self.id,
+            "epoch": self._epoch - 1,
+            "user_provided_producer_name": self._options.producer_name is not None,
+            "producer_access_mode": int(self._options.access_mode),
+            "txn_enabled": True,
+        }
+        if self.name:
+            fields["producer_name"] = self.name
+        if self._options.properties:
+            fields["metadata"] = [{"key": key, "value": value} for key, value in self._options.properties.items()]
+        if self._schema is not None:
+            fields["schema"] = {"name": self._schema.name, "type": self._schema.type, "schema_data": self._schema.data}
+        if self.topic_epoch is not None:
+            fields["topic_epoch"] = self.topic_epoch
+        return fields
+
+    def _opened(self, connection: Connection, answer: Any) -> None:
+        self.name = answer.producer_name
+        if answer.HasField("topic_epoch"):
+            self.topic_epoch = answer.topic_epoch
+        if self._next_sequence_id is None:
+            self._next_sequence_id = answer.last_sequence_id + 1
+            self.last_sequence_id = answer.last_sequence_id
+        self._entries = EntryFactory(self.name, int(self._options.compression), answer.schema_version)
+        self._max_message_size = connection.max_message_size
+        self._connection = connection
+        for pending in self._pending:
+            connection.write(pending.buffers)
+
+    def _on_lost(self, _error: PulsarError) -> None:
+        self._connection = None
+
+    def on_closed_by_broker(self) -> None:
+        """CLOSE_PRODUCER: the topic moves; look it up anew."""
+        self._attachment.detach(ConnectionLost("the broker closed the producer"))
+
+    def _on_failed(self, error: PulsarError) -> None:
+        self._connection = None
+        self._failure = self._failure or error
+        self._fail_all(error)
+
+    # --- adding -----------------------------------------------------------------------------------------------------
+
+    def add(self, message: Row, txn: Enlisting | None, deliver_at_ms: int | None = None) -> SendTicket:
+        """Queue one message. Raises its failure, MessageTooLarge, or the transaction's refusal; then nothing is queued."""
+        if self._failure is not None:
+            raise self._failure
+        size = len(message[0])
+        if size > self._max_message_size and not self._options.compression:
+            raise MessageTooLarge(f"{size} bytes; the broker takes {self._max_message_size}", hint="split it, or compress")
+        key: object = txn
+        group = None
+        if deliver_at_ms is not None:
+            key = (txn, deliver_at_ms)
+        elif self._keyed and len(message) > 1 and message[1] is not None:
+            group = message[1]
+            key = (txn, group)
+        registered = None if txn is None else txn.enlist_send(self._core, self.topic, 1, size, self)
+        builder = self._builders.get(key)
+        if builder is None:
+            builder = self._builders[key] = Builder(key, txn, group, deliver_at_ms)
+        if registered is not None and builder.txn_id is None:
+            self._register(builder, registered)
+        future: SendTicket = self._loop.create_future()
+        builder.rows.append(message)
+        builder.futures.append(future)
+        builder.size += size
+        self._budget.take(1, size)
+        count = len(builder.rows)
+        if count == 1:
+            self._schedule(builder)
+        elif count >= self._max_messages or builder.size >= self._options.batching_max_bytes:
+            self._seal(builder)
+        return future
+
+    def add_encoded(self, batch: EncodedBatch, txn: Enlisting | None) -> SendTicket:
+        """Queue a batch built elsewhere, behind what was queued before in the same transaction (or in none)."""
+        if self._failure is not None:
+            raise self._failure
+        size = len(batch.payload)
+        if size > self._max_message_size:
+            raise MessageTooLarge(f"a batch of {size} bytes; the broker takes {self._max_message_size}", hint="split it")
+        registered = None
+        if txn is not None:
+            registered = txn.enlist_send(self._core, self.topic, batch.num_messages, size, self)
+        before = self._builders.get(txn)
+        if before is not None:
+            self._seal(before)
+        key = object()
+        builder = self._builders[key] = Builder(key, txn)
+        builder.encoded = batch
+        future: SendTicket = self._loop.create_future()
+        builder.futures.append(future)
+        builder.size = size
+        self._budget.take(batch.num_messages, size)
+        if registered is not None:
+            self._register(builder, registered)
+        self._seal(builder)
+        return future
+
+    def _register(self, builder: Builder, registered: TxnId | asyncio.Future[TxnId]) -> None:
+        if isinstance(registered, TxnId):
+            builder.txn_id = registered
+        elif builder.registering is None:
+            builder.registering = registered
+            registered.add_done_callback(functools.partial(self._on_registered, builder))
+
+    def _on_registered(self, builder: Builder, registered: asyncio.Future[TxnId]) -> None:
+        builder.registering = None
+        if registered.cancelled():
+            self._drop(builder, AlreadyClosed("the transaction was given up"))
+            return
+        error = registered.exception()
+        if error is not None:
+            self._drop(builder, error)
+            return
+        builder.txn_id = registered.result()
+        self._seal(builder)
+
+    def _schedule(self, builder: Builder) -> None:
+        if builder.waits_for_registration:
+            return
+        if self._max_messages == 1:
+            self._seal(builder)
+        elif builder.in_flight == 0:
+            if not self._ready:
+                self._loop.call_soon(self._flush_ready)
+            self._ready.append(builder)
+        else:
+            builder.due = self._core.runtime.monotonic() + self._options.batching_max_delay
+            self._arm(builder.due)
+
+    def _flush_ready(self) -> None:
+        ready, self._ready = self._ready, []
+        for builder in ready:
+            self._seal(builder)
+
+    def flush_nowait(self) -> None:
+        """Send what waits in open batches; messages whose transaction is still registering follow by themselves."""
+        for builder in list(self._builders.values()):
+            self._seal(builder)
+
+    def outstanding(self) -> list[SendTicket]:
+        """One future per batch that has no receipt yet, open ones included; done when the batch is."""
+        sealed = [pending.futures[-1] for pending in self._pending]
+        return sealed + [builder.futures[-1] for builder in self._builders.values() if builder.futures]
+
+    # --- sealing ------------------------------------------------------------------------------------------------------
+
+    def _seal(self, builder: Builder) -> None:
+        """Turn everything the builder holds into entries and send them."""
+        if builder.waits_for_registration:
+            return
+        max_messages = 1 if builder.deliver_at_ms is not None else self._max_messages
+        while builder.futures:
+            if builder.encoded is not None:
+                pending = Pending(builder, builder.futures, builder.encoded.num_messages, builder.size)
+                rows: list[Row] = []
+                builder.futures = []
+            else:
+                rows, futures, size = builder.take(max_messages, self._options.batching_max_bytes)
+                pending = Pending(builder, futures, len(rows), size)
+            builder.in_flight += 1
+            try:
+                entry = self._entry_of(pending, rows)
+            except PulsarError as error:
+                self._settle(pending, error)
+                continue
+            self._send(pending, entry)
+
+    def _entry_of(self, pending: Pending, rows: list[Row]) -> bytes:
+        builder = pending.builder
+        self._number(pending, rows)
+        now_ms = self._core.runtime.wall_ms()
+        if builder.encoded is not None:
+            entry = self._entries.encoded(builder.encoded, pending.sequence_id, pending.highest, now_ms, builder.txn_id)
+        elif len(rows) == 1:
+            entry = self._entries.single(rows[0], pending.sequence_id, now_ms, builder.txn_id, builder.deliver_at_ms)
+        else:
+            entry = self._entries.batch(rows, pending.sequence_id, pending.highest, now_ms, builder.txn_id, builder.group)
+        if len(entry) > self._max_message_size + 10_000:
+            raise MessageTooLarge(f"{len(entry)} bytes; the broker takes {self._max_message_size}", hint="split the message")
+        return entry
+
+    def _number(self, pending: Pending, rows: list[Row]) -> None:
+        """Sequence ids: the program's own where it gave them, else the next ones."""
+        following = self._next_sequence_id or 0
+        given, given_last = (row_sequence_id(rows[0]), row_sequence_id(rows[-1])) if rows else (None, None)
+        first = following if given is None else given
+        last = first + pending.messages - 1 if given_last is None else given_last
+        pending.sequence_id, pending.highest = first, max(first, last)
+        self._next_sequence_id = max(following, pending.highest + 1)
+
+    def _send(self, pending: Pending, entry: bytes) -> None:
+        builder = pending.builder
+        pending.buffers = hot.encode_send(
+            self.id,
+            pending.sequence_id,
+            pending.messages,
+            entry,
+            txn=builder.txn_id,
+            highest_sequence_id=pending.highest if pending.highest != pending.sequence_id else None,
+        )
+        timeout = self._options.send_timeout
+        pending.deadline = self._core.runtime.monotonic() + timeout if timeout else math.inf
+        if not self._pending:
+            self._arm(pending.deadline)
+        self._pending.append(pending)
+        if self._connection is not None:
+            self._connection.write(pending.buffers)
+
+    # --- answers --------------------------------------------------------------------------------------------------------
+
+    def on_receipt(self, sequence_id: int, ledger_id: int, entry_id: int, _highest: int) -> None:
+        """SEND_RECEIPT: always for the oldest that is in flight, or for one that was given up before."""
+        if not self._pending or self._pending[0].sequence_id != sequence_id:
+            self._on_odd_receipt(sequence_id)
+            return
+        pending = self._pending.popleft()
+        self.last_sequence_id = pending.highest
+        partition, size = self.partition, pending.messages
+        if size == 1 or pending.builder.encoded is not None:
+            future = pending.futures[0]
+            if not future.done():
+                future.set_result(MessageId(ledger_id, entry_id, partition, -1, size if size > 1 else 0))
+        else:
+            for index, future in enumerate(pending.futures):
+                if not future.done():
+                    future.set_result(_new_tuple(MessageId, (ledger_id, entry_id, partition, index, size)))
+        self._settle(pending, None)
+
+    def _on_odd_receipt(self, sequence_id: int) -> None:
+        if any(pending.sequence_id == sequence_id for pending in self._pending) and self._connection is not None:
+            # An earlier receipt is missing: only sending all again in order can tell what the broker has.
+            self._connection.close(ConnectionLost("a receipt was skipped", endpoint=self._connection.endpoint))
+
+    def on_send_error(self, sequence_id: int, error: PulsarError) -> None:
+        """SEND_ERROR: the one message fails, or the producer ends, or the connection is made anew and all is sent again."""
+        if isinstance(error, (ProducerFenced, TopicTerminatedError)):
+            self._attachment.fail(error)
+        elif error.retriable or isinstance(error, ChecksumError):
+            if self._connection is not None:
+                self._connection.close(ConnectionLost(f"a send was refused: {error}", endpoint=self._connection.endpoint))
+        else:
+            for pending in self._pending:
+                if pending.sequence_id == sequence_id:
+                    self._pending.remove(pending)
+                    self._settle(pending, error)
+                    break
+
+    def _settle(self, pending: Pending, error: BaseException | None) -> None:
+        """The batch is done: futures (on failure), bounds, transaction, and the next batch that waited for this one."""
+        builder = pending.builder
+        if error is not None:
+            _fail(pending.futures, error, looked_at=builder.txn is not None)
+        self._budget.give_back(pending.messages, pending.size)
+        builder.in_flight -= 1
+        if builder.txn is not None:
+            builder.txn.send_finished(self.topic, pending.messages, error)
+        if builder.in_flight == 0:
+            if builder.futures:
+                self._seal(builder)
+            elif builder.key is not None and self._builders.get(builder.key) is builder:
+                del self._builders[builder.key]
+
+    def _drop(self, builder: Builder, error: BaseException) -> None:
+        """Fail what an open batch holds; used when it can never be sent."""
+        messages = builder.encoded.num_messages if builder.encoded is not None else len(builder.rows)
+        if messages and builder.futures:
+            pending = Pending(builder, builder.futures, messages, builder.size)
+            builder.rows, builder.futures, builder.size = [], [], 0
+            builder.in_flight += 1
+            self._settle(pending, error)
+
+    def _fail_all(self, error: PulsarError) -> None:
+        pending, self._pending = self._pending, deque()
+        for each in pending:
+            self._settle(each, error)
+        for builder in list(self._builders.values()):
+            self._drop(builder, error)
+        self._budget.wake_all()
+
+    # --- the one timer ------------------------------------------------------------------------------------------------
+
+    def _arm(self, when: float) -> None:
+        if when == math.inf:
+            return
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        delay = max(0.0, when - self._core.runtime.monotonic())
+        self._timer = self._core.runtime.call_later(delay, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = self._core.runtime.monotonic()
+        while self._pending and self._pending[0].deadline <= now:
+            seconds = self._options.send_timeout
+            error = OperationTimeout(f"no receipt from {self.topic} within {seconds:g} s", maybe_processed=True)
+            self._settle(self._pending.popleft(), error)
+        following = self._pending[0].deadline if self._pending else math.inf
+        for builder in list(self._builders.values()):
+            if builder.futures and not builder.waits_for_registration:
+                if builder.due <= now:
+                    self._seal(builder)
+                else:
+                    following = min(following, builder.due)
+        self._arm(following)
+
+
+def _fail(futures: list[SendTicket], error: BaseException, *, looked_at: bool) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(error)
+            if looked_at:
+                future.exception()  # the transaction reports it: asyncio need not complain about a dropped ticket

@@ -1,0 +1,93 @@
+"""The connections of a client: one per (logical broker, physical address), made when first asked for, shared by all."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from pulsar_txn.client._settings import Settings
+from pulsar_txn.client.connection import Connection
+from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, OperationTimeout
+from pulsar_txn.client.runtime import Runtime
+from pulsar_txn.client.service_url import Address
+
+
+class ConnectionPool:
+    """Hands out connections. Two callers that ask for the same broker at once share one attempt."""
+
+    def __init__(self, runtime: Runtime, settings: Settings) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self._connections: dict[tuple[str, Address], asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    async def get(self, physical: Address, logical: Address | None = None) -> Connection:
+        """A usable connection to `logical`, through the proxy at `physical` when the two differ.
+
+        Raises ConnectionLost, OperationTimeout, RemoteProtocolError or a BrokerError of the handshake. When cancelled
+        the attempt goes on for others that wait for it.
+        """
+        if self._closed:
+            raise AlreadyClosed("the client is closed")
+        target = logical or physical
+        key = (str(target), physical)
+        task = self._connections.get(key)
+        if task is not None and task.done() and (task.cancelled() or task.exception() is not None or task.result().closed):
+            task = None
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._connect(physical, target))
+            self._connections[key] = task
+        return await asyncio.shield(task)
+
+    def current(self) -> list[Connection]:
+        """The connections that are open now, in the order in which they were asked for."""
+        done = [task for task in self._connections.values() if task.done() and not task.cancelled()]
+        return [task.result() for task in done if task.exception() is None and not task.result().closed]
+
+    async def close(self) -> None:
+        """Close all connections; what waits for an answer fails with ConnectionLost."""
+        self._closed = True
+        for connection in self.current():
+            connection.close()
+        pending = [task for task in self._connections.values() if not task.done()]
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        self._connections.clear()
+
+    async def _connect(self, physical: Address, target: Address) -> Connection:
+        context = self._settings.ssl_context() if physical.tls else None
+        proxy_to = None if target == physical else str(target)
+        timeout = self._settings.connection_timeout
+        try:
+            async with asyncio.timeout(timeout):
+                connection = await self._runtime.connect(
+                    lambda: Connection(self._runtime, self._settings, str(physical), proxy_to=proxy_to),
+                    physical.host,
+                    physical.port,
+                    ssl_context=context,
+                    server_hostname=physical.host,
+                )
+        except TimeoutError as error:
+            hint = "check host, port and firewall"
+            raise OperationTimeout(f"no connection within {timeout:g} s", endpoint=str(physical), hint=hint) from error
+        except OSError as error:
+            raise _connect_error(error, physical) from error
+        await connection.handshake()
+        return connection
+
+
+def _connect_error(error: OSError, address: Address) -> ConnectionLost:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        failure = ConnectionLost(
+            f"the broker's certificate was not accepted: {error.verify_message}",
+            endpoint=str(address),
+            hint="give its authority with tls_context=, and use the host name that stands in the certificate",
+        )
+        failure.retriable = False
+        return failure
+    if isinstance(error, ssl.SSLError):
+        hint = "is this a TLS port? pulsar+ssl:// usually goes with 6651, pulsar:// with 6650"
+        return ConnectionLost(f"TLS failed: {error}", endpoint=str(address), hint=hint)
+    hint = "is a broker running there? check the host and port of the service URL"
+    return ConnectionLost(f"cannot connect: {error}", endpoint=str(address), hint=hint)

@@ -1,0 +1,255 @@
+"""The producer that programs use: values, keys, routing over partitions, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from pulsar_txn.client._budget import Budget
+from pulsar_txn.client._core import Core
+from pulsar_txn.client._enlist import Enlisting
+from pulsar_txn.client.batching import EncodedBatch, SendTicket, row
+from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerQueueFull
+from pulsar_txn.client.partition_producer import PartitionProducer
+from pulsar_txn.client.producer_options import ProducerOptions
+from pulsar_txn.client.routing import RoundRobin, Router, RoutingMode, SinglePartition
+from pulsar_txn.client.schema import Schema
+from pulsar_txn.wire.ids import MessageId
+from pulsar_txn.wire.topics import TopicName
+
+T = TypeVar("T")
+
+
+class Producer(Generic[T]):
+    """Sends values of type T to a topic. Made by `Client.create_producer`; an async context manager that closes it.
+
+    All sends of one producer and partition keep their order. Batches never mix transactions.
+    """
+
+    def __init__(self, core: Core, topic: TopicName, partitions: int, schema: Schema[T], options: ProducerOptions) -> None:
+        self._core = core
+        self._name = topic
+        self._schema = schema
+        self._encode = schema.encode
+        self._options = options
+        self._budget = Budget(options.max_pending_messages, options.max_pending_bytes)
+        names = [(str(topic.with_partition(i)), i) for i in range(partitions)] or [(str(topic), topic.partition)]
+        self._partitions = [PartitionProducer(core, name, index, options, self._budget, schema.info) for name, index in names]
+        self._router = self._make_router(partitions)
+        self._only = self._partitions[0] if len(self._partitions) == 1 else None
+        self._closed = False
+
+    def _make_router(self, partitions: int) -> Router:
+        options, runtime = self._options, self._core.runtime
+        if callable(options.routing):
+            return options.routing
+        start = int(runtime.random() * partitions) if partitions > 1 else 0
+        if options.routing is RoutingMode.SINGLE_PARTITION:
+            return SinglePartition(max(partitions, 1), start, options.hashing)
+        return RoundRobin(
+            max(partitions, 1),
+            start,
+            options.hashing,
+            messages=options.batching_max_messages if options.batching else 1,
+            delay=options.batching_max_delay,
+            clock=runtime.monotonic,
+        )
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        """The topic's full name."""
+        return str(self._name)
+
+    @property
+    def producer_name(self) -> str:
+        """The name given, or the one that the broker chose (of the first partition)."""
+        return self._partitions[0].name
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions it sends to; 0 for a topic without partitions."""
+        return len(self._partitions) if self._partitions[0].partition >= 0 and self._name.partition < 0 else 0
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest sequence id that has a receipt (over all partitions); -1 before the first."""
+        return max(partition.last_sequence_id for partition in self._partitions)
+
+    @property
+    def topic_epoch(self) -> int | None:
+        """The epoch of exclusive access (of the first partition); None with AccessMode.SHARED."""
+        return self._partitions[0].topic_epoch
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether all partitions are connected at this moment."""
+        return not self._closed and all(partition.is_connected for partition in self._partitions)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "connected" if self.is_connected else "connecting"
+        return f"<Producer {self.producer_name!r} of {self.topic} {state}, {self._budget.messages} in flight>"
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        value: T | None,
+        *,
+        txn: Enlisting | None = None,
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after: float | timedelta | None = None,
+        partition: int | None = None,
+    ) -> MessageId:
+        """Send one value and wait for its receipt; returns its id. `None` is a tombstone (no value for this key).
+
+        Waits first while the producer's bounds are reached (ProducerQueueFull instead with `block_if_full=False`).
+        `event_time_ms` is milliseconds since the epoch; `deliver_after` seconds or a timedelta; `partition` overrules
+        the routing. In a transaction the receipt says that the message is stored; it is seen once `txn` commits.
+
+        Raises SchemaMismatch, MessageTooLarge, AlreadyClosed, OperationTimeout, BrokerError, ProducerFenced, and with
+        `txn` TransactionStateError and other TransactionErrors. If cancelled while waiting for room, nothing is sent;
+        later the message goes out all the same.
+        """
+        while self._budget.full and not self._closed:
+            if not self._options.block_if_full:
+                raise self._queue_full()
+            await self._budget.room()
+        return await self.send_nowait(
+            value,
+            txn=txn,
+            key=key,
+            ordering_key=ordering_key,
+            properties=properties,
+            event_time_ms=event_time_ms,
+            sequence_id=sequence_id,
+            deliver_at=deliver_at,
+            deliver_after=deliver_after,
+            partition=partition,
+        )
+
+    def send_nowait(
+        self,
+        value: T | None,
+        *,
+        txn: Enlisting | None = None,
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after: float | timedelta | None = None,
+        partition: int | None = None,
+    ) -> SendTicket:
+        """Queue one value; returns a future of its id at once. Arguments as `send`.
+
+        Raises ProducerQueueFull when the producer's bounds are reached, and what `send` raises before anything is queued.
+        A transaction's commit waits for the tickets of its sends, and a failed one dooms it, awaited or not.
+        """
+        if self._budget.full or self._closed:
+            raise self._queue_full() if not self._closed else AlreadyClosed(f"the producer of {self.topic} is closed")
+        null_value = value is None
+        payload = b"" if value is None else self._encode(value)
+        message = row(payload, key, properties, event_time_ms or 0, sequence_id, ordering_key, null_value)
+        target = self._only if partition is None else None
+        if target is None:
+            target = self._target(self._router(key, payload) if partition is None else partition)
+        delayed = deliver_at is not None or deliver_after is not None
+        return target.add(message, txn, self._deliver_at_ms(deliver_at, deliver_after) if delayed else None)
+
+    async def send_encoded(
+        self, batch: EncodedBatch, *, txn: Enlisting | None = None, key: str | None = None, partition: int | None = None
+    ) -> MessageId:
+        """Send a batch built by `encode_batch` as one entry and wait for its receipt; returns the entry's id.
+
+        The partition is `partition`, or that of `key`, or the router's. Raises and behaves as `send`.
+        """
+        while self._budget.full and not self._closed:
+            if not self._options.block_if_full:
+                raise self._queue_full()
+            await self._budget.room()
+        return await self.send_encoded_nowait(batch, txn=txn, key=key, partition=partition)
+
+    def send_encoded_nowait(
+        self, batch: EncodedBatch, *, txn: Enlisting | None = None, key: str | None = None, partition: int | None = None
+    ) -> SendTicket:
+        """Queue a batch built by `encode_batch`; as `send_nowait`."""
+        if self._budget.full or self._closed:
+            raise self._queue_full() if not self._closed else AlreadyClosed(f"the producer of {self.topic} is closed")
+        index = self._router(key, b"") if partition is None else partition
+        return (self._only if self._only is not None and partition is None else self._target(index)).add_encoded(batch, txn)
+
+    async def wait_for_room(self) -> None:
+        """Wait until `send_nowait` has room. Safe to cancel."""
+        while self._budget.full and not self._closed:
+            await self._budget.room()
+
+    async def flush(self) -> None:
+        """Send what waits and wait until everything sent before this call has its receipt or failed.
+
+        Raises the first of their errors (each ticket has its own, too). Safe to cancel: only the waiting ends.
+        """
+        outstanding = []
+        for partition in self._partitions:
+            partition.flush_nowait()
+            outstanding += partition.outstanding()
+        if not outstanding:
+            return
+        await asyncio.wait(outstanding)
+        for ticket in outstanding:
+            if not ticket.cancelled() and (error := ticket.exception()) is not None:
+                raise error
+
+    async def close(self) -> None:
+        """Send what waits, wait for receipts (at most the operation timeout), close. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._budget.wake_all()
+        self._core.unregister(self._partitions[0].id)
+        await asyncio.gather(*(partition.close() for partition in self._partitions))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        """Connect all partitions; when one fails, all are closed and its error is raised."""
+        results = await asyncio.gather(*(partition.start() for partition in self._partitions), return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            await asyncio.gather(*(partition.close() for partition in self._partitions))
+            raise failures[0]
+        self._core.register(self._partitions[0].id, self)
+
+    def _target(self, index: int) -> PartitionProducer:
+        if not 0 <= index < len(self._partitions):
+            raise InvalidConfiguration(f"partition {index} of {self.topic} does not exist; it has {len(self._partitions)}")
+        return self._partitions[index]
+
+    def _deliver_at_ms(self, deliver_at: datetime | None, deliver_after: float | timedelta | None) -> int:
+        if deliver_at is not None:
+            return int(deliver_at.timestamp() * 1000)
+        seconds = deliver_after.total_seconds() if isinstance(deliver_after, timedelta) else deliver_after or 0.0
+        return self._core.runtime.wall_ms() + int(seconds * 1000)
+
+    def _queue_full(self) -> ProducerQueueFull:
+        budget = self._budget
+        text = f"{budget.messages} messages with {budget.bytes} bytes are in flight to {self.topic}"
+        return ProducerQueueFull(text)

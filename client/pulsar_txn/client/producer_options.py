@@ -1,0 +1,68 @@
+"""What a producer was told at its creation."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.routing import HashingScheme, Router, RoutingMode
+
+
+class AccessMode(enum.IntEnum):
+    """Who may produce to the topic beside this producer (protocol enum ProducerAccessMode)."""
+
+    SHARED = 0
+    EXCLUSIVE = 1
+    WAIT_FOR_EXCLUSIVE = 2
+    EXCLUSIVE_WITH_FENCING = 3
+
+
+class Compression(enum.IntEnum):
+    """How payloads are compressed (protocol enum CompressionType)."""
+
+    NONE = 0
+    LZ4 = 1
+    ZLIB = 2
+    ZSTD = 3
+    SNAPPY = 4
+
+
+class BatchingType(enum.Enum):
+    """What shares a batch: everything, or only messages of one key (needed by Key_Shared consumers)."""
+
+    DEFAULT = "default"
+    KEY_BASED = "key_based"
+
+
+def _at_least(least: float) -> Callable[[object, attrs.Attribute[Any], Any], None]:
+    def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if not value >= least:
+            raise InvalidConfiguration(f"{attribute.name} must be at least {least}, not {value!r}")
+
+    return check
+
+
+@attrs.frozen(kw_only=True)
+class ProducerOptions:
+    """Options of `Client.create_producer`; times in seconds, sizes in bytes."""
+
+    producer_name: str | None = None
+    initial_sequence_id: int | None = None
+    send_timeout: float = attrs.field(default=30.0, validator=_at_least(0))
+    compression: Compression = attrs.field(default=Compression.NONE, converter=Compression)
+    batching: bool = True
+    batching_type: BatchingType = attrs.field(default=BatchingType.DEFAULT, converter=BatchingType)
+    batching_max_messages: int = attrs.field(default=1000, validator=_at_least(1))
+    batching_max_bytes: int = attrs.field(default=128 * 1024, validator=_at_least(1))
+    batching_max_delay: float = attrs.field(default=0.01, validator=_at_least(0))
+    max_pending_messages: int = attrs.field(default=50_000, validator=_at_least(1))
+    max_pending_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=_at_least(1))
+    block_if_full: bool = True
+    routing: RoutingMode | Router = RoutingMode.ROUND_ROBIN
+    hashing: HashingScheme = attrs.field(default=HashingScheme.JAVA_STRING, converter=HashingScheme)
+    access_mode: AccessMode = attrs.field(default=AccessMode.SHARED, converter=AccessMode)
+    properties: Mapping[str, str] | None = None

@@ -1,0 +1,632 @@
+"""A transaction as a program holds it: what is enlisted, what failed, how it ends.
+
+    NOT_STARTED ─first operation─► OPEN ─commit─► COMMITTING ─► COMMITTED
+    (lazy only)                     │ │               │  ├────► ABORTED     an operation had failed, or the coordinator had ended it
+                                    │ │               │  └────► UNKNOWN     END_TXN may have been carried out, its answer is lost
+                                    │ └─abort─────► ABORTING ──► ABORTED
+                                    └─deadline────► TIMED_OUT ─► ABORTED    (the coordinator aborts it, too)
+
+Rules that the code below keeps, in order of importance:
+
+* A commit that is on its way belongs to the transaction, not to its caller: cancelling the caller does not cancel it.
+* An operation that failed dooms the transaction, whether or not somebody looked at the error: part of a unit is never
+  committed.
+* `CommitOutcomeUnknown` is raised only when END_TXN may have reached the coordinator.
+* Operations are registered with the coordinator before they leave (ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN), once per
+  target, and those asked for in one turn of the loop travel together.
+
+Sources: PIP-31; the protocol's transaction commands 50 to 57; the coordinator's status machine for which answer says what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NoReturn, Protocol
+
+import attrs
+
+from pulsar_txn.client._enlist import Flushable
+from pulsar_txn.client.errors import (
+    CommitOutcomeUnknown,
+    InvalidTransactionStatus,
+    PulsarError,
+    TransactionAborted,
+    TransactionNotFound,
+    TransactionOperationFailed,
+    TransactionStateError,
+    TransactionTimedOut,
+)
+from pulsar_txn.wire.ids import TxnAction, TxnId
+
+logger = logging.getLogger(__name__)
+
+ABORT_WAIT_SECONDS: Final = 2.0
+"""How long leaving a block on cancellation waits for its abort; the coordinator's timeout does the rest."""
+
+
+class TransactionState(enum.Enum):
+    """Where a transaction stands, as far as this client knows."""
+
+    NOT_STARTED = "NOT_STARTED"
+    OPEN = "OPEN"
+    COMMITTING = "COMMITTING"
+    COMMITTED = "COMMITTED"
+    ABORTING = "ABORTING"
+    ABORTED = "ABORTED"
+    TIMED_OUT = "TIMED_OUT"
+    UNKNOWN = "UNKNOWN"
+    ERROR = "ERROR"
+
+
+_USABLE: Final = frozenset({TransactionState.NOT_STARTED, TransactionState.OPEN})
+_FINAL: Final = frozenset({TransactionState.COMMITTED, TransactionState.ABORTED, TransactionState.ERROR})
+
+
+class CoordinatorSessions(Protocol):
+    """The requests that a transaction makes of its coordinator; errors say in `maybe_processed` whether they had left."""
+
+    async def new_txn(self, timeout_ms: int) -> TxnId:
+        """NEW_TXN at the next coordinator, round robin."""
+        ...
+
+    async def add_partitions(self, txn_id: TxnId, topics: Sequence[str]) -> None:
+        """ADD_PARTITION_TO_TXN."""
+        ...
+
+    async def add_subscriptions(self, txn_id: TxnId, subscriptions: Sequence[tuple[str, str]]) -> None:
+        """ADD_SUBSCRIPTION_TO_TXN, each (topic partition, subscription)."""
+        ...
+
+    async def end_txn(self, txn_id: TxnId, action: TxnAction, *, timeout: float) -> None:  # noqa: ASYNC109 - a budget, kept inside
+        """END_TXN, sent again after a lost connection until `timeout` seconds are over."""
+        ...
+
+
+class Rollback(Exception):  # noqa: N818 - control flow, not an error
+    """Raised by `Transaction.rollback()`; the managed block of its transaction swallows it after the abort."""
+
+    def __init__(self, txn: Transaction) -> None:
+        super().__init__(f"rollback of {txn!r}")
+        self.txn = txn
+
+
+@attrs.frozen
+class PartitionStats:
+    """What a transaction did to one topic partition: messages started, receipted, failed, and bytes."""
+
+    topic: str
+    registered: bool
+    sent: int
+    confirmed: int
+    failed: int
+    bytes: int
+
+
+@attrs.frozen
+class SubscriptionStats:
+    """What a transaction did to one subscription: messages acknowledged (started), confirmed, failed."""
+
+    topic: str
+    subscription: str
+    registered: bool
+    acked: int
+    confirmed: int
+    failed: int
+    cumulative: bool
+
+
+@attrs.frozen
+class TransactionStats:
+    """A transaction at a moment."""
+
+    id: TxnId | None
+    name: str | None
+    state: TransactionState
+    age_ms: int
+    partitions: tuple[PartitionStats, ...]
+    subscriptions: tuple[SubscriptionStats, ...]
+    operations_in_flight: int
+    doomed: bool
+    doom_cause: BaseException | None
+
+
+@attrs.frozen(kw_only=True)
+class TransactionOptions:
+    """How a transaction is opened and ended; seconds."""
+
+    timeout: float = 60.0
+    commit_timeout: float | None = None
+    name: str | None = None
+    force_abort: bool = False
+    managed: bool = False
+    lazy: bool = False
+
+
+class _Target:
+    """One registered topic partition (`subscription` None) or subscription, with its counters."""
+
+    __slots__ = ("bytes", "confirmed", "cumulative", "failed", "registration", "started", "subscription", "topic")
+
+    def __init__(self, topic: str, subscription: str | None) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self.registration: asyncio.Future[TxnId] | None = None
+        self.started = self.confirmed = self.failed = self.bytes = 0
+        self.cumulative = False
+
+
+class Transaction:
+    """A unit of sends and acknowledgements that takes effect as a whole or not at all. Not thread-safe.
+
+    Made by `client.transaction()`, `client.begin_transaction()` or `client.attach_transaction()`.
+    """
+
+    def __init__(
+        self,
+        core: object,
+        coordinators: Callable[[], Awaitable[CoordinatorSessions]],
+        options: TransactionOptions,
+        *,
+        operation_timeout: float,
+        monotonic: Callable[[], float],
+        txn_id: TxnId | None = None,
+        on_end: Callable[[Transaction], None] = lambda _txn: None,
+    ) -> None:
+        self._core = core
+        self._coordinators = coordinators
+        self._options = options
+        self._monotonic = monotonic
+        self._commit_timeout = operation_timeout if options.commit_timeout is None else options.commit_timeout
+        self._id = txn_id
+        self._state = TransactionState.NOT_STARTED if txn_id is None else TransactionState.OPEN
+        self._opened_at = monotonic()
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._targets: dict[tuple[str, str | None], _Target] = {}
+        self._unregistered: list[_Target] = []
+        self._flushables: dict[Flushable, None] = {}
+        self._in_flight = 0
+        self._idle: asyncio.Future[None] | None = None
+        self._failures: list[BaseException] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: asyncio.Task[TxnId] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._end_callbacks: list[Callable[[], None]] = [lambda: on_end(self)]
+        self._usable_ended = False
+
+    # --- looking at it --------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> TxnId | None:
+        """The transaction's id; None only while a lazily opened one has no operation yet."""
+        return self._id
+
+    @property
+    def name(self) -> str | None:
+        """The name it was given, for logs and statistics."""
+        return self._options.name
+
+    @property
+    def state(self) -> TransactionState:
+        """Where it stands, as far as this client knows."""
+        return self._state
+
+    @property
+    def doomed(self) -> bool:
+        """Whether an operation failed, so that it can only be aborted."""
+        return bool(self._failures)
+
+    @property
+    def doom_cause(self) -> BaseException | None:
+        """The first failure."""
+        return self._failures[0] if self._failures else None
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until operations are refused; None for a transaction begun elsewhere or not begun yet."""
+        return None if self._deadline is None else self._deadline - self._monotonic()
+
+    def stats(self) -> TransactionStats:
+        """A frozen picture of the transaction."""
+        targets = self._targets.values()
+        return TransactionStats(
+            id=self._id,
+            name=self.name,
+            state=self._state,
+            age_ms=int((self._monotonic() - self._opened_at) * 1000),
+            partitions=tuple(
+                PartitionStats(each.topic, _is_registered(each), each.started, each.confirmed, each.failed, each.bytes)
+                for each in targets
+                if each.subscription is None
+            ),
+            subscriptions=tuple(
+                SubscriptionStats(
+                    each.topic,
+                    each.subscription,
+                    _is_registered(each),
+                    each.started,
+                    each.confirmed,
+                    each.failed,
+                    each.cumulative,
+                )
+                for each in targets
+                if each.subscription is not None
+            ),
+            operations_in_flight=self._in_flight,
+            doomed=self.doomed,
+            doom_cause=self.doom_cause,
+        )
+
+    def __repr__(self) -> str:
+        topics = sum(subscription is None for _, subscription in self._targets)
+        left = "" if self.remaining is None or self._state not in _USABLE else f" {self.remaining:.1f}s left"
+        label = f" {self.name!r}" if self.name else ""
+        counts = f"{topics} topics {len(self._targets) - topics} subscriptions"
+        return f"<Transaction {self._id or '(not begun)'}{label} {self._state.value} {counts}{left}>"
+
+    def __del__(self) -> None:
+        if self._state is TransactionState.OPEN and self._deadline is not None:
+            import warnings  # noqa: PLC0415 - at interpreter exit the module's globals may be gone
+
+            warnings.warn(f"{self!r} was never ended; its coordinator aborts it at its timeout", ResourceWarning, stacklevel=2)
+
+    # --- opening --------------------------------------------------------------------------------------------------
+
+    async def open(self) -> TxnId:
+        """NEW_TXN, unless that was done; concurrent callers share one request. If cancelled: the request goes on."""
+        if self._id is not None:
+            return self._id
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> TxnId:
+        sessions = await self._coordinators()
+        before = self._monotonic()
+        timeout = self._options.timeout
+        self._id = await sessions.new_txn(int(timeout * 1000))
+        self._opened_at = before
+        self._deadline = before + timeout - min(1.0, timeout * 0.05)
+        if self._state is TransactionState.NOT_STARTED:
+            self._state = TransactionState.OPEN
+        delay = self._deadline - self._monotonic()
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, delay), self._time_out)
+        return self._id
+
+    def _time_out(self) -> None:
+        if self._state is TransactionState.OPEN:
+            self._set_state(TransactionState.TIMED_OUT)
+
+    # --- what producers and consumers call (see _enlist) ------------------------------------------------------------
+
+    def enlist_send(
+        self, core: object, topic: str, messages: int, size: int, flushable: Flushable
+    ) -> TxnId | asyncio.Future[TxnId]:
+        """Start sends; see `_enlist.Enlisting`."""
+        self._flushables[flushable] = None
+        target = self._enlist(core, (topic, None), messages)
+        target.bytes += size
+        return self._registration(target)
+
+    def enlist_ack(
+        self, core: object, topic: str, subscription: str, messages: int, *, cumulative: bool
+    ) -> TxnId | asyncio.Future[TxnId]:
+        """Start acknowledgements; see `_enlist.Enlisting`."""
+        target = self._enlist(core, (topic, subscription), messages)
+        target.cumulative |= cumulative
+        return self._registration(target)
+
+    def send_finished(self, topic: str, messages: int, error: BaseException | None) -> None:
+        """Sends have their receipt, or failed."""
+        self._finished(self._targets[topic, None], messages, error)
+
+    def ack_finished(self, topic: str, subscription: str, messages: int, error: BaseException | None) -> None:
+        """Acknowledgements are answered, or failed."""
+        self._finished(self._targets[topic, subscription], messages, error)
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call back once it can no longer be used."""
+        if self._usable_ended:
+            asyncio.get_running_loop().call_soon(callback)
+        else:
+            self._end_callbacks.append(callback)
+
+    def _enlist(self, core: object, key: tuple[str, str | None], messages: int) -> _Target:
+        if core is not self._core:
+            raise TransactionStateError(
+                "this transaction belongs to another client",
+                txn_id=self._id,
+                hint="use producers and consumers of the client that began it",
+            )
+        self._check_usable()
+        target = self._targets.get(key)
+        if target is None:
+            target = self._targets[key] = _Target(*key)
+        target.started += messages
+        self._in_flight += messages
+        return target
+
+    def _check_usable(self) -> None:
+        if self._state in _USABLE:
+            return
+        if self._state is TransactionState.TIMED_OUT:
+            raise self._timed_out()
+        raise TransactionStateError(
+            f"the transaction is {self._state.value}", txn_id=self._id, hint="begin a new one for further operations"
+        )
+
+    def _timed_out(self) -> TransactionTimedOut:
+        return TransactionTimedOut(
+            f"the transaction's {self._options.timeout:g} s are over",
+            txn_id=self._id,
+            hint="run the unit again, in smaller pieces or with a larger timeout=",
+        )
+
+    def _registration(self, target: _Target) -> TxnId | asyncio.Future[TxnId]:
+        future = target.registration
+        if future is None:
+            future = target.registration = asyncio.get_running_loop().create_future()
+            if not self._unregistered:
+                asyncio.get_running_loop().call_soon(self._register)
+            self._unregistered.append(target)
+        elif future.done() and future.exception() is None:
+            return future.result()
+        return future
+
+    def _register(self) -> None:
+        targets, self._unregistered = self._unregistered, []
+        topics = [each for each in targets if each.subscription is None]
+        subscriptions = [each for each in targets if each.subscription is not None]
+        for group in (topics, subscriptions):
+            if group:
+                self._spawn(self._register_group(group))
+
+    async def _register_group(self, group: list[_Target]) -> None:
+        try:
+            txn_id = await self.open()
+            sessions = await self._coordinators()
+            if group[0].subscription is None:
+                await sessions.add_partitions(txn_id, [each.topic for each in group])
+            else:
+                await sessions.add_subscriptions(txn_id, [(each.topic, each.subscription or "") for each in group])
+        except Exception as error:  # noqa: BLE001 - it goes to every waiter, as it is
+            for each in group:
+                future = each.registration
+                if future is not None and not future.done():
+                    future.set_exception(error)
+                    future.exception()  # a waiter may have gone; the transaction is doomed through send_finished
+        else:
+            for each in group:
+                if each.registration is not None and not each.registration.done():
+                    each.registration.set_result(txn_id)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _finished(self, target: _Target, messages: int, error: BaseException | None) -> None:
+        if error is None:
+            target.confirmed += messages
+        else:
+            target.failed += messages
+            self._failures.append(error)
+        self._in_flight -= messages
+        if self._in_flight == 0 and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    # --- ending ---------------------------------------------------------------------------------------------------
+
+    async def commit(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the budget of the whole commit
+        """Wait for the operations, then commit.
+
+        `timeout`: seconds for all of it (default: the commit timeout). Concurrent callers share one commit, and it may be
+        called again after CommitOutcomeUnknown. If cancelled: the commit goes on, `wait_closed()` joins it.
+        Raises TransactionOperationFailed (aborted, because an operation had failed), TransactionTimedOut or
+        TransactionAborted (the coordinator had ended it), CommitOutcomeUnknown, TransactionStateError.
+        """
+        if self._options.managed:
+            raise TransactionStateError(
+                "the transaction is committed by leaving its block",
+                txn_id=self._id,
+                hint="leave the block, or abort() inside it",
+            )
+        await self.finish(TxnAction.COMMIT, timeout=timeout)
+
+    async def abort(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the budget of the whole abort
+        """Abort; no effect when it is aborted already. Legal from every open state. If cancelled: the abort goes on."""
+        await self.finish(TxnAction.ABORT, timeout=timeout)
+
+    def rollback(self) -> NoReturn:
+        """Leave the managed block at once, quietly, with an abort."""
+        raise Rollback(self)
+
+    async def wait_closed(self) -> None:
+        """Wait for a commit or abort that is on its way; raises what it raises. Returns at once when there is none."""
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+
+    async def finish(self, action: TxnAction, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as commit and abort
+        """`commit` or `abort` without the managed block's rule; for the block itself."""
+        if not self._join(action):
+            budget = self._commit_timeout if timeout is None else timeout
+            work = self._commit(budget) if action is TxnAction.COMMIT else self._abort(budget)
+            self._ending = asyncio.get_running_loop().create_task(work)
+            self._ending.add_done_callback(_retrieve)
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+
+    def _join(self, action: TxnAction) -> bool:
+        """Whether an end that is on its way, or done, is the answer; TransactionStateError when it is the other one."""
+        running = self._ending is not None and not self._ending.done()
+        if action is TxnAction.ABORT:
+            if self._state is TransactionState.ABORTED:
+                self._ending = None
+                return True
+            if running and self._state is TransactionState.ABORTING:
+                return True
+        elif running and self._state is TransactionState.COMMITTING:
+            return True
+        blocked = running or self._state in _FINAL or (self._state is TransactionState.UNKNOWN and action is TxnAction.ABORT)
+        if blocked:
+            raise TransactionStateError(
+                f"{action.name.lower()} of a transaction that is {self._state.value}",
+                txn_id=self._id,
+                hint="ask the error's resolve() for the outcome"
+                if self._state is TransactionState.UNKNOWN
+                else "begin a new transaction for further work",
+            )
+        return False
+
+    async def _commit(self, budget: float) -> None:
+        end = self._monotonic() + budget
+        again = self._state is TransactionState.UNKNOWN
+        if self._state is TransactionState.TIMED_OUT:
+            await self._abort(budget)
+            raise self._timed_out()
+        self._set_state(TransactionState.COMMITTING)
+        if not again:
+            await self._settle(end)
+        if self._failures or self._options.force_abort:
+            await self._abort(max(ABORT_WAIT_SECONDS, end - self._monotonic()))
+            if self._failures:
+                raise self._operation_failed()
+            return
+        if self._id is None:
+            self._set_state(TransactionState.COMMITTED)
+            return
+        await self._end_commit(self._id, max(0.001, end - self._monotonic()), maybe_before=again)
+
+    async def _settle(self, end: float) -> None:
+        """Wait for the operations; when the time is over, the transaction is aborted and the failure says why."""
+        for flushable in self._flushables:
+            flushable.flush_nowait()
+        if self._in_flight == 0:
+            return
+        if self._deadline is not None:
+            end = min(end, self._deadline)
+        self._idle = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(max(0.0, end - self._monotonic())):
+                await self._idle
+        except TimeoutError:
+            self._failures.append(
+                TransactionTimedOut(f"{self._in_flight} operations were not confirmed in time", txn_id=self._id)
+            )
+
+    async def _end_commit(self, txn_id: TxnId, budget: float, *, maybe_before: bool) -> None:
+        try:
+            sessions = await self._coordinators()
+            await sessions.end_txn(txn_id, TxnAction.COMMIT, timeout=budget)
+        except (TransactionNotFound, InvalidTransactionStatus) as error:
+            if (maybe_before or error.maybe_processed) and isinstance(error, TransactionNotFound):
+                raise self._unknown(error) from error
+            self._set_state(TransactionState.ABORTED)
+            raise self._ended_elsewhere(error) from error
+        except PulsarError as error:
+            if isinstance(error, TimeoutError | ConnectionError) and not (error.maybe_processed or maybe_before):
+                # END_TXN never left, so the coordinator cannot have committed: it aborts at its timeout.
+                self._set_state(TransactionState.TIMED_OUT)
+                raise TransactionTimedOut("the commit could not be sent in time", txn_id=txn_id) from error
+            raise self._unknown(error) from error
+        self._set_state(TransactionState.COMMITTED)
+
+    def _ended_elsewhere(self, error: PulsarError) -> TransactionAborted:
+        if self._deadline is not None and self._monotonic() >= self._deadline:
+            return self._timed_out()
+        return TransactionAborted(
+            "the coordinator had ended the transaction before the commit reached it",
+            txn_id=self._id,
+            hint=f"run the unit again ({type(error).__name__}: {error.message})",
+        )
+
+    def _operation_failed(self) -> TransactionOperationFailed:
+        first = self._failures[0]
+        error = TransactionOperationFailed(
+            f"{len(self._failures)} operations failed, so the transaction was aborted; first: {first}",
+            txn_id=self._id,
+            hint="run the unit again, in a new transaction",
+        )
+        error.failures = tuple(self._failures)
+        error.__cause__ = first
+        return error
+
+    def _unknown(self, cause: PulsarError) -> CommitOutcomeUnknown:
+        self._set_state(TransactionState.UNKNOWN)
+        error = CommitOutcomeUnknown(
+            f"the commit may have happened: {cause.message or type(cause).__name__}",
+            txn_id=self._id,
+            hint="await error.resolve() to find out, before the work is done again",
+        )
+        error.resolver = self.resolve
+        return error
+
+    async def resolve(self) -> TransactionState:
+        """Ask the coordinator for the outcome by asking for the commit again, which is idempotent on our broker.
+
+        COMMITTED, ABORTED, or UNKNOWN: a stock coordinator forgets a transaction once it has ended.
+        Raises what prevents asking (ConnectionLost, OperationTimeout, …). Safe to cancel and to repeat.
+        """
+        if self._state in _FINAL or self._id is None:
+            return self._state
+        sessions = await self._coordinators()
+        try:
+            await sessions.end_txn(self._id, TxnAction.COMMIT, timeout=self._commit_timeout)
+        except InvalidTransactionStatus:
+            self._set_state(TransactionState.ABORTED)
+        except TransactionNotFound:
+            return TransactionState.UNKNOWN
+        else:
+            self._set_state(TransactionState.COMMITTED)
+        return self._state
+
+    async def _abort(self, budget: float) -> None:
+        end = self._monotonic() + budget
+        self._set_state(TransactionState.ABORTING)
+        failures = list(self._failures)
+        # An acknowledgement that reaches its broker behind the abort would stay pending there: wait for the operations.
+        await self._settle(end)
+        self._failures = failures or self._failures
+        if self._opening is not None and self._id is None:
+            await asyncio.wait([self._opening], timeout=max(0.0, end - self._monotonic()))
+        if self._id is not None:
+            sessions = await self._coordinators()
+            try:
+                await sessions.end_txn(self._id, TxnAction.ABORT, timeout=max(0.001, end - self._monotonic()))
+            except TransactionNotFound:
+                logger.debug("transaction %s was over before its abort", self._id)
+            except InvalidTransactionStatus:
+                self._set_state(TransactionState.ERROR)
+                raise
+        self._set_state(TransactionState.ABORTED)
+
+    def _set_state(self, state: TransactionState) -> None:
+        self._state = state
+        if state in _USABLE:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if state in _FINAL or state in (TransactionState.TIMED_OUT, TransactionState.UNKNOWN):
+            self._tell_ended()
+
+    def _tell_ended(self) -> None:
+        if not self._usable_ended:
+            self._usable_ended = True
+            callbacks, self._end_callbacks = self._end_callbacks, []
+            for callback in callbacks:
+                callback()
+
+
+def _is_registered(target: _Target) -> bool:
+    future = target.registration
+    return future is not None and future.done() and not future.cancelled() and future.exception() is None
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """The caller of an end may be gone; its result was recorded in the state."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,323 @@
+"""The transaction coordinators of a cluster, as a client sees them: who they are, where they are, and requests to them.
+
+Coordinator i belongs to whoever serves partition i of the assign topic; a session with it starts with
+TC_CLIENT_CONNECT and is kept up like a producer's. New transactions go round robin over the coordinators that are
+connected. A request whose connection breaks is sent again after the reconnect, and so may be carried out twice: whatever
+error it ends with then says `maybe_processed`.
+
+`CoordinatorDirectory` is the door for another way of discovery (Pulsar 5's assignment watch).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+from pulsar_txn.client._attachment import Attachment
+from pulsar_txn.client._core import Core
+from pulsar_txn.client.connection import Connection
+from pulsar_txn.client.errors import (
+    AlreadyClosed,
+    ConnectionLost,
+    CoordinatorUnavailable,
+    NotAllowedError,
+    OperationTimeout,
+    PulsarError,
+    ServiceNotReady,
+    TopicNotFound,
+    TransactionsDisabled,
+)
+from pulsar_txn.wire.ids import TxnAction, TxnId
+from pulsar_txn.wire.topics import ASSIGN_TOPIC, partition_name
+
+logger = logging.getLogger("pulsar_txn.client.txn")
+
+HANDSHAKE_VERSION: Final = 19
+"""The protocol version that has TC_CLIENT_CONNECT; older brokers load their coordinators by themselves."""
+
+_RETRY: Final = (CoordinatorUnavailable, ServiceNotReady, ConnectionLost)
+
+
+class CoordinatorDirectory(Protocol):
+    """Which coordinators there are."""
+
+    async def topics(self) -> list[str]:
+        """One name per coordinator, in the order of their ids, that a lookup resolves to its broker.
+
+        Raises TransactionsDisabled when there is none.
+        """
+        ...
+
+
+class AssignTopicDirectory:
+    """Discovery by the partitions of the assign topic, as brokers up to 4.x have it."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def topics(self) -> list[str]:
+        """The partitions of the assign topic."""
+        try:
+            count = await self._core.retrying(
+                lambda: self._core.lookup.partitions(ASSIGN_TOPIC, create=False), "looking up the transaction coordinators"
+            )
+        except TopicNotFound:
+            count = 0
+        if not count:
+            raise TransactionsDisabled("the cluster has no transaction coordinator")
+        return [partition_name(ASSIGN_TOPIC, index) for index in range(count)]
+
+
+class CoordinatorSession:
+    """The session with one coordinator."""
+
+    def __init__(self, core: Core, coordinator_id: int, topic: str) -> None:
+        self.coordinator_id = coordinator_id
+        self._core = core
+        self._connection: Connection | None = None
+        self._failure: PulsarError | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._attachment = Attachment(
+            core,
+            core.next_resource_id(),
+            topic,
+            open_on=self._open_on,
+            on_lost=self._on_lost,
+            on_failed=self._on_failed,
+        )
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether requests can leave at once."""
+        return self._connection is not None
+
+    @property
+    def endpoint(self) -> str | None:
+        """`host:port` of the coordinator's broker while connected."""
+        return None if self._connection is None else self._connection.endpoint
+
+    async def start(self) -> None:
+        """Connect; raises TransactionsDisabled, or what stood in the way once the operation timeout is over."""
+        await self._attachment.start()
+
+    def close(self) -> None:
+        """End the session; requests that wait for it fail with AlreadyClosed."""
+        self._attachment.close()
+        self._connection = None
+        self._on_failed(AlreadyClosed("the client is closed"))
+
+    async def _open_on(self, connection: Connection) -> None:
+        if connection.protocol_version >= HANDSHAKE_VERSION:
+            try:
+                await connection.request("tcClientConnectRequest", self._core.next_request_id(), tc_id=self.coordinator_id)
+            except NotAllowedError as error:
+                raise TransactionsDisabled(error.message, endpoint=connection.endpoint) from error
+        if connection.closed:
+            raise ConnectionLost("the connection broke during the handshake", endpoint=connection.endpoint)
+        self._connection = connection
+        self._wake()
+
+    def _on_lost(self, error: PulsarError) -> None:
+        logger.info("coordinator %d: %s", self.coordinator_id, error)
+        self._connection = None
+
+    def _on_failed(self, error: PulsarError) -> None:
+        self._connection = None
+        self._failure = self._failure or error
+        self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def request(self, name: str, txn_id: TxnId | None, deadline: float, **fields: Any) -> Any:
+        """Ask the coordinator, over reconnects, until there is an answer or `deadline` (monotonic seconds) is over.
+
+        Raises the answer's typed error; OperationTimeout, ConnectionLost, CoordinatorUnavailable or ServiceNotReady when
+        the deadline came first. `maybe_processed` is set on any error after a first attempt whose answer was lost.
+        If cancelled, a request that has left may still be carried out.
+        """
+        request_id = self._core.next_request_id()
+        backoff = self._core.backoff()
+        lost_answer = False
+        failure: PulsarError | None = None
+        while True:
+            left = deadline - self._core.runtime.monotonic()
+            connection = await self._connected(left, name, failure, txn_id)
+            try:
+                return await connection.request(name, request_id, timeout=left, **fields)
+            except PulsarError as error:
+                lost_answer = lost_answer or error.maybe_processed
+                error.maybe_processed = lost_answer
+                error.txn_id = error.txn_id or txn_id
+                if not isinstance(error, _RETRY):
+                    raise
+                failure = error
+                if isinstance(error, CoordinatorUnavailable) and self._connection is connection:
+                    self._attachment.detach(error)
+            pause = backoff.next()
+            if self._core.runtime.monotonic() + pause >= deadline:
+                raise failure
+            await asyncio.sleep(pause)
+
+    async def _connected(self, left: float, name: str, failure: PulsarError | None, txn_id: TxnId | None) -> Connection:
+        """The session's connection, waiting for it when there is none."""
+        if self._connection is not None:
+            return self._connection
+        try:
+            async with asyncio.timeout(max(left, 0)):
+                while self._connection is None:
+                    if self._failure is not None:
+                        raise self._failure
+                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiters.append(waiter)
+                    await waiter
+        except TimeoutError as error:
+            if isinstance(error, PulsarError):
+                raise
+            if failure is not None:
+                raise failure from None
+            text = f"coordinator {self.coordinator_id} was not reached in time for {name}"
+            raise OperationTimeout(text, txn_id=txn_id) from None
+        return self._connection
+
+
+class TransactionCoordinators:
+    """All coordinators of the cluster. Looked up at the first transaction; `requests` are those of the protocol."""
+
+    def __init__(self, core: Core, directory: CoordinatorDirectory | None = None) -> None:
+        self._core = core
+        self._directory = directory or AssignTopicDirectory(core)
+        self._sessions: list[CoordinatorSession] = []
+        self._starting: asyncio.Task[None] | None = None
+        self._next = 0
+        self._order = core.next_resource_id()
+
+    async def start(self) -> None:
+        """Look the coordinators up and connect to all; returns once the first is connected. Called by `new_txn`.
+
+        Raises TransactionsDisabled, ConnectionLost, OperationTimeout, CoordinatorUnavailable; the next call tries again.
+        If cancelled, the work goes on for others that wait for it.
+        """
+        if self._sessions:
+            return
+        self._core.check_open()
+        if self._starting is None or (self._starting.done() and not self._sessions):
+            self._starting = asyncio.get_running_loop().create_task(self._start())
+        await asyncio.shield(self._starting)
+
+    async def _start(self) -> None:
+        topics = await self._directory.topics()
+        sessions = [CoordinatorSession(self._core, index, topic) for index, topic in enumerate(topics)]
+        starts = [self._core.spawn(session.start()) for session in sessions]
+        failure: BaseException | None = None
+        for first in asyncio.as_completed(starts):
+            try:
+                await first
+            except PulsarError as error:
+                failure = error
+                if isinstance(error, TransactionsDisabled):
+                    break
+            else:
+                failure = None
+                break
+        if failure is not None:
+            for session in sessions:
+                session.close()
+            for start in starts:
+                start.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+            raise failure
+        for session, start in zip(sessions, starts, strict=True):
+            start.add_done_callback(lambda done, session=session: _note_failed_start(session, done))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+        self._sessions = sessions
+        self._core.register(self._order, self)
+
+    async def close(self) -> None:
+        """End all sessions; open transactions are left to their timeout. Idempotent."""
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+        for session in self._sessions:
+            session.close()
+        self._core.unregister(self._order)
+
+    @property
+    def count(self) -> int:
+        """How many coordinators there are; 0 before the first transaction."""
+        return len(self._sessions)
+
+    def endpoint(self, coordinator_id: int) -> str | None:
+        """Where a coordinator is served, while connected to it."""
+        return self._sessions[coordinator_id].endpoint if 0 <= coordinator_id < len(self._sessions) else None
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def new_txn(self, timeout_ms: int, *, deadline: float) -> TxnId:
+        """Open a transaction at the next coordinator that is connected; the coordinator aborts it after `timeout_ms`.
+
+        `deadline` is monotonic seconds (of the runtime). When an answer was lost the request is not repeated at the same
+        coordinator only because of that: a transaction that nobody knows ends by its timeout.
+        Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError.
+        """
+        await self.start()
+        session = self._pick()
+        try:
+            answer = await session.request("newTxn", None, deadline, txn_ttl_millis=timeout_ms, tc_id=session.coordinator_id)
+        except NotAllowedError as error:
+            raise TransactionsDisabled(error.message, endpoint=error.endpoint) from error
+        return TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
+
+    async def add_partitions(self, txn_id: TxnId, topics: Iterable[str], *, deadline: float) -> None:
+        """ADD_PARTITION_TO_TXN: the partitions' full names. Idempotent. Raises the answer's error; see `request`."""
+        session = await self._session(txn_id)
+        await session.request("addPartitionToTxn", txn_id, deadline, partitions=list(topics), **_bits(txn_id))
+
+    async def add_subscriptions(self, txn_id: TxnId, subscriptions: Iterable[tuple[str, str]], *, deadline: float) -> None:
+        """ADD_SUBSCRIPTION_TO_TXN: pairs of a partition's full name and a subscription. Idempotent."""
+        session = await self._session(txn_id)
+        wanted = [{"topic": topic, "subscription": subscription} for topic, subscription in subscriptions]
+        await session.request("addSubscriptionToTxn", txn_id, deadline, subscription=wanted, **_bits(txn_id))
+
+    async def end_txn(self, txn_id: TxnId, action: TxnAction, *, deadline: float) -> None:
+        """END_TXN. Raises InvalidTransactionStatus, TransactionNotFound and the others of `CoordinatorSession.request`.
+
+        `maybe_processed` on the error tells whether an earlier attempt may have ended the transaction.
+        """
+        session = await self._session(txn_id)
+        await session.request("endTxn", txn_id, deadline, txn_action=int(action), **_bits(txn_id))
+
+    def _pick(self) -> CoordinatorSession:
+        """Round robin over the connected sessions; when none is, over all."""
+        count = len(self._sessions)
+        for step in range(count):
+            session = self._sessions[(self._next + step) % count]
+            if session.is_connected:
+                self._next = (self._next + step + 1) % count
+                return session
+        self._next = (self._next + 1) % count
+        return self._sessions[self._next]
+
+    async def _session(self, txn_id: TxnId) -> CoordinatorSession:
+        await self.start()
+        if not 0 <= txn_id.most < len(self._sessions):
+            raise CoordinatorUnavailable(
+                f"there is no coordinator {txn_id.most}: the cluster has {len(self._sessions)}",
+                txn_id=txn_id,
+                hint="is this transaction of another cluster?",
+            )
+        return self._sessions[txn_id.most]
+
+
+def _bits(txn_id: TxnId) -> dict[str, int]:
+    return {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least}
+
+
+def _note_failed_start(session: CoordinatorSession, start: asyncio.Task[Any]) -> None:
+    """A coordinator that could not be reached while another could: keep trying, so that it can serve later."""
+    if not start.cancelled() and (error := start.exception()) is not None:
+        logger.warning("coordinator %d: %s", session.coordinator_id, error)
+        session.retry_later()
