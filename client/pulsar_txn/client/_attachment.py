@@ -83,7 +83,11 @@ class Attachment:
         if self.closed or self._core.closed:
             return
         self._on_lost(error)
-        if self._task is None or self._task.done():
+        self.keep_trying()
+
+    def keep_trying(self) -> None:
+        """Attach in the background until it succeeds or fails for good."""
+        if not self.closed and not self._core.closed and (self._task is None or self._task.done()):
             self._task = self._core.spawn(self._reattach())
 
     async def _reattach(self) -> None:

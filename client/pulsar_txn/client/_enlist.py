@@ -19,8 +19,9 @@ Acks go the same way with `enlist_ack` and `ack_finished`.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from pulsar_txn.wire.ids import TxnId
 
@@ -67,3 +68,7 @@ class Enlisting(Protocol):
         Consumers use it to forget which messages were acknowledged in it. Called at once when that is so already.
         """
         ...
+
+
+AMBIENT: Final[contextvars.ContextVar[Enlisting | None]] = contextvars.ContextVar("pulsar_txn_ambient", default=None)
+"""The transaction of `client.transaction(ambient=True)` around the running code; taken where `txn=` is left out."""

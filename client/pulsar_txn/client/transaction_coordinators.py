@@ -102,6 +102,10 @@ class CoordinatorSession:
         """Connect; raises TransactionsDisabled, or what stood in the way once the operation timeout is over."""
         await self._attachment.start()
 
+    def retry_later(self) -> None:
+        """The first attempt failed: go on trying in the background."""
+        self._attachment.keep_trying()
+
     def close(self) -> None:
         """End the session; requests that wait for it fail with AlreadyClosed."""
         self._attachment.close()
@@ -134,15 +138,17 @@ class CoordinatorSession:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def request(self, name: str, txn_id: TxnId | None, deadline: float, **fields: Any) -> Any:
-        """Ask the coordinator, over reconnects, until there is an answer or `deadline` (monotonic seconds) is over.
+    async def request(self, name: str, txn_id: TxnId | None, timeout: float | None, **fields: Any) -> Any:
+        """Ask the coordinator, over reconnects, until there is an answer or `timeout` seconds are over.
 
         Raises the answer's typed error; OperationTimeout, ConnectionLost, CoordinatorUnavailable or ServiceNotReady when
-        the deadline came first. `maybe_processed` is set on any error after a first attempt whose answer was lost.
+        the timeout (the operation timeout by default) came first. `maybe_processed` is set on any error after a first attempt whose answer was lost.
         If cancelled, a request that has left may still be carried out.
         """
         request_id = self._core.next_request_id()
         backoff = self._core.backoff()
+        seconds = self._core.settings.operation_timeout if timeout is None else timeout
+        deadline = self._core.runtime.monotonic() + seconds
         lost_answer = False
         failure: PulsarError | None = None
         while True:
@@ -176,9 +182,9 @@ class CoordinatorSession:
                     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                     self._waiters.append(waiter)
                     await waiter
-        except TimeoutError as error:
-            if isinstance(error, PulsarError):
-                raise
+        except PulsarError:
+            raise
+        except TimeoutError:
             if failure is not None:
                 raise failure from None
             text = f"coordinator {self.coordinator_id} was not reached in time for {name}"
@@ -256,39 +262,40 @@ class TransactionCoordinators:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    async def new_txn(self, timeout_ms: int, *, deadline: float) -> TxnId:
+    async def new_txn(self, timeout_ms: int, *, timeout: float | None = None) -> TxnId:
         """Open a transaction at the next coordinator that is connected; the coordinator aborts it after `timeout_ms`.
 
-        `deadline` is monotonic seconds (of the runtime). When an answer was lost the request is not repeated at the same
-        coordinator only because of that: a transaction that nobody knows ends by its timeout.
+        When an answer was lost the request goes out again; the transaction that nobody knows then ends by its timeout.
         Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError.
         """
         await self.start()
         session = self._pick()
         try:
-            answer = await session.request("newTxn", None, deadline, txn_ttl_millis=timeout_ms, tc_id=session.coordinator_id)
+            answer = await session.request("newTxn", None, timeout, txn_ttl_millis=timeout_ms, tc_id=session.coordinator_id)
         except NotAllowedError as error:
             raise TransactionsDisabled(error.message, endpoint=error.endpoint) from error
         return TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
 
-    async def add_partitions(self, txn_id: TxnId, topics: Iterable[str], *, deadline: float) -> None:
+    async def add_partitions(self, txn_id: TxnId, topics: Iterable[str], *, timeout: float | None = None) -> None:
         """ADD_PARTITION_TO_TXN: the partitions' full names. Idempotent. Raises the answer's error; see `request`."""
         session = await self._session(txn_id)
-        await session.request("addPartitionToTxn", txn_id, deadline, partitions=list(topics), **_bits(txn_id))
+        await session.request("addPartitionToTxn", txn_id, timeout, partitions=list(topics), **_bits(txn_id))
 
-    async def add_subscriptions(self, txn_id: TxnId, subscriptions: Iterable[tuple[str, str]], *, deadline: float) -> None:
+    async def add_subscriptions(
+        self, txn_id: TxnId, subscriptions: Iterable[tuple[str, str]], *, timeout: float | None = None
+    ) -> None:
         """ADD_SUBSCRIPTION_TO_TXN: pairs of a partition's full name and a subscription. Idempotent."""
         session = await self._session(txn_id)
         wanted = [{"topic": topic, "subscription": subscription} for topic, subscription in subscriptions]
-        await session.request("addSubscriptionToTxn", txn_id, deadline, subscription=wanted, **_bits(txn_id))
+        await session.request("addSubscriptionToTxn", txn_id, timeout, subscription=wanted, **_bits(txn_id))
 
-    async def end_txn(self, txn_id: TxnId, action: TxnAction, *, deadline: float) -> None:
+    async def end_txn(self, txn_id: TxnId, action: TxnAction, *, timeout: float | None = None) -> None:
         """END_TXN. Raises InvalidTransactionStatus, TransactionNotFound and the others of `CoordinatorSession.request`.
 
         `maybe_processed` on the error tells whether an earlier attempt may have ended the transaction.
         """
         session = await self._session(txn_id)
-        await session.request("endTxn", txn_id, deadline, txn_action=int(action), **_bits(txn_id))
+        await session.request("endTxn", txn_id, timeout, txn_action=int(action), **_bits(txn_id))
 
     def _pick(self) -> CoordinatorSession:
         """Round robin over the connected sessions; when none is, over all."""
