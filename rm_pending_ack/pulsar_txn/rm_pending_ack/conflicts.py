@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NoReturn
 
-from pulsar_txn.rm_pending_ack.ack_sets import Bits, overlaps, reaches, union, up_to
+from pulsar_txn.rm_pending_ack.ack_sets import Bits, difference, overlaps, reaches, union, up_to
 from pulsar_txn.rm_pending_ack.requests import AckItem, CursorView
 from pulsar_txn.rm_pending_ack.state import Held, PendingState
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -43,6 +43,20 @@ def merged(items: Iterable[AckItem]) -> tuple[AckItem, ...]:
     return tuple((position, bits, batch_size) for position, (bits, batch_size) in entries.items())
 
 
+def without_settled(state: PendingState, item: AckItem) -> AckItem:
+    """The item, or its rest when it acks a whole entry of which indexes are settled and nothing else is held.
+
+    A whole entry may be acknowledged over indexes that the cursor has; it must not matter whether it has them yet.
+    """
+    position, bits, _ = item
+    gone = state.pending.get(position)
+    if bits is not None or gone is None or state.held_part(item) is not None:
+        return item
+    size = max(size for settled in state.settled for place, _, size in settled.items if place == position)
+    rest = difference(None, gone, size)
+    return (position, rest, size) if rest else item
+
+
 def check_individual(state: PendingState, cursor: CursorView, own: Held | None, item: AckItem) -> None:
     """Refuse an individual ack of what is acknowledged, or held by any transaction, this one included."""
     position, bits, _ = item
@@ -53,8 +67,10 @@ def check_individual(state: PendingState, cursor: CursorView, own: Held | None, 
     held = state.pending.get(position, False)
     if held is not False and overlaps(held, bits):
         _conflict(f"{_name(position)} is in pending ack status: a transaction holds it, or its commit is on the way")
-    if state.settled_cumulative is not None and up_to(state.settled_cumulative, position, bits) != 0:
-        _acknowledged(position)
+    if state.settled_cumulative is not None:
+        settled = up_to(state.settled_cumulative, position, bits)
+        if settled is None or (settled and bits is not None):
+            _acknowledged(position)
     slot = state.slot
     if slot is None or slot is own or slot.cumulative is None:
         return

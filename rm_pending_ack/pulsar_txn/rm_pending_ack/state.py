@@ -34,9 +34,10 @@ class Held:
 
     def behind(self, cumulative: AckItem) -> Iterator[AckItem]:
         """What of its individual acks a cumulative item covers."""
+        place, _, place_size = cumulative
         for position, (bits, batch_size) in self.items.items():
             if (part := up_to(cumulative, position, bits)) != 0:
-                yield position, part, batch_size
+                yield position, part, max(batch_size, place_size) if position == place else batch_size
 
 
 class Coordinator:
@@ -222,19 +223,19 @@ class PendingState:
         if cumulative and self.slot and self.slot.cumulative and reaches(cumulative, self.slot.cumulative):
             self.slot.cumulative = None
             self.slot = None
-        self.settle(Settled(self.sequence + 1, position, position, NO_TXN, tuple(taken), cumulative))
+        items = tuple(taken) if cumulative else record.items
+        self.cover(items)
+        self.settle(Settled(self.sequence + 1, position, position, NO_TXN, items, cumulative))
 
     def _take(self, held: Held, item: AckItem) -> None:
-        """Move a part of what a transaction holds out of it; it stays pending. A whole entry divides into its indexes."""
+        """Move a part out of what a transaction holds. A whole entry divides into its indexes."""
         place, part, batch_size = item
-        bits, _ = held.items[place]
-        rest = difference(bits, part, batch_size)
+        rest = difference(held.items[place][0], part, batch_size)
         if rest == 0:
             del held.items[place]
-            return
-        held.items[place] = (rest, batch_size)
-        if bits is None:
-            self.pending[place] = full_ack_set(batch_size)
+        else:
+            held.items[place] = (rest, batch_size)
+            self.pending[place] = full_ack_set(batch_size) if self.pending[place] is None else self.pending[place]
 
     def _stored(self, at: Position) -> None:
         while self.settled and self.settled[0].at <= at:

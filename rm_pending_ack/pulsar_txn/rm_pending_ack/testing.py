@@ -1,0 +1,445 @@
+"""The public conformance suite of pending-ack plug-ins, and a host in memory to drive one with.
+
+A plug-in passes when every function of `CHECKS` returns. With pytest:
+
+    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+    def test_plug_in_keeps_the_promises_of_pending_acks(check):
+        check(MyPendingAck)
+
+`Subscription` is the host: it appends, confirms when told to, releases effects as `ledger.machine` asks, moves a cursor
+whose storage lags as far as one likes, takes snapshots, trims, crashes with any part of what was not confirmed, and
+recovers. Failures are AssertionErrors that say what was promised.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+from pulsar_txn.ledger.machine import Effect, MoveCursor, Redeliver, Reply, Step, VerifyRegistered, WriteSnapshot
+from pulsar_txn.rm_pending_ack.requests import (
+    AckCumulative,
+    AckIndividual,
+    AckItem,
+    CursorReset,
+    CursorStored,
+    CursorView,
+    EndTxnOnSubscription,
+    PendingAck,
+    PlainAcked,
+    Request,
+    Verified,
+)
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import Position, TxnAction, TxnId, full_ack_set
+
+Factory: TypeAlias = Callable[[str, str, CursorView], PendingAck]
+Message: TypeAlias = tuple[int, int]
+"""(entry id, index in the batch); all entries lie in ledger `LEDGER`."""
+
+LEDGER: Final = 7
+LOG_LEDGER: Final = 40
+
+
+def at(entry: int) -> Position:
+    """The position of an entry of the topic."""
+    return (LEDGER, entry)
+
+
+def messages_of(sizes: list[int], item: AckItem) -> set[Message]:
+    """The messages that an individual item names."""
+    (_, entry), bits, _ = item
+    return {(entry, index) for index in range(max(sizes[entry], 1)) if bits is None or bits >> index & 1}
+
+
+def messages_up_to(sizes: list[int], item: AckItem) -> set[Message]:
+    """The messages that a cumulative item covers."""
+    before = range(max(0, min(item[0][1], len(sizes))))
+    here = messages_of(sizes, item) if 0 <= item[0][1] < len(sizes) else set()
+    return here.union(*(messages_of(sizes, (at(entry), None, 0)) for entry in before))
+
+
+class ListedCursor:
+    """A cursor that lists every acknowledged message; `sizes[i]` is the batch size of entry i, 0 when it is not batched."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+        self.acked: set[Message] = set()
+
+    @property
+    def mark_delete(self) -> Position:
+        """The last entry of the acknowledged prefix."""
+        entry = 0
+        while entry < len(self.sizes) and self.is_deleted(at(entry)):
+            entry += 1
+        return at(entry - 1)
+
+    def is_deleted(self, position: Position) -> bool:
+        """Whether the whole entry is acknowledged."""
+        return messages_of(self.sizes, (position, None, 0)) <= self.acked
+
+    def ack_set(self, position: Position) -> int | None:
+        """Bits of the indexes not acknowledged yet when a part is, else None."""
+        named = messages_of(self.sizes, (position, None, 0))
+        left = named - self.acked
+        return sum(1 << index for _, index in left) if left and left != named else None
+
+    def change(self, change: MoveCursor | PlainAcked | CursorReset) -> None:
+        """Apply a move, a plain ack or a reset."""
+        if isinstance(change, CursorReset):
+            self.acked = messages_up_to(self.sizes, (change.mark_delete, None, 0))
+            return
+        for item in change.individual if isinstance(change, MoveCursor) else change.items:
+            self.acked |= messages_of(self.sizes, item)
+        if change.cumulative is not None:
+            position, bits, size = change.cumulative
+            if isinstance(change, MoveCursor) and bits is not None:
+                bits = full_ack_set(size) & ~bits
+            self.acked |= messages_up_to(self.sizes, (position, bits, size))
+
+
+class Subscription:
+    """A host of one pending-ack handle. `confirm` and `store` say when the log and the cursor become durable.
+
+    `participants`: transactions whose coordinator says that they are open and registered here; None: all are.
+    """
+
+    def __init__(self, factory: Factory, sizes: list[int], participants: set[TxnId] | None = None) -> None:
+        self.factory = factory
+        self.sizes = sizes
+        self.participants = participants
+        self.entries: list[bytes] = []
+        self.confirmed = 0
+        self.trimmed = 0
+        self.changes: list[MoveCursor | PlainAcked | CursorReset] = []
+        self.stored = 0
+        self.snapshot: tuple[int, bytes] | None = None
+        self.answers: dict[Any, ServerError | None] = {}
+        self.redelivered: list[tuple[Position, int | None]] = []
+        self._resets: list[tuple[int, int]] = []
+        self._start(0)
+
+    def _start(self, changes: int) -> None:
+        del self.changes[changes:]
+        self.stored = self._life = changes
+        self.cursor = ListedCursor(self.sizes)
+        for change in self.changes:
+            self.cursor.change(change)
+        self.waiting: deque[tuple[int, tuple[Effect, ...]]] = deque()
+        self.snapshots: deque[tuple[int, bytes]] = deque()
+        self.machine = self.factory("topic", "subscription", self.cursor)
+        if self.snapshot is not None:
+            self.machine.restore(self.snapshot[1])
+        self.replay(self.machine, self.snapshot[0] if self.snapshot else self.trimmed)
+        self._carry_out(self.machine.recovered(0))
+
+    def replay(self, machine: PendingAck, start: int) -> None:
+        """Apply the log from an entry on."""
+        for entry, data in enumerate(self.entries[start:], start):
+            machine.apply("log", (LOG_LEDGER, entry), machine.decode("log", data))
+
+    def send(self, request: Request) -> Step[Any] | Refusal:
+        """Carry out a request, with the coordinator's answer when it is asked for; returns what the handle decided last."""
+        try:
+            step = self.machine.decide(request, 0)
+        except Refusal as refusal:
+            asked = request.request if isinstance(request, Verified) else request
+            self._hold((Reply(getattr(asked, "token", None), error=refusal.code),), len(self.entries))
+            return refusal
+        self._carry_out(step)
+        for effect in step.effects:
+            if isinstance(effect, VerifyRegistered):
+                registered = self.participants is None or effect.txn_id in self.participants
+                return self.send(Verified(effect.request, registered))
+        return step
+
+    def answer(self, request: AckIndividual | AckCumulative | EndTxnOnSubscription) -> ServerError | None:
+        """Send, confirm everything, and return the error of the answer (None: it succeeded)."""
+        self.send(request)
+        self.confirm()
+        return self.answers.pop(request.token)
+
+    def plain_ack(self, items: Iterable[AckItem] = (), cumulative: AckItem | None = None) -> Step[Any] | Refusal:
+        """Acknowledge outside transactions: the cursor first, then the handle hears of it."""
+        request = PlainAcked(tuple(items), cumulative)
+        self._change(request)
+        return self.send(request)
+
+    def seek(self, entry: int) -> Step[Any] | Refusal:
+        """Reset the cursor: its change becomes durable no later than the handle's record."""
+        request = CursorReset(at(entry))
+        self._change(request)
+        before = len(self.entries)
+        step = self.send(request)
+        if len(self.entries) > before:
+            self._resets.append((before, len(self.changes)))
+        return step
+
+    def confirm(self, upto: int | None = None) -> None:
+        """The log is durable up to that many entries (None: all); release what waited for it."""
+        self.confirmed = max(self.confirmed, len(self.entries) if upto is None else upto)
+        while self.waiting and self.waiting[0][0] <= self.confirmed:
+            for effect in self.waiting.popleft()[1]:
+                self._release(effect)
+        while self.snapshots and self.snapshots[0][0] <= self.confirmed:
+            self.snapshot = self.snapshots.popleft()
+            needed = self.machine.trim_before("log")
+            self.trimmed = max(self.trimmed, min(self.snapshot[0], needed[1] if needed else 0))
+
+    def store(self, upto: int | None = None) -> None:
+        """The cursor is durable up to that many changes (None: all); tell the handle which moves that covers."""
+        self.stored = max(self.stored, len(self.changes) if upto is None else upto)
+        moves = [change.sequence for change in self.changes[self._life : self.stored] if isinstance(change, MoveCursor)]
+        if moves:
+            self.send(CursorStored(moves[-1]))
+
+    def crash(self, entries: int, changes: int) -> None:
+        """Die and recover with that many log entries and cursor changes (at least what is confirmed and stored)."""
+        kept = max(entries, self.confirmed)
+        del self.entries[kept:]
+        self.confirmed = len(self.entries)
+        self._resets = [(entry, change) for entry, change in self._resets if entry < kept]
+        self._start(max([changes, self.stored, *(change for _, change in self._resets)]))
+
+    def visible(self) -> set[Message]:
+        """What a dispatcher may deliver: neither acknowledged nor pending."""
+        seen = set()
+        for entry in range(len(self.sizes)):
+            pending = self.machine.pending(at(entry))
+            hidden = set() if pending is False else messages_of(self.sizes, (at(entry), pending, 0))
+            seen |= messages_of(self.sizes, (at(entry), None, 0)) - hidden
+        return seen - self.cursor.acked
+
+    def _change(self, change: MoveCursor | PlainAcked | CursorReset) -> None:
+        self.changes.append(change)
+        self.cursor.change(change)
+
+    def _carry_out(self, step: Step[Any]) -> None:
+        for log, record in step.records:
+            self._append(log, record)
+        needed = len(self.entries) if step.records or not step.trailing else 0
+        for log, record in step.trailing:
+            self._append(log, record)
+        self._hold(step.effects, needed)
+
+    def _append(self, log: str, record: Any) -> None:
+        self.entries.append(self.machine.encode(log, record))
+        self.machine.apply(log, (LOG_LEDGER, len(self.entries) - 1), record)
+
+    def _hold(self, effects: tuple[Effect, ...], needed: int) -> None:
+        self.waiting.append((needed, effects))
+        self.confirm(self.confirmed)
+
+    def _release(self, effect: Effect) -> None:
+        match effect:
+            case Reply(token=token, error=error):
+                self.answers[token] = error
+            case MoveCursor():
+                self._change(effect)
+            case Redeliver(positions=positions):
+                self.redelivered.extend(positions)
+            case WriteSnapshot():
+                self.snapshots.append((len(self.entries), self.machine.snapshot()))
+            case _:
+                promise(isinstance(effect, VerifyRegistered), f"a pending-ack handle has no effect {effect}")
+
+
+def promise(kept: bool, promised: str) -> None:
+    """Raise AssertionError when a promise is not kept."""
+    if not kept:
+        raise AssertionError(promised)
+
+
+FIRST: Final = TxnId(0, 1)
+SECOND: Final = TxnId(0, 2)
+CONFLICT: Final = ServerError.TransactionConflict
+SIZES: Final = [0, 4, 4, 0, 0]
+
+Check: TypeAlias = Callable[[Factory], None]
+CHECKS: Final[list[Check]] = []
+"""All checks, each `check(factory)`."""
+
+
+def _check(body: Callable[[Subscription], None]) -> Check:
+    def check(factory: Factory) -> None:
+        body(Subscription(factory, list(SIZES)))
+
+    check.__name__ = body.__name__
+    check.__doc__ = body.__doc__
+    CHECKS.append(check)
+    return check
+
+
+def ack(txn_id: TxnId, *items: AckItem, token: object = None) -> AckIndividual:
+    """An individual ack; the token is the transaction unless given."""
+    return AckIndividual(token or txn_id, txn_id, items)
+
+
+def ack_up_to(txn_id: TxnId, item: AckItem) -> AckCumulative:
+    """A cumulative ack whose token is the transaction."""
+    return AckCumulative(txn_id, txn_id, item)
+
+
+def end(txn_id: TxnId, action: TxnAction, low_watermark: int = -1) -> EndTxnOnSubscription:
+    """An end whose token is the transaction."""
+    return EndTxnOnSubscription(txn_id, txn_id, action, low_watermark)
+
+
+def commit(txn_id: TxnId) -> EndTxnOnSubscription:
+    """A commit."""
+    return end(txn_id, TxnAction.COMMIT)
+
+
+def abort(txn_id: TxnId) -> EndTxnOnSubscription:
+    """An abort."""
+    return end(txn_id, TxnAction.ABORT)
+
+
+def whole(entry: int) -> AckItem:
+    """The whole entry."""
+    return (at(entry), None, SIZES[entry])
+
+
+def indexes(entry: int, *which: int) -> AckItem:
+    """Some indexes of an entry's batch."""
+    return (at(entry), sum(1 << index for index in which), SIZES[entry])
+
+
+def _succeeds(host: Subscription, *requests: AckIndividual | AckCumulative | EndTxnOnSubscription) -> None:
+    for request in requests:
+        error = host.answer(request)
+        promise(error is None, f"{request} succeeds, and was answered {error}")
+
+
+def _refused(host: Subscription, request: AckIndividual | AckCumulative, why: str) -> None:
+    before = (len(host.entries), host.machine.snapshot())
+    error = host.answer(request)
+    promise(error == CONFLICT, f"{why}: TransactionConflict, and was {error}")
+    promise(before == (len(host.entries), host.machine.snapshot()), f"{why}: a refused ack leaves no trace")
+
+
+@_check
+def commit_acknowledges_and_abort_gives_back(host: Subscription) -> None:
+    """What a transaction acked is gone after its commit, and comes again after its abort."""
+    _succeeds(host, ack(FIRST, whole(0), indexes(1, 0, 2)), ack(SECOND, indexes(1, 1)))
+    promise(not {(0, 0), (1, 0), (1, 1), (1, 2)} & host.visible(), "pending messages are delivered to nobody")
+    _succeeds(host, abort(SECOND))
+    promise(host.redelivered == [(at(1), 0b10)], f"an abort redelivers what its transaction held: {host.redelivered}")
+    promise((1, 1) in host.visible(), "an abort frees what its transaction held")
+    _succeeds(host, commit(FIRST))
+    promise(host.cursor.acked == {(0, 0), (1, 0), (1, 2)}, "a commit acknowledges exactly what its transaction held")
+
+
+@_check
+def second_ack_of_a_message_conflicts(host: Subscription) -> None:
+    """Whoever comes second is refused, also within one transaction, and nothing of the request counts."""
+    _succeeds(host, ack(FIRST, whole(0), indexes(1, 0)))
+    for txn_id in (FIRST, SECOND):
+        _refused(host, ack(txn_id, whole(3), whole(0)), "an entry that a transaction holds")
+        _refused(host, ack(txn_id, indexes(1, 0, 1)), "an index that a transaction holds")
+        _refused(host, ack(txn_id, whole(1)), "a whole batch of which an index is held")
+    _succeeds(host, ack(SECOND, whole(2)), commit(FIRST))
+    _refused(host, ack(FIRST._replace(least=3), indexes(2, 3)), "an index of a batch that is held as a whole")
+    _refused(host, ack(FIRST._replace(least=3), whole(0)), "an entry that was acknowledged")
+    _refused(host, ack(FIRST._replace(least=3), indexes(1, 0)), "an index that was acknowledged")
+
+
+@_check
+def batch_with_all_indexes_pending_conflicts(host: Subscription) -> None:
+    """An empty rest of a batch is not the absence of a set."""
+    _succeeds(host, ack(FIRST, indexes(1, 0, 1)), ack(FIRST, indexes(1, 2, 3)))
+    _refused(host, ack(SECOND, indexes(1, 2)), "an index of a batch of which everything is pending")
+    _refused(host, ack(FIRST, indexes(1, 2)), "an index that the transaction itself holds")
+    _refused(host, ack(SECOND, whole(1)), "a batch of which everything is pending")
+
+
+@_check
+def one_transaction_holds_the_cumulative_ack(host: Subscription) -> None:
+    """It grows, excludes others, applies at commit together with individual acks, and an abort leaves nothing behind."""
+    _succeeds(host, ack(FIRST, whole(3)), ack_up_to(FIRST, indexes(1, 0, 1)))
+    promise(host.machine.cumulative_position(FIRST) == at(1), "the cumulative ack is told")
+    _refused(host, ack_up_to(FIRST, indexes(1, 0)), "a cumulative ack that is not ahead of its own")
+    _refused(host, ack_up_to(SECOND, whole(4)), "a cumulative ack while another transaction holds one")
+    _refused(host, ack(SECOND, whole(0)), "an individual ack behind another's cumulative ack")
+    _succeeds(host, ack(SECOND, indexes(1, 2)))
+    _refused(host, ack_up_to(FIRST, whole(1)), "a cumulative ack over what another transaction holds")
+    _succeeds(host, abort(SECOND), ack_up_to(FIRST, whole(1)), commit(FIRST))
+    promise(host.cursor.acked == messages_up_to(SIZES, whole(1)) | {(3, 0)}, "a commit applies acks of both kinds")
+    _refused(host, ack_up_to(SECOND._replace(least=4), whole(1)), "a cumulative ack up to what is acknowledged")
+    _succeeds(host, ack_up_to(SECOND._replace(least=4), whole(4)), abort(SECOND._replace(least=4)))
+    promise(host.machine.cumulative_position(SECOND._replace(least=4)) is None, "an abort frees the cumulative ack")
+
+
+@_check
+def transaction_that_ended_is_shut_out(host: Subscription) -> None:
+    """Unknown, unregistered and ended transactions are refused; a repeat of the end is answered alike."""
+    host.participants = {FIRST, SECOND}
+    stranger = TxnId(3, 1)
+    promise(host.answer(ack(stranger, whole(0))) == ServerError.NotAllowedError, "an ack of an unknown transaction is refused")
+    _succeeds(host, ack(FIRST, whole(0)), commit(FIRST), commit(FIRST), commit(SECOND))
+    for txn_id in (FIRST, SECOND):
+        promise(host.answer(ack(txn_id, whole(3))) == ServerError.NotAllowedError, "an ack after the end is refused")
+        late = host.send(Verified(ack(txn_id, whole(3)), registered=True))
+        promise(isinstance(late, Refusal), "a coordinator's answer from before the end does not open it again")
+    host.crash(len(host.entries), 0)
+    promise(host.answer(ack(SECOND, whole(3))) == ServerError.NotAllowedError, "and still is after a restart")
+
+
+@_check
+def low_watermark_aborts_what_is_stale(host: Subscription) -> None:
+    """All transactions at or below it, not the one that is ending, and none of another coordinator."""
+    stale, other, ending = TxnId(0, 3), TxnId(1, 1), TxnId(0, 9)
+    _succeeds(host, ack(ending, whole(0)), ack(stale, indexes(1, 0)), ack(FIRST, indexes(1, 1)), ack(other, whole(3)))
+    _succeeds(host, end(ending, TxnAction.COMMIT, 9))
+    promise(host.cursor.acked == {(0, 0)}, "the ending transaction ends as it was told")
+    promise(host.visible() >= {(1, 0), (1, 1)}, "every stale transaction is aborted")
+    promise((3, 0) not in host.visible(), "a low watermark is its coordinator's own")
+    promise(host.answer(ack(TxnId(0, 5), whole(4))) == ServerError.NotAllowedError, "an ack below the low watermark is refused")
+    _succeeds(host, abort(TxnId(0, 5)))
+
+
+@_check
+def plain_ack_takes_the_message_out(host: Subscription) -> None:
+    """What was acknowledged outside transactions is not given back by an abort, and survives a crash."""
+    _succeeds(host, ack(FIRST, whole(0), whole(1), indexes(2, 1)))
+    host.plain_ack([whole(0), indexes(1, 0)])
+    host.confirm()
+    host.crash(len(host.entries), 0)
+    promise(host.cursor.acked == {(0, 0), (1, 0)}, "a plain ack of something pending survives a crash")
+    _succeeds(host, abort(FIRST))
+    promise(not {(0, 0), (1, 0)} & host.visible(), "an abort does not give back what was acknowledged otherwise")
+    promise({(1, 1), (1, 2), (1, 3), (2, 1)} <= host.visible(), "and gives back the rest")
+
+
+@_check
+def reset_frees_what_it_passes(host: Subscription) -> None:
+    """A seek forward drops what it passes; a seek back gives committed messages again, also after a crash."""
+    _succeeds(host, ack(FIRST, whole(0), whole(3)), ack(SECOND, whole(1)), commit(SECOND))
+    host.seek(0)
+    host.confirm()
+    host.crash(len(host.entries), len(host.changes))
+    promise((1, 0) in host.visible(), "a commit before the seek is not applied again")
+    promise((3, 0) not in host.visible(), "what lies in front of the cursor goes on being held")
+    _succeeds(host, commit(FIRST))
+    promise(host.cursor.acked == {(0, 0), (3, 0)}, "and counts at the commit")
+
+
+@_check
+def restart_at_every_record_keeps_what_was_decided(host: Subscription) -> None:
+    """With each prefix of the log, and a cursor that stored nothing, the decided acks and no others are there."""
+    _succeeds(host, ack(FIRST, whole(0), indexes(1, 3)), commit(FIRST))
+    _succeeds(host, ack(SECOND, indexes(1, 0)), ack(SECOND, whole(4)), abort(SECOND), ack_up_to(TxnId(0, 3), indexes(2, 0)))
+    _succeeds(host, commit(TxnId(0, 3)))
+    entries = list(host.entries)
+    for kept in range(len(entries) + 1):
+        again = Subscription(host.factory, host.sizes)
+        again.entries = entries[:kept]
+        again.crash(kept, 0)
+        again.machine.check_invariants()
+        wanted = {(0, 0), (1, 3)} if kept >= 2 else set()
+        wanted |= messages_up_to(SIZES, indexes(2, 0)) if kept == len(entries) else set()
+        promise(again.cursor.acked == wanted, f"with {kept} records {wanted} is acknowledged, and was {again.cursor.acked}")
+        copy = again.factory("topic", "subscription", again.cursor)
+        copy.restore(again.machine.snapshot())
+        promise(copy.snapshot() == again.machine.snapshot(), "a restored snapshot is the state it was taken of")
