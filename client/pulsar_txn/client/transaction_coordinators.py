@@ -142,7 +142,8 @@ class CoordinatorSession:
         """Ask the coordinator, over reconnects, until there is an answer or `timeout` seconds are over.
 
         Raises the answer's typed error; OperationTimeout, ConnectionLost, CoordinatorUnavailable or ServiceNotReady when
-        the timeout (the operation timeout by default) came first. `maybe_processed` is set on any error after a first attempt whose answer was lost.
+        the timeout (the operation timeout by default) came first. `maybe_processed` is set on any error after a first
+        attempt whose answer was lost.
         If cancelled, a request that has left may still be carried out.
         """
         request_id = self._core.next_request_id()
@@ -176,12 +177,7 @@ class CoordinatorSession:
             return self._connection
         try:
             async with asyncio.timeout(max(left, 0)):
-                while self._connection is None:
-                    if self._failure is not None:
-                        raise self._failure
-                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self._waiters.append(waiter)
-                    await waiter
+                return await self._reconnected()
         except PulsarError:
             raise
         except TimeoutError:
@@ -189,7 +185,16 @@ class CoordinatorSession:
                 raise failure from None
             text = f"coordinator {self.coordinator_id} was not reached in time for {name}"
             raise OperationTimeout(text, txn_id=txn_id) from None
-        return self._connection
+
+    async def _reconnected(self) -> Connection:
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._connection is not None:
+                return self._connection
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
 
 
 class TransactionCoordinators:
