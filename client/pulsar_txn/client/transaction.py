@@ -1,8 +1,8 @@
 """A transaction as a program holds it: what is enlisted, what failed, how it ends.
 
     NOT_STARTED ─first operation─► OPEN ─commit─► COMMITTING ─► COMMITTED
-    (lazy only)                     │ │               │  ├────► ABORTED     an operation had failed, or the coordinator had ended it
-                                    │ │               │  └────► UNKNOWN     END_TXN may have been carried out, its answer is lost
+    (lazy only)                     │ │               │  ├────► ABORTED     an operation failed, or it was ended already
+                                    │ │               │  └────► UNKNOWN     END_TXN may have worked, its answer is lost
                                     │ └─abort─────► ABORTING ──► ABORTED
                                     └─deadline────► TIMED_OUT ─► ABORTED    (the coordinator aborts it, too)
 
@@ -80,7 +80,7 @@ class CoordinatorSessions(Protocol):
         """ADD_SUBSCRIPTION_TO_TXN, each (topic partition, subscription)."""
         ...
 
-    async def end_txn(self, txn_id: TxnId, action: TxnAction, *, timeout: float) -> None:  # noqa: ASYNC109 - a budget, kept inside
+    async def end_txn(self, txn_id: TxnId, action: TxnAction, *, timeout: float) -> None:
         """END_TXN, sent again after a lost connection until `timeout` seconds are over."""
         ...
 
@@ -194,6 +194,7 @@ class Transaction:
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[TxnId] | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._ending_action: TxnAction | None = None
         self._end_callbacks: list[Callable[[], None]] = [lambda: on_end(self)]
         self._usable_ended = False
 
@@ -269,7 +270,7 @@ class Transaction:
 
     def __del__(self) -> None:
         if self._state is TransactionState.OPEN and self._deadline is not None:
-            import warnings  # noqa: PLC0415 - at interpreter exit the module's globals may be gone
+            import warnings
 
             warnings.warn(f"{self!r} was never ended; its coordinator aborts it at its timeout", ResourceWarning, stacklevel=2)
 
@@ -420,7 +421,7 @@ class Transaction:
 
     # --- ending ---------------------------------------------------------------------------------------------------
 
-    async def commit(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the budget of the whole commit
+    async def commit(self, *, timeout: float | None = None) -> None:
         """Wait for the operations, then commit.
 
         `timeout`: seconds for all of it (default: the commit timeout). Concurrent callers share one commit, and it may be
@@ -436,7 +437,7 @@ class Transaction:
             )
         await self.finish(TxnAction.COMMIT, timeout=timeout)
 
-    async def abort(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the budget of the whole abort
+    async def abort(self, *, timeout: float | None = None) -> None:
         """Abort; no effect when it is aborted already. Legal from every open state. If cancelled: the abort goes on."""
         await self.finish(TxnAction.ABORT, timeout=timeout)
 
@@ -449,11 +450,12 @@ class Transaction:
         if self._ending is not None:
             await asyncio.shield(self._ending)
 
-    async def finish(self, action: TxnAction, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as commit and abort
+    async def finish(self, action: TxnAction, *, timeout: float | None = None) -> None:
         """`commit` or `abort` without the managed block's rule; for the block itself."""
         if not self._join(action):
             budget = self._commit_timeout if timeout is None else timeout
             work = self._commit(budget) if action is TxnAction.COMMIT else self._abort(budget)
+            self._ending_action = action
             self._ending = asyncio.get_running_loop().create_task(work)
             self._ending.add_done_callback(_retrieve)
         if self._ending is not None:
@@ -468,7 +470,7 @@ class Transaction:
                 return True
             if running and self._state is TransactionState.ABORTING:
                 return True
-        elif running and self._state is TransactionState.COMMITTING:
+        if running and self._ending_action is action:
             return True
         blocked = running or self._state in _FINAL or (self._state is TransactionState.UNKNOWN and action is TxnAction.ABORT)
         if blocked:

@@ -1,0 +1,446 @@
+"""A transaction's life, told with a scripted coordinator: what is enlisted, what dooms it, how it ends."""
+
+import asyncio
+import gc
+
+import pytest
+
+from pulsar_txn.client._enlist import AMBIENT
+from pulsar_txn.client.errors import (
+    CommitOutcomeUnknown,
+    ConnectionLost,
+    InvalidTransactionStatus,
+    OperationTimeout,
+    PulsarError,
+    TransactionAborted,
+    TransactionConflict,
+    TransactionNotFound,
+    TransactionOperationFailed,
+    TransactionStateError,
+    TransactionTimedOut,
+    UnknownError,
+)
+from pulsar_txn.client.managed import ManagedTransaction
+from pulsar_txn.client.transaction import Rollback, Transaction, TransactionOptions, TransactionState
+from pulsar_txn.wire.ids import TxnAction, TxnId
+
+CORE = object()
+ID = TxnId(3, 42)
+
+
+class ScriptedSessions:
+    """Answers each request from a script (an exception is raised), and keeps what was asked."""
+
+    def __init__(self, **script):
+        self.script = {name: list(answers) for name, answers in script.items()}
+        self.asked = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def _answer(self, name, *asked):
+        self.asked.append((name, *asked))
+        await self.gate.wait()
+        answers = self.script.get(name)
+        answer = answers.pop(0) if answers else None
+        if isinstance(answer, BaseException):
+            raise answer
+
+    async def new_txn(self, timeout_ms):
+        await self._answer("new", timeout_ms)
+        return ID
+
+    async def add_partitions(self, txn_id, topics):
+        await self._answer("partitions", *topics)
+
+    async def add_subscriptions(self, txn_id, subscriptions):
+        await self._answer("subscriptions", *subscriptions)
+
+    async def end_txn(self, txn_id, action, *, timeout):
+        await self._answer("end", action.name)
+
+    @property
+    def ends(self):
+        return [asked[1] for asked in self.asked if asked[0] == "end"]
+
+
+class Flushed:
+    def __init__(self):
+        self.flushes = 0
+
+    def flush_nowait(self):
+        self.flushes += 1
+
+
+def new_transaction(sessions, **options):
+    async def get_sessions():
+        return sessions
+
+    loop = asyncio.get_running_loop()
+    return Transaction(CORE, get_sessions, TransactionOptions(**options), operation_timeout=5.0, monotonic=loop.time)
+
+
+async def opened(sessions, **options):
+    txn = new_transaction(sessions, **options)
+    await txn.open()
+    return txn
+
+
+async def sent(txn, topic="t", error=None, messages=1):
+    registration = txn.enlist_send(CORE, topic, messages, 10, Flushed())
+    if isinstance(registration, asyncio.Future):
+        try:
+            await registration
+        except PulsarError as failed:
+            error = error or failed
+    txn.send_finished(topic, messages, error)
+
+
+# --- enlisting ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_target_is_registered_once_and_before_its_operations():
+    sessions = ScriptedSessions()
+    txn = await opened(sessions)
+    first = txn.enlist_send(CORE, "t", 1, 10, Flushed())
+    assert txn.enlist_send(CORE, "t", 1, 10, Flushed()) is first
+    assert await first == ID
+    assert txn.enlist_send(CORE, "t", 1, 10, Flushed()) == ID
+    txn.send_finished("t", 3, None)
+    assert sessions.asked == [("new", 60_000), ("partitions", "t")]
+    await txn.commit()
+
+
+async def test_targets_of_one_turn_are_registered_together():
+    sessions = ScriptedSessions()
+    txn = await opened(sessions)
+    futures = [txn.enlist_send(CORE, topic, 1, 1, Flushed()) for topic in ("a", "b", "c")]
+    futures += [txn.enlist_ack(CORE, "in", name, 1, cumulative=False) for name in ("s1", "s2")]
+    await asyncio.gather(*futures)
+    assert sessions.asked[1:] == [("partitions", "a", "b", "c"), ("subscriptions", ("in", "s1"), ("in", "s2"))]
+    for topic in ("a", "b", "c"):
+        txn.send_finished(topic, 1, None)
+    for name in ("s1", "s2"):
+        txn.ack_finished("in", name, 1, None)
+    await txn.commit()
+
+
+async def test_objects_of_another_client_are_refused_before_anything_is_sent():
+    sessions = ScriptedSessions()
+    txn = await opened(sessions)
+    with pytest.raises(TransactionStateError, match="another client"):
+        txn.enlist_send(object(), "t", 1, 1, Flushed())
+    await txn.abort()
+    assert sessions.asked == [("new", 60_000), ("end", "ABORT")]
+
+
+async def test_commit_waits_for_operations_and_flushes_their_producers():
+    sessions = ScriptedSessions()
+    txn = await opened(sessions)
+    producer = Flushed()
+    await txn.enlist_send(CORE, "t", 2, 1, producer)
+    commit = asyncio.ensure_future(txn.commit())
+    await asyncio.sleep(0.01)
+    assert (sessions.ends, producer.flushes) == ([], 1)
+    txn.send_finished("t", 2, None)
+    await commit
+    assert sessions.ends == ["COMMIT"]
+    assert txn.state is TransactionState.COMMITTED
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+async def test_an_operation_behind_the_end_is_refused(end):
+    txn = await opened(ScriptedSessions())
+    await getattr(txn, end)()
+    with pytest.raises(TransactionStateError, match=r"the transaction is (COMMITTED|ABORTED)"):
+        txn.enlist_ack(CORE, "t", "s", 1, cumulative=True)
+
+
+# --- doom ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_failed_operation_dooms_the_transaction_even_when_it_was_looked_at():
+    sessions = ScriptedSessions()
+    txn = await opened(sessions)
+    conflict = TransactionConflict("acknowledged elsewhere")
+    await sent(txn, error=conflict)
+    await sent(txn, "other")
+    assert txn.doomed
+    with pytest.raises(TransactionOperationFailed) as raised:
+        await txn.commit()
+    assert raised.value.failures == (conflict,)
+    assert raised.value.__cause__ is conflict
+    assert sessions.ends == ["ABORT"]
+    assert txn.state is TransactionState.ABORTED
+
+
+async def test_a_failed_registration_dooms_the_transaction():
+    sessions = ScriptedSessions(partitions=[ConnectionLost("gone")])
+    txn = await opened(sessions)
+    await sent(txn)
+    with pytest.raises(TransactionOperationFailed, match="gone"):
+        await txn.commit()
+    assert sessions.ends == ["ABORT"]
+
+
+async def test_an_operation_that_never_ends_aborts_the_commit_when_its_time_is_over():
+    sessions = ScriptedSessions()
+    txn = await opened(sessions)
+    await txn.enlist_send(CORE, "t", 1, 1, Flushed())
+    with pytest.raises(TransactionOperationFailed, match="not confirmed in time"):
+        await txn.commit(timeout=0.02)
+    assert sessions.ends == ["ABORT"]
+
+
+# --- timeouts -----------------------------------------------------------------------------------------------------
+
+
+async def test_behind_its_deadline_operations_are_refused_and_commit_aborts():
+    sessions = ScriptedSessions()
+    txn = await opened(sessions, timeout=0.05)
+    await asyncio.sleep(0.06)
+    assert txn.state is TransactionState.TIMED_OUT
+    with pytest.raises(TransactionTimedOut):
+        txn.enlist_send(CORE, "t", 1, 1, Flushed())
+    with pytest.raises(TransactionTimedOut):
+        await txn.commit()
+    assert sessions.ends == ["ABORT"]
+
+
+# --- the answer to END_TXN ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [TransactionNotFound("?"), InvalidTransactionStatus("?")])
+async def test_a_first_answer_of_not_found_or_wrong_status_means_aborted(error):
+    txn = await opened(ScriptedSessions(end=[error]))
+    with pytest.raises(TransactionAborted, match="ended the transaction before"):
+        await txn.commit()
+    assert txn.state is TransactionState.ABORTED
+
+
+async def test_not_found_on_a_repeated_request_is_an_unknown_outcome():
+    txn = await opened(ScriptedSessions(end=[TransactionNotFound("?", maybe_processed=True)]))
+    with pytest.raises(CommitOutcomeUnknown):
+        await txn.commit()
+    assert txn.state is TransactionState.UNKNOWN
+
+
+async def test_a_lost_answer_is_unknown_and_can_be_resolved():
+    sessions = ScriptedSessions(end=[OperationTimeout("no answer", maybe_processed=True)])
+    txn = await opened(sessions)
+    with pytest.raises(CommitOutcomeUnknown) as raised:
+        await txn.commit()
+    assert raised.value.txn_id == ID
+    assert await raised.value.resolve() is TransactionState.COMMITTED
+    assert sessions.ends == ["COMMIT", "COMMIT"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [(InvalidTransactionStatus("aborted"), TransactionState.ABORTED), (TransactionNotFound("?"), TransactionState.UNKNOWN)],
+)
+async def test_resolve_says_what_the_coordinator_knows(answer, state):
+    txn = await opened(ScriptedSessions(end=[UnknownError("participant failed"), answer]))
+    with pytest.raises(CommitOutcomeUnknown) as raised:
+        await txn.commit()
+    assert await raised.value.resolve() is state
+
+
+async def test_commit_may_be_called_again_behind_an_unknown_outcome_and_abort_may_not():
+    txn = await opened(ScriptedSessions(end=[OperationTimeout("?", maybe_processed=True)]))
+    with pytest.raises(CommitOutcomeUnknown):
+        await txn.commit()
+    with pytest.raises(TransactionStateError, match="resolve"):
+        await txn.abort()
+    await txn.commit()
+    assert txn.state is TransactionState.COMMITTED
+
+
+async def test_a_commit_that_never_left_is_not_unknown():
+    txn = await opened(ScriptedSessions(end=[ConnectionLost("no route")]))
+    with pytest.raises(TransactionTimedOut):
+        await txn.commit()
+
+
+async def test_a_second_commit_is_a_mistake_and_a_second_abort_is_not():
+    txn = await opened(ScriptedSessions())
+    await txn.commit()
+    with pytest.raises(TransactionStateError, match="commit of a transaction that is COMMITTED"):
+        await txn.commit()
+    other = await opened(ScriptedSessions())
+    await other.abort()
+    await other.abort()
+    assert other.state is TransactionState.ABORTED
+
+
+async def test_concurrent_commits_share_one_request():
+    sessions = ScriptedSessions()
+    txn = await opened(sessions)
+    await asyncio.gather(*(txn.commit() for _ in range(5)))
+    assert sessions.ends == ["COMMIT"]
+
+
+async def test_a_cancelled_caller_does_not_cancel_the_commit():
+    sessions = ScriptedSessions()
+    txn = await opened(sessions)
+    sessions.gate.clear()
+    commit = asyncio.ensure_future(txn.commit())
+    await asyncio.sleep(0.01)
+    commit.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await commit
+    sessions.gate.set()
+    await txn.wait_closed()
+    assert txn.state is TransactionState.COMMITTED
+
+
+async def test_an_abort_of_a_transaction_that_is_over_is_done():
+    txn = await opened(ScriptedSessions(end=[TransactionNotFound("?")]))
+    await txn.abort()
+    assert txn.state is TransactionState.ABORTED
+
+
+# --- lazily opened ------------------------------------------------------------------------------------------------
+
+
+async def test_a_lazy_transaction_without_operations_asks_for_nothing():
+    sessions = ScriptedSessions()
+    txn = new_transaction(sessions, lazy=True)
+    await txn.commit()
+    assert (txn.id, txn.state, sessions.asked) == (None, TransactionState.COMMITTED, [])
+
+
+async def test_a_lazy_transaction_begins_with_its_first_operation():
+    sessions = ScriptedSessions()
+    txn = new_transaction(sessions, lazy=True)
+    await sent(txn)
+    assert txn.id == ID
+    await txn.commit()
+    assert [asked[0] for asked in sessions.asked] == ["new", "partitions", "end"]
+
+
+# --- the managed block --------------------------------------------------------------------------------------------
+
+
+async def test_leaving_the_block_commits():
+    sessions = ScriptedSessions()
+    async with ManagedTransaction(new_transaction(sessions, managed=True)) as txn:
+        await sent(txn)
+        with pytest.raises(TransactionStateError, match="leaving its block"):
+            await txn.commit()
+    assert sessions.ends == ["COMMIT"]
+
+
+async def test_an_exception_aborts_and_is_what_the_caller_sees():
+    sessions = ScriptedSessions()
+    with pytest.raises(ZeroDivisionError):
+        async with ManagedTransaction(new_transaction(sessions)) as txn:
+            await sent(txn)
+            raise ZeroDivisionError
+    assert sessions.ends == ["ABORT"]
+
+
+async def test_the_users_exception_wins_over_a_failing_abort():
+    sessions = ScriptedSessions(end=[ConnectionLost("gone")])
+    with pytest.raises(ZeroDivisionError) as raised:
+        async with ManagedTransaction(new_transaction(sessions)):
+            raise ZeroDivisionError
+    assert any("could not be aborted" in note for note in raised.value.__notes__)
+
+
+async def test_rollback_leaves_quietly():
+    sessions = ScriptedSessions()
+    async with ManagedTransaction(new_transaction(sessions)) as txn:
+        txn.rollback()
+    assert sessions.ends == ["ABORT"]
+
+
+async def test_a_rollback_of_another_transaction_passes_through():
+    other = await opened(ScriptedSessions())
+    with pytest.raises(Rollback):
+        async with ManagedTransaction(new_transaction(ScriptedSessions())):
+            other.rollback()
+    await other.abort()
+
+
+async def test_an_abort_inside_the_block_is_the_end_of_it():
+    sessions = ScriptedSessions()
+    async with ManagedTransaction(new_transaction(sessions)) as txn:
+        await txn.abort()
+    assert sessions.ends == ["ABORT"]
+
+
+async def test_cancellation_aborts_within_its_bound():
+    sessions = ScriptedSessions()
+
+    async def work():
+        async with ManagedTransaction(new_transaction(sessions)):
+            await asyncio.sleep(60)
+
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sessions.ends == ["ABORT"]
+
+
+async def test_force_abort_is_a_dry_run():
+    sessions = ScriptedSessions()
+    async with ManagedTransaction(new_transaction(sessions, force_abort=True)) as txn:
+        await sent(txn)
+    assert sessions.ends == ["ABORT"]
+
+
+async def test_a_block_is_entered_once():
+    block = ManagedTransaction(new_transaction(ScriptedSessions()))
+    async with block:
+        pass
+    with pytest.raises(TransactionStateError, match="once"):
+        async with block:
+            pass
+
+
+async def test_ambient_mode_sets_the_transaction_inside_the_block_only():
+    async with ManagedTransaction(new_transaction(ScriptedSessions()), ambient=True) as txn:
+        assert AMBIENT.get() is txn
+    assert AMBIENT.get() is None
+
+
+# --- looking at it ------------------------------------------------------------------------------------------------
+
+
+async def test_stats_and_repr_say_what_was_done():
+    txn = await opened(ScriptedSessions(), name="daily")
+    await sent(txn, "a", messages=2)
+    await txn.enlist_ack(CORE, "in", "s", 1, cumulative=True)
+    stats = txn.stats()
+    assert [(each.topic, each.sent, each.confirmed, each.bytes) for each in stats.partitions] == [("a", 2, 2, 10)]
+    assert [(each.subscription, each.acked, each.confirmed, each.cumulative) for each in stats.subscriptions] == [
+        ("s", 1, 0, True)
+    ]
+    assert stats.operations_in_flight == 1
+    assert repr(txn).startswith("<Transaction (3,42) 'daily' OPEN 1 topics 1 subscriptions 5")
+    txn.ack_finished("in", "s", 1, None)
+    await txn.commit()
+
+
+async def test_a_forgotten_transaction_is_a_resource_warning():
+    txn = await opened(ScriptedSessions())
+    txn._timer.cancel()
+    with pytest.warns(ResourceWarning, match="was never ended"):
+        del txn
+        gc.collect()
+
+
+async def test_consumers_are_told_when_the_transaction_is_over():
+    told = []
+    txn = await opened(ScriptedSessions())
+    txn.when_ended(lambda: told.append("first"))
+    await txn.commit()
+    txn.when_ended(lambda: told.append("late"))
+    await asyncio.sleep(0)
+    assert told == ["first", "late"]
+
+
+def test_actions_are_the_protocols():
+    assert (TxnAction.COMMIT, TxnAction.ABORT) == (0, 1)
