@@ -23,8 +23,14 @@ _MAIN: Final = "from pulsar_txn.broker.cli import main; main()"
 class OurBroker:
     """One `pulsar-txn standalone` with its data folder. Ports and data survive `restart` and `kill`."""
 
-    def __init__(self, *, data_dir: Path | None = None, conf: Mapping[str, str] | None = None) -> None:
-        """Nothing is started yet. `conf`: further configuration keys, handed over in the environment."""
+    def __init__(
+        self, *, data_dir: Path | None = None, conf: Mapping[str, str] | None = None, python: str = sys.executable
+    ) -> None:
+        """Nothing is started yet. `conf`: further configuration keys, handed over in the environment.
+
+        `python`: the interpreter of the environment that pulsar-txn is installed in.
+        """
+        self._python = python
         self.port = free_port()
         self.http_port = free_port()
         self._temporary = data_dir is None
@@ -62,7 +68,7 @@ class OurBroker:
 
     def start(self, *, timeout: float = 30.0) -> Self:
         """Start it and return when its health check answers. Raises StartError."""
-        command = [sys.executable, "-c", _MAIN, "standalone", "--data", str(self.data_dir)]
+        command = [self._python, "-c", _MAIN, "standalone", "--data", str(self.data_dir)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=os.environ | self._conf, stdout=log, stderr=log, start_new_session=True

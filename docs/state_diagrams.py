@@ -1,0 +1,259 @@
+"""Prints the transition tables of the three machines as pages: docs/state-machines.md and docs/diagrams/*.svg.
+
+python docs/state_diagrams.py           writes them
+python docs/state_diagrams.py --check   ends with 1 when they are not what the tables say
+
+An edge is an event that brings a transaction into another state; what else an event does stands in the table below it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from pulsar_txn.rm_pending_ack import transitions as pending_ack
+from pulsar_txn.rm_producer import transitions as buffer
+from pulsar_txn.tc import table as coordinator
+from pulsar_txn.wire.ids import TxnStatus
+
+DOCS: Final = Path(__file__).parent
+
+BOX_WIDTH: Final = 124
+BOX_HEIGHT: Final = 34
+STEP: Final = 236
+LINE: Final = 14
+FIRST_ARC: Final = 34
+NEXT_ARC: Final = 60
+
+_FONT: Final = 'font-family="sans-serif" font-size="12" role="img"'
+_ARROW_TIP: Final = (
+    '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+    '<path d="M0,0 L8,4 L0,8 z" fill="#456"/></marker></defs>'
+)
+
+
+@attrs.frozen
+class Cell:
+    """What one event does in one state: words for the table, and the state after it."""
+
+    words: str
+    after: str
+
+
+@attrs.frozen
+class Machine:
+    """A transition table in words. `cells` has every (state, event)."""
+
+    name: str
+    title: str
+    source: str
+    states: tuple[str, ...]
+    events: tuple[str, ...]
+    cells: Mapping[tuple[str, str], Cell]
+
+    def edges(self) -> dict[tuple[str, str], list[str]]:
+        """(from, to) -> the events that lead there, for every change of state."""
+        edges: dict[tuple[str, str], list[str]] = {}
+        for (state, event), cell in self.cells.items():
+            if cell.after != state:
+                edges.setdefault((state, cell.after), []).append(event)
+        return edges
+
+
+def tc() -> Machine:
+    """The coordinator."""
+    cells = {
+        (_status(state), _words(event)): _coordinator_cell(_status(state), cell)
+        for (state, event), cell in coordinator.TRANSITIONS.items()
+    }
+    states = (coordinator.UNKNOWN, *sorted({state for state, _ in coordinator.TRANSITIONS if state is not None}))
+    return Machine(
+        "tc",
+        "A transaction at its coordinator",
+        "tc/pulsar_txn/tc/table.py",
+        tuple(map(_status, states)),
+        _events(cells),
+        cells,
+    )
+
+
+def rm_producer() -> Machine:
+    """The in-topic buffer."""
+    cells = {
+        (_words(state), _words(event)): Cell(action.value, _words(after))
+        for (state, event), (action, after) in buffer.TRANSITIONS.items()
+    }
+    source = "rm_producer/pulsar_txn/rm_producer/transitions.py"
+    return Machine("rm_producer", "A transaction at a topic", source, _states(cells), _events(cells), cells)
+
+
+def rm_pending_ack() -> Machine:
+    """The pending-ack handle."""
+    cells = {
+        (_words(state), _words(event)): Cell(done.outcome.value, _words(done.state))
+        for (state, event), done in pending_ack.TRANSITIONS.items()
+    }
+    source = "rm_pending_ack/pulsar_txn/rm_pending_ack/transitions.py"
+    return Machine("rm_pending_ack", "A transaction at a subscription", source, _states(cells), _events(cells), cells)
+
+
+MACHINES: Final[tuple[Callable[[], Machine], ...]] = (tc, rm_producer, rm_pending_ack)
+
+
+def _coordinator_cell(state: str, cell: coordinator.Cell) -> Cell:
+    match cell:
+        case coordinator.Go(to):
+            return Cell("write a record", _status(to))
+        case coordinator.Refuse(code):
+            return Cell(code.name, state)
+        case stay:
+            return Cell(stay.value, state)
+
+
+def _status(status: TxnStatus | None) -> str:
+    return "unknown" if status is None else _words(status)
+
+
+def _words(member: Any) -> str:
+    text = member.value if isinstance(member.value, str) else member.name
+    return str(text).lower().replace("_", " ")
+
+
+def _states(cells: Mapping[tuple[str, str], Cell]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(state for state, _ in cells))
+
+
+def _events(cells: Mapping[tuple[str, str], Cell]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(event for _, event in cells))
+
+
+def page(machines: list[Machine]) -> str:
+    """The page with all diagrams and tables."""
+    parts = [
+        "# State machines",
+        "",
+        "Printed by `docs/state_diagrams.py` from the transition tables that `decide` and `apply` read; do not edit by hand.",
+        "The prose to each table stands above it in the source.",
+    ]
+    for machine in machines:
+        parts += [
+            "",
+            f"## {machine.title}",
+            "",
+            f"Source: `{machine.source}`",
+            "",
+            f"![{machine.title}](diagrams/{machine.name}.svg)",
+            "",
+        ]
+        parts += _table(machine)
+    return "\n".join(parts) + "\n"
+
+
+def _table(machine: Machine) -> Iterator[str]:
+    yield "| " + " | ".join(["", *machine.states]) + " |"
+    yield "|---" * (len(machine.states) + 1) + "|"
+    for event in machine.events:
+        row = [_cell(state, machine.cells[state, event]) for state in machine.states]
+        yield f"| **{event}** | " + " | ".join(row) + " |"
+
+
+def _cell(state: str, cell: Cell) -> str:
+    return cell.words if cell.after == state else f"{cell.words} → **{cell.after}**"
+
+
+def picture(machine: Machine) -> str:
+    """The states in a row; edges to the right are arcs above it, edges to the left arcs below."""
+    edges = machine.edges()
+    above = max((_reach(machine, edge, events) for edge, events in edges.items() if _leads_right(machine, edge)), default=0)
+    below = max((_reach(machine, edge, events) for edge, events in edges.items() if not _leads_right(machine, edge)), default=0)
+    width = STEP * (len(machine.states) - 1) + BOX_WIDTH + 40
+    top = above + 16
+    height = top + BOX_HEIGHT + below + 16
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" {_FONT}>',
+        f"<title>{escape(machine.title)}</title>",
+        _ARROW_TIP,
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+    ]
+    for edge, events in sorted(edges.items(), key=lambda item: -_distance(machine, item[0])):
+        lines += _arc(machine, edge, events, top)
+    for state in machine.states:
+        lines += _box(machine, state, top)
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _distance(machine: Machine, edge: tuple[str, str]) -> int:
+    return abs(machine.states.index(edge[1]) - machine.states.index(edge[0]))
+
+
+def _leads_right(machine: Machine, edge: tuple[str, str]) -> bool:
+    return machine.states.index(edge[1]) > machine.states.index(edge[0])
+
+
+def _apex(machine: Machine, edge: tuple[str, str]) -> int:
+    """Height of the arc over its boxes; a little more for the longer ones, so that labels of nested arcs stay apart."""
+    return FIRST_ARC + NEXT_ARC * (_distance(machine, edge) - 1)
+
+
+def _reach(machine: Machine, edge: tuple[str, str], events: list[str]) -> int:
+    return _apex(machine, edge) + LINE * len(events) + 6
+
+
+def _centre(machine: Machine, state: str) -> int:
+    return 20 + BOX_WIDTH // 2 + STEP * machine.states.index(state)
+
+
+def _arc(machine: Machine, edge: tuple[str, str], events: list[str], top: int) -> Iterator[str]:
+    right = _leads_right(machine, edge)
+    side = 1 if right else -1
+    # Arcs leave and enter a box at places of their own: near ones at its corner, far ones nearer to its middle.
+    inset = max(8, BOX_WIDTH // 2 - 12 - 16 * (_distance(machine, edge) - 1))
+    start, end = _centre(machine, edge[0]) + side * inset, _centre(machine, edge[1]) - side * inset
+    base = top if right else top + BOX_HEIGHT
+    peak = base - side * _apex(machine, edge)
+    turn = base - side * (_apex(machine, edge) * 4 // 3)
+    curve = f"M{start},{base} C{start},{turn} {end},{turn} {end},{base}"
+    yield f'<path d="{curve}" fill="none" stroke="#456" marker-end="url(#tip)"/>'
+    middle = (start + end) // 2
+    longest = max(map(len, events)) * 6 + 8
+    first = peak - LINE * len(events) + 2 if right else peak + 3
+    height = LINE * len(events)
+    yield f'<rect x="{middle - longest // 2}" y="{first}" width="{longest}" height="{height}" fill="#fff" opacity="0.9"/>'
+    for number, event in enumerate(events):
+        yield f'<text x="{middle}" y="{first + LINE * number + 11}" text-anchor="middle" fill="#234">{escape(event)}</text>'
+
+
+def _box(machine: Machine, state: str, top: int) -> Iterator[str]:
+    left = _centre(machine, state) - BOX_WIDTH // 2
+    yield f'<rect x="{left}" y="{top}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="8" fill="#e8f0f8" stroke="#456"/>'
+    middle = _centre(machine, state), top + BOX_HEIGHT // 2 + 4
+    yield f'<text x="{middle[0]}" y="{middle[1]}" text-anchor="middle" font-weight="bold" fill="#123">{escape(state)}</text>'
+
+
+def pages() -> dict[Path, str]:
+    """Every file that this program writes, and what it holds."""
+    machines = [make() for make in MACHINES]
+    pictures = {DOCS / "diagrams" / f"{machine.name}.svg": picture(machine) for machine in machines}
+    return {DOCS / "state-machines.md": page(machines), **pictures}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the files, or with `--check` name those that are not current; the exit code."""
+    stale = [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if arguments == ["--check"]:
+        for path in stale:
+            sys.stderr.write(f"{path} is not what the transition tables say: run python docs/state_diagrams.py\n")
+        return 1 if stale else 0
+    for path in stale:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(pages()[path], encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,26 @@
+"""docs/configuration.md names every key that the broker obeys, with the default that it has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import attrs
+
+from pulsar_txn.broker.config import conf_key
+from pulsar_txn.broker.settings import BrokerConfig
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+ROW = re.compile(r"^\| `(?P<key>\w+)` \| (?:`(?P<default>[^`]*)`)? ?\|", re.MULTILINE)
+
+
+def as_written(value: object) -> str:
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_every_key_stands_on_the_page_once_with_its_default() -> None:
+    defaults = BrokerConfig()
+    obeyed = {conf_key(field.name): as_written(getattr(defaults, field.name)) for field in attrs.fields(BrokerConfig)}
+    rows = [(match["key"], match["default"] or "") for match in ROW.finditer(PAGE.read_text(encoding="utf-8"))]
+    assert dict(rows) == obeyed
+    assert len(rows) == len(obeyed)
