@@ -72,11 +72,8 @@ class Flushed:
 
 
 def new_transaction(sessions, **options):
-    async def get_sessions():
-        return sessions
-
     loop = asyncio.get_running_loop()
-    return Transaction(CORE, get_sessions, TransactionOptions(**options), operation_timeout=5.0, monotonic=loop.time)
+    return Transaction(CORE, sessions, TransactionOptions(**options), operation_timeout=5.0, monotonic=loop.time)
 
 
 async def opened(sessions, **options):

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar, overload
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._settings import Settings
+from pulsar_txn.client._transactional import TransactionalClient
 from pulsar_txn.client.authentication import Authentication
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
 from pulsar_txn.client.producer import Producer
@@ -19,7 +20,7 @@ from pulsar_txn.wire.topics import InvalidName, TopicName
 T = TypeVar("T")
 
 
-class Client:
+class Client(TransactionalClient):
     """A Pulsar client for asyncio; `async with Client("pulsar://localhost:6650") as client: …` closes it.
 
     `service_url` names one or several hosts (`pulsar://a:6650,b:6650`), with TLS as `pulsar+ssl://`. Times are seconds.
@@ -58,6 +59,7 @@ class Client:
         )
         self.service_url = service_url
         self._core = Core(service_url, settings, runtime or AsyncioRuntime())
+        self._init_transactions()
 
     def __repr__(self) -> str:
         return f"<Client {self.service_url} {'closed' if self._core.closed else 'open'}>"

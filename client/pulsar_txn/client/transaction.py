@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Final, NoReturn, Protocol
 
 import attrs
@@ -72,11 +72,11 @@ class CoordinatorSessions(Protocol):
         """NEW_TXN at the next coordinator, round robin."""
         ...
 
-    async def add_partitions(self, txn_id: TxnId, topics: Sequence[str]) -> None:
+    async def add_partitions(self, txn_id: TxnId, topics: Iterable[str]) -> None:
         """ADD_PARTITION_TO_TXN."""
         ...
 
-    async def add_subscriptions(self, txn_id: TxnId, subscriptions: Sequence[tuple[str, str]]) -> None:
+    async def add_subscriptions(self, txn_id: TxnId, subscriptions: Iterable[tuple[str, str]]) -> None:
         """ADD_SUBSCRIPTION_TO_TXN, each (topic partition, subscription)."""
         ...
 
@@ -167,7 +167,7 @@ class Transaction:
     def __init__(
         self,
         core: object,
-        coordinators: Callable[[], Awaitable[CoordinatorSessions]],
+        coordinators: CoordinatorSessions,
         options: TransactionOptions,
         *,
         operation_timeout: float,
@@ -285,10 +285,9 @@ class Transaction:
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> TxnId:
-        sessions = await self._coordinators()
         before = self._monotonic()
         timeout = self._options.timeout
-        self._id = await sessions.new_txn(int(timeout * 1000))
+        self._id = await self._coordinators.new_txn(int(timeout * 1000))
         self._opened_at = before
         self._deadline = before + timeout - min(1.0, timeout * 0.05)
         if self._state is TransactionState.NOT_STARTED:
@@ -388,11 +387,10 @@ class Transaction:
     async def _register_group(self, group: list[_Target]) -> None:
         try:
             txn_id = await self.open()
-            sessions = await self._coordinators()
             if group[0].subscription is None:
-                await sessions.add_partitions(txn_id, [each.topic for each in group])
+                await self._coordinators.add_partitions(txn_id, [each.topic for each in group])
             else:
-                await sessions.add_subscriptions(txn_id, [(each.topic, each.subscription or "") for each in group])
+                await self._coordinators.add_subscriptions(txn_id, [(each.topic, each.subscription or "") for each in group])
         except Exception as error:  # noqa: BLE001 - it goes to every waiter, as it is
             for each in group:
                 future = each.registration
@@ -404,8 +402,8 @@ class Transaction:
                 if each.registration is not None and not each.registration.done():
                     each.registration.set_result(txn_id)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -521,8 +519,7 @@ class Transaction:
 
     async def _end_commit(self, txn_id: TxnId, budget: float, *, maybe_before: bool) -> None:
         try:
-            sessions = await self._coordinators()
-            await sessions.end_txn(txn_id, TxnAction.COMMIT, timeout=budget)
+            await self._coordinators.end_txn(txn_id, TxnAction.COMMIT, timeout=budget)
         except (TransactionNotFound, InvalidTransactionStatus) as error:
             if (maybe_before or error.maybe_processed) and isinstance(error, TransactionNotFound):
                 raise self._unknown(error) from error
@@ -574,9 +571,8 @@ class Transaction:
         """
         if self._state in _FINAL or self._id is None:
             return self._state
-        sessions = await self._coordinators()
         try:
-            await sessions.end_txn(self._id, TxnAction.COMMIT, timeout=self._commit_timeout)
+            await self._coordinators.end_txn(self._id, TxnAction.COMMIT, timeout=self._commit_timeout)
         except InvalidTransactionStatus:
             self._set_state(TransactionState.ABORTED)
         except TransactionNotFound:
@@ -595,9 +591,8 @@ class Transaction:
         if self._opening is not None and self._id is None:
             await asyncio.wait([self._opening], timeout=max(0.0, end - self._monotonic()))
         if self._id is not None:
-            sessions = await self._coordinators()
             try:
-                await sessions.end_txn(self._id, TxnAction.ABORT, timeout=max(0.001, end - self._monotonic()))
+                await self._coordinators.end_txn(self._id, TxnAction.ABORT, timeout=max(0.001, end - self._monotonic()))
             except TransactionNotFound:
                 logger.debug("transaction %s was over before its abort", self._id)
             except InvalidTransactionStatus:

@@ -1,0 +1,183 @@
+"""What a client offers about transactions; the other half of `Client`."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Final, ParamSpec, TypeVar
+from weakref import WeakSet
+
+from pulsar_txn.client._core import Core
+from pulsar_txn.client.errors import CommitOutcomeUnknown, InvalidConfiguration, TransactionAborted
+from pulsar_txn.client.managed import ManagedTransaction
+from pulsar_txn.client.transaction import Rollback, Transaction, TransactionOptions, TransactionState
+from pulsar_txn.client.transaction_coordinators import TransactionCoordinators
+from pulsar_txn.wire.ids import TxnId
+
+logger = logging.getLogger("pulsar_txn.client.txn")
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+DEFAULT_TIMEOUT: Final = 60.0
+DEFAULT_ATTEMPTS: Final = 5
+
+
+class TransactionalClient:
+    """Transactions of a client. Coordinators are looked up at the first one, and not before."""
+
+    _core: Core
+
+    def _init_transactions(self) -> None:
+        self._coordinators = TransactionCoordinators(self._core)
+        self._open_transactions: WeakSet[Transaction] = WeakSet()
+
+    def transaction(
+        self,
+        *,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        name: str | None = None,
+        commit_timeout: float | timedelta | None = None,
+        force_abort: bool = False,
+        ambient: bool = False,
+    ) -> ManagedTransaction:
+        """A managed block: `async with client.transaction() as txn: …` commits at its end, and aborts on an exception.
+
+        `timeout`: seconds (or a timedelta) until the coordinator aborts it. `commit_timeout`: the budget of the commit
+        (default: the operation timeout). `name` is for logs and statistics. `force_abort`: a dry run that ends with an
+        abort. `ambient`: sends and acknowledgements inside the block without `txn=` take part; tasks started there, too.
+        Single use. What leaving it means stands in `pulsar_txn.client.managed`.
+        """
+        txn = self._new_transaction(
+            TransactionOptions(
+                timeout=_seconds(timeout, "timeout"),
+                commit_timeout=None if commit_timeout is None else _seconds(commit_timeout, "commit_timeout"),
+                name=name,
+                force_abort=force_abort,
+                managed=True,
+            )
+        )
+        return ManagedTransaction(txn, ambient=ambient)
+
+    async def begin_transaction(
+        self,
+        *,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        name: str | None = None,
+        commit_timeout: float | timedelta | None = None,
+    ) -> Transaction:
+        """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
+
+        Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
+        If cancelled, a transaction that was begun ends by its timeout.
+        """
+        txn = self._new_transaction(
+            TransactionOptions(
+                timeout=_seconds(timeout, "timeout"),
+                commit_timeout=None if commit_timeout is None else _seconds(commit_timeout, "commit_timeout"),
+                name=name,
+            )
+        )
+        await txn.open()
+        return txn
+
+    def attach_transaction(self, txn_id: TxnId | str) -> Transaction:
+        """A handle of a transaction begun elsewhere, by its id or the id's text `(most,least)`; asks nobody yet.
+
+        `commit()` and `abort()` end it, `resolve()` says what became of it, and operations can join it.
+        Raises InvalidConfiguration when the text is no id.
+        """
+        if isinstance(txn_id, str):
+            try:
+                txn_id = TxnId.parse(txn_id)
+            except ValueError as error:
+                raise InvalidConfiguration(str(error)) from error
+        return self._new_transaction(TransactionOptions(), txn_id)
+
+    async def run_transaction(
+        self,
+        work: Callable[[Transaction], Awaitable[T]],
+        *,
+        attempts: int = DEFAULT_ATTEMPTS,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        name: str | None = None,
+        retry_unknown: bool = False,
+    ) -> T:
+        """Run `await work(txn)` in a transaction, again in a new one when it was aborted by no fault of `work`.
+
+        Tried again, with growing pauses, up to `attempts` times: TransactionAborted and its kinds (conflict, timeout, a
+        failed operation). With `retry_unknown`, CommitOutcomeUnknown too, when the coordinator cannot say that it
+        committed: only for work that may happen twice. Any other exception aborts and is raised as it is.
+        Returns what `work` returned; None after a rollback. If cancelled: the open transaction is aborted.
+        """
+        backoff = self._core.backoff()
+        for attempt in range(1, attempts + 1):
+            result: Any = None
+            try:
+                async with self.transaction(timeout=timeout, name=name) as txn:
+                    result = await work(txn)
+            except TransactionAborted as error:
+                if attempt == attempts:
+                    error.add_note(f"given up after {attempts} attempts")
+                    raise
+                logger.info("attempt %d of %d was aborted: %s", attempt, attempts, error)
+            except CommitOutcomeUnknown as error:
+                if await error.resolve() is TransactionState.COMMITTED:
+                    return result  # type: ignore[no-any-return]  # what `work` returned, kept as Any beside its error paths
+                if attempt == attempts or not (retry_unknown or txn.state is TransactionState.ABORTED):
+                    raise
+            else:
+                return result  # type: ignore[no-any-return]  # as above
+            await asyncio.sleep(backoff.next())
+        raise InvalidConfiguration(f"attempts must be at least 1, not {attempts}")
+
+    def transactions(self) -> tuple[Transaction, ...]:
+        """The transactions of this client that have not ended, oldest first by their ids."""
+        return tuple(sorted(self._open_transactions, key=lambda txn: txn.id or TxnId(-1, -1)))
+
+    def _new_transaction(self, options: TransactionOptions, txn_id: TxnId | None = None) -> Transaction:
+        self._core.check_open()
+        txn = Transaction(
+            self._core,
+            self._coordinators,
+            options,
+            operation_timeout=self._core.settings.operation_timeout,
+            monotonic=self._core.runtime.monotonic,
+            txn_id=txn_id,
+            on_end=self._open_transactions.discard,
+        )
+        self._open_transactions.add(txn)
+        return txn
+
+
+def transactional(
+    work: Callable[P, Awaitable[T]] | None = None, *, client_arg: str = "client", **options: Any
+) -> Callable[..., Any]:
+    """Decorate `async def work(client, …, txn)`: each call runs in a transaction of the client it is given.
+
+    The client is the argument named `client_arg`, by name or the first positional one; the transaction comes in as
+    `txn=`. `options` are those of `run_transaction`.
+    """
+
+    def decorate(function: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+        @functools.wraps(function)
+        async def run(*args: Any, **kwargs: Any) -> T:
+            client = kwargs[client_arg] if client_arg in kwargs else args[0]
+            return await client.run_transaction(lambda txn: function(*args, **kwargs, txn=txn), **options)  # type: ignore[no-any-return]  # the client's type is the caller's
+
+        return run
+
+    return decorate if work is None else decorate(work)
+
+
+def _seconds(value: float | timedelta, what: str) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if not seconds > 0:
+        raise InvalidConfiguration(f"{what} must be more than 0, not {value!r}", hint="give seconds or a timedelta")
+    return seconds
+
+
+__all__ = ["Rollback", "TransactionalClient", "transactional"]
