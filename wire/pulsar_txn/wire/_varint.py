@@ -33,21 +33,26 @@ def varint(value: int) -> bytes:
     return head + _MORE[value >> 42 & 16383] + _LAST[value >> 56]
 
 
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
+def signed32(value: int) -> int:
+    """The int32 that a varint stands for: its low 32 bits, as every protobuf parser takes them."""
+    value &= 0xFFFF_FFFF
+    return value - (1 << 32) if value > 0x7FFF_FFFF else value
+
+
+def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """The number at `position` (below 2**64) and the position behind it.
 
     IndexError when the bytes end inside it, OverflowError when it is longer than 64 bits: callers turn both
     into their own typed error.
     """
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 127) << shift
+    value, unit = 0, 1
+    for place in range(position, position + 10):
+        byte = data[place]
         if byte < 128:
+            value += byte * unit
             if value > MASK64:
                 raise OverflowError
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise OverflowError
+            return value, place + 1
+        value += (byte - 128) * unit
+        unit *= 128
+    raise OverflowError

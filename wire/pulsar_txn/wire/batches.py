@@ -58,14 +58,12 @@ def encode_batch(messages: Iterable[Outgoing]) -> bytes:
     parts: list[bytes] = []
     extend, heads = parts.extend, _heads
     for message in messages:
-        if len(message) == 1:
-            payload = message[0]
-            extend((heads[len(payload) << 4], payload))
-            continue
-        payload, key, properties, event_time_ms, sequence_id, ordering_key, null_value, key_b64 = (
-            message if len(message) == 8 else (*message, *_DEFAULTS[len(message) :])
-        )
-        if key is not None or properties or event_time_ms or ordering_key is not None or null_value or key_b64:
+        if len(message) == 5:
+            payload, key, properties, event_time_ms, sequence_id = message
+            plain = key is None and not properties and not event_time_ms
+        else:
+            payload, sequence_id, plain = _outline(message)
+        if not plain:
             metadata = _metadata(*message)
             extend((_SIZE.pack(len(metadata)), metadata, payload))
         elif sequence_id is None:
@@ -74,6 +72,17 @@ def encode_batch(messages: Iterable[Outgoing]) -> bytes:
             number = varint(sequence_id)
             extend((heads[len(payload) << 4 | len(number)], number, payload))
     return b"".join(parts)
+
+
+def _outline(message: Outgoing) -> tuple[bytes, int | None, bool]:
+    """Payload, sequence id, and whether there is nothing else."""
+    if len(message) == 1:
+        return message[0], None, True
+    if len(message) < 8:
+        message = (*message, *_DEFAULTS[len(message) :])
+    payload, key, properties, event_time_ms, sequence_id, ordering_key, null_value, key_b64 = message
+    plain = not (key is not None or properties or event_time_ms or ordering_key is not None or null_value or key_b64)
+    return payload, sequence_id, plain
 
 
 def _metadata(
@@ -153,22 +162,28 @@ def _plain(data: bytes, at: int, body: int) -> tuple[int, int | None]:
     if size > 127:
         if data[at] > 127:
             return -1, None
-        size = size & 127 | data[at] << 7
+        size += data[at] * 128 - 128
         at += 1
     left = body - at
     if left == 0:
         return size, None
-    if left < 2 or left > 5 or data[at] != 0x40:
+    if left < 2 or data[at] != 0x40:
         return -1, None
-    sequence_id = data[body - 1]
-    if sequence_id > 127:
+    last = data[body - 1]
+    if last > 127:
         return -1, None
-    for place in range(body - 2, at, -1):
-        byte = data[place]
-        if byte < 128:
-            return -1, None
-        sequence_id = sequence_id << 7 | byte & 127
-    return size, sequence_id
+    if left == 2:
+        return size, last
+    first = data[at + 1]
+    if left == 3 and first > 127:
+        return size, last * 128 + first - 128
+    second = data[at + 2]
+    if left == 4 and first > 127 and second > 127:
+        return size, last * 16384 + second * 128 + first - 16512
+    third = data[at + 3]
+    if left == 5 and first > 127 and second > 127 and third > 127:
+        return size, last * 2097152 + third * 16384 + second * 128 + first - 2113664
+    return -1, None
 
 
 def _single(data: bytes, begin: int, body: int) -> BatchMessage:

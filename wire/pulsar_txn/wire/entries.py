@@ -9,13 +9,13 @@ its own block (0x0e02, 4-byte size, BrokerEntryMetadata) before it all. Every re
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 from crc32c import crc32c
 
 from . import pulsar_pb2 as pb
 from ._protobuf import parse
-from ._varint import varint
+from ._varint import read_varint, signed32, varint
 from .errors import ChecksumMismatch, MalformedFrame
 from .ids import EntryHeader, MarkerType, TxnAction, TxnId, signed64, unsigned64
 
@@ -26,6 +26,7 @@ MARKER_PRODUCER: Final = "pulsar.txn.marker"
 
 _HEAD: Final = struct.Struct(">2sII")
 _SIZE: Final = struct.Struct(">I")
+_MAX_LONG: Final = (1 << 63) - 1
 _MARKER_START: Final = b"\x0a" + varint(len(MARKER_PRODUCER)) + MARKER_PRODUCER.encode() + b"\x10" + varint(-1) + b"\x18"
 
 
@@ -42,15 +43,16 @@ def _entry(metadata: bytes, payload: bytes | bytearray | memoryview) -> bytes:
 
 def _locate(entry: bytes | memoryview) -> tuple[int, int, int]:
     """Where the checked part begins (0: no checksum), where the metadata begins, and where it ends."""
-    start = skip_broker_metadata(entry, 0)
-    checked = 0
-    if bytes(entry[start : start + 2]) == MAGIC:
+    start = checked = 0
+    if entry[:2] != MAGIC:
+        start = skip_broker_metadata(entry, 0)
+    if entry[start : start + 2] == MAGIC:
         start += 6
         checked = start
-    if start + 4 > len(entry):
-        raise MalformedFrame(f"an entry of {len(entry)} bytes has no room for its header")
     begin = start + 4
-    end = begin + int.from_bytes(entry[start:begin])
+    if begin > len(entry):
+        raise MalformedFrame(f"an entry of {len(entry)} bytes has no room for its header")
+    end = begin + _SIZE.unpack_from(entry, start)[0]
     if end > len(entry):
         raise MalformedFrame(f"the metadata is said to have {end - begin} bytes, the entry has {len(entry) - begin}")
     return checked, begin, end
@@ -58,7 +60,7 @@ def _locate(entry: bytes | memoryview) -> tuple[int, int, int]:
 
 def skip_broker_metadata(data: bytes | memoryview, position: int) -> int:
     """Where the entry begins: behind the broker's own block if there is one at `position`. MalformedFrame."""
-    if bytes(data[position : position + 2]) != BROKER_MAGIC:
+    if data[position : position + 2] != BROKER_MAGIC:
         return position
     start = position + 6 + int.from_bytes(data[position + 2 : position + 6])
     if start > len(data):
@@ -101,26 +103,96 @@ def read_header(entry: bytes | memoryview) -> EntryHeader:
     """What machines and topics need to know of an entry, without a look at the checksum. MalformedFrame.
 
     `highest_sequence_id` is that of a batch, and `sequence_id` where the entry names none or a smaller one.
-    `txn_id` is set only if both of its halves are present.
+    `txn_id` is set only if both of its halves are present. Fields that are not returned are passed over, not checked.
     """
     _, begin, end = _locate(entry)
-    return _header_of(parse(pb.MessageMetadata, bytes(entry[begin:end])))
+    try:
+        numbers = _numbers(entry, begin, end)
+        first, size = numbers[1]
+        return _header(
+            bytes(entry[first : first + size]).decode(),
+            numbers[2],
+            numbers[3],
+            numbers.get(11),
+            numbers.get(20),
+            numbers.get(22),
+            numbers.get(23),
+            numbers.get(24),
+        )
+    except (KeyError, IndexError, OverflowError, TypeError, UnicodeDecodeError):
+        return _header_by_protobuf(bytes(entry[begin:end]))
 
 
-def _header_of(metadata: pb.MessageMetadata) -> EntryHeader:
-    sequence_id = signed64(metadata.sequence_id)
-    txn_id = None
-    if metadata.HasField("txnid_least_bits") and metadata.HasField("txnid_most_bits"):
-        txn_id = TxnId(signed64(metadata.txnid_most_bits), signed64(metadata.txnid_least_bits))
-    highest = signed64(metadata.highest_sequence_id) if metadata.HasField("highest_sequence_id") else sequence_id
+def _numbers(entry: bytes | memoryview, position: int, end: int) -> dict[int, Any]:
+    """Field number -> value of numbers, -> (position, size) of everything with a size; the last one counts."""
+    fields: dict[int, Any] = {}
+    while position < end:
+        tag = entry[position]
+        position += 1
+        if tag > 127:
+            tag = tag & 127 | entry[position] << 7
+            if tag > 16383:
+                raise OverflowError
+            position += 1
+        value = entry[position]
+        position += 1
+        if value > 127:
+            byte = entry[position]
+            if byte < 128:
+                value += byte * 128 - 128
+                position += 1
+            else:
+                value, position = read_varint(entry, position - 1)
+        kind = tag & 7
+        if kind == 0:
+            fields[tag >> 3] = value
+        elif kind == 2:
+            fields[tag >> 3] = (position, value)
+            position += value
+        else:
+            raise OverflowError
+    if position != end:
+        raise OverflowError
+    return fields
+
+
+def _header(
+    producer_name: str,
+    sequence_id: int,
+    publish_time_ms: int,
+    num_messages: int | None,
+    marker_type: int | None,
+    least: int | None,
+    most: int | None,
+    highest: int | None,
+) -> EntryHeader:
+    """The header from numbers as they stand on the wire."""
+    if sequence_id > _MAX_LONG:
+        sequence_id -= 1 << 64
+    highest = sequence_id if highest is None else max(signed64(highest), sequence_id)
     return EntryHeader(
-        producer_name=metadata.producer_name,
-        sequence_id=sequence_id,
-        highest_sequence_id=max(highest, sequence_id),
-        publish_time_ms=signed64(metadata.publish_time),
-        txn_id=txn_id,
-        marker_type=metadata.marker_type if metadata.HasField("marker_type") else None,
-        num_messages=metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else None,
+        producer_name,
+        sequence_id,
+        highest,
+        signed64(publish_time_ms),
+        None if least is None or most is None else TxnId(signed64(most), signed64(least)),
+        None if marker_type is None else signed32(marker_type),
+        None if num_messages is None else signed32(num_messages),
+    )
+
+
+def _header_by_protobuf(data: bytes) -> EntryHeader:
+    metadata = parse(pb.MessageMetadata, data)
+    has = metadata.HasField
+    return _header(
+        metadata.producer_name,
+        metadata.sequence_id,
+        metadata.publish_time,
+        metadata.num_messages_in_batch if has("num_messages_in_batch") else None,
+        metadata.marker_type if has("marker_type") else None,
+        metadata.txnid_least_bits if has("txnid_least_bits") else None,
+        metadata.txnid_most_bits if has("txnid_most_bits") else None,
+        metadata.highest_sequence_id if has("highest_sequence_id") else None,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from . import pulsar_pb2 as pb
-from ._protobuf import parse
+from ._protobuf import check_text, parse_complete
 from ._varint import read_varint, varint
 from .errors import FrameTooLarge, MalformedFrame, UnknownCommand
 
@@ -155,9 +155,10 @@ def decode_command(frame: bytes) -> pb.BaseCommand:
     name = NAMES.get(kind)
     if name is None:
         raise UnknownCommand(kind)
-    command = parse(pb.BaseCommand, frame[4 : command_end(frame)])
+    command = parse_complete(pb.BaseCommand, frame[4 : command_end(frame)])
     if command.type != kind or not command.HasField(name):
         raise MalformedFrame(f"the command says it is of type {kind} and has no {name}")
+    check_text(getattr(command, name))
     return command
 
 

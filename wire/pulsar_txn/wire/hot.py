@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from . import pulsar_pb2 as pb
-from ._varint import varint
-from .entries import skip_broker_metadata
+from ._varint import MASK64, MINUS_ONE, read_varint, signed32, varint
+from .entries import BROKER_MAGIC, skip_broker_metadata
 from .errors import MalformedFrame
 from .frames import NAMES, command_end, decode_command
 from .ids import TxnId, ack_set_from_words, ack_set_to_words, signed64
@@ -41,22 +41,92 @@ AckResponse: TypeAlias = tuple[int, int | None, TxnId | None, int | None, str | 
 """`(consumer_id, request_id, txn, error, message)`."""
 
 _HEAD: Final = struct.Struct(">II3s").pack
+_SIZES: Final = struct.Struct(">II").pack
 _SEND: Final = b"\x08\x06\x32"
 _SEND_RECEIPT: Final = b"\x08\x07\x3a"
 _MESSAGE: Final = b"\x08\x09\x4a"
 _ACK: Final = b"\x08\x0a\x52"
 _FLOW: Final = b"\x08\x0b\x5a"
-_ACK_RESPONSE: Final = b"\x08\x26\xb2"  # and a second tag byte, which counts as part of the body here
+_ACK_RESPONSE: Final = b"\x08\x26\xb2\x02"
+
+_2_64: Final = 1 << 64
+_MAX_LONG: Final = (1 << 63) - 1
+_MAX_INT: Final = (1 << 31) - 1
+_MAX_UINT: Final = (1 << 32) - 1
+_ACK_TYPES: Final = (0, 1)
+_NOT_NESTED: Final = -1
+
+
+def _ends(prefix: bytes) -> dict[bytes, int]:
+    """Where the body ends, by the first bytes of a frame whose body is shorter than 128 bytes.
+
+    One look-up checks the type, that the body is in the usual place, and that both sizes agree.
+    """
+    start = len(prefix) + 5
+    return {(start - 4 + size).to_bytes(4) + prefix + bytes((size,)): start + size for size in range(128)}
+
+
+_SEND_ENDS: Final = _ends(_SEND)
+_SEND_RECEIPT_ENDS: Final = _ends(_SEND_RECEIPT)
+_MESSAGE_ENDS: Final = _ends(_MESSAGE)
+_ACK_ENDS: Final = _ends(_ACK)
+_FLOW_ENDS: Final = _ends(_FLOW)
+_ACK_RESPONSE_ENDS: Final = _ends(_ACK_RESPONSE)
+
+
+def _flat(frame: bytes, end: int, nested: int, position: int = 8) -> list[int | None] | None:
+    """The numbers of a body that has only numbers, and at most one message of numbers (tag `nested`) inside.
+
+    Field n stands at index n, field n of the nested message at 9 + n, None where absent. None when the body is
+    anything else (other kinds of fields, numbers above 8, a field twice, damage): then protobuf is to be asked.
+    Continuation bits are taken off by subtraction: CPython has fast paths for +, - and *, not for & and |.
+    """
+    fields: list[int | None] = [None] * 18
+    base, inner = 0, -1
+    try:
+        while position < end:
+            tag = frame[position]
+            value = frame[position + 1]
+            position += 2
+            if value > 127:
+                second = frame[position]
+                if second < 128:
+                    value += second * 128 - 128
+                    position += 1
+                elif (third := frame[position + 1]) < 128:
+                    value += second * 128 + third * 16384 - 16512
+                    position += 2
+                elif frame[position - 1 : position + 9] == MINUS_ONE:
+                    value = MASK64
+                    position += 9
+                else:
+                    value, position = read_varint(frame, position - 1)
+            if tag == nested and inner < 0:
+                inner, base = position + value, 9
+            else:
+                index = base + (tag >> 3)
+                if tag & 7 or tag > 64 or fields[index] is not None:
+                    return None
+                fields[index] = value
+            if position == inner:
+                base = 0
+    except (IndexError, OverflowError):
+        return None
+    if position != end or base or fields[0] is not None or fields[9] is not None:
+        return None
+    return fields
+
+
+def _txn_id(least: int, most: int) -> TxnId:
+    """The id from its halves on the wire; without NamedTuple's own constructor, which takes three times as long."""
+    return tuple.__new__(TxnId, (most if most <= _MAX_LONG else most - _2_64, least if least <= _MAX_LONG else least - _2_64))
 
 
 def _frame(prefix: bytes, body: bytes, more: int = 0) -> bytes:
     """A frame head with its command; `more` bytes of an entry follow in another buffer."""
-    size = len(body)
-    if size > 127:
-        body = varint(size) + body
-        size = len(body)
-        return _HEAD(size + 7 + more, size + 3, prefix) + body
-    return _HEAD(size + 8 + more, size + 4, prefix) + varint(size) + body
+    length = varint(len(body))
+    size = 3 + len(length) + len(body)
+    return _HEAD(size + 4 + more, size, prefix) + length + body
 
 
 def _body(frame: bytes, kind: int) -> pb.BaseCommand:
@@ -97,15 +167,28 @@ def encode_send(
 
 def decode_send(frame: bytes) -> Send:
     """See `Send`; `highest_sequence_id` is None when absent. The entry is not looked at. MalformedFrame."""
+    end = _SEND_ENDS.get(frame[:8])
+    if end is not None and (fields := _flat(frame, end, _NOT_NESTED)) is not None:
+        producer_id, sequence_id, num_messages, least, most, highest, is_chunk, marker = fields[1:9]
+        if producer_id is not None and sequence_id is not None and (num_messages is None or num_messages <= _MAX_INT):
+            return (
+                producer_id,
+                sequence_id if sequence_id <= _MAX_LONG else sequence_id - _2_64,
+                1 if num_messages is None else num_messages,
+                None if least is None or most is None else _txn_id(least, most),
+                highest if highest is None or highest <= _MAX_LONG else highest - _2_64,
+                bool(is_chunk),
+                bool(marker),
+                frame[end:],
+            )
     send = _body(frame, 6).send
+    has = send.HasField
     return (
         send.producer_id,
         signed64(send.sequence_id),
         send.num_messages,
-        TxnId(signed64(send.txnid_most_bits), signed64(send.txnid_least_bits))
-        if send.HasField("txnid_least_bits") and send.HasField("txnid_most_bits")
-        else None,
-        signed64(send.highest_sequence_id) if send.HasField("highest_sequence_id") else None,
+        _txn_id(send.txnid_least_bits, send.txnid_most_bits) if has("txnid_least_bits") and has("txnid_most_bits") else None,
+        signed64(send.highest_sequence_id) if has("highest_sequence_id") else None,
         send.is_chunk,
         send.marker,
         frame[command_end(frame) :],
@@ -135,6 +218,17 @@ def encode_send_receipt(
 
 def decode_send_receipt(frame: bytes) -> SendReceipt:
     """See `SendReceipt`; a receipt without message id reads as position (-1, -1). MalformedFrame."""
+    end = _SEND_RECEIPT_ENDS.get(frame[:8])
+    if end is not None and (fields := _flat(frame, end, 0x1A)) is not None:
+        producer_id, sequence_id, highest, ledger_id, entry_id = fields[1], fields[2], fields[4], fields[10], fields[11]
+        if producer_id is not None and sequence_id is not None and ledger_id is not None and entry_id is not None:
+            return (
+                producer_id,
+                sequence_id if sequence_id <= _MAX_LONG else sequence_id - _2_64,
+                ledger_id if ledger_id <= _MAX_LONG else ledger_id - _2_64,
+                entry_id if entry_id <= _MAX_LONG else entry_id - _2_64,
+                0 if highest is None else highest if highest <= _MAX_LONG else highest - _2_64,
+            )
     receipt = _body(frame, 7).send_receipt
     ledger_id = entry_id = -1
     if receipt.HasField("message_id"):
@@ -172,6 +266,21 @@ def encode_message(
 
 def decode_message(frame: bytes) -> Message:
     """See `Message`; no `ack_set_words` means that all indexes are to be taken. MalformedFrame."""
+    end = _MESSAGE_ENDS.get(frame[:8])
+    if end is not None and (fields := _flat(frame, end, 0x12)) is not None:
+        consumer_id, _, redelivered, word, epoch = fields[1:6]
+        ledger_id, entry_id, partition = fields[10:13]
+        if consumer_id is not None and ledger_id is not None and entry_id is not None:
+            return (
+                consumer_id,
+                ledger_id if ledger_id <= _MAX_LONG else ledger_id - _2_64,
+                entry_id if entry_id <= _MAX_LONG else entry_id - _2_64,
+                -1 if partition is None or partition == MASK64 else signed32(partition),
+                0 if redelivered is None else redelivered & _MAX_UINT,
+                () if word is None else (signed64(word),),
+                None if epoch is None else signed64(epoch),
+                frame[skip_broker_metadata(frame, end) :] if frame[end : end + 2] == BROKER_MAGIC else frame[end:],
+            )
     message = _body(frame, 9).message
     place = message.message_id
     return (
@@ -193,6 +302,11 @@ def encode_flow(consumer_id: int, permits: int) -> bytes:
 
 def decode_flow(frame: bytes) -> tuple[int, int]:
     """`(consumer_id, permits)`. MalformedFrame."""
+    end = _FLOW_ENDS.get(frame[:8])
+    if end is not None and (fields := _flat(frame, end, _NOT_NESTED)) is not None:
+        consumer_id, permits = fields[1:3]
+        if consumer_id is not None and permits is not None:
+            return consumer_id, permits & _MAX_UINT
     flow = _body(frame, 11).flow
     return flow.consumer_id, flow.messagePermits
 
@@ -227,7 +341,27 @@ def encode_ack(
 
 def decode_ack(frame: bytes) -> Ack:
     """See `Ack` and `AckId`; `ack_set` is None for a whole entry. MalformedFrame."""
+    end = _ACK_ENDS.get(frame[:8])
+    if end is not None and (fields := _flat(frame, end, 0x1A)) is not None:
+        consumer_id, kind, _, _, _, least, most, request_id = fields[1:9]
+        ledger_id, entry_id, _, _, word, batch_size = fields[10:16]
+        if consumer_id is not None and ledger_id is not None and entry_id is not None and kind in _ACK_TYPES:
+            return (
+                consumer_id,
+                kind == 1,
+                [
+                    (
+                        ledger_id if ledger_id <= _MAX_LONG else ledger_id - _2_64,
+                        entry_id if entry_id <= _MAX_LONG else entry_id - _2_64,
+                        word,
+                        0 if batch_size is None else signed32(batch_size),
+                    )
+                ],
+                None if least is None or most is None else _txn_id(least, most),
+                request_id,
+            )
     ack = _body(frame, 10).ack
+    has = ack.HasField
     return (
         ack.consumer_id,
         ack.ack_type == pb.CommandAck.Cumulative,
@@ -240,10 +374,8 @@ def decode_ack(frame: bytes) -> Ack:
             )
             for place in ack.message_id
         ],
-        TxnId(signed64(ack.txnid_most_bits), signed64(ack.txnid_least_bits))
-        if ack.HasField("txnid_least_bits") and ack.HasField("txnid_most_bits")
-        else None,
-        ack.request_id if ack.HasField("request_id") else None,
+        _txn_id(ack.txnid_least_bits, ack.txnid_most_bits) if has("txnid_least_bits") and has("txnid_most_bits") else None,
+        ack.request_id if has("request_id") else None,
     )
 
 
@@ -266,20 +398,26 @@ def encode_ack_response(
         body += b"\x2a" + varint(len(text)) + text
     if request_id is not None:
         body += b"\x30" + varint(request_id)
-    head = b"\x08\x26\xb2\x02" + varint(len(body))
+    head = _ACK_RESPONSE + varint(len(body))
     size = len(head) + len(body)
-    return struct.pack(">II", size + 4, size) + head + body
+    return _SIZES(size + 4, size) + head + body
 
 
 def decode_ack_response(frame: bytes) -> AckResponse:
     """See `AckResponse`. MalformedFrame."""
+    end = _ACK_RESPONSE_ENDS.get(frame[:9])
+    if end is not None and (fields := _flat(frame, end, _NOT_NESTED, 9)) is not None:
+        consumer_id, least, most, error, _, request_id = fields[1:7]
+        if consumer_id is not None and error is None:
+            return consumer_id, request_id, None if least is None or most is None else _txn_id(least, most), None, None
     response = _body(frame, 38).ackResponse
+    has = response.HasField
     return (
         response.consumer_id,
-        response.request_id if response.HasField("request_id") else None,
-        TxnId(signed64(response.txnid_most_bits), signed64(response.txnid_least_bits))
-        if response.HasField("txnid_least_bits") and response.HasField("txnid_most_bits")
+        response.request_id if has("request_id") else None,
+        _txn_id(response.txnid_least_bits, response.txnid_most_bits)
+        if has("txnid_least_bits") and has("txnid_most_bits")
         else None,
-        response.error if response.HasField("error") else None,
-        response.message if response.HasField("message") else None,
+        response.error if has("error") else None,
+        response.message if has("message") else None,
     )
