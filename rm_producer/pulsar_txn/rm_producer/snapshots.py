@@ -16,6 +16,7 @@ from pulsar_txn.wire.errors import WireError
 VERSION: Final = 1
 _HEAD: Final = struct.Struct("<cIq")
 _WIDTHS: Final = ((b"B", 0xFF), (b"H", 0xFFFF), (b"I", 0xFFFF_FFFF), (b"Q", 0xFFFF_FFFF_FFFF_FFFF))
+_CODES: Final = {code: code.decode() for code, _ in _WIDTHS}
 
 
 def pack_columns(columns: Sequence[Sequence[int]]) -> bytes:
@@ -26,7 +27,7 @@ def pack_columns(columns: Sequence[Sequence[int]]) -> bytes:
         spread = max(column, default=0) - base
         code = next(code for code, limit in _WIDTHS if spread <= limit)
         parts.append(_HEAD.pack(code, len(column), base))
-        parts.append(struct.pack(f"<{len(column)}{code.decode()}", *[value - base for value in column]))
+        parts.append(struct.pack(f"<{len(column)}{_CODES[code]}", *[value - base for value in column]))
     return b"".join(parts)
 
 
@@ -45,9 +46,9 @@ def _columns(data: bytes) -> Iterator[list[int]]:
     while offset < len(data):
         try:
             code, length, base = _HEAD.unpack_from(data, offset)
-            column = struct.Struct(f"<{length}{code.decode('ascii')}")
+            column = struct.Struct(f"<{length}{_CODES[code]}")
             values = column.unpack_from(data, offset + _HEAD.size)
-        except (struct.error, UnicodeDecodeError) as error:
+        except (struct.error, KeyError) as error:
             raise WireError(f"a damaged transaction buffer snapshot: {error}") from error
         offset += _HEAD.size + column.size
         yield [base + value for value in values]

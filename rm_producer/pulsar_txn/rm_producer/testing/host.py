@@ -147,10 +147,11 @@ class BufferHost:
         hidden = self.buffer.is_hidden
         return [payload for position, header, payload in entries if position <= self.published and not hidden(position, header)]
 
-    def crashed(self) -> Disk:
-        """The disk when nothing survives but what is confirmed."""
-        kept = (entry for entry in self.journal if entry[1] <= self._confirmed[entry[0]])
-        return Disk(tuple(kept), self._snapshot, self._generation)
+    def crashed(self, lucky: int = 0) -> Disk:
+        """The disk when what is confirmed survives, and the first `lucky` entries of what is not."""
+        kept = [entry for entry in self.journal if entry[1] <= self._confirmed[entry[0]]]
+        others = [entry for entry in self.journal if entry[1] > self._confirmed[entry[0]]]
+        return Disk((*kept, *others[:lucky]), self._snapshot, self._generation)
 
     def covered(self) -> StoredSnapshot:
         """A snapshot of this moment, as the host would store it."""
@@ -188,11 +189,16 @@ class BufferHost:
 
     def _carry_out(self, step: Step[TopicRecord]) -> None:
         positions = [self._append(log, record, self.buffer.encode(log, record)) for log, record in step.records]
+        waits_for = {log for log, _ in step.records} or set(() if step.trailing else self.buffer.logs)
+        needs = {log: self._appended[log] for log in waits_for}
+        for log, record in step.trailing:
+            self._append(log, record, self.buffer.encode(log, record))
         for effect in step.effects:
             if isinstance(effect, VerifyRegistered):
                 self._verifying[effect.txn_id] = []
-        touched = {log for log, _ in step.records} or set(self.buffer.logs)
-        self._held.append(_Held({log: self._appended[log] for log in touched}, step.effects, tuple(positions)))
+            elif isinstance(effect, AwaitOutcome):
+                self._awaiting.setdefault(effect.txn_id, []).append(effect.token)
+        self._held.append(_Held(needs, step.effects, tuple(positions)))
         self._release()
 
     def _append(self, log: str, record: TopicRecord, data: bytes) -> Position:
@@ -236,9 +242,7 @@ class BufferHost:
     def _copy(self) -> None:
         copies, self._copies = self._copies, []
         for copy in copies:
-            if copy.positions[-1] > self._confirmed[copy.source]:
-                self._copies.append(copy)
-                continue
+            assert copy.positions[-1] <= self._confirmed[copy.source], "what is copied is not durable in its own log"
             stored = {position: data for log, position, data in self.journal if log == copy.source}
             for position in copy.positions:
                 record = self.buffer.decode(copy.source, stored[position])
@@ -257,7 +261,7 @@ class BufferHost:
                 assert effect.token not in self.replies, "a request was answered twice"
                 self.replies[effect.token] = attrs.evolve(effect, value=value)
             case AwaitOutcome():
-                self._awaiting.setdefault(effect.txn_id, []).append(effect.token)
+                pass  # done with its Step, not on release
             case Outcome():
                 self.replies |= {token: Reply(token) for token in self._awaiting.pop(effect.txn_id, ())}
             case VerifyRegistered():
