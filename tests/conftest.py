@@ -12,7 +12,6 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +76,5 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, ())]
-    ran = Counter(
-        value for report in reports if report.when == "call" for key, value in report.user_properties if key == "ran on"
-    )
-    for name in ("ours", *(f"stock {version}" for version in ("4.0.8", "4.2.4"))):
-        ran.setdefault(name, 0)
-    spoken = ", ".join(f"{count} on {'our broker' if name == 'ours' else name}" for name, count in ran.items())
-    terminalreporter.write_line(f"tests by server: {spoken}")
+    ran_on = [value for report in reports if report.when == "call" for key, value in report.user_properties if key == "ran on"]
+    terminalreporter.write_line(targets.tests_by_server(ran_on))

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pulsar_txn.pipeline.java import version_in
+
 TARBALL_VERSION: Final = "4.0.8"
 JAR_VERSIONS: Final = ("4.2.4",)
 VERSIONS: Final = (TARBALL_VERSION, *JAR_VERSIONS)
@@ -53,8 +55,15 @@ def cache_dir() -> Path:
 
 def missing_tools() -> str | None:
     """A sentence naming what this machine lacks to fetch and run a stock Pulsar, or None."""
-    missing = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
-    return f"a stock Pulsar needs {' and '.join(missing)} on the PATH (Java 17 or newer, Maven)" if missing else None
+    missing = [name for name, here in (("Java 17 or newer", _java_version() >= 17), ("Maven", shutil.which("mvn"))) if not here]
+    return f"a stock Pulsar needs {' and '.join(missing)} on this machine" if missing else None
+
+
+def _java_version() -> int:
+    java = shutil.which("java", path=os.environ["JAVA_HOME"] + "/bin" if os.environ.get("JAVA_HOME") else None)
+    if java is None:
+        return 0
+    return version_in(subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr)
 
 
 def install(version: str) -> Path:

@@ -14,7 +14,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
@@ -55,6 +56,15 @@ def stock_names() -> list[str]:
         return ["outside"]
     chosen = os.environ.get("PULSAR_TXN_STOCK")
     return [f"stock-{version}" for version in (chosen.split(",") if chosen else stock_install.VERSIONS)]
+
+
+def tests_by_server(ran_on: Iterable[str]) -> str:
+    """The line of the test summary for the labels of the servers that tests ran on, one label per test."""
+    ran = Counter({"ours": 0, **{f"stock {version}": 0 for version in stock_install.VERSIONS}})
+    ran.update(ran_on)
+    return "tests by server: " + ", ".join(
+        f"{count} on {'our broker' if label == 'ours' else label}" for label, count in ran.items()
+    )
 
 
 def lacking(what: str, reason: str) -> NoReturn:
