@@ -56,7 +56,7 @@ def test_every_state_has_a_cell_for_every_event() -> None:
 
 def test_a_status_moves_only_along_the_two_ways_to_an_end() -> None:
     opened, committing, committed, aborting, aborted = TxnStatus
-    assert EDGES == {(opened, committing), (committing, committed), (opened, aborting), (aborting, aborted)}
+    assert {(opened, committing), (committing, committed), (opened, aborting), (aborting, aborted)} == EDGES
 
 
 @pytest.mark.parametrize(("state", "event"), CELLS)

@@ -58,7 +58,7 @@ class TransactionCoordinator:
         max_active: int = 0,
         max_timeout_ms: int = 2**63 - 1,
         outcome_retention_count: int = 1_048_576,
-        snapshot_every: int = 50_000,
+        snapshot_every: int = 25_000,
         expire_limit: int = 256,
     ) -> None:
         self.tc_id = tc_id
@@ -198,8 +198,9 @@ class TransactionCoordinator:
         txn_id = request.txn_id
         state, txn = self._locate(txn_id, (request.principal, request.identity))
         cell = TRANSITIONS[state, Event.ADD]
-        if txn is None or isinstance(cell, Refuse):
+        if isinstance(cell, Refuse):
             raise _refusal(cell, txn_id, state, Event.ADD)
+        assert txn is not None  # noqa: S101 - the table's promise: participants are added to what is OPEN
         topics: dict[str, None] = {}
         subscriptions: dict[tuple[str, str], None] = {}
         for participant in request.participants:
@@ -226,17 +227,18 @@ class TransactionCoordinator:
             return Step((), (Reply(token),))
         if cell is Stay.JOIN:
             return Step((), (AwaitOutcome(token, txn_id),))
-        if txn is None or isinstance(cell, Refuse):
+        if isinstance(cell, Refuse):
             raise _refusal(cell, txn_id, state, event)
+        assert txn is not None  # noqa: S101 - the table's promise: only what is OPEN is decided
         decision, trailing, effects = self._leave_open(txn, event, now_ms)
         return Step(decision, (AwaitOutcome(token, txn_id), *effects), trailing)
 
     def _done(self, txn_id: TxnId, now_ms: int) -> Step[Record]:
-        state, txn = self._locate(txn_id, ANYBODY, superuser=True)
+        state, _ = self._locate(txn_id, ANYBODY, superuser=True)
         cell = TRANSITIONS[state, Event.DONE]
         if isinstance(cell, Refuse):
             raise _refusal(cell, txn_id, state, Event.DONE)
-        if txn is None or state is UNKNOWN:
+        if cell is Stay.NOTHING or state is UNKNOWN:
             return NOTHING
         trailing, effects = self._finish(txn_id, state, now_ms)
         return Step((), effects, trailing)
@@ -304,13 +306,13 @@ def _permits(owner: Owner | None, asker: Owner) -> bool:
     return (owner[0] is None or owner[0] == asker[0]) and (owner[1] is None or owner[1] == asker[1])
 
 
-def _refusal(cell: object, txn_id: TxnId, state: TxnStatus | None, event: Event) -> Refusal:
-    if state is None:
+def _refusal(cell: Refuse, txn_id: TxnId, state: TxnStatus | None, event: Event) -> Refusal:
+    if state is UNKNOWN:
         return Refusal(
-            ServerError.TransactionNotFound,
+            cell.code,
             f"transaction {txn_id} is not known here: it never was, ended too long ago, or belongs to somebody else",
         )
-    return Refusal(ServerError.InvalidTxnStatus, f"transaction {txn_id} is {state.name} and cannot {_WISH[event]} any more")
+    return Refusal(cell.code, f"transaction {txn_id} is {state.name} and cannot {_WISH[event]} any more")
 
 
 def _info(txn: Transaction) -> TransactionInfo:

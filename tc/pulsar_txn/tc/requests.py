@@ -1,7 +1,8 @@
 """What one may ask of a coordinator. `token` comes back in the Reply (see `pulsar_txn.ledger.machine`).
 
 Every request carries who asks: `principal` (None without authentication) and `identity`, the
-(transactional_id, epoch) of a fenced client, None for plain Pulsar clients.
+(transactional_id, epoch) of a fenced client, None for plain Pulsar clients. What NewTxn named of both is the owner:
+later requests must name it alike, or else the transaction is not found. What it left out is not asked for.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ Identity: TypeAlias = tuple[str, int]
 @attrs.frozen
 class NewTxn:
     """Open a transaction. Reply value: its TxnId, released once the NEW record is durable.
+
+    `timeout_ms` 0, which an absent field reads as, is due at once: the transaction is aborted, as on stock Pulsar.
 
     Refusals: TooManyRequests (too many open), NotAllowedError (timeout above the limit, blank owner).
     """
@@ -60,7 +63,10 @@ class EndTxn:
 
 @attrs.frozen
 class ParticipantsDone:
-    """The host told every participant of `txn_id` its outcome and all of them hold it durably."""
+    """The host told every participant of `txn_id` its outcome and all of them hold it durably.
+
+    A repeat does nothing. Refusal: InvalidTxnStatus when nothing was decided yet, which is the host's mistake.
+    """
 
     txn_id: TxnId
 

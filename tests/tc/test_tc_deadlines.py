@@ -1,0 +1,135 @@
+"""Timeouts as data: who is aborted when, how much at a time, and what a clock must not do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tc_host import TcHost
+
+from pulsar_txn.ledger.machine import NOTHING, Outcome, TellParticipant
+from pulsar_txn.tc import AddParticipants, EndTxn, NewTxn
+from pulsar_txn.tc._deadlines import SLACK, Deadlines
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnStatus
+
+
+def test_an_open_transaction_is_aborted_at_its_deadline_and_not_before() -> None:
+    host = TcHost()
+    txn_id = host.new(500)
+    host.add(txn_id, Participant("t"))
+    assert host.tc.deadline() == host.now + 500
+    host.now += 499
+    assert host.tc.expire(host.now) == NOTHING
+    host.now += 1
+    step = host.tc.expire(host.now)
+    assert [record.new_status for _, record in step.records] == [TxnStatus.ABORTING]
+    assert step.effects == (TellParticipant(txn_id, Participant("t"), TxnAction.ABORT, -1),)
+    host.carry_out(step)
+    assert host.tc.deadline() is None
+
+
+def test_a_timeout_of_zero_gives_an_id_and_is_due_at_once() -> None:
+    host = TcHost()
+    txn_id = host.new(0)
+    assert host.tc.status(txn_id) is TxnStatus.OPEN
+    assert host.tc.deadline() == host.now
+    host.expire()
+    assert host.tc.status(txn_id) is TxnStatus.ABORTED
+    with pytest.raises(Refusal) as caught:
+        host.add(txn_id, Participant("t"))
+    assert caught.value.code is ServerError.InvalidTxnStatus
+
+
+@pytest.mark.parametrize("action", TxnAction)
+def test_the_first_decision_in_the_log_wins_against_the_deadline(action: TxnAction) -> None:
+    host = TcHost()
+    txn_id = host.new(500)
+    host.add(txn_id, Participant("t"))
+    host.now += 501
+    host.ask(EndTxn("token", txn_id, action))
+    assert host.tc.expire(host.now) == NOTHING
+    host.confirm()
+    host.done(txn_id)
+    assert host.answers["token"] is action
+
+
+def test_the_loser_of_commit_and_timeout_gets_the_winners_status() -> None:
+    host = TcHost()
+    txn_id = host.new(500)
+    host.add(txn_id, Participant("t"))
+    host.now += 500
+    host.expire()
+    with pytest.raises(Refusal) as caught:
+        host.ask(EndTxn("token", txn_id, TxnAction.COMMIT))
+    assert caught.value.code is ServerError.InvalidTxnStatus
+    assert "ABORTING" in caught.value.message
+
+
+@pytest.mark.parametrize("action", TxnAction)
+def test_what_is_ending_has_no_deadline(action: TxnAction) -> None:
+    host = TcHost()
+    txn_id = host.new(500)
+    host.add(txn_id, Participant("t"))
+    host.end(txn_id, action)
+    assert host.tc.deadline() is None
+    host.now += 10**9
+    assert host.tc.expire(host.now) == NOTHING
+    host.crash()
+    assert host.tc.deadline() is None
+
+
+def test_expire_takes_a_bounded_number_the_earliest_first_and_forgets_nothing_when_its_step_is_thrown_away() -> None:
+    host = TcHost(expire_limit=3)
+    ids = [host.new(timeout_ms) for timeout_ms in (50, 10, 40, 30, 20)]
+    host.now += 100
+    earliest = [ids[1], ids[4], ids[3]]
+    for _ in range(2):
+        step = host.tc.expire(host.now)
+        assert [effect.txn_id for effect in step.effects if isinstance(effect, Outcome)] == earliest
+    host.carry_out(step)
+    assert host.tc.deadline() == host.now - 60
+    host.expire()
+    assert [host.tc.status(txn_id) for txn_id in ids] == [TxnStatus.ABORTED] * 5
+
+
+def test_deadlines_are_those_of_the_record_also_after_recovery() -> None:
+    host = TcHost()
+    host.new(500)
+    host.now += 400
+    host.crash()
+    assert host.tc.deadline() == 1_500
+    host.take_snapshot()
+    host.crash()
+    assert host.tc.deadline() == 1_500
+
+
+def test_deadlines_of_ended_transactions_do_not_pile_up() -> None:
+    host = TcHost()
+    host.in_state(TxnStatus.OPEN)
+    for _ in range(3 * SLACK):
+        txn_id = host.tc.decide(NewTxn(None, 10**6), host.now)
+        host.carry_out(txn_id)
+        (reply,) = txn_id.effects
+        host.carry_out(host.tc.decide(EndTxn(None, reply.value, TxnAction.COMMIT), host.now))  # type: ignore[union-attr,arg-type]  # a Reply with an id
+    host.tc.check_invariants()
+    assert len(host.tc._state.deadlines.heap) <= SLACK + 2
+
+
+def test_adding_participants_does_not_prolong_a_transaction() -> None:
+    host = TcHost()
+    txn_id = host.new(500)
+    host.now += 499
+    host.ask(AddParticipants(None, txn_id, (Participant("t"),)))
+    assert host.tc.deadline() == 1_500
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=30), st.integers(0, 20), st.integers(1, 5))
+def test_due_are_the_earliest_open_ones_whatever_lies_between(entries: list[tuple[int, bool]], now_ms: int, limit: int) -> None:
+    deadlines = Deadlines(lambda least: entries[least][1])
+    for least, (deadline_ms, _) in enumerate(entries):
+        deadlines.add(deadline_ms, least)
+    expected = sorted((deadline_ms, least) for least, (deadline_ms, is_open) in enumerate(entries) if is_open)
+    assert deadlines.due(now_ms, limit) == [least for deadline_ms, least in expected if deadline_ms <= now_ms][:limit]
+    assert deadlines.due(now_ms, limit) == deadlines.due(now_ms, limit)
+    assert deadlines.next() == (expected[0][0] if expected else None)
