@@ -21,7 +21,6 @@ from targets import Target
 
 _STOCK = [pytest.param(name, marks=pytest.mark.stock) for name in targets.stock_names()]
 _SESSION_DIR = pytest.StashKey[Path]()
-_ON_A_SERVER = ("pulsar", "stock_pulsar", "pulsar_broker")
 
 
 @pytest.fixture(scope="session", params=["ours", *_STOCK])
@@ -68,10 +67,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Note what a test runs on; the note travels with its report, also from a worker."""
-    values = getattr(item, "funcargs", {})
-    for name in _ON_A_SERVER:
-        if name in values:
-            item.user_properties.append(("ran on", getattr(values[name], "label", "ours")))
+    labels = {targets.label_of(value) for value in getattr(item, "funcargs", {}).values()} - {None}
+    item.user_properties += [("ran on", label) for label in sorted(labels, key=str)]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

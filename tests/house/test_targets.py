@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import stock_install
 import targets
+from our_broker import OurBroker
 from stock_container import docker_answers, settings
+from stock_pulsar import StockPulsar
 
 SLEEPER = ["sleep", "60"]
 
@@ -84,6 +86,13 @@ def test_the_stock_versions_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_summary_names_every_server_also_those_that_no_test_ran_on() -> None:
     line = targets.tests_by_server(["ours", "stock 4.2.4", "ours", "outside"])
     assert line == "tests by server: 2 on our broker, 0 on stock 4.0.8, 1 on stock 4.2.4, 1 on outside"
+
+
+def test_a_test_is_counted_by_the_servers_among_its_fixtures(tmp_path: Path) -> None:
+    assert targets.label_of(targets.Target("stock", "4.2.4", "", "")) == "stock 4.2.4"
+    assert targets.label_of(OurBroker(data_dir=tmp_path)) == "ours"
+    assert targets.label_of(StockPulsar("4.0.8", data_dir=tmp_path)) == "stock 4.0.8"
+    assert targets.label_of("a topic") is None
 
 
 def test_without_docker_no_engine_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -58,6 +58,19 @@ def stock_names() -> list[str]:
     return [f"stock-{version}" for version in (chosen.split(",") if chosen else stock_install.VERSIONS)]
 
 
+def label_of(fixture: object) -> str | None:
+    """The label of the server that a fixture's value is or belongs to; None for all other values."""
+    match fixture:
+        case Target(label=label):
+            return label
+        case StockPulsar(version=version):
+            return f"stock {version}"
+        case OurBroker():
+            return "ours"
+        case _:
+            return "ours" if type(fixture).__module__.startswith("pulsar_txn.broker") else None
+
+
 def tests_by_server(ran_on: Iterable[str]) -> str:
     """The line of the test summary for the labels of the servers that tests ran on, one label per test."""
     ran = Counter({"ours": 0, **{f"stock {version}": 0 for version in stock_install.VERSIONS}})
