@@ -3,3 +3,80 @@
 It knows the wire and nothing else of ours. It must never know the broker, a ledger or Spark; and clock,
 randomness, sockets and timers reach it only through `runtime`.
 """
+
+from pulsar_txn.client._transactional import transactional
+from pulsar_txn.client.authentication import Authentication, TokenAuthentication
+from pulsar_txn.client.batching import EncodedBatch, SendTicket, encode_batch, row
+from pulsar_txn.client.client import Client
+from pulsar_txn.client.consumer import Consumer
+from pulsar_txn.client.consumer_options import ConsumerType, InitialPosition, KeySharedPolicy
+from pulsar_txn.client.errors import (
+    AlreadyClosed,
+    BrokerError,
+    CommitOutcomeUnknown,
+    ConnectionLost,
+    OperationTimeout,
+    PulsarError,
+    TransactionAborted,
+    TransactionConflict,
+    TransactionError,
+    TransactionOperationFailed,
+    TransactionsDisabled,
+    TransactionStateError,
+    TransactionTimedOut,
+)
+from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Message
+from pulsar_txn.client.producer import Producer
+from pulsar_txn.client.producer_options import AccessMode, BatchingType, Compression
+from pulsar_txn.client.reader import Reader
+from pulsar_txn.client.routing import HashingScheme, RoutingMode
+from pulsar_txn.client.schema import BytesSchema, JsonSchema, Schema, StringSchema
+from pulsar_txn.client.transaction import Rollback, Transaction, TransactionState
+from pulsar_txn.wire.ids import MessageId, TxnId
+
+__all__ = [
+    "EARLIEST_ID",
+    "LATEST_ID",
+    "AccessMode",
+    "AlreadyClosed",
+    "Authentication",
+    "BatchingType",
+    "BrokerError",
+    "BytesSchema",
+    "Client",
+    "CommitOutcomeUnknown",
+    "Compression",
+    "ConnectionLost",
+    "Consumer",
+    "ConsumerType",
+    "EncodedBatch",
+    "HashingScheme",
+    "InitialPosition",
+    "JsonSchema",
+    "KeySharedPolicy",
+    "Message",
+    "MessageId",
+    "OperationTimeout",
+    "Producer",
+    "PulsarError",
+    "Reader",
+    "Rollback",
+    "RoutingMode",
+    "Schema",
+    "SendTicket",
+    "StringSchema",
+    "TokenAuthentication",
+    "Transaction",
+    "TransactionAborted",
+    "TransactionConflict",
+    "TransactionError",
+    "TransactionOperationFailed",
+    "TransactionState",
+    "TransactionStateError",
+    "TransactionTimedOut",
+    "TransactionsDisabled",
+    "TxnId",
+    "encode_batch",
+    "row",
+    "transactional",
+]

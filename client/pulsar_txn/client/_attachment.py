@@ -14,7 +14,7 @@ from typing import Any
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client.connection import Connection
-from pulsar_txn.client.errors import ConnectionLost, PulsarError
+from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, PulsarError
 
 logger = logging.getLogger("pulsar_txn.client.connection")
 
@@ -46,6 +46,8 @@ class Attachment:
         self._on_failed = on_failed
         self._interrupted = False
         self._task: asyncio.Task[Any] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._failure: PulsarError | None = None
 
     async def start(self, timeout: float | None = None) -> None:
         """Attach for the first time; raises what stands in the way once `timeout` (the operation timeout) is over."""
@@ -65,6 +67,32 @@ class Attachment:
             raise ConnectionLost("the connection broke while opening", endpoint=connection.endpoint)
         if not self.closed:
             self.connection = connection
+            self._wake()
+
+    async def connected(self, what: str) -> Connection:
+        """The connection, waiting for it while there is none; ConnectionLost after the operation timeout, safe to cancel.
+
+        Raises what ended the attachment for good, AlreadyClosed after `close`.
+        """
+        seconds = self._core.settings.operation_timeout
+        deadline = self._core.runtime.monotonic() + seconds
+        while self.connection is None:
+            if self.closed:
+                raise self._failure or AlreadyClosed(f"{what}: {self.topic} is closed")
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError:
+                raise ConnectionLost(f"{what}: {self.topic} was not connected again within {seconds:g} s") from None
+        return self.connection
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def on_connection_lost(self, connection: Connection, error: PulsarError) -> None:
         """The connection's call: it is gone."""
@@ -108,6 +136,7 @@ class Attachment:
         """Give up for good."""
         if self.closed:
             return
+        self._failure = error
         self.close()
         logger.warning("%s: given up: %s", self.topic, error)
         self._on_failed(error)
@@ -120,3 +149,4 @@ class Attachment:
             self.connection = None
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
+        self._wake()

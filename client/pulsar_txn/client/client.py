@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
@@ -10,11 +12,16 @@ from pulsar_txn.client._core import Core
 from pulsar_txn.client._settings import Settings
 from pulsar_txn.client._transactional import TransactionalClient
 from pulsar_txn.client.authentication import Authentication
+from pulsar_txn.client.consumer import Consumer
+from pulsar_txn.client.consumer_options import ConsumerOptions
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
+from pulsar_txn.client.message import EARLIEST_ID
 from pulsar_txn.client.producer import Producer
 from pulsar_txn.client.producer_options import ProducerOptions
+from pulsar_txn.client.reader import Reader
 from pulsar_txn.client.runtime import AsyncioRuntime, Runtime
 from pulsar_txn.client.schema import BytesSchema, Schema
+from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
 T = TypeVar("T")
@@ -84,6 +91,87 @@ class Client(TransactionalClient):
         producer: Producer[Any] = Producer(self._core, name, partitions, schema or BytesSchema(), chosen)
         await producer._start()  # noqa: SLF001 - its other half
         return producer
+
+    @overload
+    async def subscribe(
+        self, topic: str | Sequence[str], subscription: str, *, schema: None = None, **options: Any
+    ) -> Consumer[bytes]: ...
+
+    @overload
+    async def subscribe(
+        self, topic: str | Sequence[str], subscription: str, *, schema: Schema[T], **options: Any
+    ) -> Consumer[T]: ...
+
+    async def subscribe(
+        self, topic: str | Sequence[str], subscription: str, *, schema: Schema[Any] | None = None, **options: Any
+    ) -> Consumer[Any]:
+        """Subscribe to a topic, all partitions of a partitioned one, or several topics.
+
+        `options` are the fields of `ConsumerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
+        broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout. If cancelled, a new subscription may
+        have been created, without a consumer.
+        """
+        if not subscription:
+            raise InvalidConfiguration("a subscription needs a name")
+        chosen = _options(ConsumerOptions, options)
+        return await self._consume([topic] if isinstance(topic, str) else topic, subscription, schema, chosen)
+
+    @overload
+    async def create_reader(
+        self, topic: str, start: MessageId | datetime = EARLIEST_ID, *, schema: None = None, **options: Any
+    ) -> Reader[bytes]: ...
+
+    @overload
+    async def create_reader(
+        self, topic: str, start: MessageId | datetime = EARLIEST_ID, *, schema: Schema[T], **options: Any
+    ) -> Reader[T]: ...
+
+    async def create_reader(
+        self,
+        topic: str,
+        start: MessageId | datetime = EARLIEST_ID,
+        *,
+        start_inclusive: bool = False,
+        reader_name: str | None = None,
+        schema: Schema[Any] | None = None,
+        **options: Any,
+    ) -> Reader[Any]:
+        """Create a reader behind message `start` (at it with `start_inclusive`), or at a time.
+
+        `EARLIEST_ID` and `LATEST_ID` are the ends of the topic. `options`: `receiver_queue_size`, `read_compacted`,
+        `properties` of `ConsumerOptions`. Raises as `subscribe`.
+        """
+        number = int(self._core.runtime.random() * 2**48)
+        first = EARLIEST_ID if isinstance(start, datetime) else start
+        given = options | {
+            "durable": False,
+            "start_message_id": first,
+            "start_message_id_inclusive": start_inclusive,
+            "consumer_name": reader_name,
+        }
+        consumer = await self._consume([topic], f"reader-{number:012x}", schema, _options(ConsumerOptions, given))
+        if isinstance(start, datetime):
+            try:
+                await consumer.seek(start)
+            except BaseException:
+                await consumer.close()
+                raise
+        return Reader(consumer)
+
+    async def _consume(
+        self, topics: Sequence[str], subscription: str, schema: Schema[Any] | None, options: ConsumerOptions
+    ) -> Consumer[Any]:
+        self._core.check_open()
+        names = [parse_topic(topic) for topic in topics]
+        if not names:
+            raise InvalidConfiguration("no topic to subscribe to")
+        parts: list[tuple[str, int]] = []
+        for name in names:
+            count = await self._partitions(name)
+            parts += [(str(name.with_partition(index)), index) for index in range(count)] or [(str(name), name.partition)]
+        consumer: Consumer[Any] = Consumer(self._core, parts, subscription, schema or BytesSchema(), options)
+        await consumer._start()  # noqa: SLF001 - its other half
+        return consumer
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""

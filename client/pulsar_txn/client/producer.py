@@ -10,7 +10,7 @@ from typing import Generic, Self, TypeVar
 
 from pulsar_txn.client._budget import Budget
 from pulsar_txn.client._core import Core
-from pulsar_txn.client._enlist import Enlisting
+from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client.batching import EncodedBatch, SendTicket, row
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerQueueFull
 from pulsar_txn.client.partition_producer import PartitionProducer
@@ -158,6 +158,10 @@ class Producer(Generic[T]):
         """
         if self._budget.full or self._closed:
             raise self._queue_full() if not self._closed else AlreadyClosed(f"the producer of {self.topic} is closed")
+        if txn is None:
+            txn = AMBIENT.get()
+        if txn is not None:
+            self._check_persistent()
         null_value = value is None
         payload = b"" if value is None else self._encode(value)
         message = row(payload, key, properties, event_time_ms or 0, sequence_id, ordering_key, null_value)
@@ -186,6 +190,10 @@ class Producer(Generic[T]):
         """Queue a batch built by `encode_batch`; as `send_nowait`."""
         if self._budget.full or self._closed:
             raise self._queue_full() if not self._closed else AlreadyClosed(f"the producer of {self.topic} is closed")
+        if txn is None:
+            txn = AMBIENT.get()
+        if txn is not None:
+            self._check_persistent()
         index = self._router(key, b"") if partition is None else partition
         return (self._only if self._only is not None and partition is None else self._target(index)).add_encoded(batch, txn)
 
@@ -237,6 +245,12 @@ class Producer(Generic[T]):
             await asyncio.gather(*(partition.close() for partition in self._partitions))
             raise failures[0]
         self._core.register(self._partitions[0].id, self)
+
+    def _check_persistent(self) -> None:
+        if not self._name.is_persistent:
+            raise InvalidConfiguration(
+                f"{self.topic} keeps nothing, so a transaction cannot send to it", hint="use a persistent topic"
+            )
 
     def _target(self, index: int) -> PartitionProducer:
         if not 0 <= index < len(self._partitions):

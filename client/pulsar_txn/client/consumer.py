@@ -1,0 +1,417 @@
+"""The consumer that programs use: one queue over all partitions and topics, receiving, acknowledging."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Generic, Self, TypeAlias, TypeVar
+
+from pulsar_txn.client._core import Core
+from pulsar_txn.client._enlist import AMBIENT, Enlisting
+from pulsar_txn.client.acks import Place
+from pulsar_txn.client.consumer_options import ConsumerOptions
+from pulsar_txn.client.errors import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    OperationTimeout,
+    PulsarError,
+    TransactionStateError,
+)
+from pulsar_txn.client.message import Message
+from pulsar_txn.client.nacks import NackTracker
+from pulsar_txn.client.partition_consumer import PartitionConsumer
+from pulsar_txn.client.schema import Schema
+from pulsar_txn.wire.ids import MessageId
+
+T = TypeVar("T")
+Acknowledged: TypeAlias = "Message[Any] | MessageId"
+
+
+class Consumer(Generic[T]):
+    """A subscription's consumer. Made by `Client.subscribe`; an async context manager that closes it, and an async iterator.
+
+    Messages of one partition come in order (on Exclusive and Failover); those of several partitions are mixed. What was
+    received and not acknowledged comes again after a reconnect.
+    """
+
+    def __init__(
+        self, core: Core, topics: Sequence[tuple[str, int]], subscription: str, schema: Schema[T], options: ConsumerOptions
+    ) -> None:
+        self.schema = schema
+        self.subscription = subscription
+        self.consumer_name = options.consumer_name or f"{int(core.runtime.random() * 16**8):08x}"
+        self._core = core
+        self._options = options
+        self._queue: deque[Message[T]] = deque()
+        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._failure: PulsarError | None = None
+        self._closed = False
+        self._parts = [PartitionConsumer(core, self, name, index, subscription, options) for name, index in topics]
+        self._only = self._parts[0] if len(self._parts) == 1 else None
+        self._nacks = NackTracker(core.runtime, options.consumer_type)
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> list[str]:
+        """The full names of the partitions (or of the topic without partitions) that it receives from."""
+        return [part.topic for part in self._parts]
+
+    @property
+    def topic(self) -> str:
+        """The topic's name, of the first one when there are several."""
+        return self._parts[0].topic
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether all partitions are connected at this moment."""
+        return not self._closed and all(part.is_connected for part in self._parts)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it gets messages; on a Failover subscription only one consumer per partition does."""
+        return any(part.is_active for part in self._parts)
+
+    @property
+    def reached_end_of_topic(self) -> bool:
+        """Whether all its topics are terminated and everything was delivered."""
+        return all(part.reached_end for part in self._parts)
+
+    @property
+    def queued(self) -> int:
+        """Messages that wait to be received."""
+        return len(self._queue)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "connected" if self.is_connected else "connecting"
+        return f"<Consumer {self.subscription!r} of {self.topic} {state}, {len(self._queue)} queued>"
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    async def receive(self, timeout: float | None = None) -> Message[T]:
+        """The next message, waiting for it; OperationTimeout after `timeout` seconds.
+
+        Raises AlreadyClosed, or what ended the consumer for good. If cancelled, no message is lost.
+        """
+        if not self._queue:
+            if self._failure is not None:
+                raise self._failure
+            await self._wait(1, timeout)
+            if not self._queue:
+                raise OperationTimeout(f"no message on {self.topic} within {timeout:g} s")
+        message = self._queue.popleft()
+        part = message.entry.consumer
+        part.last_dequeued = message
+        part.give_permits_back(1)
+        return message
+
+    async def receive_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
+        """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
+
+        The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
+        Raises as `receive`. If cancelled, no message is lost.
+        """
+        if max_messages < 1:
+            raise InvalidConfiguration(f"max_messages must be at least 1, not {max_messages}")
+        enough = 1 if max_wait is None else min(max_messages, self._options.receiver_queue_size)
+        if len(self._queue) < enough:
+            if self._failure is not None and not self._queue:
+                raise self._failure
+            await self._wait(enough, max_wait)
+        return self._take(max_messages)
+
+    def receive_nowait(self, max_messages: int = 500) -> list[Message[T]]:
+        """Up to `max_messages` of those that are queued; does not wait, may be empty. Raises as `receive`."""
+        if self._failure is not None and not self._queue:
+            raise self._failure
+        return self._take(max_messages)
+
+    def _take(self, max_messages: int) -> list[Message[T]]:
+        queue = self._queue
+        if len(queue) <= max_messages:
+            taken = list(queue)
+            queue.clear()
+        else:
+            taken = [queue.popleft() for _ in range(max_messages)]
+        if not taken:
+            return taken
+        if self._only is not None:
+            self._only.last_dequeued = taken[-1]
+            self._only.give_permits_back(len(taken))
+        else:
+            for message in taken:
+                part = message.entry.consumer
+                part.last_dequeued = message
+                part.give_permits_back(1)
+        return taken
+
+    async def _wait(self, messages: int, timeout: float | None) -> None:
+        """Until so many are queued, or the time is over."""
+        for part in self._parts:
+            part.flush_permits()
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else self._core.runtime.monotonic() + timeout
+        while len(self._queue) < messages:
+            if self._failure is not None:
+                if self._queue:
+                    return
+                raise self._failure
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiters.append((waiter, messages))
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError:
+                return
+            finally:
+                if not waiter.done() or waiter.cancelled():
+                    self._waiters = deque(entry for entry in self._waiters if entry[0] is not waiter)
+                elif self._queue:
+                    self._wake()  # this one may leave with fewer than it was woken for
+
+    def enqueue(self, messages: Sequence[Message[T]]) -> None:
+        """For partition consumers: messages have come."""
+        self._queue.extend(messages)
+        if self._waiters:
+            self._wake()
+
+    def _wake(self) -> None:
+        ready = len(self._queue)
+        while self._waiters and (ready >= self._waiters[0][1] or self._failure is not None):
+            waiter, needed = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                ready -= needed
+
+    def drop_queued(self, part: PartitionConsumer) -> None:
+        """For partition consumers: what is queued from there will come again."""
+        before = len(self._queue)
+        if part is self._only:
+            self._queue.clear()
+        else:
+            self._queue = deque(message for message in self._queue if message.entry.consumer is not part)
+        part.give_permits_back(before - len(self._queue))
+
+    def fail(self, error: PulsarError) -> None:
+        """For partition consumers: one of them has ended for good."""
+        self._failure = self._failure or error
+        self._wake()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message[T]:
+        try:
+            return await self.receive()
+        except AlreadyClosed:
+            raise StopAsyncIteration from None
+
+    # --- acknowledging ------------------------------------------------------------------------------------------------
+
+    async def acknowledge(
+        self, message: Acknowledged | Sequence[Acknowledged], *, txn: Enlisting | None = None, receipt: bool | None = None
+    ) -> None:
+        """Acknowledge a message, an id, or many of them.
+
+        Outside a transaction acknowledgements are collected for `ack_group_delay` and this returns at once; with `receipt`
+        (or the consumer's `ack_receipt`) they leave now, and this returns when the broker has answered. In a transaction
+        they are always answered, and take effect when it commits.
+
+        Raises the broker's error, ConnectionLost, OperationTimeout; with `txn` TransactionConflict when a message is
+        acknowledged in an open transaction already, TransactionStateError, and other TransactionErrors.
+        If cancelled, the acknowledgement may still happen; a transaction is doomed by it.
+        """
+        self._check_open()
+        txn = txn or AMBIENT.get()
+        wants_receipt = self._options.ack_receipt if receipt is None else receipt
+        if txn is None and not wants_receipt and isinstance(message, Message) and message.entry.consumer in self._parts:
+            entry = message.entry
+            entry.consumer.ack_soon((entry.position, message.index, entry.batch_size))
+            return
+        places = self._places([message] if isinstance(message, (Message, MessageId)) else message)
+        if txn is None and not wants_receipt:
+            for part, those in places.items():
+                for place in those:
+                    part.ack_soon(place)
+            return
+        if txn is not None:
+            self._check_persistent(places)
+            work = [part.ack_in_transaction(those, txn, cumulative=False) for part, those in places.items()]
+        else:
+            work = [part.ack_with_receipt(those, cumulative=False) for part, those in places.items()]
+        await _all(work)
+
+    async def acknowledge_cumulative(
+        self, message: Acknowledged, *, txn: Enlisting | None = None, receipt: bool | None = None
+    ) -> None:
+        """Acknowledge everything of this message's partition up to and with it. As `acknowledge`.
+
+        Raises InvalidConfiguration on Shared and Key_Shared subscriptions, where there is no order.
+        """
+        self._check_open()
+        if not self._options.consumer_type.is_single:
+            raise InvalidConfiguration(
+                f"cumulative acknowledgement is not possible on a {self._options.consumer_type.name} subscription",
+                hint="acknowledge the messages one by one or as a list",
+            )
+        txn = txn or AMBIENT.get()
+        ((part, places),) = self._places([message]).items()
+        if txn is not None:
+            self._check_persistent([part])
+            await part.ack_in_transaction(places, txn, cumulative=True)
+        elif self._options.ack_receipt if receipt is None else receipt:
+            await part.ack_with_receipt(places, cumulative=True)
+        else:
+            part.ack_cumulative_soon(places[0])
+
+    def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
+        """Have the message's entry delivered again after `delay` (the consumer's `negative_ack_delay` by default).
+
+        On Exclusive and Failover everything that is not acknowledged comes again, because their order is kept.
+        Raises TransactionStateError when the message is acknowledged in an open transaction.
+        """
+        self._check_open()
+        ((part, places),) = self._places([message]).items()
+        if part.open_acks.holds(places[0]):
+            raise TransactionStateError(
+                "the message is acknowledged in a transaction that is still open",
+                hint="abort the transaction, its messages come again by themselves",
+            )
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        self._nacks.add(part, places[0][0], self._options.negative_ack_delay if seconds is None else seconds)
+
+    def redeliver_unacknowledged(self) -> None:
+        """Have everything delivered again that was received here and is not acknowledged; the queue starts anew."""
+        self._check_open()
+        for part in self._parts:
+            part.redeliver()
+
+    def _places(self, messages: Sequence[Acknowledged]) -> dict[PartitionConsumer, list[Place]]:
+        places: dict[PartitionConsumer, list[Place]] = {}
+        for message in messages:
+            if isinstance(message, Message):
+                entry = message.entry
+                part = entry.consumer if entry.consumer in self._parts else self._part_for(entry.consumer.topic)
+                place = (entry.position, message.index, entry.batch_size)
+            else:
+                part = self._part_of(message)
+                place = (message.position, message.batch_index, message.batch_size)
+            places.setdefault(part, []).append(place)
+        return places
+
+    def _part_for(self, topic: str) -> PartitionConsumer:
+        """For messages that another consumer received, of this topic: their ids mean the same here."""
+        for part in self._parts:
+            if part.topic == topic:
+                return part
+        raise InvalidConfiguration(f"the message is of {topic}, which this consumer does not receive from")
+
+    def _part_of(self, message_id: MessageId) -> PartitionConsumer:
+        if self._only is not None:
+            return self._only
+        found = [part for part in self._parts if part.partition == message_id.partition]
+        if len(found) != 1:
+            raise InvalidConfiguration(
+                f"the id {message_id} does not say which topic it belongs to", hint="give the message instead of its id"
+            )
+        return found[0]
+
+    # --- the subscription ---------------------------------------------------------------------------------------------
+
+    async def seek(self, target: MessageId | datetime | int, *, inclusive: bool = False) -> None:
+        """Move the subscription to a message, or to the first message published at a time (datetime or milliseconds).
+
+        The next message is the one behind `target`, or `target` itself with `inclusive`. Of several partitions only those
+        moved by `EARLIEST_ID`, `LATEST_ID` or a time move together; an id moves its own. Raises the broker's error,
+        ConnectionLost, OperationTimeout.
+        """
+        self._check_open()
+        if isinstance(target, MessageId):
+            everywhere = target.position in ((-1, -1), (2**63 - 1, 2**63 - 1))
+            parts = self._parts if everywhere else [self._part_of(target)]
+            await _all([part.seek(message_id=target, inclusive=inclusive) for part in parts])
+        else:
+            time_ms = int(target.timestamp() * 1000) if isinstance(target, datetime) else target
+            await _all([part.seek(publish_time_ms=time_ms) for part in self._parts])
+
+    async def get_last_message_id(self) -> MessageId:
+        """The id of the last message that can be read now (committed, not aborted); of the newest partition's end.
+
+        `ledger_id` and `entry_id` are -1 for an empty topic. Raises the broker's error, ConnectionLost, OperationTimeout.
+        """
+        return max((await self.get_last_message_ids()).values())
+
+    async def get_last_message_ids(self) -> dict[str, MessageId]:
+        """By topic partition, as `get_last_message_id`."""
+        self._check_open()
+        answers = await asyncio.gather(*(part.last_message_id() for part in self._parts))
+        return {part.topic: answer[0] for part, answer in zip(self._parts, answers, strict=True)}
+
+    async def has_message_available(self) -> bool:
+        """Whether `receive` would find a message that is stored at this moment."""
+        self._check_open()
+        return bool(self._queue) or any(await asyncio.gather(*(part.has_more() for part in self._parts)))
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`."""
+        self._check_open()
+        for part in self._parts:
+            await part.unsubscribe(force=force)
+        await self.close()
+
+    async def close(self) -> None:
+        """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._nacks.close()
+        self._queue.clear()
+        self._failure = AlreadyClosed(f"the consumer of {self.topic} is closed")
+        self._wake()
+        self._core.unregister(self._parts[0].id)
+        await asyncio.gather(*(part.close() for part in self._parts))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        """Subscribe everywhere; when one fails, all are closed and its error is raised."""
+        results = await asyncio.gather(*(part.start() for part in self._parts), return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            await self.close()
+            raise failures[0]
+        self._core.register(self._parts[0].id, self)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed(f"the consumer of {self.topic} is closed")
+
+    def _check_persistent(self, parts: Any) -> None:
+        for part in parts:
+            if part.topic.startswith("non-persistent:"):
+                raise InvalidConfiguration(
+                    f"{part.topic} keeps nothing, so a transaction cannot acknowledge its messages",
+                    hint="use a persistent topic",
+                )
+
+
+async def _all(work: Sequence[Any]) -> None:
+    """Run all, and raise the first error once all are done."""
+    if len(work) == 1:
+        await work[0]
+        return
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,71 @@
+"""What a consumer was told at its creation."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.wire.ids import MessageId
+
+
+class ConsumerType(enum.IntEnum):
+    """How a subscription's messages are divided among its consumers (protocol enum SubType)."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+    KEY_SHARED = 3
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one consumer at a time gets all messages, in order."""
+        return self in (ConsumerType.EXCLUSIVE, ConsumerType.FAILOVER)
+
+
+class InitialPosition(enum.IntEnum):
+    """Where a new subscription starts (protocol enum InitialPosition)."""
+
+    LATEST = 0
+    EARLIEST = 1
+
+
+@attrs.frozen
+class KeySharedPolicy:
+    """How a Key_Shared subscription divides keys: by the broker, or by fixed ranges of the slots 0 to 65535 (inclusive)."""
+
+    sticky_ranges: Sequence[tuple[int, int]] = ()
+    allow_out_of_order: bool = False
+
+
+def _at_least(least: float) -> Callable[[object, attrs.Attribute[Any], Any], None]:
+    def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if not value >= least:
+            raise InvalidConfiguration(f"{attribute.name} must be at least {least}, not {value!r}")
+
+    return check
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerOptions:
+    """Options of `Client.subscribe`; times in seconds."""
+
+    consumer_type: ConsumerType = attrs.field(default=ConsumerType.EXCLUSIVE, converter=ConsumerType)
+    consumer_name: str | None = None
+    initial_position: InitialPosition = attrs.field(default=InitialPosition.LATEST, converter=InitialPosition)
+    receiver_queue_size: int = attrs.field(default=1000, validator=_at_least(1))
+    ack_group_delay: float = attrs.field(default=0.1, validator=_at_least(0))
+    ack_receipt: bool = False
+    negative_ack_delay: float = attrs.field(default=60.0, validator=_at_least(0))
+    priority_level: int = 0
+    read_compacted: bool = False
+    key_shared_policy: KeySharedPolicy | None = None
+    properties: Mapping[str, str] | None = None
+    subscription_properties: Mapping[str, str] | None = None
+    replicate_subscription_state: bool = False
+    durable: bool = True
+    start_message_id: MessageId | None = None
+    start_message_id_inclusive: bool = False

@@ -1,0 +1,483 @@
+"""The consumer of one topic partition: what arrives, permits, acknowledgements, reconnecting.
+
+Permits count messages. The broker may send `receiver_queue_size` of them; every message that leaves the queue, however it
+leaves, gives its permit back, and half a queue of them travel in one FLOW.
+
+What is in the queue when the server starts over is dropped, because all of it comes again: after a reconnect, after our
+own REDELIVER (told by the consumer epoch), after a seek, and when an Exclusive or Failover subscription is rewound by the
+server without a word (stock brokers do so when a transaction with acknowledgements aborts), which shows as a position that
+is not beyond the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
+
+from pulsar_txn.client._attachment import Attachment
+from pulsar_txn.client._core import Core
+from pulsar_txn.client._enlist import Enlisting
+from pulsar_txn.client.acks import AckTracker, OpenTransactionAcks, Place, cumulative_id, merged_ids
+from pulsar_txn.client.connection import Connection
+from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType
+from pulsar_txn.client.errors import (
+    ConnectionLost,
+    InvalidConfiguration,
+    OperationTimeout,
+    PulsarError,
+    TransactionConflict,
+)
+from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Entry, Message, single_row
+from pulsar_txn.client.schema import Schema
+from pulsar_txn.wire import hot
+from pulsar_txn.wire import pulsar_pb2 as pb
+from pulsar_txn.wire.batches import decode_batch
+from pulsar_txn.wire.compression import decompress
+from pulsar_txn.wire.entries import split_entry
+from pulsar_txn.wire.errors import ChecksumMismatch, MalformedBatch, WireError
+from pulsar_txn.wire.frames import command
+from pulsar_txn.wire.ids import MessageId, Position, TxnId, ack_set_from_words, ack_set_to_words, full_ack_set, unsigned64
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.consumer import Consumer
+
+logger = logging.getLogger("pulsar_txn.client.consumer")
+
+MAX_UNCOMPRESSED: Final = 64 * 1024 * 1024
+"""Bytes that a payload may have after decompression."""
+
+ACKS_PER_FRAME: Final = 1000
+
+
+class PartitionConsumer:
+    """Receives from one partition (or a topic without partitions, `partition` -1) into the queue of its `Consumer`."""
+
+    def __init__(
+        self, core: Core, parent: Consumer[Any], topic: str, partition: int, subscription: str, options: ConsumerOptions
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.id = core.next_resource_id()
+        self.schema: Schema[Any] = parent.schema
+        self.is_active = options.consumer_type is not ConsumerType.FAILOVER
+        self.reached_end = False
+        self.open_acks = OpenTransactionAcks()
+        self.last_dequeued: Message[Any] | None = None
+        self._core = core
+        self._parent = parent
+        self._subscription = subscription
+        self._options = options
+        self._single = options.consumer_type.is_single
+        self._connection: Connection | None = None
+        self._epoch = 0
+        self._permits_back = 0
+        self._flow_at = max(1, options.receiver_queue_size // 2)
+        self._last_position: Position | None = None
+        self._start = options.start_message_id
+        self._start_inclusive = options.start_message_id_inclusive
+        self._seeking: asyncio.Future[None] | None = None
+        self._acks = AckTracker()
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._attachment = Attachment(core, self.id, topic, open_on=self._open_on, on_lost=self._on_lost, on_failed=parent.fail)
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Subscribe; raises what stands in the way once the operation timeout is over."""
+        try:
+            await self._attachment.start()
+        except BaseException:
+            self._attachment.close()
+            raise
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker knows this consumer at this moment."""
+        return self._connection is not None
+
+    async def close(self) -> None:
+        """Send the acknowledgements that wait and leave the broker; idempotent."""
+        self.flush_acks()
+        connection, self._connection = self._connection, None
+        self._attachment.close()
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+        if connection is None or connection.consumers.pop(self.id, None) is None:
+            return
+        request = connection.request("close_consumer", self._core.next_request_id(), consumer_id=self.id)
+        await asyncio.wait([request])
+        if not request.cancelled():
+            request.exception()  # whatever it says: the consumer is gone, or its connection is
+
+    async def unsubscribe(self, *, force: bool) -> None:
+        """Delete the subscription; raises the broker's error when other consumers use it."""
+        connection = await self._attachment.connected("unsubscribe")
+        await connection.request("unsubscribe", self._core.next_request_id(), consumer_id=self.id, force=force)
+
+    async def _open_on(self, connection: Connection) -> None:
+        if self._seeking is not None:
+            await asyncio.shield(self._seeking)  # the broker refuses subscribers while it moves the subscription
+        self._start_over()
+        connection.consumers[self.id] = self
+        try:
+            await connection.request("subscribe", self._core.next_request_id(), **self._subscribe_fields())
+        except BaseException as error:
+            connection.consumers.pop(self.id, None)
+            if isinstance(error, OperationTimeout) or not isinstance(error, PulsarError):
+                # The broker may still do it, and an exclusive subscription would then stay taken by nobody.
+                request_id = self._core.next_request_id()
+                connection.write([command("close_consumer", consumer_id=self.id, request_id=request_id)])
+            raise
+        if connection.closed or connection.consumers.get(self.id) is not self:
+            raise ConnectionLost("the consumer was closed while it opened", endpoint=connection.endpoint)
+        self._connection = connection
+        connection.write([hot.encode_flow(self.id, self._options.receiver_queue_size)])
+        self.flush_acks()
+
+    def _subscribe_fields(self) -> dict[str, Any]:
+        options = self._options
+        fields: dict[str, Any] = {
+            "topic": self.topic,
+            "subscription": self._subscription,
+            "subType": int(options.consumer_type),
+            "consumer_id": self.id,
+            "consumer_name": self._parent.consumer_name,
+            "priority_level": options.priority_level,
+            "durable": options.durable,
+            "read_compacted": options.read_compacted,
+            "initialPosition": int(options.initial_position),
+            "replicate_subscription_state": options.replicate_subscription_state,
+        }
+        if self._single:
+            fields["consumer_epoch"] = self._epoch
+        if not options.durable:
+            fields["start_message_id"] = self._start_field()
+        for name, pairs in (("metadata", options.properties), ("subscription_properties", options.subscription_properties)):
+            if pairs:
+                fields[name] = [{"key": key, "value": value} for key, value in pairs.items()]
+        if self.schema.info is not None:
+            info = self.schema.info
+            fields["schema"] = {"name": info.name, "type": info.type, "schema_data": info.data}
+        if options.consumer_type is ConsumerType.KEY_SHARED:
+            fields["keySharedMeta"] = self._key_shared_field()
+        return fields
+
+    def _key_shared_field(self) -> dict[str, Any]:
+        policy = self._options.key_shared_policy
+        if policy is None:
+            return {"keySharedMode": pb.AUTO_SPLIT}
+        ranges = [{"start": start, "end": end} for start, end in policy.sticky_ranges]
+        mode = pb.STICKY if ranges else pb.AUTO_SPLIT
+        return {"keySharedMode": mode, "hashRanges": ranges, "allowOutOfOrderDelivery": policy.allow_out_of_order}
+
+    def _start_field(self) -> dict[str, Any]:
+        """Where a cursor without memory starts: the broker begins *behind* the entry named here.
+
+        With a batch index the broker steps back one entry by itself, and the indexes before it are skipped here.
+        """
+        start = self._start or LATEST_ID
+        entry_id = start.entry_id
+        if start.batch_index < 0 and self._start_inclusive and start not in (EARLIEST_ID, LATEST_ID):
+            entry_id -= 1
+        fields = {"ledgerId": unsigned64(start.ledger_id), "entryId": unsigned64(entry_id)}
+        return fields | ({"batch_index": start.batch_index} if start.batch_index >= 0 else {})
+
+    def _start_over(self) -> None:
+        """All that is queued will come again."""
+        if not self._options.durable and self.last_dequeued is not None:
+            self._start, self._start_inclusive = self.last_dequeued.message_id, False
+        self._parent.drop_queued(self)
+        self._permits_back = 0
+        self._last_position = None
+        self._acks.forget_partial()
+
+    def _on_lost(self, _error: PulsarError) -> None:
+        self._connection = None
+        if self._options.consumer_type is ConsumerType.FAILOVER:
+            self.is_active = False
+
+    def on_closed_by_broker(self) -> None:
+        """CLOSE_CONSUMER: the topic moves, or the subscription was moved; subscribe anew."""
+        self._attachment.detach(ConnectionLost("the broker closed the consumer"))
+
+    def on_active_change(self, is_active: bool) -> None:
+        """ACTIVE_CONSUMER_CHANGE."""
+        self.is_active = is_active
+
+    def on_end_of_topic(self) -> None:
+        """REACHED_END_OF_TOPIC."""
+        self.reached_end = True
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    def on_message(self, frame: hot.Message) -> None:
+        """MESSAGE: check, unpack, queue."""
+        _, ledger_id, entry_id, _, redelivery_count, ack_words, epoch, data = frame
+        position = (ledger_id, entry_id)
+        try:
+            head, payload = split_entry(data)
+            metadata = pb.MessageMetadata.FromString(head)
+        except (WireError, DecodeError) as error:
+            reason = (
+                pb.CommandAck.ChecksumMismatch if isinstance(error, ChecksumMismatch) else pb.CommandAck.BatchDeSerializeError
+            )
+            self._discard(position, reason, 1, error)
+            return
+        batch_size = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 0
+        count = max(batch_size, 1)
+        if self._seeking is not None or (epoch is not None and epoch < self._epoch):
+            self.give_permits_back(count)
+            return
+        if self._single:
+            if self._last_position is not None and position <= self._last_position:
+                logger.info("%s was rewound by the server; what was queued is dropped, it comes again", self.topic)
+                self._parent.drop_queued(self)
+            self._last_position = position
+        if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
+            what = "encrypted" if metadata.encryption_keys else "a chunk of a larger one"
+            logger.warning(
+                "%s %s: the message is %s, which this client cannot read; it stays unacknowledged", self.topic, position, what
+            )
+            self.give_permits_back(count)
+            return
+        try:
+            if metadata.compression:
+                payload = decompress(metadata.compression, payload, metadata.uncompressed_size, max_size=MAX_UNCOMPRESSED)  # type: ignore[assignment]  # a view or bytes
+            rows = decode_batch(payload, batch_size) if batch_size else [single_row(metadata, bytes(payload))]
+        except MalformedBatch as error:
+            reason = pb.CommandAck.DecompressionError if metadata.compression else pb.CommandAck.BatchDeSerializeError
+            self._discard(position, reason, count, error)
+            return
+        entry = Entry(self, position, metadata, batch_size, redelivery_count)
+        self._queue(entry, rows, ack_words)
+
+    def _queue(self, entry: Entry, rows: Sequence[Any], ack_words: tuple[int, ...]) -> None:
+        if not entry.batch_size:
+            wanted = not self._is_before_start(entry.position, -1) and not self.open_acks.bits(entry.position)
+            messages: list[Message[Any]] = [Message(entry, -1, rows[0])] if wanted else []
+        else:
+            live = self._live_bits(entry, ack_words)
+            if live == (1 << entry.batch_size) - 1:
+                messages = [Message(entry, index, row) for index, row in enumerate(rows) if not row[7]]
+            else:
+                messages = [Message(entry, index, row) for index, row in enumerate(rows) if live >> index & 1 and not row[7]]
+        skipped = len(rows) - len(messages)
+        if messages:
+            self._parent.enqueue(messages)
+        if skipped:
+            self.give_permits_back(skipped)
+
+    def _live_bits(self, entry: Entry, ack_words: tuple[int, ...]) -> int:
+        """The indexes of a batch that are to be handed out."""
+        live = (1 << entry.batch_size) - 1
+        if ack_words:
+            live &= ack_set_from_words(ack_words)
+        acked = self.open_acks.bits(entry.position)
+        if acked:
+            live &= ~acked
+        start = self._start
+        if start is not None and start.position == entry.position:
+            for index in range(entry.batch_size):
+                if self._is_before_start(entry.position, index):
+                    live &= ~(1 << index)
+        return live
+
+    def _is_before_start(self, position: Position, index: int) -> bool:
+        start = self._start
+        if start is None or start.position != position:
+            return False
+        if start.batch_index < 0 or index < 0:
+            return not self._start_inclusive
+        return index < start.batch_index if self._start_inclusive else index <= start.batch_index
+
+    def _discard(self, position: Position, reason: int, count: int, error: Exception) -> None:
+        """A damaged entry: tell the broker why, and go on."""
+        logger.error("%s %s is damaged and was discarded: %s", self.topic, position, error)
+        if self._connection is not None:
+            place = {"ledgerId": position[0], "entryId": position[1]}
+            self._connection.write(
+                [command("ack", consumer_id=self.id, ack_type=0, message_id=[place], validation_error=reason)]
+            )
+        self.give_permits_back(count)
+
+    def give_permits_back(self, count: int) -> None:
+        """Messages have left the queue."""
+        self._permits_back += count
+        if self._permits_back >= self._flow_at:
+            self.flush_permits()
+
+    def flush_permits(self) -> None:
+        """Send the permits that wait for a full half, because a receiver waits for more."""
+        if self._permits_back and self._connection is not None:
+            self._connection.write([hot.encode_flow(self.id, self._permits_back)])
+            self._permits_back = 0
+
+    def redeliver(self, positions: Sequence[Position] | None = None) -> None:
+        """Ask for entries again: these, or (always on Exclusive and Failover) all that is not acknowledged."""
+        if self._connection is None:
+            return  # subscribing anew brings everything again
+        self.flush_acks()
+        fields: dict[str, Any] = {"consumer_id": self.id}
+        if self._single:
+            self._epoch += 1
+            fields["consumer_epoch"] = self._epoch
+            positions = None
+        if positions is None:
+            self._last_position = None
+            self._acks.forget_partial()
+            self._parent.drop_queued(self)
+        else:
+            fields["message_ids"] = [{"ledgerId": ledger_id, "entryId": entry_id} for ledger_id, entry_id in positions]
+        self._connection.write([command("redeliverUnacknowledgedMessages", **fields)])
+
+    async def seek(
+        self, *, message_id: MessageId | None = None, publish_time_ms: int | None = None, inclusive: bool = False
+    ) -> None:
+        """Move the subscription. See `Consumer.seek`."""
+        connection = await self._attachment.connected("seek")
+        fields: dict[str, Any] = {"consumer_id": self.id}
+        if message_id is not None:
+            fields["message_id"] = _seek_field(message_id, inclusive=inclusive)
+        else:
+            fields["message_publish_time"] = publish_time_ms
+        if self._seeking is not None:
+            raise InvalidConfiguration(f"{self.topic} is being moved already", hint="await the first seek")
+        self._seeking = asyncio.get_running_loop().create_future()
+        before = self._start, self._start_inclusive, self.last_dequeued
+        self._start = EARLIEST_ID if message_id is None else message_id
+        self._start_inclusive = inclusive
+        self.last_dequeued = None
+        self._acks.clear()
+        self._parent.drop_queued(self)
+        try:
+            await connection.request("seek", self._core.next_request_id(), **fields)
+        except PulsarError:
+            self._start, self._start_inclusive, self.last_dequeued = before
+            raise
+        finally:
+            self._last_position = None
+            self._seeking.set_result(None)
+            self._seeking = None
+
+    async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
+        """The id of the last message that can be read now, and the subscription's mark-delete position if told."""
+        connection = await self._attachment.connected("get_last_message_id")
+        answer = await connection.request("getLastMessageId", self._core.next_request_id(), consumer_id=self.id)
+        last = _message_id(answer.last_message_id, self.partition)
+        if not answer.HasField("consumer_mark_delete_position"):
+            return last, None
+        return last, _message_id(answer.consumer_mark_delete_position, self.partition)
+
+    async def has_more(self) -> bool:
+        """Whether there is a message behind what was handed out, or behind the start."""
+        last, mark_delete = await self.last_message_id()
+        if last.entry_id < 0:
+            return False
+        if self.last_dequeued is not None:
+            return _order(last) > _order(self.last_dequeued.message_id)
+        start = self._start
+        if start is None or start == LATEST_ID:
+            return mark_delete is not None and last.position > mark_delete.position
+        return _order(last) >= _order(start) if self._start_inclusive else _order(last) > _order(start)
+
+    # --- acknowledging ------------------------------------------------------------------------------------------------
+
+    def ack_soon(self, place: Place) -> None:
+        """Acknowledge with the next group."""
+        self._acks.add(place)
+        self._group()
+
+    def ack_cumulative_soon(self, place: Place) -> None:
+        """Acknowledge everything up to this with the next group."""
+        self._acks.add_cumulative(place)
+        self._group()
+
+    def _group(self) -> None:
+        if len(self._acks) >= ACKS_PER_FRAME or not self._options.ack_group_delay:
+            self.flush_acks()
+        elif self._ack_timer is None:
+            self._ack_timer = self._core.runtime.call_later(self._options.ack_group_delay, self._on_ack_timer)
+
+    def _on_ack_timer(self) -> None:
+        self._ack_timer = None
+        self.flush_acks()
+
+    def flush_acks(self) -> None:
+        """Send the group now; it is kept while there is no connection."""
+        if self._connection is None or not len(self._acks):
+            return
+        individual, cumulative = self._acks.take()
+        if cumulative:
+            self._connection.write([hot.encode_ack(self.id, True, cumulative)])
+        for first in range(0, len(individual), ACKS_PER_FRAME):
+            self._connection.write([hot.encode_ack(self.id, False, individual[first : first + ACKS_PER_FRAME])])
+
+    async def ack_with_receipt(self, places: Sequence[Place], *, cumulative: bool, txn_id: TxnId | None = None) -> None:
+        """Acknowledge now and wait for ACK_RESPONSE."""
+        connection = await self._attachment.connected("acknowledge")
+        if txn_id is None:
+            for place in places:
+                if cumulative:
+                    self._acks.add_cumulative(place)
+                else:
+                    self._acks.add(place)
+            individual, whole = self._acks.take()
+            ids = whole if cumulative else individual
+            if cumulative and individual:
+                connection.write([hot.encode_ack(self.id, False, individual)])
+            elif whole and not cumulative:
+                connection.write([hot.encode_ack(self.id, True, whole)])
+        else:
+            ids = [cumulative_id(places[-1])] if cumulative else merged_ids(places)
+        request_id = self._core.next_request_id()
+        frame = hot.encode_ack(self.id, cumulative, ids, txn=txn_id, request_id=request_id)
+        await connection.request_frames("ack", request_id, [frame])
+
+    async def ack_in_transaction(self, places: Sequence[Place], txn: Enlisting, *, cumulative: bool) -> None:
+        """Acknowledge in a transaction: register, check for conflicts of our own, send, wait for the answer."""
+        registered = txn.enlist_ack(self._core, self.topic, self._subscription, len(places), cumulative=cumulative)
+        try:
+            if not cumulative:
+                self._claim(places, txn)
+            if not isinstance(registered, TxnId):
+                # Shared with other operations: cancelling this one must not cancel the registration.
+                registered = await asyncio.shield(registered)
+            await self.ack_with_receipt(places, cumulative=cumulative, txn_id=registered)
+        except BaseException as error:
+            txn.ack_finished(self.topic, self._subscription, len(places), error)
+            raise
+        txn.ack_finished(self.topic, self._subscription, len(places), None)
+
+    def _claim(self, places: Sequence[Place], txn: Enlisting) -> None:
+        for place in places:
+            if self.open_acks.holds(place):
+                (ledger_id, entry_id), index, size = place
+                message_id = MessageId(ledger_id, entry_id, self.partition, index, size)
+                raise TransactionConflict(f"message {message_id} is acknowledged already in a transaction that is still open")
+        self.open_acks.add(places)
+        txn.when_ended(lambda: self.open_acks.remove(places))
+
+
+def _seek_field(message_id: MessageId, *, inclusive: bool) -> dict[str, Any]:
+    """The entry, and within a batch the indexes that are still wanted, so that the broker counts the others as done."""
+    fields: dict[str, Any] = {"ledgerId": unsigned64(message_id.ledger_id), "entryId": unsigned64(message_id.entry_id)}
+    index, size = message_id.batch_index, message_id.batch_size
+    wanted = full_ack_set(size) & ~full_ack_set(index if inclusive else index + 1) if 0 <= index < size else 0
+    return fields | ({"ack_set": ack_set_to_words(wanted, size)} if wanted else {})
+
+
+def _message_id(data: Any, partition: int) -> MessageId:
+    ledger_id, entry_id = data.ledgerId, data.entryId
+    if entry_id >= 1 << 63:
+        ledger_id, entry_id = (ledger_id if ledger_id < 1 << 63 else -1), -1
+    return MessageId(ledger_id, entry_id, partition, data.batch_index, data.batch_size)
+
+
+def _order(message_id: MessageId) -> tuple[int, int, int]:
+    """For comparing: an id without batch index stands for the whole entry, so behind all of its indexes."""
+    index = message_id.batch_index
+    return (message_id.ledger_id, message_id.entry_id, index if index >= 0 else 1 << 31)
