@@ -29,7 +29,7 @@ WATERMARK stands for the end of *another* transaction of the same coordinator wh
 is still ONGOING then was never registered, or its end is lost: it is aborted here, with a marker of our own, all such
 transactions at once wherever they stand, and never the one that is being ended. Their markers go in front of the
 ending one, which carries the watermark; so wherever a crash cuts the log, a watermark is known only when everything
-below it is ended.
+below it is ended. An end that writes no marker leaves no watermark behind; what is late is then refused by asking.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class BufferHost:
     """One topic with its buffer. `open_txns` are those that the coordinator would call open and registered.
 
     `replies`: what was answered, by token; a refusal is a Reply with its error. `asked`: back-checks to producers.
-    `published`: the max_read_position that readers know.
+    `published`: the max_read_position that readers know. `on_record` is called after every record that is applied.
     """
 
     def __init__(self, factory: Factory, disk: Disk | None = None, *, now_ms: int = 0) -> None:
@@ -73,6 +73,7 @@ class BufferHost:
         self.asked: list[AskProducer] = []
         self.published: Position = EARLIEST
         self.journal = list(disk.journal)
+        self.on_record: Callable[[], None] = lambda: None
         self.buffer = factory(TOPIC, self.make_marker)
         self._snapshot = disk.snapshot
         self._generation = disk.generation + 1
@@ -209,6 +210,7 @@ class BufferHost:
         if log != "topic":
             assert self.buffer.decode(log, data) == record, "a record of an own log does not survive encode and decode"
         self._apply(log, position, record)
+        self.on_record()
         return position
 
     def _apply(self, log: str, position: Position, record: TopicRecord) -> None:

@@ -215,6 +215,16 @@ class TransactionBufferSuite:
         for ops, disk in self._crashes():
             self._finishes(self.host(disk), ops)
 
+    def test_a_transaction_alone_is_seen_whole_or_not_at_all_wherever_a_crash_cuts_it(self) -> None:
+        host = self.host(None, A)
+        seen: list[list[bytes]] = []
+        host.on_record = lambda: seen.append(host.readable())
+        _run(host, [("send", A, b"a0"), ("send", A, b"a1"), ("send", A, b"a2"), ("end", A, COMMIT)])
+        cuts = [self.host(Disk(tuple(host.journal[:records]), None, 1)) for records in range(len(host.journal) + 1)]
+        whole = [b"a0", b"a1", b"a2"]
+        assert all(each in ([], whole) for each in (*seen, *(cut.readable() for cut in cuts)))
+        assert cuts[-1].readable() == whole
+
     def test_a_restart_with_any_snapshot_equals_one_without(self) -> None:
         for ops, disk, snapshots in self._crashes_with_snapshots():
             expected = _observe(self.host(disk))
@@ -249,15 +259,12 @@ class TransactionBufferSuite:
         """Every prefix of what SCRIPT writes: operations begun until then, the disk, snapshots that it may hold."""
         host = self.host(None, A, B, C, D)
         snapshots = [(0, host.covered())]
+        host.on_record = lambda: snapshots.append((len(host.journal), host.covered()))
         begun: list[int] = []
         for count, op in enumerate(SCRIPT, 1):
             _do(host, op)
-            while True:
-                begun += [count] * (len(host.journal) - len(begun))
-                snapshots.append((len(host.journal), host.covered()))
-                if not host.in_flight:
-                    break
-                host.confirm()
+            host.settle()
+            begun += [count] * (len(host.journal) - len(begun))
         for records in range(len(host.journal) + 1):
             done = SCRIPT[: begun[records - 1] if records else 0]
             yield done, Disk(tuple(host.journal[:records]), None, 1), [taken for at, taken in snapshots if at <= records]
