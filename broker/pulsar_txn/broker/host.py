@@ -1,0 +1,369 @@
+"""The host of one machine: append, apply, and release what the machine wants once its records are durable.
+
+This is the one implementation of the duties H1-H7 of `ledger.machine`; coordinators, transaction buffers and
+pending-ack handles differ only in the effects that they carry out (`perform`). About ten Steps run through here per
+transaction, so the path is short: no future, no task and no lock per request. Requests carry an `Answer` as their token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from pulsar_txn.ledger.machine import Effect, Machine, Reply, Step, VerifyRegistered, WriteSnapshot
+from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LedgerError, Log, LogDamaged, Snapshot
+from pulsar_txn.wire.errors import Refusal, ServerError, WireError
+from pulsar_txn.wire.ids import Position
+
+from .envelope import Envelope
+from .turn import Turn
+
+_logger = logging.getLogger(__name__)
+
+Answer: TypeAlias = Callable[[Any, ServerError | None, str], None]
+"""The token of every request: called once with (value, None, "") or (None, code, message)."""
+
+RequestT = TypeVar("RequestT")
+RecordT = TypeVar("RecordT")
+
+SLICE_SECONDS = 0.010
+"""Folds, expiries and scans yield to the loop after this long."""
+
+_Waiting: TypeAlias = "tuple[str, Position, tuple[Effect, ...], list[Position], tuple[tuple[str, Position], ...]]"
+
+
+class Slices:
+    """Yields to the loop whenever this one's ten milliseconds are used up: `await slices.pause()` now and then."""
+
+    __slots__ = ("_monotonic", "_until")
+
+    def __init__(self, turn: Turn) -> None:
+        self._monotonic = turn.runtime.monotonic
+        self._until = self._monotonic() + SLICE_SECONDS
+
+    async def pause(self) -> None:
+        """Return at once, or after one turn of the loop."""
+        if self._monotonic() >= self._until:
+            await asyncio.sleep(0)
+            self._until = self._monotonic() + SLICE_SECONDS
+
+
+class _Ear:
+    """Listens to one log of a host."""
+
+    __slots__ = ("_host", "_name")
+
+    def __init__(self, host: MachineHost[Any, Any], name: str) -> None:
+        self._host = host
+        self._name = name
+
+    def log_confirmed(self, position: Position) -> None:
+        self._host.confirmed(self._name, position)
+
+    def log_failed(self, error: LedgerError) -> None:
+        self._host.fail(error)
+
+
+class MachineHost(Generic[RequestT, RecordT]):
+    """One machine with its open logs. `recover()` first; then `submit` requests.
+
+    `on_failed` is called once when a log failed: the host is of no more use, its owner recovers a new one (H4).
+    """
+
+    def __init__(
+        self, machine: Machine[RequestT, RecordT], logs: Mapping[str, Log], turn: Turn, on_failed: Callable[[Exception], None]
+    ) -> None:
+        self.machine = machine
+        self.logs = dict(logs)
+        self.ready = False
+        self.failure: Exception | None = None
+        self._turn = turn
+        self._on_failed = on_failed
+        self._main = machine.logs[0]
+        self._confirmed: dict[str, Position] = {name: log.last_confirmed for name, log in logs.items()}
+        self._applied: dict[str, Position] = dict(self._confirmed)
+        self._waiting: deque[_Waiting] = deque()
+        self._snapshots: deque[tuple[Envelope, str]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+        self._turn_due = False
+        for name, log in logs.items():
+            log.listen(_Ear(self, name))
+
+    # ---- requests
+
+    def submit(self, request: RequestT, *, reserve: bool = False) -> None:
+        """Decide a request and carry it out. `reserve`: it must go on when the disk is full (ends, acks)."""
+        if not self.ready:
+            self._refuse(request, ServerError.ServiceNotReady, f"not ready: {self.failure or 'recovering'}; retry")
+            return
+        try:
+            step = self.machine.decide(request, self._turn.clock.now_ms())
+        except Refusal as refusal:
+            token = _token_of(request)
+            if token is not None:
+                self.release_at_tail((Reply(token, error=refusal.code, message=refusal.message),))
+            return
+        try:
+            self.carry_out(step, reserve=reserve)
+        except (DiskFull, EntryTooLarge) as error:
+            self._refuse(request, ServerError.PersistenceError, str(error))
+        except LedgerError as error:
+            self.fail(error)
+            self._refuse(request, ServerError.ServiceNotReady, f"{error}; retry")
+
+    def carry_out(self, step: Step[RecordT], *, reserve: bool = False) -> None:
+        """H2 and H3. Raises DiskFull or EntryTooLarge only when nothing of the Step was appended."""
+        if not self._turn_due:
+            self._turn_due = True
+            self._turn.defer(self._after_turn)
+        records, effects = step.records, step.effects
+        if len(records) == 1:
+            name, record = records[0]
+            position = self._append(name, record, reserve)
+            if effects:
+                self._waiting.append((name, position, effects, [position], ()))
+        elif records:
+            self._append_many(step, reserve)
+        if step.trailing:
+            for name, record in step.trailing:
+                self._append(name, record, True)
+        if effects and not records:
+            if step.trailing or (len(effects) == 1 and type(effects[0]) is VerifyRegistered):
+                # A verification is a question, not an answer: nothing leaves, so it need not wait for the tail either.
+                self._release(effects, [])
+            else:
+                self.release_at_tail(effects)
+
+    def _append_many(self, step: Step[RecordT], reserve: bool) -> None:
+        positions: list[Position] = []
+        last: dict[str, Position] = {}
+        try:
+            for name, record in step.records:
+                position = self._append(name, record, reserve)
+                positions.append(position)
+                last[name] = position
+        except (DiskFull, EntryTooLarge) as error:
+            if positions:  # a part of the Step is in the log: what is in memory is no state of the machine
+                raise LedgerError(f"a Step was appended in part: {error}") from error
+            raise
+        if step.effects:
+            first, *more = last.items()
+            self._waiting.append((first[0], first[1], step.effects, positions, tuple(more)))
+
+    def _append(self, name: str, record: RecordT, reserve: bool) -> Position:
+        machine = self.machine
+        position = self.logs[name].append(machine.encode(name, record), reserve=reserve)
+        machine.apply(name, position, record)
+        self._applied[name] = position
+        return position
+
+    def _refuse(self, request: RequestT, code: ServerError, message: str) -> None:
+        token = _token_of(request)
+        if token is not None:
+            token(None, code, message)
+
+    # ---- release
+
+    def _tail(self) -> list[tuple[str, Position]] | None:
+        """H3: what a Step without records waits for: the record last applied in each log; None when all is durable."""
+        applied, confirmed = self._applied, self._confirmed
+        if not self._waiting and all(applied[name] <= confirmed[name] for name in applied):
+            return None
+        return list(applied.items())
+
+    def release_at_tail(self, effects: tuple[Effect, ...]) -> None:
+        """Release effects that have no record once everything before them is durable."""
+        tail = self._tail()
+        if tail is None:
+            self._release(effects, [])
+        else:
+            self._waiting.append((*tail[0], effects, [], tuple(tail[1:])))
+
+    def confirmed(self, name: str, position: Position) -> None:
+        """A log says that everything up to `position` is durable."""
+        confirmed = self._confirmed
+        confirmed[name] = position
+        waiting = self._waiting
+        while waiting:
+            log, at, effects, positions, more = waiting[0]
+            if at > confirmed[log] or (more and any(place > confirmed[other] for other, place in more)):
+                break
+            waiting.popleft()
+            try:
+                self._release(effects, positions)
+            except Exception as error:
+                _logger.exception("effects of %r could not be released", self.machine)
+                self.fail(error)
+                return
+        if self._snapshots:
+            self._store_snapshots()
+
+    def _release(self, effects: tuple[Effect, ...], positions: list[Position]) -> None:
+        for effect in effects:
+            if type(effect) is Reply:
+                value = effect.value if effect.position_of is None else positions[effect.position_of]
+                effect.token(value, effect.error, effect.message)
+            elif type(effect) is WriteSnapshot:
+                self.take_snapshot(effect.log)
+            else:
+                self.perform(effect)
+
+    def perform(self, effect: Effect) -> None:
+        """Carry out an effect that is not a Reply or a WriteSnapshot; hosts override it and match theirs."""
+        raise TypeError(f"{type(self).__name__} does not carry out {type(effect).__name__}")
+
+    # ---- time
+
+    def _after_turn(self) -> None:
+        self._turn_due = False
+        deadline = self.machine.deadline()
+        if deadline is None or self.failure is not None:
+            return
+        if self._timer is not None:
+            if self._timer_at <= deadline:
+                return
+            self._timer.cancel()
+        self._timer_at = deadline
+        delay = max(0, deadline - self._turn.clock.now_ms()) / 1000
+        self._timer = self._turn.runtime.call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        """H6, in slices: what is left after ten milliseconds is done in the next turn."""
+        self._timer = None
+        if not self.ready:
+            return
+        clock, runtime = self._turn.clock, self._turn.runtime
+        until = runtime.monotonic() + SLICE_SECONDS
+        try:
+            while (deadline := self.machine.deadline()) is not None and deadline <= clock.now_ms():
+                self.carry_out(self.machine.expire(clock.now_ms()), reserve=True)
+                if runtime.monotonic() >= until:
+                    break
+        except LedgerError as error:
+            self.fail(error)
+            return
+        self._after_turn()
+
+    # ---- snapshots
+
+    def snapshot_extra(self) -> bytes:
+        """What the host itself remembers beside the machine; hosts override it together with `restore_extra`."""
+        return b""
+
+    def restore_extra(self, data: bytes) -> None:
+        """The inverse of `snapshot_extra`."""
+
+    def take_snapshot(self, log: str) -> None:
+        """H7: the state of this moment, stored in `log` once everything it covers is durable."""
+        envelope = Envelope(dict(self._applied), self.snapshot_extra(), self.machine.snapshot())
+        self._snapshots.append((envelope, log))
+        self._store_snapshots()
+
+    def _store_snapshots(self) -> None:
+        snapshots, confirmed = self._snapshots, self._confirmed
+        while snapshots:
+            envelope, name = snapshots[0]
+            if any(position > confirmed[log] for log, position in envelope.covers.items()):
+                return
+            snapshots.popleft()
+            try:
+                self.logs[name].put_snapshot(Snapshot(envelope.covers[name], envelope.pack()))
+                self._trim(envelope)
+            except DiskFull:
+                _logger.warning("no room for a snapshot of log %r; it is retried with the next one", name)
+            except LedgerError as error:
+                self.fail(error)
+
+    def _trim(self, envelope: Envelope) -> None:
+        for name, log in self.logs.items():
+            before = self.machine.trim_before(name)
+            if before is not None:
+                log.trim(min(before, log.next_position(envelope.covers[name])))
+
+    # ---- recovery and end
+
+    async def recover(self) -> None:
+        """H5: the newest snapshot, then every entry behind it, in slices. Raises LedgerError or WireError."""
+        covers = await self._restore()
+        slices = Slices(self._turn)
+        for name in self.machine.logs:
+            await self._fold(name, covers.get(name), slices)
+        self.folded()
+        self.ready = True
+        self.carry_out(self.machine.recovered(self._turn.clock.now_ms()), reserve=True)
+
+    async def _restore(self) -> Mapping[str, Position]:
+        newest: Envelope | None = None
+        for log in self.logs.values():
+            stored = await log.latest_snapshot()
+            if stored is None:
+                continue
+            envelope = self._read_envelope(log, stored)
+            if newest is None or envelope.covers[self._main] > newest.covers[self._main]:
+                newest = envelope
+        if newest is None:
+            return {}
+        self.machine.restore(newest.machine)
+        self.restore_extra(newest.extra)
+        return newest.covers
+
+    def _read_envelope(self, log: Log, stored: Snapshot) -> Envelope:
+        try:
+            return Envelope.unpack(stored.data)
+        except WireError as error:
+            raise LogDamaged(log.name, stored.covers, str(error)) from error
+
+    async def _fold(self, name: str, covered: Position | None, slices: Slices) -> None:
+        log = self.logs[name]
+        start = log.first if covered is None else log.next_position(covered)
+        while start is not None:
+            entries = await log.read(start, max_entries=256)
+            for position, data in entries:
+                try:
+                    self.fold(name, position, data)
+                except WireError as error:
+                    raise LogDamaged(log.name, position, f"not a record: {error}") from error
+            start = log.next_position(entries[-1][0]) if entries else None
+            await slices.pause()
+
+    def fold(self, name: str, position: Position, data: bytes) -> None:
+        """Apply one entry in recovery; a host whose entries are not all the machine's records overrides it."""
+        self.machine.apply(name, position, self.machine.decode(name, data))
+
+    def folded(self) -> None:
+        """Called after the fold, before `recovered`."""
+
+    def fail(self, error: Exception) -> None:
+        """H4: nothing of this machine is believed any more; what waits gets a retriable error."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        self.ready = False
+        if self._timer is not None:
+            self._timer.cancel()
+        waiting, self._waiting = self._waiting, deque()
+        self._snapshots.clear()
+        message = f"{error}; retry"
+        for _, _, effects, _, _ in waiting:
+            for effect in effects:
+                if type(effect) is Reply:
+                    effect.token(None, ServerError.ServiceNotReady, message)
+        self._on_failed(error)
+
+    async def close(self) -> None:
+        """Stop timers, let what is under way become durable, close the logs."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for log in self.logs.values():
+            await log.close()
+        self.ready = False
+
+
+def _token_of(request: Any) -> Answer | None:
+    inner = getattr(request, "request", request)  # a Verified carries the request that it is about
+    token: Answer | None = getattr(inner, "token", None)
+    return token

@@ -1,0 +1,173 @@
+"""The only place of the broker that touches clocks, randomness, sockets and timers.
+
+Everything else gets a `Runtime` and a `Clock`. Timers are those of the running event loop, so that a loop with virtual
+time moves them together with `monotonic`; a runtime that connects in-memory pipes and counts its own time makes the
+whole broker deterministic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, Protocol, TypeVar
+
+ResourceT = TypeVar("ResourceT")
+
+
+class Listener(Protocol):
+    """An open listening socket, or what stands for it."""
+
+    @property
+    def port(self) -> int:
+        """The port it listens on (the chosen one when 0 was asked)."""
+        ...
+
+    async def close(self) -> None:
+        """Accept nothing more. Connections that are open stay open. Idempotent."""
+        ...
+
+
+class Runtime(Protocol):
+    """What the broker asks of the world."""
+
+    async def listen(self, host: str, port: int, protocol_factory: Callable[[], asyncio.Protocol]) -> Listener:
+        """Accept connections, each with a protocol of its own. Raises OSError (port in use, address not ours)."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back; the clock of `call_later`."""
+        ...
+
+    def random(self) -> float:
+        """A float in [0, 1)."""
+        ...
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
+        """Run `callback` in the next turn of the loop."""
+        ...
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
+        """Run `callback` on the loop in `delay` seconds."""
+        ...
+
+
+class Clock:
+    """Time that never goes back: wall clock at the start plus monotonic time since, never below the newest time in a log."""
+
+    __slots__ = ("_base_ms", "_runtime")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._base_ms = runtime.wall_ms() - int(runtime.monotonic() * 1000)
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, as far as the rule above allows."""
+        return self._base_ms + int(self._runtime.monotonic() * 1000)
+
+    def observe(self, newest_ms: int) -> None:
+        """A log holds a time: `now_ms` is never below it from here on (after a wall clock that was set back)."""
+        self._base_ms += max(0, newest_ms - self.now_ms())
+
+
+class _TcpListener:
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+
+    @property
+    def port(self) -> int:
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def close(self) -> None:
+        # Not wait_closed(): from Python 3.12 on it waits for the connections too, and those are drained by their owner.
+        self._server.close()
+
+
+class AsyncioRuntime:
+    """The real world: TCP by the running asyncio (or uvloop) loop, the system's clocks and random source."""
+
+    async def listen(self, host: str, port: int, protocol_factory: Callable[[], asyncio.Protocol]) -> Listener:
+        """Listen on TCP."""
+        server = await asyncio.get_running_loop().create_server(protocol_factory, host, port, backlog=1024)
+        return _TcpListener(server)
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """The clock of the loop's timers."""
+        return time.monotonic()
+
+    def random(self) -> float:
+        """A float in [0, 1) from the process-wide source."""
+        return random.random()  # noqa: S311 - consumer names and back-off, nothing secret
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
+        """The next turn of the running loop."""
+        asyncio.get_running_loop().call_soon(callback, *args)
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
+        """A timer of the running loop."""
+        return asyncio.get_running_loop().call_later(delay, callback, *args)
+
+
+class LoopThread(Generic[ResourceT]):
+    """An async resource in a thread with an event loop of its own, for callers that have none."""
+
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[ResourceT]]) -> None:
+        self._make = make
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+        self._started: Future[ResourceT] = Future()
+        self._thread = threading.Thread(target=self._main, name="pulsar-broker", daemon=True)
+
+    def start(self, timeout: float = 30.0) -> ResourceT:
+        """Return the resource once it was entered; raises what kept it from that."""
+        self._thread.start()
+        return self._started.result(timeout)
+
+    def call(self, function: Callable[[], Any], timeout: float = 30.0) -> Any:
+        """Run `function` in the thread's loop and return what it returns."""
+        if self._loop is None:
+            raise RuntimeError("this thread was not started")
+        result: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
+                result.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return result.result(timeout)
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Leave the resource and end the thread. Idempotent."""
+        if self._loop is not None and self._end is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end.set)
+            self._thread.join(timeout)
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end = asyncio.Event()
+        async with self._make() as resource:
+            self._started.set_result(resource)
+            await self._end.wait()

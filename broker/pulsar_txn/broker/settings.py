@@ -1,0 +1,57 @@
+"""The broker's configuration: Pulsar's keys in snake_case, with Pulsar's defaults unless a comment says why not."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class BrokerConfig:
+    """Every key that the broker obeys. Sizes and times carry Pulsar's units, which its names tell."""
+
+    # listening
+    bind_address: str = "127.0.0.1"  # Pulsar: 0.0.0.0; there is no authentication here yet
+    broker_service_port: int = 6650
+    advertised_address: str | None = None
+    keep_alive_interval_seconds: int = 30
+    max_message_size: int = 5 * 1024 * 1024
+    max_pending_publish_requests_per_connection: int = 1000
+    broker_shutdown_timeout_ms: int = 10_000  # Pulsar: 60000; nothing is handed over to another broker here
+
+    # storage
+    ledger_provider: str = "journal"
+    managed_ledger_max_entries_per_ledger: int = 50_000
+    managed_ledger_max_size_per_ledger_mbytes: int = 64  # Pulsar: 2048; the unit in which acknowledged entries go
+    managed_ledger_max_ledger_rollover_time_minutes: int = 240
+    default_retention_time_in_minutes: int = 0
+    default_retention_size_in_mb: int = 0
+    retention_check_interval_in_seconds: int = 120
+
+    # topics
+    cluster_name: str = "standalone"
+    allow_auto_topic_creation: bool = True
+    allow_auto_topic_creation_type: str = "non-partitioned"
+    default_num_partitions: int = 1
+    allow_auto_subscription_creation: bool = True
+    enable_non_persistent_topics: bool = True
+    max_producers_per_topic: int = 0
+    max_consumers_per_subscription: int = 0
+    broker_deduplication_enabled: bool = False
+    broker_deduplication_max_number_of_producers: int = 10_000
+    broker_deduplication_entries_interval: int = 1000
+
+    # dispatch
+    max_unacked_messages_per_consumer: int = 50_000
+    max_unacked_messages_per_subscription: int = 200_000
+    dispatcher_max_read_batch_size: int = 100
+    dispatcher_max_read_size_bytes: int = 5 * 1024 * 1024
+    acknowledgment_at_batch_index_level_enabled: bool = True  # Pulsar: false; transactions need it
+
+    # transactions
+    transaction_coordinator_enabled: bool = True  # Pulsar: false
+    number_of_transaction_coordinators: int = 16
+    max_active_transactions_per_coordinator: int = 10_000  # Pulsar: 0 (no limit)
+    transaction_metadata_store_provider_class_name: str = "log"
+    transaction_buffer_provider_class_name: str = "topic"
+    transaction_pending_ack_store_provider_class_name: str = "log"
+    transaction_outcome_retention_count: int = 1_048_576
