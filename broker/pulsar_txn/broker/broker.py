@@ -1,0 +1,332 @@
+"""The broker: topics by name, coordinators, and what holds them together. No socket is opened here (see `server`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from pulsar_txn.ledger.memory import MemoryStore
+from pulsar_txn.ledger.protocols import LedgerError, Log, LogStore, StorageFailed
+from pulsar_txn.rm_pending_ack.requests import PendingAck
+from pulsar_txn.wire.errors import Refusal, ServerError, WireError
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
+from pulsar_txn.wire.topics import InvalidName, TopicName
+
+from . import commands_consumer, commands_lookup, commands_producer, commands_txn, plugins
+from .catalog import Catalog, log_name, pending_ack_log_name, role_log_name
+from .connection import Connection
+from .coordinators import Coordinators
+from .host import Answer
+from .nonpersistent import NonPersistentTopic
+from .participants import InProcessParticipants
+from .producers import Producer
+from .runtime import Clock, Runtime
+from .settings import BrokerConfig
+from .subscription import Subscription
+from .topic import Topic, make_marker
+from .turn import Turn
+
+_logger = logging.getLogger(__name__)
+
+AnyTopic: TypeAlias = "Topic | NonPersistentTopic"
+
+_HANDLERS: Final = {
+    **commands_lookup.HANDLERS,
+    **commands_producer.HANDLERS,
+    **commands_consumer.HANDLERS,
+    **commands_txn.HANDLERS,
+}
+
+
+class Broker:
+    """Everything of a broker but its sockets. `start()`, then `connection()` for each client, at the end `close()`.
+
+    `store` is started by the caller, and closed by it after `close()`. `storage_failure` is set when the store failed:
+    nothing is confirmed any more and the process should end with code 74; `on_storage_failed` is called once.
+    """
+
+    def __init__(self, config: BrokerConfig, store: LogStore, runtime: Runtime) -> None:
+        self.config = config
+        self.store = store
+        self.clock = Clock(runtime)
+        self.turn = Turn(runtime, self.clock)
+        self.catalog = Catalog(store, config)
+        self.connections: set[Connection] = set()
+        self.topics: dict[str, AnyTopic] = {}
+        self.under_pressure = False
+        self.service_url = ""
+        self.storage_failure: Exception | None = None
+        self.on_storage_failed: Callable[[Exception], None] = lambda _: None
+        self.coordinators: Coordinators | None = None
+        self._buffer_factory = plugins.resolve(plugins.TRANSACTION_BUFFERS, config.transaction_buffer_provider_class_name)
+        self._pending_ack_factory = plugins.resolve(
+            plugins.PENDING_ACKS, config.transaction_pending_ack_store_provider_class_name
+        )
+        self._participants = InProcessParticipants(self.turn, self)
+        if config.transaction_coordinator_enabled:
+            factory = plugins.resolve(plugins.COORDINATORS, config.transaction_metadata_store_provider_class_name)
+            self.coordinators = Coordinators(
+                config.number_of_transaction_coordinators,
+                partial(_make_coordinator, factory, config),
+                store,
+                self.turn,
+                self._participants,
+                self.storage_failed,
+            )
+        self._opening: dict[str, asyncio.Task[Topic]] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+        self._scratch = MemoryStore()  # redo logs of subscriptions that are not durable
+        self._names = 0
+        self._closing = False
+
+    async def start(self) -> None:
+        """Begin to open the coordinators, and to watch the store's pressure."""
+        await self.catalog.start()
+        await self._scratch.start()
+        self.store.on_pressure(self._pressure)
+        if self.coordinators is not None:
+            self.coordinators.start()
+        self._later(self.config.keep_alive_interval_seconds, self._keep_alive)
+        self._later(self.config.retention_check_interval_in_seconds, self._sweep)
+
+    def connection(self) -> Connection:
+        """A protocol for a new client."""
+        return Connection(self, _HANDLERS)
+
+    def new_consumer_name(self) -> str:
+        """A name for a consumer that brought none."""
+        self._names += 1
+        return f"consumer-{self._names}"
+
+    async def close(self) -> None:
+        """Drain: clients are sent away, topics take their snapshots, everything becomes durable."""
+        self._closing = True
+        self._participants.close()
+        for connection in list(self.connections):
+            connection.close()
+        for task in [*self._opening.values(), *self._background]:
+            task.cancel()
+        await asyncio.gather(*self._opening.values(), *self._background, return_exceptions=True)
+        for topic in list(self.topics.values()):
+            if isinstance(topic, Topic):
+                await topic.close()
+        self.topics.clear()
+        if self.coordinators is not None:
+            await self.coordinators.close()
+
+    # ---- topics
+
+    async def topic(self, name: TopicName, *, create: bool = True) -> AnyTopic:
+        """The topic, opened and recovered when it is not yet. Refusals: TopicNotFound, NotAllowedError, ServiceNotReady.
+
+        If cancelled: the opening goes on for others.
+        """
+        key = str(name)
+        found = self.topics.get(key)
+        if found is not None:
+            return found
+        if self._closing:
+            raise Refusal(ServerError.ServiceNotReady, "this broker is closing; retry")
+        await self._check_name(name, create=create)
+        if not name.is_persistent:
+            return self.topics.setdefault(key, NonPersistentTopic(self.turn, name))
+        task = self._opening.get(key)
+        if task is None:
+            task = self._opening[key] = asyncio.get_running_loop().create_task(self._open(name))
+            task.add_done_callback(lambda _: self._opening.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _check_name(self, name: TopicName, *, create: bool) -> None:
+        if not name.is_persistent:
+            if not self.config.enable_non_persistent_topics:
+                raise Refusal(ServerError.NotAllowedError, "non-persistent topics are switched off (enableNonPersistentTopics)")
+            return
+        count = await self.catalog.partitions(name.base)
+        if count and name.partition < 0:
+            raise Refusal(ServerError.NotAllowedError, f"{name} has {count} partitions; use those")
+        if count and name.partition >= count:
+            raise Refusal(ServerError.TopicNotFound, f"{name.base} has {count} partitions, the last is {count - 1}")
+        may_create = count > 0 or (create and self.config.allow_auto_topic_creation)
+        if not may_create and not self.catalog.exists(name):
+            raise Refusal(ServerError.TopicNotFound, f"{name} is not there, and topics are not created on demand here")
+
+    async def _open(self, name: TopicName) -> Topic:
+        logs: list[Log] = []
+        try:
+            logs.append(await self.store.open(log_name(name)))
+            buffer = self._buffer_factory(str(name), partial(make_marker, self.turn))
+            roles: dict[str, Log] = {}
+            for role in buffer.logs:
+                if role != "topic":
+                    roles[role] = await self.store.open(role_log_name(name, role))
+                    logs.append(roles[role])
+            topic = Topic(self, name, logs[0])
+            await topic.open(buffer, roles)
+        except StorageFailed as error:
+            self.storage_failed(error)
+            raise Refusal(ServerError.ServiceNotReady, str(error)) from error
+        except (LedgerError, WireError) as error:
+            _logger.exception("%s cannot be opened", name)
+            raise Refusal(ServerError.ServiceNotReady, f"{name} cannot be opened: {error}") from error
+        except BaseException:
+            for log in logs:
+                await log.close()
+            raise
+        self.topics[str(name)] = topic
+        return topic
+
+    def topic_failed(self, topic: Topic, error: Exception) -> None:
+        """Send everybody away; the topic is recovered when somebody asks for it again."""
+        _logger.error("%s is closed and will be recovered: %s", topic.name, error)
+        key = str(topic.name)
+        if self.topics.get(key) is topic:
+            # Its logs must be closed before they can be opened again: whoever asks meanwhile waits for that.
+            del self.topics[key]
+            topic.disconnect_all()
+            self._spawn(self._close_failed(topic))
+
+    async def _close_failed(self, topic: Topic) -> None:
+        await topic.close()
+
+    def remove_producer(self, producer: Producer) -> None:
+        """A producer is gone; the topic may have somebody who waits for it."""
+        producers = producer.topic.producers
+        if producers.remove(producer):
+            self._spawn(producers.promote())
+
+    async def delete_topic(self, name: TopicName) -> None:
+        """Delete a topic with everything that belongs to it. Refusal TopicNotFound."""
+        topic = await self._existing(name)
+        if not isinstance(topic, Topic):
+            return
+        for subscription in list(topic.subscriptions.values()):
+            await topic.unsubscribe(subscription)
+        self.topics.pop(str(name), None)
+        topic.disconnect_all()
+        await topic.close()
+        for role in topic.buffer.logs:
+            await self.store.delete(log_name(name) if role == "topic" else role_log_name(name, role))
+
+    def non_persistent_topics(self, tenant: str, namespace: str) -> list[str]:
+        """Full names of those that are in use."""
+        prefix = f"non-persistent://{tenant}/{namespace}/"
+        return [name for name in self.topics if name.startswith(prefix)]
+
+    # ---- transactions
+
+    def verify(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
+        """Ask a transaction's coordinator whether it is open with this participant."""
+        if self.coordinators is None:
+            answer(False)
+        else:
+            self.coordinators.is_registered(txn_id, participant, answer)
+
+    def end_on_partition(self, topic: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
+        """End a transaction on a topic partition; a topic that is not there has nothing to end."""
+        found = self.topics.get(topic)
+        if isinstance(found, Topic):
+            found.end_txn(txn_id, action, low_watermark, answer)
+        else:
+            self._spawn(self._open_and_end(topic, None, txn_id, action, low_watermark, answer))
+
+    def end_on_subscription(
+        self, topic: str, subscription: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer
+    ) -> None:
+        """End a transaction on a subscription; one that is not there has nothing to end."""
+        found = self.topics.get(topic)
+        if isinstance(found, Topic):
+            self._end_on(found, subscription, txn_id, action, low_watermark, answer)
+        else:
+            self._spawn(self._open_and_end(topic, subscription, txn_id, action, low_watermark, answer))
+
+    def _end_on(
+        self, topic: Topic, subscription: str | None, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer
+    ) -> None:
+        if subscription is None:
+            topic.end_txn(txn_id, action, low_watermark, answer)
+            return
+        found = topic.subscriptions.get(subscription)
+        if found is None:
+            answer(None, ServerError.SubscriptionNotFound, f"{topic.name} has no subscription {subscription!r}")
+        else:
+            found.end_txn(txn_id, action, low_watermark, answer)
+
+    async def _open_and_end(
+        self, topic: str, subscription: str | None, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer
+    ) -> None:
+        try:
+            found = await self._existing(TopicName.parse(topic))
+        except (Refusal, InvalidName) as error:
+            answer(None, error.code if isinstance(error, Refusal) else ServerError.TopicNotFound, str(error))
+            return
+        if isinstance(found, Topic):
+            self._end_on(found, subscription, txn_id, action, low_watermark, answer)
+
+    async def _existing(self, name: TopicName) -> AnyTopic:
+        if not self.catalog.exists(name):
+            raise Refusal(ServerError.TopicNotFound, f"{name} is not there")
+        return await self.topic(name)
+
+    async def open_pending_ack(self, topic: Topic, subscription: Subscription) -> tuple[PendingAck, Log]:
+        """A new handle and its log; in memory for subscriptions that are not durable."""
+        store: LogStore = self.store if subscription.durable else self._scratch
+        name = pending_ack_log_name(topic.name, subscription.name)
+        if not subscription.durable:
+            await store.delete(name)
+        log = await store.open(name)
+        handle: PendingAck = self._pending_ack_factory(str(topic.name), subscription.name, subscription.cursor)
+        return handle, log
+
+    def has_pending_ack_log(self, topic: Topic, subscription: Subscription) -> bool:
+        """Whether acknowledgements in transactions were ever made there."""
+        return subscription.durable and self.store.exists(pending_ack_log_name(topic.name, subscription.name))
+
+    async def delete_pending_ack(self, topic: Topic, subscription: str) -> None:
+        """The subscription is deleted."""
+        await self.store.delete(pending_ack_log_name(topic.name, subscription))
+
+    # ---- care
+
+    def storage_failed(self, error: Exception) -> None:
+        """The store is dead: nothing more is answered."""
+        if self.storage_failure is None:
+            _logger.critical("storage failed, this broker must end: %s", error)
+            self.storage_failure = error
+            self.on_storage_failed(error)
+
+    def _pressure(self, high: bool) -> None:
+        self.under_pressure = high
+        for connection in self.connections:
+            connection.pressure(high=high)
+
+    def _later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self.turn.runtime.call_later(seconds, callback)
+
+    def _keep_alive(self) -> None:
+        if not self._closing:
+            for connection in list(self.connections):
+                connection.tick()
+            self._later(self.config.keep_alive_interval_seconds, self._keep_alive)
+
+    def _sweep(self) -> None:
+        if not self._closing:
+            for topic in list(self.topics.values()):
+                if isinstance(topic, Topic):
+                    topic.sweep()
+            self._later(self.config.retention_check_interval_in_seconds, self._sweep)
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _make_coordinator(factory: Callable[..., Any], config: BrokerConfig, tc_id: int) -> Any:
+    return factory(
+        tc_id,
+        max_active=config.max_active_transactions_per_coordinator,
+        outcome_retention_count=config.transaction_outcome_retention_count,
+    )

@@ -1,0 +1,174 @@
+"""What there is: topics, partition counts, schemas, topic epochs, producer names; all in the metadata store.
+
+Paths are Pulsar's own, so that another provider of the store may be shared with a Pulsar cluster's tools.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote, unquote
+
+from pulsar_txn.ledger.protocols import LogStore, VersionConflict
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.topics import ASSIGN_TOPIC, TopicName, is_transaction_internal, pending_ack_topic
+
+from .settings import BrokerConfig
+
+Schema: TypeAlias = tuple[int, str, bytes, dict[str, str]]
+"""`(type number, name, schema data, properties)`."""
+
+_MAX_PARTITIONS: Final = 10_000
+
+
+def log_name(topic: TopicName) -> str:
+    """The log of a topic: Pulsar's managed-ledger name."""
+    return f"{topic.tenant}/{topic.namespace}/{topic.domain}/{quote(topic.name, safe='')}"
+
+
+def role_log_name(topic: TopicName, role: str) -> str:
+    """A log that a transaction buffer has beside the topic; outside the names of topics."""
+    return f"{topic.tenant}/{topic.namespace}/transaction-buffer/{quote(topic.name, safe='')}-{role}"
+
+
+def pending_ack_log_name(topic: TopicName, subscription: str) -> str:
+    """The redo log of a subscription's pending acks, named after its topic as in Pulsar."""
+    return log_name(TopicName.parse(pending_ack_topic(str(topic), subscription)))
+
+
+class Catalog:
+    """Questions and changes; whatever returns from a change is durable."""
+
+    def __init__(self, store: LogStore, config: BrokerConfig) -> None:
+        self._store = store
+        self._metadata = store.metadata
+        self._config = config
+        self._names = 0
+        self._boot = ""
+
+    async def start(self) -> None:
+        """One durable number per start makes the names of producers unique for good."""
+        boot = await self._metadata.increment("/counters/producer-name")
+        self._boot = f"{self._config.cluster_name}-{boot}"
+
+    def new_producer_name(self) -> str:
+        """A name that no producer ever had."""
+        self._names += 1
+        return f"{self._boot}-{self._names - 1}"
+
+    # ---- topics
+
+    def exists(self, topic: TopicName) -> bool:
+        """Whether a persistent topic (or one partition) is there."""
+        return self._store.exists(log_name(topic))
+
+    async def partitions(self, topic: TopicName) -> int:
+        """The partition count of a partitioned topic, 0 for all others."""
+        if str(topic) == ASSIGN_TOPIC:
+            return self._config.number_of_transaction_coordinators if self._config.transaction_coordinator_enabled else 0
+        value = await self._metadata.get(_partitioned_path(topic))
+        return 0 if value is None else int(json.loads(value.data)["partitions"])
+
+    async def partitions_or_create(self, topic: TopicName, *, may_create: bool) -> int:
+        """As `partitions`; a topic that is not there becomes a partitioned one when the configuration says so."""
+        count = await self.partitions(topic)
+        config = self._config
+        partitioned = config.allow_auto_topic_creation and config.allow_auto_topic_creation_type == "partitioned"
+        if count or not may_create or not partitioned or topic.partition >= 0 or self.exists(topic):
+            return count
+        if is_transaction_internal(str(topic)):
+            return 0
+        try:
+            await self.create_partitioned(topic, config.default_num_partitions)
+        except Refusal:  # somebody else was faster
+            return await self.partitions(topic)
+        return config.default_num_partitions
+
+    async def create_partitioned(self, topic: TopicName, partitions: int) -> None:
+        """Make a partitioned topic. Refusal NotAllowedError when there is one, or the count makes no sense."""
+        if not 1 <= partitions <= _MAX_PARTITIONS:
+            raise Refusal(ServerError.NotAllowedError, f"{partitions} partitions: give a number from 1 to {_MAX_PARTITIONS}")
+        if self.exists(topic):
+            raise Refusal(ServerError.NotAllowedError, f"{topic} is there already, without partitions")
+        data = json.dumps({"partitions": partitions}).encode()
+        try:
+            await self._metadata.put(_partitioned_path(topic), data, expected_version=-1)
+        except VersionConflict:
+            raise Refusal(ServerError.NotAllowedError, f"{topic} is there already") from None
+
+    async def delete_partitioned(self, topic: TopicName) -> None:
+        """Forget that a topic is partitioned; its partitions are deleted by whoever calls."""
+        await self._metadata.delete(_partitioned_path(topic))
+
+    def topics(self, tenant: str, namespace: str) -> list[str]:
+        """Full names of the persistent topics and partitions of a namespace; nothing of the transaction machinery."""
+        prefix = f"{tenant}/{namespace}/persistent/"
+        names = [
+            f"persistent://{tenant}/{namespace}/{unquote(name.removeprefix(prefix))}" for name in self._store.names(prefix)
+        ]
+        return [name for name in names if not is_transaction_internal(name)]
+
+    async def partitioned_topics(self, tenant: str, namespace: str) -> list[str]:
+        """Full names of the partitioned topics of a namespace."""
+        names = await self._metadata.children(f"/admin/partitioned-topics/{tenant}/{namespace}/persistent")
+        return [f"persistent://{tenant}/{namespace}/{unquote(name)}" for name in names]
+
+    # ---- epochs
+
+    async def topic_epoch(self, topic: TopicName) -> int:
+        """The newest epoch of exclusive producers, -1 before the first."""
+        value = await self._metadata.get(_epoch_path(topic))
+        return -1 if value is None else int(json.loads(value.data)["topicEpoch"])
+
+    async def set_topic_epoch(self, topic: TopicName, epoch: int) -> None:
+        """Durable when it returns."""
+        await self._metadata.put(_epoch_path(topic), json.dumps({"topicEpoch": epoch}).encode())
+
+    # ---- schemas
+
+    async def schema(self, topic: TopicName, version: int | None = None) -> tuple[Schema, int] | None:
+        """A schema and its version number (the newest without `version`), None when there is none."""
+        schemas = await self._schemas(topic)
+        index = len(schemas) - 1 if version is None else version
+        return (_from_json(schemas[index]), index) if 0 <= index < len(schemas) else None
+
+    async def schema_version(self, topic: TopicName, schema: Schema) -> int:
+        """The version number of a schema, which is stored if it is new. Compatibility is not judged."""
+        entry = _to_json(schema)
+        while True:
+            stored = await self._metadata.get(_schema_path(topic))
+            schemas: list[Any] = [] if stored is None else json.loads(stored.data)
+            if entry in schemas:
+                return schemas.index(entry)
+            data = json.dumps([*schemas, entry]).encode()
+            try:
+                await self._metadata.put(_schema_path(topic), data, expected_version=-1 if stored is None else stored.version)
+            except VersionConflict:
+                continue
+            return len(schemas)
+
+    async def _schemas(self, topic: TopicName) -> list[Any]:
+        stored = await self._metadata.get(_schema_path(topic))
+        return [] if stored is None else json.loads(stored.data)
+
+
+def _partitioned_path(topic: TopicName) -> str:
+    return f"/admin/partitioned-topics/{topic.tenant}/{topic.namespace}/{topic.domain}/{quote(topic.name, safe='')}"
+
+
+def _epoch_path(topic: TopicName) -> str:
+    return f"/managed-ledgers/{log_name(topic)}"
+
+
+def _schema_path(topic: TopicName) -> str:
+    return f"/schemas/{topic.tenant}/{topic.namespace}/{quote(topic.base.name, safe='')}"
+
+
+def _to_json(schema: Schema) -> dict[str, Any]:
+    kind, name, data, properties = schema
+    return {"type": kind, "name": name, "data": base64.b64encode(data).decode(), "properties": properties}
+
+
+def _from_json(entry: dict[str, Any]) -> Schema:
+    return entry["type"], entry["name"], base64.b64decode(entry["data"]), entry["properties"]

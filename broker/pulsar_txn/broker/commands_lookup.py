@@ -1,0 +1,169 @@
+"""CONNECT and keep-alive, lookups, lists of topics, schemas."""
+
+from __future__ import annotations
+
+import struct
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsar_txn.wire import pulsar_pb2 as pb
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.topics import ASSIGN_TOPIC, InvalidName, TopicName, is_transaction_internal, partition_name
+
+from .catalog import Schema
+
+if TYPE_CHECKING:
+    from .connection import Connection, Handler
+
+_PROTOCOL_VERSION: Final = 21
+_SERVER_VERSION: Final = f"pulsar-txn {version('pulsar-txn')}"
+
+
+def on_connect(connection: Connection, body: Any) -> None:
+    """CONNECT: no authentication yet, so everybody is nobody."""
+    connection.connected = True
+    connection.client_version = body.client_version
+    connection.write_command(
+        "connected",
+        server_version=_SERVER_VERSION,
+        protocol_version=min(_PROTOCOL_VERSION, body.protocol_version),
+        max_message_size=connection.broker.config.max_message_size,
+        feature_flags=pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True),
+    )
+
+
+def on_ping(connection: Connection, body: Any) -> None:
+    """PING."""
+    connection.write_command("pong")
+
+
+def on_pong(connection: Connection, body: Any) -> None:
+    """PONG: that something was heard is noted already."""
+
+
+async def on_partitioned_metadata(connection: Connection, body: Any) -> None:
+    """PARTITIONED_METADATA: 0 for topics that have no partitions, and for those that are not there."""
+    broker = connection.broker
+    try:
+        name = TopicName.parse(body.topic)
+        partitions = await broker.catalog.partitions_or_create(name, may_create=body.metadata_auto_creation_enabled)
+    except (Refusal, InvalidName) as error:
+        code = error.code if isinstance(error, Refusal) else ServerError.InvalidTopicName
+        connection.write_command(
+            "partitionMetadataResponse",
+            request_id=body.request_id,
+            response=pb.CommandPartitionedTopicMetadataResponse.Failed,
+            error=int(code),
+            message=str(error),
+        )
+        return
+    connection.write_command(
+        "partitionMetadataResponse",
+        request_id=body.request_id,
+        partitions=partitions,
+        response=pb.CommandPartitionedTopicMetadataResponse.Success,
+    )
+
+
+def on_lookup(connection: Connection, body: Any) -> None:
+    """LOOKUP: every topic is here; the client stays on the address that it came by."""
+    try:
+        TopicName.parse(body.topic)
+    except InvalidName as error:
+        connection.write_command(
+            "lookupTopicResponse",
+            request_id=body.request_id,
+            response=pb.CommandLookupTopicResponse.Failed,
+            error=int(ServerError.InvalidTopicName),
+            message=str(error),
+        )
+        return
+    connection.write_command(
+        "lookupTopicResponse",
+        request_id=body.request_id,
+        brokerServiceUrl=connection.broker.service_url,
+        response=pb.CommandLookupTopicResponse.Connect,
+        authoritative=True,
+        proxy_through_service_url=True,
+    )
+
+
+async def on_get_topics(connection: Connection, body: Any) -> None:
+    """GET_TOPICS_OF_NAMESPACE: partitions one by one; patterns are applied by the client."""
+    tenant, _, namespace = body.namespace.partition("/")
+    broker = connection.broker
+    names: list[str] = []
+    if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        names = broker.catalog.topics(tenant, namespace)
+        for base in await broker.catalog.partitioned_topics(tenant, namespace):
+            count = await broker.catalog.partitions(TopicName.parse(base))
+            names += [partition_name(base, index) for index in range(count)]
+    if body.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
+        names += broker.non_persistent_topics(tenant, namespace)
+    connection.write_command(
+        "getTopicsOfNamespaceResponse", request_id=body.request_id, topics=sorted(set(names)), filtered=False, changed=True
+    )
+
+
+async def on_get_schema(connection: Connection, body: Any) -> None:
+    """GET_SCHEMA: the newest, or the version asked for."""
+    wanted = unpack_schema_version(body.schema_version) if body.schema_version else None
+    found = await connection.broker.catalog.schema(TopicName.parse(body.topic), wanted)
+    if found is None:
+        connection.write_command(
+            "getSchemaResponse",
+            request_id=body.request_id,
+            error_code=int(ServerError.TopicNotFound),
+            error_message=f"{body.topic} has no schema",
+        )
+        return
+    (kind, name, data, properties), index = found
+    pairs = [pb.KeyValue(key=key, value=value) for key, value in properties.items()]
+    connection.write_command(
+        "getSchemaResponse",
+        request_id=body.request_id,
+        schema=pb.Schema(name=name, schema_data=data, type=kind, properties=pairs),  # type: ignore[arg-type] # a number of ours
+        schema_version=pack_schema_version(index),
+    )
+
+
+async def on_get_or_create_schema(connection: Connection, body: Any) -> None:
+    """GET_OR_CREATE_SCHEMA: stored as it is; compatibility is not judged."""
+    index = await connection.broker.catalog.schema_version(TopicName.parse(body.topic), schema_of(body.schema))
+    connection.write_command("getOrCreateSchemaResponse", request_id=body.request_id, schema_version=pack_schema_version(index))
+
+
+def schema_of(schema: Any) -> Schema:
+    """A Schema message as the catalog keeps it."""
+    return schema.type, schema.name, schema.schema_data, {pair.key: pair.value for pair in schema.properties}
+
+
+def pack_schema_version(index: int) -> bytes:
+    """Eight bytes, big endian, as in Pulsar."""
+    return struct.pack(">q", index)
+
+
+def unpack_schema_version(data: bytes) -> int:
+    """The inverse. Refusal for other bytes."""
+    if len(data) != 8:
+        raise Refusal(ServerError.IncompatibleSchema, f"a schema version has eight bytes, not {len(data)}")
+    index: int = struct.unpack(">q", data)[0]
+    return index
+
+
+def check_user_topic(name: TopicName) -> None:
+    """Refusal NotAllowedError for topics of the transaction machinery, which clients may not create."""
+    if is_transaction_internal(str(name)) or str(name.base) == ASSIGN_TOPIC:
+        raise Refusal(ServerError.NotAllowedError, f"{name} belongs to the transaction machinery")
+
+
+HANDLERS: Final[dict[int, tuple[str, Handler]]] = {
+    2: ("connect", on_connect),
+    18: ("ping", on_ping),
+    19: ("pong", on_pong),
+    21: ("partitionMetadata", on_partitioned_metadata),
+    23: ("lookupTopic", on_lookup),
+    32: ("getTopicsOfNamespace", on_get_topics),
+    34: ("getSchema", on_get_schema),
+    39: ("getOrCreateSchema", on_get_or_create_schema),
+}

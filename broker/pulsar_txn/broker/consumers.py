@@ -1,0 +1,109 @@
+"""A consumer as its subscription sees it: permits, what it holds unacknowledged, and the way to its connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from pulsar_txn.wire.hot import encode_message
+from pulsar_txn.wire.ids import Position
+
+
+class ConsumerOwner(Protocol):
+    """The connection of a consumer."""
+
+    writable: bool
+
+    def write_many(self, buffers: Sequence[bytes]) -> None:
+        """Add to what is written at the end of this turn."""
+
+    def consumer_closed(self, consumer: Consumer) -> None:
+        """The broker closed the consumer: tell the client to reconnect."""
+
+    def active_changed(self, consumer: Consumer, active: bool) -> None:
+        """Tell a Failover consumer whether it is the active one."""
+
+
+class Consumer:
+    """One consumer of one connection.
+
+    `unacked` is kept for Shared and Key_Shared: which batch indexes of an entry (bit set; 1 for a single message) this
+    consumer was sent and has not settled. `epoch` is None unless the client counts its redelivery requests (PIP-84).
+    """
+
+    __slots__ = (
+        "consumer_id",
+        "delivered",
+        "epoch",
+        "key_ranges",
+        "name",
+        "owner",
+        "partition",
+        "permits",
+        "priority",
+        "subscription",
+        "unacked",
+        "unacked_count",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        owner: ConsumerOwner,
+        consumer_id: int,
+        name: str,
+        *,
+        priority: int = 0,
+        partition: int = -1,
+        epoch: int | None = None,
+    ) -> None:
+        self.owner = owner
+        self.consumer_id = consumer_id
+        self.name = name
+        self.priority = priority
+        self.partition = partition
+        self.epoch = epoch
+        self.key_ranges: tuple[tuple[int, int], ...] | None = None
+        self.permits = 0
+        self.unacked: dict[Position, int] = {}
+        self.unacked_count = 0
+        self.delivered = 0
+        self.subscription: Any = None
+
+    def send(
+        self, position: Position, data: bytes, messages: int, ack_set: int | None, batch_size: int, redeliveries: int
+    ) -> None:
+        """Write a MESSAGE and take its permits."""
+        self.permits -= messages
+        self.delivered += messages
+        self.owner.write_many(
+            encode_message(
+                self.consumer_id,
+                position[0],
+                position[1],
+                data,
+                partition=self.partition,
+                redelivery_count=redeliveries,
+                ack_set=ack_set,
+                batch_size=batch_size,
+                consumer_epoch=self.epoch,
+            )
+        )
+
+    def hold(self, position: Position, indexes: int) -> None:
+        """Note what was sent."""
+        known = self.unacked.get(position, 0)
+        self.unacked[position] = known | indexes
+        self.unacked_count += (indexes & ~known).bit_count()
+
+    def settle(self, position: Position, indexes: int | None) -> bool:
+        """Indexes (None: all) of an entry are not this consumer's any more; False when it held none of them."""
+        known = self.unacked.get(position)
+        if known is None:
+            return False
+        left = 0 if indexes is None else known & ~indexes
+        if left:
+            self.unacked[position] = left
+        else:
+            del self.unacked[position]
+        self.unacked_count -= known.bit_count() - left.bit_count()
+        return left != known

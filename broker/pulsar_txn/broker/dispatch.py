@@ -1,0 +1,258 @@
+"""Dispatchers: which entry goes to which consumer, and when.
+
+A dispatcher is woken (by a confirmed publish, a transaction's end, permits, a connection that can be written again,
+something to redeliver) and then works once at the end of the loop turn: it reads up to the topic's `published` position
+and never polls behind it. Of an entry it reads the header only; payloads are handed on as they lie in the log.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from pulsar_txn.ledger.protocols import LedgerError
+from pulsar_txn.wire.entries import read_header
+from pulsar_txn.wire.errors import WireError
+from pulsar_txn.wire.ids import Position, full_ack_set
+
+from .consumers import Consumer
+from .replay import Replay
+
+if TYPE_CHECKING:
+    from .subscription import Subscription
+
+_logger = logging.getLogger(__name__)
+
+ENTRIES_PER_TURN: Final = 512
+BYTES_PER_TURN: Final = 2 << 20
+"""A dispatcher gives the loop back after this much, and goes on in the next turn."""
+
+
+class Delivery:
+    """An entry that may be sent: its messages, and what of a batch is left."""
+
+    __slots__ = ("ack_set", "batch_size", "indexes", "messages")
+
+    def __init__(self, messages: int, indexes: int, ack_set: int | None, batch_size: int) -> None:
+        self.messages = messages
+        self.indexes = indexes
+        self.ack_set = ack_set
+        self.batch_size = batch_size
+
+
+class Dispatcher(abc.ABC):
+    """What all kinds have in common: position, replay, reading, filtering."""
+
+    individual: bool = False
+    """Whether consumers settle entries one by one (Shared, Key_Shared)."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.consumers: list[Consumer] = []
+        self.replay = Replay()
+        self._topic = subscription.topic
+        self._turn = subscription.topic.turn
+        self._due = False
+        self._reading: asyncio.Task[None] | None = None
+        self._fetched: dict[Position, bytes] = {}
+        self.read_position = self._start()
+
+    # ---- what wakes it
+
+    def wake(self) -> None:
+        """Dispatch at the end of this turn."""
+        if not self._due:
+            self._due = True
+            self._turn.defer(self._run)
+
+    @abc.abstractmethod
+    def add(self, consumer: Consumer) -> None:
+        """A consumer came; Refusal when there is no place for it."""
+
+    @abc.abstractmethod
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer went; what it held is delivered again."""
+
+    @abc.abstractmethod
+    def redeliver(self, consumer: Consumer, positions: list[Position]) -> None:
+        """REDELIVER_UNACKNOWLEDGED_MESSAGES; no positions means all."""
+
+    def release(self, position: Position, indexes: int | None) -> None:
+        """A transaction gave an acknowledgement back: deliver exactly that again."""
+        if position < self.read_position:
+            self.replay.add(position, indexes)
+            self.wake()
+
+    @abc.abstractmethod
+    def settled(self, position: Position, indexes: int | None) -> None:
+        """Indexes of an entry (None: all) are acknowledged; called when `individual`."""
+
+    def rewind(self) -> None:
+        """Start again behind the mark-delete position."""
+        self.replay.clear()
+        self._fetched.clear()
+        self.subscription.hidden.clear()
+        self.read_position = self._start()
+        self.wake()
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    # ---- work of a turn
+
+    def _run(self) -> None:
+        self._due = False
+        if self._reading is None and self._topic.serving:
+            try:
+                self._dispatch()
+            except WireError as error:
+                self.subscription.fail(error)
+
+    def _dispatch(self) -> None:
+        entries, size = ENTRIES_PER_TURN, BYTES_PER_TURN
+        while (consumer := self._next_consumer()) is not None:
+            waiting = self.replay.first()
+            position, indexes = waiting if waiting is not None else (self.read_position, None)
+            if waiting is None and position > self._topic.published:
+                return
+            if entries <= 0 or size <= 0:
+                self.wake()
+                return
+            data = self._entry(position)
+            if data is None:
+                return
+            if waiting is None:
+                self.read_position = self._topic.log.next_position(position)
+            else:
+                self.replay.discard(position)
+            delivery = self._prepare(position, data, indexes)
+            entries -= 1
+            if delivery is not None:
+                self._send(consumer, position, data, delivery)
+                size -= len(data)
+
+    @abc.abstractmethod
+    def _next_consumer(self) -> Consumer | None:
+        """Who takes the next entry; None when nobody can."""
+
+    def _send(self, consumer: Consumer, position: Position, data: bytes, delivery: Delivery) -> None:
+        consumer.send(position, data, delivery.messages, delivery.ack_set, delivery.batch_size, 0)
+
+    def _prepare(self, position: Position, data: bytes, indexes: int | None) -> Delivery | None:
+        """What of an entry may be delivered: None for markers, aborted data, and what is acknowledged or pending."""
+        subscription = self.subscription
+        cursor = subscription.cursor
+        if cursor.is_deleted(position):
+            return None
+        header = read_header(data)
+        if self._topic.buffer.is_hidden(position, header):
+            subscription.hide(position)
+            return None
+        handle = subscription.pending_ack
+        pending = False if handle is None else handle.pending(position)
+        if pending is None:
+            return None
+        batch_size = header.num_messages
+        if batch_size is None:
+            return None if pending else Delivery(1, 1, None, 0)
+        full = full_ack_set(batch_size)
+        left = cursor.ack_set(position)
+        live = full if left is None else left & full
+        if pending:
+            live &= ~pending
+        if indexes is not None:
+            live &= indexes
+        if not live:
+            return None
+        return Delivery(live.bit_count(), live, None if live == full else live, batch_size)
+
+    # ---- reading
+
+    def _start(self) -> Position:
+        return self._topic.log.next_position(self.subscription.cursor.mark_delete)
+
+    def _entry(self, position: Position) -> bytes | None:
+        """The entry if it is at hand; otherwise reading begins, and the dispatcher is woken when it is there."""
+        data = self._topic.log.read_cached(position)
+        if data is None:
+            data = self._fetched.pop(position, None)
+        if data is None:
+            self._fetched.clear()
+            self._reading = asyncio.get_running_loop().create_task(self._read(position))
+        return data
+
+    async def _read(self, position: Position) -> None:
+        config = self._topic.config
+        try:
+            entries = await self._topic.log.read(
+                position,
+                max_entries=config.dispatcher_max_read_batch_size,
+                max_bytes=min(config.dispatcher_max_read_size_bytes, BYTES_PER_TURN),
+            )
+        except LedgerError as error:
+            self.subscription.fail(error)
+            return
+        finally:
+            self._reading = None
+        self._fetched = dict(entries)
+        if not entries:
+            return  # woken when something is published
+        first = entries[0][0]
+        if first != position:  # trimmed meanwhile
+            self.replay.discard(position)
+            if self.read_position == position:
+                self.read_position = first
+        self.wake()
+
+
+class SingleActiveDispatcher(Dispatcher):
+    """Exclusive and Failover: one consumer gets everything, in order."""
+
+    def __init__(self, subscription: Subscription, *, failover: bool) -> None:
+        super().__init__(subscription)
+        self._failover = failover
+        self.active: Consumer | None = None
+
+    def add(self, consumer: Consumer) -> None:
+        """Failover: the first by (priority, name) becomes active. Exclusive has one place (see `Subscription.add`)."""
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda each: (each.priority, each.name))
+        self._choose(newcomer=consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        """The next one takes over from the mark-delete position."""
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+        self._choose(newcomer=None)
+
+    def redeliver(self, consumer: Consumer, positions: list[Position]) -> None:
+        """Everything that is not acknowledged comes again; only the active consumer may ask."""
+        if consumer is self.active:
+            self.rewind()
+
+    def settled(self, position: Position, indexes: int | None) -> None:
+        """Nobody holds anything here: the cursor says it all."""
+
+    def _choose(self, newcomer: Consumer | None) -> None:
+        partition = self._topic.name.partition
+        chosen: Consumer | None = None
+        if self.consumers:
+            top = [each for each in self.consumers if each.priority == self.consumers[0].priority]
+            chosen = top[partition % len(top)] if partition >= 0 else top[0]
+        if chosen is self.active:
+            if newcomer is not None and self._failover:
+                newcomer.owner.active_changed(newcomer, newcomer is chosen)
+            return
+        self.active = chosen
+        self.rewind()
+        if self._failover:
+            for consumer in self.consumers:
+                consumer.owner.active_changed(consumer, consumer is chosen)
+
+    def _next_consumer(self) -> Consumer | None:
+        active = self.active
+        return active if active is not None and active.permits > 0 and active.owner.writable else None

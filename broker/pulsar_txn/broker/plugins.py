@@ -1,0 +1,63 @@
+"""Which plug-in a configuration value means: a short name, an entry point's name, `module:Class`, or Pulsar's Java class.
+
+transactionMetadataStoreProviderClassName     group pulsar_txn.coordinators         factory(tc_id)
+transactionBufferProviderClassName            group pulsar_txn.transaction_buffers  factory(topic, make_marker)
+transactionPendingAckStoreProviderClassName   group pulsar_txn.pending_acks         factory(topic, subscription, cursor)
+ledgerProvider                                group pulsar_txn.ledgers              factory(folder)
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+COORDINATORS: Final = "pulsar_txn.coordinators"
+TRANSACTION_BUFFERS: Final = "pulsar_txn.transaction_buffers"
+PENDING_ACKS: Final = "pulsar_txn.pending_acks"
+LEDGERS: Final = "pulsar_txn.ledgers"
+
+_BUILT_IN: Final[dict[str, dict[str, str]]] = {
+    COORDINATORS: {"log": "pulsar_txn.tc:TransactionCoordinator"},
+    TRANSACTION_BUFFERS: {"topic": "pulsar_txn.rm_producer:TopicTransactionBuffer"},
+    PENDING_ACKS: {"log": "pulsar_txn.rm_pending_ack:PendingAckHandle"},
+    LEDGERS: {"memory": "pulsar_txn.ledger.memory:MemoryStore", "journal": "pulsar_txn.ledger.journal:JournalStore"},
+}
+
+_JAVA: Final[dict[str, str]] = {
+    "org.apache.pulsar.transaction.coordinator.impl.MLTransactionMetadataStoreProvider": "log",
+    "org.apache.pulsar.transaction.coordinator.impl.InMemTransactionMetadataStoreProvider": "log",
+    "org.apache.pulsar.broker.transaction.buffer.impl.TopicTransactionBufferProvider": "topic",
+    "org.apache.pulsar.broker.transaction.buffer.impl.InMemTransactionBufferProvider": "topic",
+    "org.apache.pulsar.broker.transaction.pendingack.impl.MLPendingAckStoreProvider": "log",
+    "org.apache.pulsar.broker.transaction.pendingack.impl.InMemoryPendingAckStoreProvider": "log",
+}
+
+
+class PluginError(ValueError):
+    """No such plug-in, or it cannot be imported. The message names the key's value and what may stand there."""
+
+
+def resolve(group: str, value: str) -> Callable[..., Any]:
+    """The class or factory that `value` means in an entry-point group. Raises PluginError."""
+    value = _JAVA.get(value, value)
+    for point in entry_points(group=group, name=value):
+        return _loaded(value, point.load)
+    target = _BUILT_IN[group].get(value, value)  # without entry points: a checkout on the path
+    module, colon, name = target.partition(":")
+    if not colon:
+        known = sorted({*_BUILT_IN[group], *(point.name for point in entry_points(group=group))})
+        raise PluginError(f"{group}: there is no plug-in {value!r}; write one of {', '.join(known)}, or module:Class")
+    return _loaded(value, lambda: getattr(importlib.import_module(module), name))
+
+
+def _loaded(value: str, load: Callable[[], Any]) -> Callable[..., Any]:
+    try:
+        found = load()
+    except (ImportError, AttributeError) as error:
+        raise PluginError(f"plug-in {value!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise PluginError(f"plug-in {value!r} is a {type(found).__name__}, not a class or factory")
+    factory: Callable[..., Any] = found
+    return factory

@@ -1,0 +1,55 @@
+"""Positions to be delivered again, in the order of the log."""
+
+from __future__ import annotations
+
+import heapq
+
+from pulsar_txn.wire.ids import Position
+
+
+class Replay:
+    """A sorted set of positions, each with the batch indexes to deliver (None: whatever of the entry is not settled)."""
+
+    __slots__ = ("_heap", "_indexes")
+
+    def __init__(self) -> None:
+        self._indexes: dict[Position, int | None] = {}
+        self._heap: list[Position] = []
+
+    def __len__(self) -> int:
+        return len(self._indexes)
+
+    def __contains__(self, position: Position) -> bool:
+        return position in self._indexes
+
+    def add(self, position: Position, indexes: int | None = None) -> None:
+        """Deliver it again; more indexes of an entry that waits already join it."""
+        if position not in self._indexes:
+            self._indexes[position] = indexes
+            heapq.heappush(self._heap, position)
+            return
+        known = self._indexes[position]
+        self._indexes[position] = None if known is None or indexes is None else known | indexes
+
+    def first(self) -> tuple[Position, int | None] | None:
+        """The earliest one; it stays until `discard`."""
+        heap = self._heap
+        while heap:
+            position = heap[0]
+            if position in self._indexes:
+                return position, self._indexes[position]
+            heapq.heappop(heap)
+        return None
+
+    def discard(self, position: Position) -> None:
+        """It was delivered, or is not needed any more."""
+        self._indexes.pop(position, None)
+
+    def in_order(self) -> list[tuple[Position, int | None]]:
+        """All of them."""
+        return sorted(self._indexes.items(), key=lambda item: item[0])
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._indexes.clear()
+        self._heap.clear()

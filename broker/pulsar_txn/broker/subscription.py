@@ -1,0 +1,376 @@
+"""A subscription: a cursor, a pending-ack handle and a dispatcher.
+
+Entries that no consumer ever sees (markers, aborted data) are acknowledged on its behalf, but together with the
+acknowledgement next to them: their positions are remembered (`hidden`) when the dispatcher passes them, and join the change
+of the cursor that reaches them. So they cost no change and leave no hole of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pulsar_txn.ledger.machine import MoveCursor, Reply
+from pulsar_txn.ledger.protocols import Cursor, LedgerError, StorageFailed
+from pulsar_txn.rm_pending_ack.requests import (
+    AckCumulative,
+    AckIndividual,
+    AckItem,
+    CursorReset,
+    EndTxnOnSubscription,
+    PendingAck,
+    PlainAcked,
+    Request,
+)
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.hot import AckId
+from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId, full_ack_set
+
+from .consumers import Consumer
+from .dispatch import Dispatcher, SingleActiveDispatcher
+from .dispatch_shared import SharedDispatcher
+from .host import Answer
+from .key_shared import KeySharedDispatcher
+from .pending_acks import PendingAckHost
+
+if TYPE_CHECKING:
+    from .topic import Topic
+
+_logger = logging.getLogger(__name__)
+
+EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
+"""Protocol enum CommandSubscribe.SubType."""
+
+_PRUNE_HIDDEN: Final = 1024
+
+
+class Subscription:
+    """One subscription of one topic. Not durable ones live as long as their consumers."""
+
+    def __init__(self, topic: Topic, name: str, cursor: Cursor, *, durable: bool) -> None:
+        self.topic = topic
+        self.name = name
+        self.cursor = cursor
+        self.durable = durable
+        self.kind = EXCLUSIVE
+        self.hidden: set[Position] = set()
+        self.failure: Exception | None = None
+        self.host: PendingAckHost | None = None
+        self.pending_ack: PendingAck | None = None
+        self.dispatcher: Dispatcher = SingleActiveDispatcher(self, failover=False)
+        self._opening: asyncio.Task[None] | None = None
+        self._held: list[Request] = []
+        self._receipts: deque[tuple[int, Callable[[], None]]] = deque()
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Those that are connected."""
+        return self.dispatcher.consumers
+
+    # ---- consumers
+
+    def add(self, consumer: Consumer, kind: int, *, sticky: bool = False) -> None:
+        """Connect a consumer. Refusals: ConsumerBusy (another kind, or Exclusive and taken), ConsumerAssignError."""
+        if self.failure is not None:
+            raise Refusal(ServerError.PersistenceError, str(self.failure))
+        if self.consumers:
+            if kind != self.kind:
+                raise Refusal(ServerError.ConsumerBusy, f"subscription {self.name!r} has consumers of another type")
+            if kind == EXCLUSIVE:
+                raise Refusal(ServerError.ConsumerBusy, f"Exclusive consumer is already connected to {self.name!r}")
+            limit = self.topic.config.max_consumers_per_subscription
+            if limit and len(self.consumers) >= limit:
+                raise Refusal(ServerError.ConsumerBusy, f"subscription {self.name!r} has {limit} consumers, as many as it may")
+        else:
+            self.dispatcher.close()
+            self.kind = kind
+            self.dispatcher = self._new_dispatcher(kind, sticky)
+        self.dispatcher.add(consumer)
+        consumer.subscription = self
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer is gone."""
+        self.dispatcher.remove(consumer)
+        if not self.durable and not self.consumers:
+            self.topic.drop_subscription(self)
+
+    def disconnect_all(self) -> None:
+        """Close all consumers; their clients connect again."""
+        for consumer in list(self.consumers):
+            self.dispatcher.remove(consumer)
+            consumer.owner.consumer_closed(consumer)
+
+    def _new_dispatcher(self, kind: int, sticky: bool) -> Dispatcher:
+        if kind == SHARED:
+            return SharedDispatcher(self)
+        if kind == KEY_SHARED:
+            return KeySharedDispatcher(self, sticky=sticky)
+        return SingleActiveDispatcher(self, failover=kind == FAILOVER)
+
+    # ---- acknowledgements outside transactions
+
+    def acknowledge(self, consumer: Consumer, ids: Sequence[AckId], *, cumulative: bool) -> int:
+        """Acknowledge; returns the cursor's ticket of it. Refusal NotAllowedError: cumulative on Shared or Key_Shared.
+
+        Raises LedgerError when the log is closed.
+        """
+        if cumulative:
+            return self._acknowledge_upto(ids)
+        whole: list[Position] = []
+        items: list[AckItem] = []
+        for ledger_id, entry_id, ack_set, batch_size in ids:
+            position = (ledger_id, entry_id)
+            if ack_set:
+                self._acknowledge_part(consumer, position, ack_set, batch_size, items)
+            else:
+                whole.append(position)
+        if whole:
+            self._delete(whole)
+            items += [(position, None, 0) for position in whole]
+        handle = self.pending_ack
+        if handle is not None and self.host is not None:
+            touched = tuple([item for item in items if handle.pending(item[0]) is not False])
+            if touched:
+                self.host.submit(PlainAcked(touched), reserve=True)
+        return self.cursor.ticket
+
+    def _acknowledge_part(
+        self, consumer: Consumer, position: Position, ack_set: int, batch_size: int, items: list[AckItem]
+    ) -> None:
+        if not self.topic.config.acknowledgment_at_batch_index_level_enabled:
+            return
+        held = consumer.unacked.get(position)
+        size = batch_size or (held.bit_length() if held else 0)
+        if not size or position > self.topic.log.last_appended:
+            return
+        acked = full_ack_set(size) & ~ack_set
+        self.cursor.delete_indexes(position, acked, size)
+        items.append((position, acked, size))
+        if self.dispatcher.individual:
+            self._settled(position, None if self.cursor.is_deleted(position) else acked)
+
+    def _acknowledge_upto(self, ids: Sequence[AckId]) -> int:
+        if self.dispatcher.individual:
+            raise Refusal(
+                ServerError.NotAllowedError, "Shared and Key_Shared subscriptions take no cumulative acknowledgements"
+            )
+        if len(ids) != 1:
+            raise Refusal(ServerError.NotAllowedError, f"a cumulative acknowledgement names one message, not {len(ids)}")
+        ledger_id, entry_id, ack_set, batch_size = ids[0]
+        position = (ledger_id, entry_id)
+        acked = full_ack_set(batch_size) & ~ack_set if ack_set and batch_size else None
+        self._mark_delete_upto(position, acked, batch_size)
+        if self.host is not None:
+            self.host.submit(PlainAcked(cumulative=(position, acked, batch_size)), reserve=True)
+        return self.cursor.ticket
+
+    def _mark_delete_upto(self, position: Position, acked: int | None, batch_size: int) -> None:
+        """Everything before `position`, and of its own entry the indexes in `acked` (None: all)."""
+        if acked is None:
+            self.cursor.mark_delete_to(position)
+        else:
+            self.cursor.mark_delete_to((position[0], position[1] - 1))
+            self.cursor.delete_indexes(position, acked, batch_size)
+        self._absorb_hidden()
+
+    def _delete(self, positions: list[Position]) -> None:
+        """Acknowledge whole entries, and the hidden ones next to them."""
+        hidden = self.hidden
+        if hidden:
+            following = self.topic.log.next_position
+            for position in list(positions):
+                after = following(position)
+                while after in hidden:
+                    hidden.discard(after)
+                    positions.append(after)
+                    after = following(after)
+        self.cursor.delete(positions)
+        if self.dispatcher.individual:
+            for position in positions:
+                self._settled(position, None)
+
+    def _settled(self, position: Position, indexes: int | None) -> None:
+        self.dispatcher.settled(position, indexes)
+        self.dispatcher.wake()
+
+    def hide(self, position: Position) -> None:
+        """The dispatcher passed an entry that is for nobody."""
+        self.hidden.add(position)
+        if self.topic.log.next_position(self.cursor.mark_delete) == position:
+            self._absorb_hidden()
+        elif len(self.hidden) % _PRUNE_HIDDEN == 0:
+            mark = self.cursor.mark_delete
+            self.hidden = {kept for kept in self.hidden if kept > mark}
+
+    def _absorb_hidden(self) -> None:
+        hidden = self.hidden
+        if not hidden:
+            return
+        log, mark = self.topic.log, None
+        after = log.next_position(self.cursor.mark_delete)
+        while after in hidden:
+            hidden.discard(after)
+            mark = after
+            after = log.next_position(after)
+        if mark is not None:
+            self.cursor.mark_delete_to(mark)
+
+    def when_stored(self, ticket: int, answer: Callable[[], None]) -> None:
+        """Call `answer` once the cursor's change `ticket` is durable."""
+        if ticket <= self.cursor.confirmed_ticket:
+            answer()
+        else:
+            self._receipts.append((ticket, answer))
+
+    def log_moved(self) -> None:
+        """A commit group of the topic's log is durable."""
+        receipts = self._receipts
+        if receipts:
+            stored = self.cursor.confirmed_ticket
+            while receipts and receipts[0][0] <= stored:
+                receipts.popleft()[1]()
+        if self.host is not None:
+            self.host.cursor_moved()
+
+    # ---- acknowledgements in transactions
+
+    def acknowledge_in(self, txn_id: TxnId, ids: Sequence[AckId], answer: Answer, *, cumulative: bool) -> None:
+        """An ACK in a transaction; answered once it is durable."""
+        items = tuple([_item(each) for each in ids])
+        last = self.topic.log.last_appended
+        if not items or any(position > last for position, _, _ in items):
+            answer(None, ServerError.NotAllowedError, f"acknowledgement of {ids}: there are no such messages")
+        elif not cumulative:
+            self._request(AckIndividual(answer, txn_id, items))
+        elif self.dispatcher.individual or len(items) != 1:
+            answer(
+                None,
+                ServerError.NotAllowedError,
+                "a cumulative acknowledgement names one message, and not on Shared or Key_Shared",
+            )
+        else:
+            self._request(AckCumulative(answer, txn_id, items[0]))
+
+    def end_txn(self, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
+        """The coordinator tells the outcome."""
+        if self.host is None and self._opening is None and not self.topic.has_pending_ack_log(self):
+            answer(None, None, "")  # nothing was ever acknowledged in a transaction here
+        else:
+            self._request(EndTxnOnSubscription(answer, txn_id, action, low_watermark))
+
+    def _request(self, request: Request) -> None:
+        if self.host is not None:
+            self.host.submit(request, reserve=True)
+            return
+        self._held.append(request)
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open_in_background())
+
+    async def _open_in_background(self) -> None:
+        try:
+            await self.open_pending_ack()
+        except Exception as error:
+            _logger.exception("pending acks of %s on %s cannot be opened", self.name, self.topic.name)
+            held, self._held = self._held, []
+            for request in held:
+                token: Answer | None = getattr(request, "token", None)
+                if token is not None:
+                    token(None, ServerError.ServiceNotReady, f"{error}; retry")
+        finally:
+            self._opening = None
+
+    async def open_pending_ack(self) -> None:
+        """Open and recover the handle, and carry out what waits for it. Raises LedgerError."""
+        machine, log = await self.topic.open_pending_ack(self)
+        host = PendingAckHost(
+            machine,
+            log,
+            self.topic.turn,
+            self._pending_ack_failed,
+            subscription=self,
+            participant=Participant(str(self.topic.name), self.name),
+            verify=self.topic.verify,
+        )
+        try:
+            self.pending_ack = machine
+            await host.recover()
+        except BaseException:
+            self.pending_ack = None
+            await log.close()
+            raise
+        self.host = host
+        held, self._held = self._held, []
+        for request in held:
+            host.submit(request, reserve=True)
+
+    def apply_move(self, move: MoveCursor) -> None:
+        """Acknowledge what a transaction committed."""
+        whole = [position for position, acked, _ in move.individual if acked is None]
+        for position, acked, batch_size in move.individual:
+            if acked is not None:
+                self.cursor.delete_indexes(position, acked, batch_size)
+                if self.dispatcher.individual:
+                    self._settled(position, None if self.cursor.is_deleted(position) else acked)
+        if whole:
+            self._delete(whole)
+        if move.cumulative is not None:
+            position, left, batch_size = move.cumulative
+            acked = None if not left else full_ack_set(batch_size) & ~left
+            self._mark_delete_upto(position, acked, batch_size)
+
+    def release(self, position: Position, indexes: int | None) -> None:
+        """Deliver again what a transaction gave back."""
+        self.dispatcher.release(position, indexes)
+
+    # ---- seek
+
+    def seek(self, mark_delete: Position, answer: Callable[[], None]) -> None:
+        """Stand behind `mark_delete`: consumers are closed and connect again; `answer` once it is durable."""
+        self.disconnect_all()  # the subscription stays, also one that is not durable: its consumers come back
+        ticket = self.cursor.reset(mark_delete)
+        self.hidden.clear()
+        self.dispatcher.rewind()
+        if self.host is None:
+            self.when_stored(ticket, answer)
+            return
+        self.host.submit(CursorReset(self.cursor.mark_delete), reserve=True)
+        self.host.release_at_tail((Reply(lambda *_: self.when_stored(ticket, answer)),))
+
+    # ---- end
+
+    def fail(self, error: Exception) -> None:
+        """What lies in the log cannot be delivered: consumers are closed, and new ones hear why."""
+        _logger.error("subscription %r of %s cannot go on: %s", self.name, self.topic.name, error)
+        self.failure = error
+        self.disconnect_all()
+
+    def _pending_ack_failed(self, error: Exception) -> None:
+        self.host = None
+        self.pending_ack = None
+        if isinstance(error, StorageFailed):
+            self.topic.storage_failed(error)
+        else:
+            self.topic.reopen(error)
+
+    async def close(self) -> None:
+        """Close the handle; the cursor goes with the topic's log."""
+        self.dispatcher.close()
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        host, self.host = self.host, None
+        if host is not None and host.failure is None:
+            try:
+                await host.close()
+            except LedgerError as error:
+                _logger.warning("pending acks of %r: %s", self.name, error)
+
+
+def _item(ack_id: AckId) -> AckItem:
+    ledger_id, entry_id, ack_set, batch_size = ack_id
+    if not ack_set or not batch_size:
+        return (ledger_id, entry_id), None, batch_size
+    return (ledger_id, entry_id), full_ack_set(batch_size) & ~ack_set, batch_size
