@@ -152,9 +152,12 @@ class BaseLog(abc.ABC):
 
     def fail(self, error: LedgerError) -> None:
         """Close the log for `error` and tell the listener."""
-        if self.closed is not None:
-            return
-        self.closed = error
+        if self.closed is None:
+            self.closed = error
+            self.tell_failed(error)
+
+    def tell_failed(self, error: LedgerError) -> None:
+        """Tell the listener of a failure that has closed the log."""
         if self._listener is not None:
             try:
                 self._listener.log_failed(error)

@@ -1,0 +1,16 @@
+"""The embedded journal: one folder, one process and its sync helper, everything in one interleaved journal.
+
+store     the provider                      writer     groups → frames → disk → confirmations
+log       handles of logs                   segments   files made ahead of need, and recycled
+frame     how a group lies in a segment     recovery   from segments to the state they add up to
+records   everything that is not an entry   reclaim    trim, drop, copy forward
+index     where entries are                 files      the file operations layer (`simulated`: in memory)
+reader    entries, checksums checked        syncer     who waits for the disk (`sync_helper`: its process)
+"""
+
+from __future__ import annotations
+
+from pulsar_txn.ledger.journal.check import Finding, check
+from pulsar_txn.ledger.journal.store import JournalStore
+
+__all__ = ["Finding", "JournalStore", "check"]

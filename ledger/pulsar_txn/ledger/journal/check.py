@@ -1,0 +1,85 @@
+"""Check a store that nobody uses: every frame, every entry, every snapshot. Changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import attrs
+
+from pulsar_txn.ledger.journal import folder as folders
+from pulsar_txn.ledger.journal.files import Files, RealFiles
+from pulsar_txn.ledger.journal.reader import RunReader
+from pulsar_txn.ledger.journal.recovery import recover
+from pulsar_txn.ledger.journal.segments import SEGMENT_NAME, Segment
+from pulsar_txn.ledger.journal.state import LogState
+from pulsar_txn.ledger.protocols import LogDamaged
+from pulsar_txn.wire.ids import Position
+
+_BATCH_ENTRIES = 1000
+_BATCH_BYTES = 4 << 20
+
+
+@attrs.frozen
+class Finding:
+    """One thing that is wrong: the log (None: not of one log), the position, a sentence."""
+
+    log: str | None
+    position: Position | None
+    detail: str
+
+
+async def check(folder: str | Path, *, files: Files | None = None) -> list[Finding]:
+    """All that is wrong in `folder`, empty when nothing is; a torn tail is nothing wrong.
+
+    Raises StoreInUse, StoreTooNew, StoreReadOnly, StoreUnsupported, and OSError when the folder cannot be read.
+    """
+    files = files or RealFiles()
+    path = str(folder)
+    lock = folders.enter(files, path)
+    segments: dict[int, Segment] = {}
+    try:
+        form = folders.read_format(files, path)
+        if form is None:
+            return [Finding(None, None, f"{path} holds no journal")]
+        for name in files.names(path):
+            if match := SEGMENT_NAME.fullmatch(name):
+                fd = files.open_to_read(f"{path}/{name}")
+                segments[int(match[1])] = Segment(int(match[1]), f"{path}/{name}", fd, files.size(fd))
+        return await _check_segments(files, segments, form)
+    except LogDamaged as error:
+        return [Finding(error.log, error.position, str(error))]
+    finally:
+        for segment in segments.values():
+            files.close(segment.fd)
+        files.close(lock)
+
+
+async def _check_segments(files: Files, segments: dict[int, Segment], form: folders.Format) -> list[Finding]:
+    found = recover(files, segments, form.uuid, started=form.started)
+    logs = found.state.logs.values()
+    of_logs = {str(log.damage) for log in logs if log.damage is not None}
+    findings = [Finding(None, None, finding) for finding in found.findings if finding not in of_logs]
+    reader = RunReader(files, segments)
+    for log in logs:
+        findings += await _check_log(reader, log)
+    return findings
+
+
+async def _check_log(reader: RunReader, log: LogState) -> list[Finding]:
+    """Every entry of a log; after damage, on with the entry behind it."""
+    findings: list[Finding] = []
+    entry, last = log.first_entry, log.next_entry - 1
+    if log.snapshot_serial:
+        try:
+            reader.snapshot(log)
+        except LogDamaged as error:
+            findings.append(Finding(log.name, None, str(error)))
+    while entry <= last:
+        await asyncio.sleep(0)
+        try:
+            entry += len(reader.entries(log, entry, last, _BATCH_ENTRIES, _BATCH_BYTES))
+        except LogDamaged as error:
+            findings.append(Finding(log.name, (log.ledger_id, entry), str(error)))
+            entry += 1
+    return findings

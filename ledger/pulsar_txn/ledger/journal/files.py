@@ -1,0 +1,183 @@
+"""The file operations layer: the journal reaches files through this protocol and nothing else.
+
+`RealFiles` is the operating system. `simulated.SimulatedFiles` keeps files in memory, records every operation and
+can say which states a power loss may leave. `FailingFiles` makes the Nth operation of another layer fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from pulsar_txn.ledger.journal.syncer import Syncer, start_syncer
+from pulsar_txn.ledger.protocols import Buffer
+
+NETWORK_FILE_SYSTEMS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "9p", "glusterfs", "lustre", "beegfs", "gpfs"}
+)
+
+
+class Files(Protocol):
+    """What the journal asks of a file system; failures are OSErrors. Paths are strings, descriptors ints."""
+
+    def make_folder(self, path: str) -> None:
+        """Create the folder and its parents unless they are there."""
+
+    def names(self, folder: str) -> list[str]:
+        """Names in the folder, sorted."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """Open for reading and writing; with `create`, an empty file (one that is there is emptied)."""
+
+    def open_to_read(self, path: str) -> int:
+        """Open for reading only."""
+
+    def open_folder(self, path: str) -> int:
+        """A descriptor for `SYNC_DIRECTORY`."""
+
+    def close(self, fd: int) -> None:
+        """Close it."""
+
+    def size(self, fd: int) -> int:
+        """The file's size."""
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Set the file's size."""
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        """Up to `size` bytes; fewer only at the file's end."""
+
+    def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write buffers one behind the other; returns how many bytes were written, which may be fewer."""
+
+    def sync(self, fd: int) -> None:
+        """Wait until the file's (or folder's) content is on the disk. Blocks: for start and close only."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename within a folder; durable once the folder is synced."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file."""
+
+    def lock(self, path: str) -> int | None:
+        """Create the file and lock it exclusively; its descriptor, or None when another process holds it."""
+
+    def file_system(self, path: str) -> str:
+        """The type of the file system that holds `path`."""
+
+    def start_syncer(self, on_death: Callable[[], None]) -> Syncer:
+        """Who carries out syncs beside the loop."""
+
+
+class RealFiles:
+    """The operating system's files."""
+
+    def make_folder(self, path: str) -> None:
+        """Create the folder, and make its name durable."""
+        folder = Path(path).resolve()
+        if folder.is_dir():
+            return
+        missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            self._sync_folder(str(made.parent))
+
+    def names(self, folder: str) -> list[str]:
+        """Names in the folder, sorted."""
+        return sorted(os.listdir(folder))  # noqa: PTH208 - names, not paths
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """Open for reading and writing."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if create else 0), 0o600)
+
+    def open_to_read(self, path: str) -> int:
+        """Open for reading."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def open_folder(self, path: str) -> int:
+        """Open the folder."""
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self, fd: int) -> None:
+        """Close it."""
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        """The file's size."""
+        return os.fstat(fd).st_size
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Set the size."""
+        os.ftruncate(fd, size)
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        """Read; goes on after a short read."""
+        data = os.pread(fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        while (missing := size - sum(map(len, parts))) and (part := os.pread(fd, missing, offset + size - missing)):
+            parts.append(part)
+        return b"".join(parts)
+
+    def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write."""
+        return os.pwritev(fd, buffers, offset)
+
+    def sync(self, fd: int) -> None:
+        """Sync."""
+        os.fsync(fd)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename."""
+        os.rename(old, new)  # noqa: PTH104 - paths are strings here
+
+    def unlink(self, path: str) -> None:
+        """Remove."""
+        os.unlink(path)  # noqa: PTH108 - paths are strings here
+
+    def lock(self, path: str) -> int | None:
+        """Lock by flock: the lock goes with the process, whatever ends it."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return None
+            raise
+        return fd
+
+    def file_system(self, path: str) -> str:
+        """From the mount with the longest path above `path`; empty where the system does not tell."""
+        real = str(Path(path).resolve())
+        found, longest = "", -1
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/mountinfo").read_text().splitlines():
+                fields = line.split(" ")
+                mount = fields[4].encode().decode("unicode_escape")
+                above = real == mount or real.startswith(mount.rstrip("/") + "/")
+                if above and len(mount) >= longest:
+                    longest, found = len(mount), fields[fields.index("-") + 1]
+        return found
+
+    def start_syncer(self, on_death: Callable[[], None]) -> Syncer:
+        """The helper process, or a thread."""
+        return start_syncer(on_death)
+
+    def _sync_folder(self, path: str) -> None:
+        fd = self.open_folder(path)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def is_network(file_system: str) -> bool:
+    """Whether syncs and locks there depend on another machine or another process."""
+    return file_system in NETWORK_FILE_SYSTEMS or file_system.startswith("fuse")

@@ -1,0 +1,102 @@
+"""The data folder: who may use it, and what it says of itself before anything of it is read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from pulsar_txn.ledger.journal.files import Files, is_network
+from pulsar_txn.ledger.protocols import (
+    LogDamaged,
+    StorageFailed,
+    StoreInUse,
+    StoreReadOnly,
+    StoreTooNew,
+    StoreUnsupported,
+)
+
+FORMAT_VERSION: Final = 1
+_FORMAT_NAME: Final = "FORMAT"
+_LOCK_NAME: Final = "LOCK"
+_TITLE: Final = "pulsar-txn journal"
+
+
+@attrs.frozen
+class Format:
+    """The store's identity; `started` once a first checkpoint is durable, so that its absence is damage."""
+
+    uuid: bytes
+    started: bool
+
+
+def enter(files: Files, folder: str) -> int:
+    """Make the folder if need be, and lock it; the lock's descriptor. Raises StoreInUse, StoreUnsupported."""
+    files.make_folder(folder)
+    file_system = files.file_system(folder)
+    if is_network(file_system):
+        raise StoreUnsupported(
+            f"{folder} is on a {file_system} file system, where syncs and locks cannot be relied on; use a local disk"
+        )
+    fd = files.lock(f"{folder}/{_LOCK_NAME}")
+    if fd is None:
+        raise StoreInUse(f"{folder} is in use by another process; stop that one first, or use another folder")
+    return fd
+
+
+def read_only(folder: str, error: OSError) -> StoreReadOnly:
+    """What to say when the folder cannot be written."""
+    return StoreReadOnly(f"{folder} cannot be written ({error.strerror}); make it writable for this user")
+
+
+def read_format(files: Files, folder: str) -> Format | None:
+    """The folder's format, None when it holds no store. Raises StoreTooNew, LogDamaged, StoreUnsupported."""
+    names = files.names(folder)
+    if _FORMAT_NAME not in names:
+        foreign = [name for name in names if name not in (_LOCK_NAME, f"{_FORMAT_NAME}.tmp")]
+        if any(name.startswith("segment-") for name in foreign):
+            raise LogDamaged(f"{folder}/{_FORMAT_NAME}", None, "the file is missing beside segments")
+        if foreign:
+            raise StoreUnsupported(f"{folder} holds other files ({foreign[0]}, …); give the store a folder of its own")
+        return None
+    fd = files.open_to_read(f"{folder}/{_FORMAT_NAME}")
+    try:
+        text = files.read(fd, 1024, 0).decode(errors="replace")
+    finally:
+        files.close(fd)
+    return _parse(folder, text)
+
+
+def write_format(files: Files, folder: str, form: Format) -> None:
+    """Write the format beside, then over the old one."""
+    state = "started" if form.started else "new"
+    text = f"{_TITLE}\nversion {FORMAT_VERSION}\nuuid {form.uuid.hex()}\nstate {state}\nend\n".encode()
+    temporary = f"{folder}/{_FORMAT_NAME}.tmp"
+    fd = files.open(temporary, create=True)
+    try:
+        if files.write(fd, [text], 0) != len(text):
+            raise StorageFailed(f"cannot write {temporary}: short write")
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.rename(temporary, f"{folder}/{_FORMAT_NAME}")
+    fd = files.open_folder(folder)
+    try:
+        files.sync(fd)
+    finally:
+        files.close(fd)
+
+
+def _parse(folder: str, text: str) -> Format:
+    lines = text.split("\n")
+    fields = dict(line.split(" ", 1) for line in lines[1:] if " " in line)
+    version = fields.get("version", "")
+    if lines[0] == _TITLE and version.isdecimal() and int(version) > FORMAT_VERSION:
+        raise StoreTooNew(f"{folder} was written in format {version}; this version reads up to {FORMAT_VERSION}: upgrade")
+    try:
+        uuid = bytes.fromhex(fields.get("uuid", ""))
+    except ValueError:
+        uuid = b""
+    if lines[0] != _TITLE or version != str(FORMAT_VERSION) or len(uuid) != 16 or "end" not in lines:
+        raise LogDamaged(f"{folder}/{_FORMAT_NAME}", None, "it does not say what it should")
+    return Format(uuid, fields.get("state") == "started")

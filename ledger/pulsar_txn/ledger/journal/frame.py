@@ -1,0 +1,227 @@
+"""Frames: how one commit group lies in a segment. Pure.
+
+    header     magic, store uuid, segment number, sequence, flags, length, directory length, runs, two checksums (64 bytes)
+    directory  per run: ledger, first entry, count, kind, where its data is, how long; its lengths; its entries' CRCs
+               then the records (cursors, metadata, …; see `records`)
+    data       the entries, run after run
+
+Frames begin at multiples of 64 bytes, so no sector boundary cuts a header. Everything little endian. The directory has
+a CRC32C of its own beside the one over the whole frame, so that damaged data can be told from an unknown frame.
+
+An entry's CRC starts from a value made of its ledger, kind and entry id instead of 0. That is the CRC of (place, data)
+with the place's prefix folded into the start value: bytes that are right but in a wrong place do not fit.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from pulsar_txn.ledger.protocols import Buffer
+
+MAGIC: Final = b"PTJ1"
+ALIGNMENT: Final = 64
+HEADER: Final = struct.Struct("<4s16sQQIIIIII4x")
+RUN: Final = struct.Struct("<QqIIII")
+_COVERED: Final = 48  # of the header: uuid to runs, behind the magic
+
+CHECKPOINT, SEAL, CLOSE = 1, 2, 4
+"""Frame flags: the whole state, at a segment's start; a segment's index, at its end; a clean shutdown."""
+
+DATA, SNAPSHOT, COPY = 0, 1, 2
+"""Run kinds; COPY is added to the kind of a run that was copied forward."""
+
+_PLACE: Final = struct.Struct("<QI")
+
+
+def crc_seed(ledger_id: int, kind: int) -> int:
+    """What the start value of a ledger's entry checksums is made of."""
+    return int(crc32c(_PLACE.pack(ledger_id, kind & ~COPY))) ^ 0x5BD1E995
+
+
+def entry_crc(seed: int, entry: int, data: Buffer) -> int:
+    """The checksum of an entry at its place."""
+    return int(crc32c(data, (seed ^ entry ^ (entry >> 32)) & 0xFFFFFFFF))
+
+
+class Run:
+    """Entries of one log in a row, on their way into a frame."""
+
+    __slots__ = ("bytes", "count", "crcs", "data", "first", "kind", "ledger_id", "lengths", "old_location", "owner")
+
+    def __init__(self, owner: object, ledger_id: int, first: int, kind: int = DATA) -> None:
+        self.owner = owner
+        self.ledger_id = ledger_id
+        self.first = first
+        self.kind = kind
+        self.lengths: list[int] = []
+        self.crcs: list[int] = []
+        self.data: list[Buffer] = []
+        self.bytes = 0
+        self.count = 0
+        self.old_location = -1
+
+
+class RunPlace(NamedTuple):
+    """A run as a directory or a segment index names it; `offset` is where its header lies in the segment."""
+
+    ledger_id: int
+    first: int
+    entries: int
+    kind: int
+    data_at: int
+    bytes: int
+    offset: int
+
+
+class FrameHeader(NamedTuple):
+    """A header that fits its store and segment."""
+
+    sequence: int
+    flags: int
+    length: int
+    directory_length: int
+    runs: int
+    directory_crc: int
+    frame_crc: int
+
+
+class Frame:
+    """An encoded frame: `head` (header and directory), `data` buffers behind it, and where its runs' headers are."""
+
+    __slots__ = ("data", "flags", "head", "run_offsets", "size")
+
+    def __init__(self, head: bytes, data: list[Buffer], size: int, flags: int, run_offsets: list[int]) -> None:
+        self.head = head
+        self.data = data
+        self.size = size
+        self.flags = flags
+        self.run_offsets = run_offsets
+
+
+def aligned(size: int) -> int:
+    """`size` rounded up to where the next frame begins."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def frame_size(runs: list[Run], records_bytes: int) -> int:
+    """The size of a frame before it is encoded."""
+    return HEADER.size + records_bytes + sum(RUN.size + 8 * len(run.lengths) + run.bytes for run in runs)
+
+
+def encode_frame(uuid: bytes, segment: int, sequence: int, flags: int, runs: list[Run], records: bytes) -> Frame:
+    """Encode a frame; entries are not copied when there are many bytes of them."""
+    directory_length = len(records) + sum(RUN.size + 8 * len(run.lengths) for run in runs)
+    parts: list[bytes] = []
+    data: list[Buffer] = []
+    run_offsets: list[int] = []
+    offset, data_offset = HEADER.size, HEADER.size + directory_length
+    for run in runs:
+        run_offsets.append(offset)
+        count = len(run.lengths)
+        parts.append(RUN.pack(run.ledger_id, run.first, count, run.kind, data_offset - offset, run.bytes))
+        parts.append(array("I", run.lengths).tobytes())
+        parts.append(array("I", run.crcs).tobytes())
+        data += run.data
+        offset += RUN.size + 8 * count
+        data_offset += run.bytes
+    parts.append(records)
+    directory = b"".join(parts)
+    header = HEADER.pack(MAGIC, uuid, segment, sequence, flags, data_offset, directory_length, len(runs), 0, 0)
+    directory_crc = crc32c(directory, crc32c(header[4 : 4 + _COVERED]))
+    frame_crc = directory_crc
+    if data_offset <= SMALL_FRAME_BYTES:
+        data = [b"".join(data)]
+    for piece in data:
+        frame_crc = crc32c(piece, frame_crc)
+    header = HEADER.pack(
+        MAGIC, uuid, segment, sequence, flags, data_offset, directory_length, len(runs), directory_crc, frame_crc
+    )
+    return Frame(header + directory, data, data_offset, flags, run_offsets)
+
+
+SMALL_FRAME_BYTES: Final = 128 << 10
+"""Frames up to here are joined and written in one call; larger ones leave the loop in slices."""
+
+
+def frame_prefix(uuid: bytes, segment: int) -> bytes:
+    """What every frame of a segment begins with: to look for frames behind a bad one."""
+    return MAGIC + uuid + segment.to_bytes(8, "little")
+
+
+def read_header(buffer: Buffer, offset: int, uuid: bytes, segment: int) -> FrameHeader | None:
+    """The frame header at `offset`, None when there is none of this store and segment."""
+    if offset + HEADER.size > len(buffer):
+        return None
+    magic, found_uuid, found_segment, *rest = HEADER.unpack_from(buffer, offset)
+    if magic != MAGIC or found_uuid != uuid or found_segment != segment:
+        return None
+    header = FrameHeader(*rest)
+    if header.length < HEADER.size + header.directory_length or offset + header.length > len(buffer):
+        return None
+    return header
+
+
+def directory_fits(buffer: memoryview, offset: int, header: FrameHeader) -> bool:
+    """Whether header and directory fit their checksum."""
+    start = crc32c(buffer[offset + 4 : offset + 4 + _COVERED])
+    end = offset + HEADER.size + header.directory_length
+    return bool(crc32c(buffer[offset + HEADER.size : end], start) == header.directory_crc)
+
+
+def frame_fits(buffer: memoryview, offset: int, header: FrameHeader) -> bool:
+    """Whether the data behind a directory that fits does so, too."""
+    data_start = offset + HEADER.size + header.directory_length
+    return bool(crc32c(buffer[data_start : offset + header.length], header.directory_crc) == header.frame_crc)
+
+
+def read_directory(buffer: memoryview, offset: int, header: FrameHeader) -> tuple[list[RunPlace], memoryview]:
+    """Runs and records of a frame whose directory fits."""
+    at, end = offset + HEADER.size, offset + HEADER.size + header.directory_length
+    runs: list[RunPlace] = []
+    for _ in range(header.runs):
+        ledger_id, first, entries, kind, data_at, size = RUN.unpack_from(buffer, at)
+        place = RunPlace(ledger_id, first, entries, kind, data_at, size, at)
+        runs.append(place)
+        at += RUN.size + 8 * place.entries
+    return runs, buffer[at:end]
+
+
+def split_run(chunk: Buffer, count: int) -> tuple[array[int], array[int]]:
+    """Lengths and CRCs of a run from the bytes behind its header."""
+    lengths, crcs = array("I"), array("I")
+    lengths.frombytes(chunk[: 4 * count])
+    crcs.frombytes(chunk[4 * count : 8 * count])
+    return lengths, crcs
+
+
+def encode_index(places: list[RunPlace]) -> bytes:
+    """A segment's runs, for its SEAL frame; the data offset is not needed and not kept."""
+    return b"".join(RUN.pack(p.ledger_id, p.first, p.entries, p.kind, p.offset, p.bytes) for p in places)
+
+
+def decode_index(data: Buffer) -> Iterator[RunPlace]:
+    """The runs of a SEAL frame."""
+    for ledger_id, first, entries, kind, offset, size in RUN.iter_unpack(data):
+        yield RunPlace(ledger_id, first, entries, kind, 0, size, offset)
+
+
+TRAILER: Final = struct.Struct("<4sIQ16s")
+_TRAILER_MAGIC: Final = b"PTJE"
+
+
+def encode_trailer(uuid: bytes, segment: int, seal_offset: int) -> bytes:
+    """The last bytes of a sealed segment: where its SEAL frame is."""
+    return TRAILER.pack(_TRAILER_MAGIC, seal_offset, segment, uuid)
+
+
+def decode_trailer(data: bytes, uuid: bytes, segment: int) -> int | None:
+    """The offset of the SEAL frame, None when the segment has no trailer of this life."""
+    if len(data) != TRAILER.size:
+        return None
+    magic, offset, found_segment, found_uuid = TRAILER.unpack(data)
+    return offset if (magic, found_segment, found_uuid) == (_TRAILER_MAGIC, segment, uuid) else None

@@ -1,0 +1,222 @@
+"""A log of the journal: appends join the open group, reads come from the tail in memory or from a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from pulsar_txn.ledger.cursor_state import CursorState
+from pulsar_txn.ledger.group import CommitGroup
+from pulsar_txn.ledger.handles import BaseCursor, BaseLog, new_waiter
+from pulsar_txn.ledger.journal import records
+from pulsar_txn.ledger.journal.frame import DATA, SNAPSHOT, Run, crc_seed, entry_crc
+from pulsar_txn.ledger.journal.records import NUMBER, encode_record
+from pulsar_txn.ledger.journal.state import LogState
+from pulsar_txn.ledger.protocols import Buffer, DiskFull, EntryTooLarge, Snapshot
+from pulsar_txn.wire.ids import Position
+
+if TYPE_CHECKING:
+    from pulsar_txn.ledger.journal.store import JournalStore
+    from pulsar_txn.ledger.journal.writer import JournalGroup
+
+CACHED_ENTRY_BYTES: Final = 64 << 10
+"""Entries of several buffers are joined for the tail cache up to this size; larger ones are read back."""
+
+
+class JournalLog(BaseLog):
+    """The exclusive handle of one log."""
+
+    store: JournalStore
+
+    def __init__(self, store: JournalStore, state: LogState) -> None:
+        super().__init__(store, state.name, state.ledger_id, state.epoch, state.first_entry, state.next_entry)
+        self.state = state
+        self.tail: dict[int, bytes] = {}
+        self._seed = crc_seed(state.ledger_id, DATA)
+        self._run: Run | None = None
+        self._run_group: CommitGroup | None = None
+        for cursor in state.cursors.values():
+            self.cursors[cursor.name] = BaseCursor(self, cursor.name, cursor.state, cursor.cursor_id)
+
+    def append(self, data: Buffer | Sequence[Buffer], *, reserve: bool = False) -> Position:
+        """Append one entry; its position at once. Raises EntryTooLarge, DiskFull, LogClosed, StorageFailed."""
+        if type(data) is bytes:
+            return self._append(data, len(data), None, reserve=reserve)
+        if isinstance(data, bytes | bytearray | memoryview):
+            return self._append(bytes(data), len(data), None, reserve=reserve)
+        size = sum(map(len, data))
+        if size <= CACHED_ENTRY_BYTES:
+            return self._append(b"".join(data), size, None, reserve=reserve)
+        return self._append(b"", size, data, reserve=reserve)
+
+    def _append(self, data: bytes, size: int, pieces: Sequence[Buffer] | None, *, reserve: bool) -> Position:
+        """`pieces` set: a large entry that is written from its buffers and not kept in memory."""
+        if self.closed is not None:
+            raise self.closed
+        store = self.store
+        group = store.writer.open_group
+        if size + group.bytes > store.group_bytes or store.segment_files.scarce:
+            group = self._make_room(size, reserve=reserve)
+        entry = self.next_entry
+        self.next_entry = entry + 1
+        run = self._run
+        if run is None or self._run_group is not group:
+            run = self._begin_run(group, entry)
+        start = (self._seed ^ entry ^ (entry >> 32)) & 0xFFFFFFFF
+        if pieces is None:
+            run.data.append(data)
+            run.crcs.append(crc32c(data, start))
+            self.tail[entry] = data
+        else:
+            for piece in pieces:
+                start = crc32c(piece, start)
+            run.data.extend(pieces)
+            run.crcs.append(start)
+        run.lengths.append(size)
+        run.bytes += size
+        run.count += 1
+        group.bytes += size
+        pressure = store.pressure
+        pressure.bytes += size
+        if pressure.bytes > pressure.high_bytes and not pressure.high:
+            pressure.enter(0)
+        return (self.ledger_id, entry)
+
+    async def read(self, start: Position, *, max_entries: int = 100, max_bytes: int = 1 << 20) -> list[tuple[Position, bytes]]:
+        """Confirmed entries from `start` on. Raises LogDamaged, LogClosed. If cancelled: nothing changed."""
+        self.check_open()
+        entry = max(self.entry_of(start), self.first_entry)
+        upto, ledger_id, tail = self.confirmed_entry, self.ledger_id, self.tail
+        found: list[tuple[Position, bytes]] = []
+        while entry <= upto and len(found) < max(1, max_entries):
+            data = tail.get(entry)
+            if data is None:
+                left = max(1, max_entries) - len(found)
+                if found and max_bytes <= 0:
+                    break
+                pieces = self.store.reader.entries(self.state, entry, upto, left, max_bytes)
+            else:
+                pieces = [data]
+            for piece in pieces:
+                max_bytes -= len(piece)
+                if found and max_bytes < 0:
+                    return found
+                found.append(((ledger_id, entry), piece))
+                entry += 1
+        return found
+
+    def read_cached(self, position: Position) -> bytes | None:
+        """The entry if it is in the tail, else None."""
+        entry = position[1]
+        if position[0] != self.ledger_id or not self.first_entry <= entry <= self.confirmed_entry:
+            return None
+        return self.tail.get(entry)
+
+    def trim(self, before: Position) -> None:
+        """Forget entries before `before`, at most those appended so far; their segments are recycled later."""
+        self.check_open()
+        entry = min(self.entry_of(before), self.next_entry)
+        if entry <= self.first_entry:
+            return
+        group = self._change()
+        self.first_entry = self.state.first_entry = entry
+        group.confirmed.append(partial(self.store.reclaimer.trimmed, self.state, entry))
+
+    def put_snapshot(self, snapshot: Snapshot) -> None:
+        """Store a snapshot of at most a quarter of a segment; what it covers must be confirmed already (ValueError)."""
+        self.check_open()
+        covers = self.entry_of(snapshot.covers)
+        if covers > self.confirmed_entry:
+            raise ValueError(f"snapshot of {self.name!r} covers {snapshot.covers}, which is not confirmed yet")
+        if len(snapshot.data) > self.store.max_snapshot_bytes:
+            raise EntryTooLarge(f"snapshot of {len(snapshot.data)} bytes; the limit is {self.store.max_snapshot_bytes}")
+        state = self.state
+        data = NUMBER.pack(covers & 0xFFFF_FFFF_FFFF_FFFF) + snapshot.data
+        group = self.store.join(len(data))
+        run = Run(state, state.ledger_id, state.next_serial, SNAPSHOT)
+        run.data, run.lengths, run.bytes, run.count = [data], [len(data)], len(data), 1
+        run.crcs = [entry_crc(crc_seed(state.ledger_id, SNAPSHOT), state.next_serial, data)]
+        state.next_serial += 1
+        group.runs.append(run)
+        self._change()
+
+    async def latest_snapshot(self) -> Snapshot | None:
+        """The newest durable snapshot. Raises LogDamaged."""
+        self.check_open()
+        if not self.state.snapshot_serial:
+            return None
+        data = self.store.reader.snapshot(self.state)
+        covers = NUMBER.unpack_from(data)[0]
+        covers = covers - (1 << 64) if covers >= 1 << 63 else covers
+        return Snapshot((self.ledger_id, covers), data[NUMBER.size :])
+
+    async def open_cursor(self, name: str, *, initial: Position | None = None) -> BaseCursor:
+        """A durable cursor of this log; an existing one is returned as it is. If cancelled: it may exist."""
+        self.check_open()
+        if name not in self.cursors:
+            entry = self.first_entry - 1 if initial is None else max(-1, min(self.entry_of(initial), self.next_entry - 1))
+            stored = self.store.state.create_cursor(self.state, name, CursorState(entry))
+            self.cursors[name] = BaseCursor(self, name, stored.state, stored.cursor_id)
+            self._change().records.append(stored.base())
+        cursor = self.cursors[name]
+        await self.wait_durable()
+        return cursor
+
+    async def delete_cursor(self, name: str) -> None:
+        """Delete a durable cursor; returns when that is durable."""
+        self.check_open()
+        cursor = self.cursors.pop(name, None)
+        if cursor is not None:
+            self.store.state.remove_cursor(cursor.cursor_id)
+            self._change().records.append(encode_record(records.CURSOR_GONE, cursor.cursor_id))
+        await self.wait_durable()
+
+    async def close(self) -> None:
+        """Wait until everything is durable, then release the handle. Idempotent."""
+        if self.closed is None:
+            await self.wait_durable()
+            self.release()
+            self.store.forget(self)
+
+    async def wait_durable(self) -> None:
+        """Wait for the last group of the store."""
+        group = self.store.writer.last_group()
+        if group is not None:
+            waiter = new_waiter()
+            group.waiters.append(waiter)
+            await waiter
+
+    def readable_bytes(self) -> int:
+        """Bytes of confirmed entries, whole runs counted."""
+        return self.state.index.bytes_from(self.first_entry) if self.first_entry <= self.confirmed_entry else 0
+
+    def bytes_in_flight(self) -> int:
+        """Bytes of the entries not confirmed yet, as far as they are in the tail."""
+        return sum(len(self.tail.get(entry, b"")) for entry in range(self.confirmed_entry + 1, self.next_entry))
+
+    def _begin_run(self, group: JournalGroup, entry: int) -> Run:
+        self._run = run = Run(self, self.ledger_id, entry)
+        self._run_group = group
+        group.runs.append(run)
+        group.logs[self] = None
+        self.store.writer.wake()
+        return run
+
+    def _make_room(self, size: int, *, reserve: bool) -> JournalGroup:
+        """The slow path of `append`: limits, a full disk, a full group."""
+        store = self.store
+        if size > store.max_entry_bytes:
+            raise EntryTooLarge(f"entry of {size} bytes; the limit is {store.max_entry_bytes}")
+        if store.segment_files.scarce and not (reserve and store.has_reserve(size)):
+            raise DiskFull(f"no room for the journal in {store.folder}; new data is refused until there is")
+        return store.join(0, size)
+
+    def _change(self) -> JournalGroup:
+        """This log's record, and what else the caller adds, go with the open group."""
+        self.join()
+        group = self.store.writer.open_group
+        group.dirty[self.state] = None
+        return group

@@ -1,0 +1,115 @@
+"""Reading runs from segments: every entry's checksum is checked, every time."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from pulsar_txn.ledger.journal.files import Files
+from pulsar_txn.ledger.journal.frame import COPY, DATA, RUN, SNAPSHOT, crc_seed, entry_crc, split_run
+from pulsar_txn.ledger.journal.index import split_location
+from pulsar_txn.ledger.journal.segments import Segment
+from pulsar_txn.ledger.journal.state import LogState
+
+_FIRST_READ_BYTES: Final = 16 << 10
+
+
+class OpenRun(NamedTuple):
+    """A run's header and tables, where its data is, and the data as far as it was read along."""
+
+    entries: int
+    lengths: array[int]
+    crcs: array[int]
+    data_offset: int
+    size: int
+    segment: Segment
+    chunk: bytes
+    chunk_offset: int
+
+
+class RunReader:
+    """Reads entries by the location of their run. Damage is a LogDamaged naming log and position."""
+
+    def __init__(self, files: Files, segments: dict[int, Segment]) -> None:
+        self._files = files
+        self._segments = segments
+
+    def entries(self, log: LogState, entry: int, upto: int, max_entries: int, max_bytes: int) -> list[bytes]:
+        """Entries from `entry` on, of one run, at most up to `upto`; at least one."""
+        first, place = log.index.find(entry)
+        run = self._open(log, first, place, DATA, entry)
+        skip = entry - first
+        if skip >= run.entries:
+            raise log.damaged(entry, f"its run has only {run.entries} entries")
+        wanted = min(run.entries - skip, max_entries, upto - entry + 1)
+        lengths = run.lengths[skip : skip + wanted]
+        fitting = sum(1 for total in accumulate(lengths) if total <= max_bytes)
+        lengths = lengths[: max(1, fitting)]
+        start = sum(run.lengths[:skip])
+        data = self._data(log, run, start, sum(lengths), entry)
+        return self._split(log, run, data, lengths, skip, entry)
+
+    def snapshot(self, log: LogState) -> bytes:
+        """The bytes of the log's newest snapshot run."""
+        run = self._open(log, log.snapshot_serial, log.snapshot_at, SNAPSHOT, log.first_entry)
+        data = self._data(log, run, 0, run.size, log.first_entry)
+        crc = entry_crc(crc_seed(log.ledger_id, SNAPSHOT), log.snapshot_serial, data)
+        if crc != run.crcs[0]:
+            raise log.damaged(log.first_entry, f"its snapshot does not fit its checksum{_where(run)}")
+        return data
+
+    def raw(self, log: LogState, first: int, place: int, kind: int) -> tuple[OpenRun, bytes]:
+        """A whole run as it is, checksums not checked, to be copied: wrong entries stay wrong."""
+        run = self._open(log, first, place, kind, first)
+        return run, self._data(log, run, 0, run.size, first)
+
+    def _open(self, log: LogState, first: int, place: int, kind: int, entry: int) -> OpenRun:
+        number, offset = split_location(place)
+        segment = self._segments.get(number)
+        if segment is None:
+            raise log.damaged(entry, f"segment {number} is missing")
+        chunk = self._read(log, segment, _FIRST_READ_BYTES, offset, entry)
+        if len(chunk) >= RUN.size:
+            ledger_id, found_first, count, found_kind, data_at, size = RUN.unpack_from(chunk)
+            fits = (ledger_id, found_first, found_kind & ~COPY) == (log.ledger_id, first, kind & ~COPY)
+            if fits and offset + data_at + size <= segment.size and RUN.size + 8 * count <= data_at:
+                if RUN.size + 8 * count > len(chunk):
+                    chunk = self._read(log, segment, RUN.size + 8 * count, offset, entry)
+                lengths, crcs = split_run(chunk[RUN.size : RUN.size + 8 * count], count)
+                if sum(lengths) == size:
+                    return OpenRun(count, lengths, crcs, offset + data_at, size, segment, chunk, offset)
+        raise log.damaged(entry, f"no run of it in {segment.path} at {offset}")
+
+    def _data(self, log: LogState, run: OpenRun, start: int, size: int, entry: int) -> bytes:
+        offset = run.data_offset + start
+        skip = offset - run.chunk_offset
+        if skip + size <= len(run.chunk):
+            return run.chunk[skip : skip + size]
+        data = self._read(log, run.segment, size, offset, entry)
+        if len(data) < size:
+            raise log.damaged(entry, f"{run.segment.path} ends at {offset + len(data)}")
+        return data
+
+    def _split(self, log: LogState, run: OpenRun, data: bytes, lengths: array[int], skip: int, entry: int) -> list[bytes]:
+        seed, at = crc_seed(log.ledger_id, DATA), 0
+        found: list[bytes] = []
+        for number, length in enumerate(lengths):
+            piece = data[at : at + length]
+            at += length
+            if entry_crc(seed, entry + number, piece) != run.crcs[skip + number]:
+                if found:
+                    return found  # the good ones first; the next read says what is wrong
+                raise log.damaged(entry + number, f"its bytes do not fit their checksum{_where(run)}")
+            found.append(piece)
+        return found
+
+    def _read(self, log: LogState, segment: Segment, size: int, offset: int, entry: int) -> bytes:
+        try:
+            return self._files.read(segment.fd, size, offset)
+        except OSError as error:
+            raise log.damaged(entry, f"cannot read {segment.path} at {offset}: {error}") from error
+
+
+def _where(run: OpenRun) -> str:
+    return f" ({run.segment.path} at {run.data_offset})"

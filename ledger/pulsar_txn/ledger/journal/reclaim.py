@@ -1,0 +1,147 @@
+"""Getting room back: segments nobody needs are recycled, segments that few need are copied forward.
+
+A segment goes in two steps, so that a crash between them leaves it, or a file nobody names: a record says that it is
+gone; once that is durable, the file becomes a spare. Copies carry the checksums of the originals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from pulsar_txn.ledger.journal import records
+from pulsar_txn.ledger.journal.frame import COPY, SNAPSHOT, Run, RunPlace
+from pulsar_txn.ledger.journal.index import SegmentUse, location
+from pulsar_txn.ledger.journal.reader import RunReader
+from pulsar_txn.ledger.journal.records import encode_record
+from pulsar_txn.ledger.journal.segments import SegmentFiles
+from pulsar_txn.ledger.journal.state import JournalState, LogState
+from pulsar_txn.ledger.journal.writer import JournalGroup, JournalWriter
+from pulsar_txn.ledger.protocols import LedgerError, LogDamaged
+
+logger = logging.getLogger(__name__)
+
+COPY_BELOW_SHARE: Final = 0.25
+"""Copying a segment of this live share writes a third of the bytes it frees."""
+
+COPY_SLICE_BYTES: Final = 256 << 10
+
+
+class Reclaimer:
+    """Watches trims, deletions and new snapshots."""
+
+    def __init__(
+        self,
+        state: JournalState,
+        writer: JournalWriter,
+        reader: RunReader,
+        segment_files: SegmentFiles,
+        index_of: Callable[[int], list[RunPlace]],
+        join: Callable[[int], JournalGroup],
+    ) -> None:
+        self._state = state
+        self._writer = writer
+        self._reader = reader
+        self._segment_files = segment_files
+        self._index_of = index_of
+        self._join = join
+        self._copying: asyncio.Task[None] | None = None
+
+    def trimmed(self, log: LogState, first_entry: int) -> None:
+        """A trim is durable."""
+        log.index.trim(first_entry)
+        self._state.usage.trim(log.ledger_id, first_entry)
+        self.look()
+
+    def deleted(self, log: LogState) -> None:
+        """A deletion is durable."""
+        log.index.clear()
+        self._state.usage.forget_log(log.ledger_id)
+        self.look()
+
+    def look(self) -> None:
+        """Drop what is empty; begin to copy what is nearly empty."""
+        for use in list(self._state.usage.segments.values()):
+            if use.sealed and use.empty:
+                self._drop(use.number)
+        if self._copying is None and (use_to_copy := self._candidate()) is not None:
+            self._copying = asyncio.get_running_loop().create_task(self._copy_forward(use_to_copy))
+            self._copying.add_done_callback(self._copied)
+
+    async def close(self) -> None:
+        """Stop copying; what was copied is a second copy and does no harm."""
+        if self._copying is not None:
+            self._copying.cancel()
+            await asyncio.gather(self._copying, return_exceptions=True)
+
+    def _drop(self, number: int) -> None:
+        self._state.usage.drop(number)
+        group = self._join(0)
+        group.records.append(encode_record(records.SEGMENT_GONE, number))
+        group.confirmed.append(partial(self._segment_files.put_back, number))
+        self._writer.wake()
+
+    def _candidate(self) -> SegmentUse | None:
+        sealed = [use for use in self._state.usage.segments.values() if use.sealed]
+        newest = max((use.number for use in sealed), default=-1)
+        limit = COPY_BELOW_SHARE * self._segment_files.segment_bytes
+        fitting = [use for use in sealed if use.number < newest and not use.pinned and use.bytes < limit]
+        return min(fitting, key=lambda use: use.bytes, default=None)
+
+    def _copied(self, task: asyncio.Task[None]) -> None:
+        self._copying = None
+        if not task.cancelled() and task.exception() is None:
+            self.look()
+
+    async def _copy_forward(self, use: SegmentUse) -> None:
+        """Copy the needed runs of a segment into the open groups, a slice at a time, then drop it."""
+        logger.info("copying %d bytes out of segment %d", use.bytes, use.number)
+        copied = 0
+        try:
+            for place in self._index_of(use.number):
+                run = self._copy_of(use, place)
+                if run is None:
+                    continue
+                group = self._join(run.bytes)
+                group.runs.append(run)
+                copied += run.bytes
+                if copied >= COPY_SLICE_BYTES:
+                    copied = 0
+                    await self._durable(group)
+            if copied:
+                await self._durable(self._writer.open_group)
+        except LogDamaged as error:
+            use.pinned = True
+            logger.error("segment %d is kept: %s", use.number, error)  # noqa: TRY400 - the error says it all
+        except LedgerError:
+            use.pinned = True  # the store failed and has said so
+        else:
+            for ledger_id in list(use.logs):
+                self._state.usage.remove_log_from(use.number, ledger_id)
+            self._drop(use.number)
+
+    def _copy_of(self, use: SegmentUse, place: RunPlace) -> Run | None:
+        """The run to write, None when nobody needs this one any more."""
+        log = self._state.logs.get(place.ledger_id)
+        old = location(use.number, place.offset)
+        if log is None or not self._is_needed(log, place, old):
+            return None
+        opened, data = self._reader.raw(log, place.first, old, place.kind)
+        run = Run(log, place.ledger_id, place.first, place.kind | COPY)
+        run.lengths, run.crcs, run.data = list(opened.lengths), list(opened.crcs), [data]
+        run.bytes, run.count, run.old_location = len(data), opened.entries, old
+        return run
+
+    def _is_needed(self, log: LogState, place: RunPlace, old: int) -> bool:
+        if place.kind & SNAPSHOT:
+            return log.snapshot_at == old
+        return place.first + place.entries > log.first_entry and log.index.holds(place.first, old)
+
+    async def _durable(self, group: JournalGroup) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        group.waiters.append(waiter)
+        self._writer.wake()
+        await waiter

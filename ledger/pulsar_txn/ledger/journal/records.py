@@ -1,0 +1,53 @@
+"""Records of a frame: everything that is not an entry. Last value wins; a checkpoint holds all of them. Pure.
+
+    kind u8 · number u64 · key length u16 · value length u32 · key · value
+
+| kind         | number          | key  | value                                                 |
+|--------------|-----------------|------|-------------------------------------------------------|
+| LOG          | ledger id       | name | epoch, first entry, next entry, snapshot serial       |
+| LOG_GONE     | ledger id       |      |                                                       |
+| CURSOR       | cursor id       | name | ledger id, base of the cursor state                   |
+| CHANGE       | cursor id       |      | changes since the last group                          |
+| CURSOR_GONE  | cursor id       |      |                                                       |
+| META         | version         | path | data                                                  |
+| META_GONE    |                 | path |                                                       |
+| COUNTER      | next value      | path |                                                       |
+| SEGMENT_LIVE | segment number  |      | (checkpoints only) the segment is needed              |
+| SEGMENT_GONE | segment number  |      | nothing in the segment is needed any more             |
+| IDS          | next ledger id  |      | next cursor id                                        |
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from pulsar_txn.ledger.protocols import Buffer
+
+LOG, LOG_GONE, CURSOR, CHANGE, CURSOR_GONE = 1, 2, 3, 4, 5
+META, META_GONE, COUNTER, SEGMENT_LIVE, SEGMENT_GONE, IDS = 6, 7, 8, 9, 10, 11
+
+_RECORD: Final = struct.Struct("<BQHI")
+LOG_VALUE: Final = struct.Struct("<QqqQ")
+NUMBER: Final = struct.Struct("<Q")
+
+
+def encode_record(kind: int, number: int = 0, key: bytes = b"", value: bytes = b"") -> bytes:
+    """One record."""
+    return _RECORD.pack(kind, number, len(key), len(value)) + key + value
+
+
+def decode_records(data: Buffer) -> Iterator[tuple[int, int, str, bytes]]:
+    """(kind, number, key, value) of each record; ValueError when the bytes are none."""
+    view, at = memoryview(data), 0
+    while at < len(view):
+        if at + _RECORD.size > len(view):
+            raise ValueError("records are cut short")
+        kind, number, key_length, value_length = _RECORD.unpack_from(view, at)
+        at += _RECORD.size
+        key = str(view[at : at + key_length], "utf-8")
+        at += key_length + value_length
+        if at > len(view):
+            raise ValueError("records are cut short")
+        yield kind, number, key, bytes(view[at - value_length : at])

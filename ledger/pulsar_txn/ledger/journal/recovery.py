@@ -1,0 +1,217 @@
+"""Recovery: from segment files to the state they add up to. Reads only; the same path serves `check`.
+
+The newest segment that begins with a whole checkpoint gives the state; its later frames are applied to that. Older
+segments give only places of entries, from their index, or from their frames when they were never sealed.
+
+A bad frame with nothing valid behind it is a torn tail: it was never confirmed, because a frame is written only after
+the sync of the one before. A bad frame with a valid one behind it is damage. When its directory still fits, its
+entries are judged one by one when they are read; otherwise nobody knows what it held, and the store does not start.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import attrs
+
+from pulsar_txn.ledger.journal.files import Files
+from pulsar_txn.ledger.journal.frame import (
+    ALIGNMENT,
+    CHECKPOINT,
+    HEADER,
+    SEAL,
+    TRAILER,
+    FrameHeader,
+    RunPlace,
+    aligned,
+    decode_index,
+    decode_trailer,
+    directory_fits,
+    frame_fits,
+    frame_prefix,
+    read_directory,
+    read_header,
+)
+from pulsar_txn.ledger.journal.segments import Segment
+from pulsar_txn.ledger.journal.state import JournalState
+from pulsar_txn.ledger.protocols import LogDamaged
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class FoundFrame:
+    """A frame whose directory fits; `whole` says whether its data does."""
+
+    offset: int
+    header: FrameHeader
+    whole: bool
+
+
+@attrs.frozen
+class Scan:
+    """The frames of a segment, where they end, and what is wrong between them."""
+
+    frames: list[FoundFrame]
+    end: int
+    damage: list[tuple[int, str]]
+    torn: bool
+
+
+@attrs.define
+class Recovered:
+    """Where the writer goes on: in segment `number` at `offset`, or in a new one when `sealed` (or number -1)."""
+
+    state: JournalState
+    number: int = -1
+    offset: int = 0
+    sequence: int = 0
+    sealed: bool = True
+    runs: list[RunPlace] = attrs.field(factory=list)
+    unneeded: list[int] = attrs.field(factory=list)
+    findings: list[str] = attrs.field(factory=list)
+
+
+def scan_segment(data: bytes, uuid: bytes, number: int) -> Scan:
+    """Walk the frames of a segment's bytes."""
+    view, prefix = memoryview(data), frame_prefix(uuid, number)
+    frames: list[FoundFrame] = []
+    damage: list[tuple[int, str]] = []
+    offset, sequence = 0, -1
+    while True:
+        header = read_header(view, offset, uuid, number)
+        known = header is not None and directory_fits(view, offset, header)
+        whole = known and header is not None and frame_fits(view, offset, header)
+        if header is not None and whole:
+            if frames and header.sequence != sequence + 1:
+                damage.append((offset, f"frame {header.sequence} follows frame {sequence}"))
+            frames.append(FoundFrame(offset, header, whole=True))
+            offset, sequence = offset + aligned(header.length), header.sequence
+            continue
+        behind = _next_frame(data, view, prefix, (offset, number), uuid, sequence)
+        if behind is None:
+            torn = header is not None or data.startswith(prefix, offset)
+            return Scan(frames, offset, damage, torn)
+        if header is not None and known:
+            frames.append(FoundFrame(offset, header, whole=False))
+            damage.append((offset, "the data of a frame does not fit its checksum"))
+            sequence = header.sequence
+        else:
+            damage.append((offset, UNKNOWN_FRAME))
+            sequence = -1 if not frames else sequence + 1
+        offset = behind
+
+
+UNKNOWN_FRAME: Final = "a frame is unreadable and valid ones follow: what it held cannot be known"
+
+
+def _next_frame(data: bytes, view: memoryview, prefix: bytes, place: tuple[int, int], uuid: bytes, sequence: int) -> int | None:
+    """The offset of the first frame behind `place` that is evidence of damage: it fits, and it was written later."""
+    offset, number = place
+    at = data.find(prefix, offset + ALIGNMENT)
+    while at >= 0:
+        header = read_header(view, at, uuid, number) if at % ALIGNMENT == 0 else None
+        if header is not None and header.sequence > sequence + 1 and directory_fits(view, at, header):
+            return at
+        at = data.find(prefix, at + 1)
+    return None
+
+
+def recover(files: Files, segments: dict[int, Segment], uuid: bytes, *, started: bool) -> Recovered:
+    """Read everything. Raises LogDamaged when what all logs share is damaged; damage of single logs is in the state."""
+    state = JournalState()
+    found = Recovered(state)
+    for number in sorted(segments, reverse=True):
+        segment = segments[number]
+        data = files.read(segment.fd, segment.size, 0)
+        scan = scan_segment(data, uuid, number)
+        if scan.frames:
+            _apply_newest(found, segment, data, scan)
+            break
+        found.unneeded.append(number)
+    if found.number < 0 and started:
+        raise LogDamaged("(the whole journal)", None, "no segment begins with a valid checkpoint")
+    _add_older(found, files, segments, uuid)
+    state.build_indexes()
+    for log in state.logs.values():
+        if log.damage is not None:
+            found.findings.append(str(log.damage))
+    for finding in found.findings:
+        logger.error("%s", finding)
+    return found
+
+
+def _apply_newest(found: Recovered, segment: Segment, data: bytes, scan: Scan) -> None:
+    """The newest segment's checkpoint and everything behind it."""
+    first = scan.frames[0]
+    if first.offset or not first.header.flags & CHECKPOINT:
+        raise LogDamaged(segment.path, None, "its checkpoint is unreadable and valid frames follow")
+    view = memoryview(data)
+    for offset, detail in scan.damage:
+        if detail == UNKNOWN_FRAME:
+            raise LogDamaged(segment.path, None, f"at offset {offset} {detail}")
+        found.findings.append(f"{segment.path} at offset {offset}: {detail}")
+    for frame in scan.frames:
+        runs, records = read_directory(view, frame.offset, frame.header)
+        found.runs += runs
+        found.sequence = frame.header.sequence + 1
+        if not frame.header.flags & SEAL:
+            try:
+                found.state.apply(segment.number, frame.header.flags, runs, records)
+            except (ValueError, LookupError) as error:
+                raise LogDamaged(segment.path, None, f"records at offset {frame.offset}: {error}") from error
+    if scan.torn:
+        logger.warning("%s: dropped a torn frame at offset %d; it was never confirmed", segment.path, scan.end)
+    found.number, found.offset = segment.number, scan.end
+    found.sealed = bool(scan.frames[-1].header.flags & SEAL)
+    found.state.usage.segment(segment.number).sealed = found.sealed
+
+
+def _add_older(found: Recovered, files: Files, segments: dict[int, Segment], uuid: bytes) -> None:
+    """Places of entries in the segments before the newest; segments nobody needs; segments that are missing."""
+    state = found.state
+    for number in sorted(segments):
+        if number >= found.number:
+            continue
+        if number not in state.live_segments:
+            found.unneeded.append(number)
+            continue
+        places = read_index(files, segments[number], uuid)
+        if places is None:
+            places = _scan_old(found, files, segments[number], uuid)
+        state.usage.segment(number).sealed = True
+        for place in places:
+            state.add_old_run(number, place)
+    missing = sorted(state.live_segments - set(segments))
+    if missing:
+        found.findings.append(f"segments {missing} are missing")
+
+
+def read_index(files: Files, segment: Segment, uuid: bytes) -> list[RunPlace] | None:
+    """The runs of a sealed segment, by its index; None when there is no index that fits."""
+    trailer = files.read(segment.fd, TRAILER.size, segment.size - TRAILER.size)
+    offset = decode_trailer(trailer, uuid, segment.number)
+    if offset is None:
+        return None
+    data = files.read(segment.fd, segment.size - offset, offset)
+    header = read_header(data, 0, uuid, segment.number)
+    if header is None or not header.flags & SEAL or not directory_fits(memoryview(data), 0, header):
+        return None
+    return list(decode_index(data[HEADER.size : HEADER.size + header.directory_length]))
+
+
+def scan_runs(files: Files, segment: Segment, uuid: bytes) -> tuple[list[RunPlace], Scan]:
+    """The runs of a segment, by its frames."""
+    data = files.read(segment.fd, segment.size, 0)
+    scan = scan_segment(data, uuid, segment.number)
+    view = memoryview(data)
+    places = [place for frame in scan.frames for place in read_directory(view, frame.offset, frame.header)[0]]
+    return places, scan
+
+
+def _scan_old(found: Recovered, files: Files, segment: Segment, uuid: bytes) -> list[RunPlace]:
+    places, scan = scan_runs(files, segment, uuid)
+    for offset, detail in scan.damage:
+        found.findings.append(f"{segment.path} at offset {offset}: {detail}")
+    return places

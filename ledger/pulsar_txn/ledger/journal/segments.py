@@ -1,0 +1,233 @@
+"""Segment files: made and zero-filled ahead of need, taken in order, recycled after trim.
+
+    segment-0000000042.journal   in use, or next in turn      spare-7.journal   filled, waiting      filling-8.tmp   in work
+
+A file becomes a segment by a rename that is synced before the first frame is written to it. One segment is always
+promoted ahead, so that no writer waits for that. What a recycled file holds does not matter: its frames name another
+segment. Spares are also the reserve for a full disk: `scarce` says that no new file can be made and few are left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import re
+from collections.abc import Callable
+from typing import Final
+
+from pulsar_txn.ledger.journal.files import Files
+from pulsar_txn.ledger.journal.syncer import SYNC_DIRECTORY, ZERO_FILL, Syncer, describe
+
+logger = logging.getLogger(__name__)
+
+SEGMENT_NAME: Final = re.compile(r"segment-(\d{10})\.journal")
+SPARE_NAME: Final = re.compile(r"spare-(\d+)\.journal")
+FILLING_NAME: Final = re.compile(r"filling-(\d+)\.tmp")
+
+FULL_RETRY_SECONDS: Final = 1.0
+
+
+class Segment:
+    """An open segment file."""
+
+    __slots__ = ("fd", "number", "path", "size")
+
+    def __init__(self, number: int, path: str, fd: int, size: int) -> None:
+        self.number = number
+        self.path = path
+        self.fd = fd
+        self.size = size
+
+
+class SegmentFiles:
+    """All files of a journal's folder, and who fills and promotes them.
+
+    `syncer` is asked for directory syncs. A second one is started while a file is being filled, so that filling
+    never stands in the way of a commit.
+    """
+
+    def __init__(self, files: Files, folder: str, segment_bytes: int, spare_count: int) -> None:
+        self.files = files
+        self.folder = folder
+        self.segment_bytes = segment_bytes
+        self.spare_count = spare_count
+        self.segments: dict[int, Segment] = {}
+        self.on_ready: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[str], None] = lambda _: None
+        self.full = False
+        self.scarce = False
+        """No new file can be made, and at most one is left: time to refuse what can wait."""
+        self._syncer: Syncer | None = None
+        self._filler: Syncer | None = None
+        self._folder_fd = -1
+        self._spares: list[str] = []
+        self._next_file = 0
+        self._promoted: Segment | None = None
+        self._promoting = False
+        self._wanted = 0
+        self._retry: asyncio.TimerHandle | None = None
+
+    def find(self) -> None:
+        """Open what is in the folder; half-made files are removed."""
+        self._folder_fd = self.files.open_folder(self.folder)
+        for name in self.files.names(self.folder):
+            path = f"{self.folder}/{name}"
+            if match := SEGMENT_NAME.fullmatch(name):
+                fd = self.files.open(path)
+                self.segments[int(match[1])] = Segment(int(match[1]), path, fd, self.files.size(fd))
+            elif FILLING_NAME.fullmatch(name):
+                self.files.unlink(path)
+            elif match := SPARE_NAME.fullmatch(name):
+                self._found_spare(path, int(match[1]))
+
+    def start(self, syncer: Syncer, wanted: int) -> None:
+        """Begin to prepare; `wanted` is the number of the segment that will be taken next."""
+        self._syncer = syncer
+        self._wanted = wanted
+        self._prepare()
+
+    @property
+    def ready_count(self) -> int:
+        """Files that can be written to without making one."""
+        return len(self._spares) + (self._promoted is not None or self._promoting)
+
+    def take(self, number: int) -> Segment | None:
+        """The segment `number`, ready to be written; None when it is not ready yet (`on_ready` tells)."""
+        segment = self._promoted
+        if segment is None:
+            self._prepare()
+            return None
+        assert segment.number == number, f"segment {segment.number} is ready, {number} was taken"  # noqa: S101 - invariant
+        self._promoted = None
+        self._wanted = number + 1
+        self._prepare()
+        return segment
+
+    def _weigh(self) -> None:
+        self.scarce = self.full and self.ready_count <= 1
+
+    def put_back(self, number: int) -> None:
+        """Nothing in this segment is needed: make it a spare, or remove it. Its name is not missed after a crash."""
+        segment = self.segments.pop(number)
+        self._forget(segment.fd)
+        if segment.size != self.segment_bytes or len(self._spares) >= self.spare_count:
+            self.files.unlink(segment.path)
+        else:
+            path = f"{self.folder}/spare-{self._next_file}.journal"
+            self._next_file += 1
+            self.files.rename(segment.path, path)
+            self._spares.append(path)
+        if self._syncer is not None:
+            self._prepare()
+
+    def close(self) -> None:
+        """Close all files. Idempotent."""
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._filler is not None:
+            self._filler.close()
+            self._filler = None
+        self._syncer = None
+        for segment in self.segments.values():
+            self.files.close(segment.fd)
+        self.segments.clear()
+        self._promoted = None
+        if self._folder_fd >= 0:
+            self.files.close(self._folder_fd)
+            self._folder_fd = -1
+
+    def _found_spare(self, path: str, number: int) -> None:
+        self._next_file = max(self._next_file, number + 1)
+        fd = self.files.open(path)
+        fits = self.files.size(fd) == self.segment_bytes
+        self.files.close(fd)
+        if fits and len(self._spares) < self.spare_count:
+            self._spares.append(path)
+        else:
+            self.files.unlink(path)
+
+    def _prepare(self) -> None:
+        """Promote a spare when none is promoted; fill a new one when there are too few."""
+        if self._promoted is None and not self._promoting and self._spares:
+            self._promote(self._spares.pop())
+        if self.ready_count < self.spare_count and self._filler is None and self._retry is None:
+            self._fill()
+        self._weigh()
+
+    def _promote(self, spare: str) -> None:
+        path = f"{self.folder}/segment-{self._wanted:010d}.journal"
+        try:
+            self.files.rename(spare, path)
+            fd = self.files.open(path)
+        except OSError as error:
+            self.on_failure(f"cannot take {spare} into use: {error}")
+            return
+        segment = Segment(self._wanted, path, fd, self.segment_bytes)
+        self.segments[segment.number] = segment
+        self._promoting = True
+        assert self._syncer is not None  # noqa: S101 - set by start
+        self._syncer.request(SYNC_DIRECTORY, self._folder_fd, lambda code: self._promotion_synced(segment, code))
+
+    def _promotion_synced(self, segment: Segment, code: int) -> None:
+        self._promoting = False
+        if code:
+            self.on_failure(f"cannot sync {self.folder}: {describe(code)}")
+            return
+        self._promoted = segment
+        self.on_ready()
+
+    def _fill(self) -> None:
+        path = f"{self.folder}/filling-{self._next_file}.tmp"
+        spare = f"{self.folder}/spare-{self._next_file}.journal"
+        self._next_file += 1
+        fd = -1
+        try:
+            fd = self.files.open(path, create=True)
+            self.files.truncate(fd, self.segment_bytes)
+            self._filler = self.files.start_syncer(lambda: self._filled(path, spare, fd, errno.EIO))
+        except OSError as error:
+            self._filled(path, spare, fd, error.errno or errno.EIO)
+            return
+        self._filler.request(ZERO_FILL, fd, lambda code: self._filled(path, spare, fd, code))
+
+    def _filled(self, path: str, spare: str, fd: int, code: int) -> None:
+        if self._filler is not None:
+            self._filler.close()
+            self._filler = None
+        if self._folder_fd < 0:
+            return
+        try:
+            if fd >= 0:
+                self._forget(fd)
+            if not code:
+                self.files.rename(path, spare)
+        except OSError as error:
+            code = error.errno or errno.EIO
+        if code:
+            self._cannot_fill(path, code)
+            return
+        if self.full:
+            logger.warning("there is room for the journal in %s again", self.folder)
+        self.full = False
+        self._spares.append(spare)
+        self._prepare()
+
+    def _cannot_fill(self, path: str, code: int) -> None:
+        if not self.full:
+            logger.warning("no room for another segment in %s (%s); %d left", self.folder, describe(code), self.ready_count)
+        self.full = True
+        self._weigh()
+        with contextlib.suppress(OSError):
+            self.files.unlink(path)
+        self._retry = asyncio.get_running_loop().call_later(FULL_RETRY_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._prepare()
+
+    def _forget(self, fd: int) -> None:
+        if self._syncer is not None:
+            self._syncer.forget(fd)
+        self.files.close(fd)

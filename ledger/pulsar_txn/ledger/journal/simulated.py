@@ -1,0 +1,281 @@
+"""A file system in memory that records what is done to it, and the states a power loss may leave.
+
+The model: writes are unsynced sectors until the file is synced, changes of names are unsynced until their folder is.
+A power loss keeps everything synced; of the unsynced rest of each file any set of sectors may be there, may be
+missing (the old content), or be zeros; of the unsynced names, a prefix of the changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, TypeAlias
+
+from pulsar_txn.ledger.journal.syncer import ZERO_FILL, Done, Syncer
+from pulsar_txn.ledger.protocols import Buffer
+
+SECTOR_BYTES: Final = 512
+
+Loss: TypeAlias = Literal["all", "none", "torn", "reordered", "zeroed"]
+"""Which unsynced sectors are lost: all, none, all behind a torn place, any, or those behind a place read as zeros."""
+
+LOSSES: Final[tuple[Loss, ...]] = ("all", "none", "torn", "reordered", "zeroed")
+
+
+class _File:
+    """Content now, and content on the disk; equal outside the unsynced sectors."""
+
+    __slots__ = ("content", "durable", "unsynced")
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.durable = bytearray()
+        self.unsynced: dict[int, None] = {}
+
+    def write(self, data: bytes, offset: int) -> None:
+        end = offset + len(data)
+        if end > len(self.content):
+            self.content.extend(bytes(end - len(self.content)))
+        self.content[offset:end] = data
+        for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
+            self.unsynced[sector] = None
+
+    def sync(self) -> None:
+        if len(self.durable) != len(self.content):
+            self.durable = bytearray(self.content)
+        else:
+            for sector in self.unsynced:
+                at = sector * SECTOR_BYTES
+                self.durable[at : at + SECTOR_BYTES] = self.content[at : at + SECTOR_BYTES]
+        self.unsynced.clear()
+
+    def after_loss(self, loss: Loss, rng: random.Random) -> _File:
+        left = _File()
+        left.durable = bytearray(self.content[:]) if loss == "none" else bytearray(self.durable)
+        if loss not in ("none", "all"):
+            left.durable.extend(bytes(max(0, len(self.content) - len(left.durable))))
+            self._keep_some(left.durable, loss, rng)
+        left.content = bytearray(left.durable)
+        return left
+
+    def _keep_some(self, durable: bytearray, loss: Loss, rng: random.Random) -> None:
+        sectors = list(self.unsynced)
+        kept = rng.randint(0, len(sectors))
+        chosen = set(rng.sample(sectors, kept)) if loss == "reordered" else set(sectors[:kept])
+        for sector in sectors:
+            at = sector * SECTOR_BYTES
+            if sector in chosen:
+                durable[at : at + SECTOR_BYTES] = self.content[at : at + SECTOR_BYTES]
+            elif loss == "zeroed":
+                durable[at : at + SECTOR_BYTES] = bytes(len(durable[at : at + SECTOR_BYTES]))
+
+
+class SimulatedFiles:
+    """Protocol `Files` in memory; all paths share one flat space of names."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, _File] = {}
+        self.durable_names: dict[str, _File] = {}
+        self.renamed: list[tuple[str, str | None, _File]] = []
+        self.operations = 0
+        self.on_operation: Callable[[str], None] | None = None
+        """Called before each operation that changes something, with its name; may raise OSError."""
+        self.free_bytes: int | None = None
+        """What is left on the disk; None: plenty."""
+        self.forget_folder_syncs = False
+        """Pretend that folders were synced when they were not (a bug to be caught)."""
+        self.file_system_type = "ext4"
+        self.read_only = False
+        self.syncers: list[SimulatedSyncer] = []
+        self._open: dict[int, tuple[str, _File]] = {}
+        self._next_fd = 1000
+        self._locked: set[str] = set()
+
+    def after_power_loss(self, loss: Loss, rng: random.Random) -> SimulatedFiles:
+        """What a power loss at this moment may leave."""
+        left = SimulatedFiles()
+        names = dict(self.durable_names)
+        kept = {"all": 0, "none": len(self.renamed)}.get(loss, rng.randint(0, len(self.renamed)))
+        for name, old, file in self.renamed[:kept]:
+            self._apply(names, name, old, file)
+        left.files = {name: file.after_loss(loss, rng) for name, file in names.items()}
+        left.durable_names = dict(left.files)
+        return left
+
+    def make_folder(self, path: str) -> None:
+        """Folders need not be made, but a read-only place says so."""
+        if self.read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    def names(self, folder: str) -> list[str]:
+        """Names in the folder."""
+        prefix = folder.rstrip("/") + "/"
+        return sorted(name[len(prefix) :] for name in self.files if name.startswith(prefix))
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """Open or create."""
+        if create:
+            self._change("create")
+            self.files[path] = _File()
+            self.renamed.append((path, None, self.files[path]))
+        return self.open_to_read(path)
+
+    def open_to_read(self, path: str) -> int:
+        """Open what is there."""
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return self._descriptor(path, self.files[path])
+
+    def open_folder(self, path: str) -> int:
+        """A descriptor of the folder."""
+        return self._descriptor(path, _File())
+
+    def close(self, fd: int) -> None:
+        """Close it."""
+        path, _ = self._open.pop(fd)
+        self._locked.discard(path)
+
+    def size(self, fd: int) -> int:
+        """The size now."""
+        return len(self._open[fd][1].content)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Set the size."""
+        self._change("truncate")
+        file = self._open[fd][1]
+        file.content = file.content[:size] + bytes(max(0, size - len(file.content)))
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        """The content now."""
+        return bytes(self._open[fd][1].content[offset : offset + size])
+
+    def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write; becomes durable with a sync."""
+        self._change("write")
+        data = b"".join(buffers)
+        self._open[fd][1].write(data, offset)
+        return len(data)
+
+    def sync(self, fd: int) -> None:
+        """Make a file's content, or the folder's names, durable."""
+        self._change("sync")
+        path, file = self._open[fd]
+        if path in self.files or file.content:
+            file.sync()
+        elif not self.forget_folder_syncs:
+            for name, old, renamed in self.renamed:
+                self._apply(self.durable_names, name, old, renamed)
+            self.renamed.clear()
+
+    def zero_fill(self, fd: int) -> None:
+        """Zeros over the whole file, synced; takes room."""
+        self._change("fill")
+        file = self._open[fd][1]
+        if self.free_bytes is not None:
+            if self.free_bytes < len(file.content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.free_bytes -= len(file.content)
+        file.content = bytearray(len(file.content))
+        file.durable = bytearray(len(file.content))
+        file.unsynced.clear()
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename now; durable with the folder."""
+        self._change("rename")
+        self.files[new] = self.files.pop(old)
+        self.renamed.append((new, old, self.files[new]))
+
+    def unlink(self, path: str) -> None:
+        """Remove now; durable with the folder."""
+        self._change("unlink")
+        file = self.files.pop(path)
+        if self.free_bytes is not None:
+            self.free_bytes += len(file.content)
+        self.renamed.append(("", path, file))
+
+    def lock(self, path: str) -> int | None:
+        """One holder at a time."""
+        if self.read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        if path in self._locked:
+            return None
+        self._locked.add(path)
+        self.files.setdefault(path, _File())
+        return self._descriptor(path, self.files[path])
+
+    def file_system(self, path: str) -> str:
+        """As set."""
+        return self.file_system_type
+
+    def start_syncer(self, on_death: Callable[[], None]) -> Syncer:
+        """Syncs in the next loop turn."""
+        syncer = SimulatedSyncer(self, on_death)
+        self.syncers.append(syncer)
+        return syncer
+
+    def _change(self, operation: str) -> None:
+        if self.on_operation is not None:
+            self.on_operation(operation)
+        self.operations += 1
+
+    def _descriptor(self, path: str, file: _File) -> int:
+        self._next_fd += 1
+        self._open[self._next_fd] = (path, file)
+        return self._next_fd
+
+    def _apply(self, names: dict[str, _File], name: str, old: str | None, file: _File) -> None:
+        if old is not None:
+            names.pop(old, None)
+        if name:
+            names[name] = file
+
+
+class SimulatedSyncer:
+    """Carries out one request per loop turn."""
+
+    kind = "simulated"
+
+    def __init__(self, files: SimulatedFiles, on_death: Callable[[], None]) -> None:
+        self._files = files
+        self._on_death = on_death
+        self._waiting: deque[tuple[bytes, int, Done]] = deque()
+        self._closed = False
+
+    def request(self, command: bytes, fd: int, done: Done) -> None:
+        """Queue it."""
+        self._waiting.append((command, fd, done))
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._work)
+
+    def forget(self, fd: int) -> None:
+        """Nothing is remembered."""
+
+    def die(self) -> None:
+        """Behave as a helper that was killed."""
+        self.close()
+        asyncio.get_running_loop().call_soon(self._on_death)
+
+    def close(self) -> None:
+        """Give up."""
+        self._closed = True
+        self._waiting.clear()
+
+    def _work(self) -> None:
+        if self._closed:
+            return
+        command, fd, done = self._waiting.popleft()
+        code = 0
+        try:
+            if command == ZERO_FILL:
+                self._files.zero_fill(fd)
+            else:
+                self._files.sync(fd)
+        except OSError as error:
+            code = error.errno or errno.EIO
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._work)
+        done(code)

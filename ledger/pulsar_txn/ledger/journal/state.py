@@ -1,0 +1,254 @@
+"""What a journal's records add up to: logs, cursors, metadata. The same in recovery and in service.
+
+`apply` takes the frames of recovery one by one; in service the handles change the same objects, and `checkpoint`
+writes all of it at the start of each segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pulsar_txn.ledger.cursor_state import CursorState, apply_changes
+from pulsar_txn.ledger.journal import records
+from pulsar_txn.ledger.journal.frame import CHECKPOINT, COPY, SNAPSHOT, RunPlace
+from pulsar_txn.ledger.journal.index import LogIndex, Usage, location
+from pulsar_txn.ledger.journal.records import LOG_VALUE, NUMBER, encode_record
+from pulsar_txn.ledger.protocols import LogDamaged, Versioned
+
+
+class StoredCursor:
+    """A durable cursor: its number in the journal and its state."""
+
+    __slots__ = ("cursor_id", "log", "name", "state")
+
+    def __init__(self, cursor_id: int, log: LogState, name: str, state: CursorState) -> None:
+        self.cursor_id = cursor_id
+        self.log = log
+        self.name = name
+        self.state = state
+
+    def base(self) -> bytes:
+        """The record of the whole state."""
+        value = NUMBER.pack(self.log.ledger_id) + self.state.encode()
+        return encode_record(records.CURSOR, self.cursor_id, self.name.encode(), value)
+
+
+class LogState:
+    """One log, open or not."""
+
+    __slots__ = (
+        "cursors",
+        "damage",
+        "epoch",
+        "first_entry",
+        "index",
+        "ledger_id",
+        "name",
+        "next_entry",
+        "next_serial",
+        "snapshot_at",
+        "snapshot_serial",
+    )
+
+    def __init__(self, name: str, ledger_id: int) -> None:
+        self.name = name
+        self.ledger_id = ledger_id
+        self.epoch = 0
+        self.first_entry = 0
+        self.next_entry = 0
+        self.next_serial = 1
+        self.snapshot_serial = 0
+        """Serial of the newest durable snapshot, 0: none; `snapshot_at` is its location, -1: not found."""
+        self.snapshot_at = -1
+        self.index = LogIndex()
+        self.cursors: dict[str, StoredCursor] = {}
+        self.damage: LogDamaged | None = None
+
+    def record(self) -> bytes:
+        """The record of everything but entries and cursors."""
+        value = LOG_VALUE.pack(self.epoch, self.first_entry, self.next_entry, self.next_serial - 1)
+        return encode_record(records.LOG, self.ledger_id, self.name.encode(), value)
+
+    def damaged(self, entry: int, detail: str) -> LogDamaged:
+        """The error to raise; the first one is remembered, and refuses the log when it is opened."""
+        found = LogDamaged(self.name, (self.ledger_id, entry), detail)
+        if self.damage is None:
+            self.damage = found
+        return found
+
+
+class JournalState:
+    """Everything of a journal but the entries' bytes."""
+
+    def __init__(self) -> None:
+        self.logs: dict[int, LogState] = {}
+        self.by_name: dict[str, LogState] = {}
+        self.cursors: dict[int, StoredCursor] = {}
+        self.values: dict[str, Versioned] = {}
+        self.counters: dict[str, int] = {}
+        self.next_ledger_id = 0
+        self.next_cursor_id = 0
+        self.live_segments: set[int] = set()
+        self.usage = Usage()
+        self._found: dict[int, dict[int, tuple[int, RunPlace]]] = {}
+
+    def create_log(self, name: str) -> LogState:
+        """A new, empty log."""
+        log = LogState(name, self.next_ledger_id)
+        self.next_ledger_id += 1
+        self._add_log(log)
+        return log
+
+    def remove_log(self, ledger_id: int) -> None:
+        """Forget a log, its cursors and its snapshot."""
+        log = self.logs.pop(ledger_id, None)
+        if log is not None:
+            if self.by_name.get(log.name) is log:
+                del self.by_name[log.name]
+            for cursor in log.cursors.values():
+                self.cursors.pop(cursor.cursor_id, None)
+
+    def create_cursor(self, log: LogState, name: str, state: CursorState) -> StoredCursor:
+        """A new cursor."""
+        cursor = StoredCursor(self.next_cursor_id, log, name, state)
+        self.next_cursor_id += 1
+        self._add_cursor(cursor)
+        return cursor
+
+    def remove_cursor(self, cursor_id: int) -> None:
+        """Forget a cursor."""
+        cursor = self.cursors.pop(cursor_id, None)
+        if cursor is not None:
+            cursor.log.cursors.pop(cursor.name, None)
+
+    def checkpoint(self, live_segments: Iterable[int]) -> bytes:
+        """All records."""
+        parts = [encode_record(records.IDS, self.next_ledger_id, b"", NUMBER.pack(self.next_cursor_id))]
+        parts += [encode_record(records.SEGMENT_LIVE, number) for number in live_segments]
+        parts += [log.record() for log in self.logs.values()]
+        parts += [cursor.base() for cursor in self.cursors.values()]
+        parts += [encode_record(records.META, v.version, path.encode(), v.data) for path, v in self.values.items()]
+        parts += [encode_record(records.COUNTER, value, path.encode()) for path, value in self.counters.items()]
+        return b"".join(parts)
+
+    def apply(self, segment: int, flags: int, runs: list[RunPlace], data: memoryview) -> None:
+        """One frame of recovery. In a checkpoint, the records tell the state behind the frame's own runs."""
+        ends = [self._apply_record(*record) for record in records.decode_records(data)]
+        for place in runs:
+            self._apply_run(segment, place, counted=bool(flags & CHECKPOINT))
+        for end in ends:
+            if end is not None and end[0].next_entry < end[1]:
+                end[0].damaged(end[0].next_entry, f"its end is missing, it had {end[1]} entries")
+                end[0].next_entry = end[1]
+
+    def add_old_run(self, segment: int, place: RunPlace) -> None:
+        """A run of a segment before the last checkpoint; runs must come in the order of their segments."""
+        log = self.logs.get(place.ledger_id)
+        if log is None:
+            return
+        if place.kind & SNAPSHOT:
+            self._found_snapshot(log, segment, place)
+        elif place.first + place.entries > log.first_entry:
+            self._found_run(segment, place)
+
+    def build_indexes(self) -> None:
+        """After the last frame: from all runs that were found, the index of each log. Gaps are damage."""
+        for log in self.logs.values():
+            found = self._found.pop(log.ledger_id, {})
+            expected = log.first_entry
+            for first, (segment, place) in sorted(found.items()):
+                if first + place.entries <= expected:
+                    continue
+                if first > expected:
+                    log.damaged(expected, f"entries up to {first - 1} are missing")
+                log.index.add(first, location(segment, place.offset), place.bytes)
+                expected = first + place.entries
+            if expected < log.next_entry:
+                log.damaged(expected, f"entries up to {log.next_entry - 1} are missing")
+            if log.snapshot_serial != log.next_serial - 1:
+                log.damaged(log.first_entry, "its snapshot is missing")
+        self._found.clear()
+
+    def _apply_record(self, kind: int, number: int, key: str, value: bytes) -> tuple[LogState, int] | None:
+        if kind == records.LOG:
+            return self._apply_log(number, key, value)
+        if kind == records.CHANGE:
+            cursor = self.cursors.get(number)
+            if cursor is not None:  # deleted later in the same frame otherwise
+                apply_changes(cursor.state, value)
+        elif kind == records.CURSOR:
+            log = self.logs.get(NUMBER.unpack_from(value)[0])
+            if log is not None:
+                self._add_cursor(StoredCursor(number, log, key, CursorState.decode(value[NUMBER.size :])))
+        elif kind == records.META:
+            self.values[key] = Versioned(value, number)
+        elif kind == records.META_GONE:
+            self.values.pop(key, None)
+        elif kind == records.COUNTER:
+            self.counters[key] = number
+        else:
+            self._apply_housekeeping(kind, number, value)
+        return None
+
+    def _apply_housekeeping(self, kind: int, number: int, value: bytes) -> None:
+        if kind == records.LOG_GONE:
+            self.remove_log(number)
+        elif kind == records.CURSOR_GONE:
+            self.remove_cursor(number)
+        elif kind == records.SEGMENT_LIVE:
+            self.live_segments.add(number)
+        elif kind == records.SEGMENT_GONE:
+            self.live_segments.discard(number)
+        elif kind == records.IDS:
+            self.next_ledger_id = max(self.next_ledger_id, number)
+            self.next_cursor_id = max(self.next_cursor_id, NUMBER.unpack(value)[0])
+        else:
+            raise ValueError(f"record of unknown kind {kind}")
+
+    def _apply_log(self, ledger_id: int, name: str, value: bytes) -> tuple[LogState, int]:
+        epoch, first_entry, next_entry, serial = LOG_VALUE.unpack(value)
+        log = self.logs.get(ledger_id)
+        if log is None:
+            log = LogState(name, ledger_id)
+            log.next_entry = next_entry
+            self._add_log(log)
+        log.epoch, log.first_entry, log.next_serial = epoch, first_entry, max(serial + 1, log.next_serial)
+        return log, next_entry
+
+    def _apply_run(self, segment: int, place: RunPlace, *, counted: bool) -> None:
+        log = self.logs.get(place.ledger_id)
+        if log is None:
+            return
+        if place.kind & SNAPSHOT:
+            self._found_snapshot(log, segment, place)
+            return
+        if not counted and not place.kind & COPY:
+            if place.first != log.next_entry:
+                log.damaged(log.next_entry, f"entries up to {place.first - 1} are missing")
+            log.next_entry = place.first + place.entries
+        self._found_run(segment, place)
+
+    def _found_run(self, segment: int, place: RunPlace) -> None:
+        """Of a run and its copies, the one in the newest segment counts."""
+        self.usage.add(segment, place)
+        found = self._found.setdefault(place.ledger_id, {})
+        known = found.get(place.first)
+        if known is None or known[0] <= segment:
+            found[place.first] = (segment, place)
+
+    def _found_snapshot(self, log: LogState, segment: int, place: RunPlace) -> None:
+        at = location(segment, place.offset)
+        if (place.first, at) >= (log.snapshot_serial, log.snapshot_at):
+            log.snapshot_serial, log.snapshot_at = place.first, at
+            log.next_serial = max(log.next_serial, place.first + 1)
+            self.usage.add(segment, place)
+
+    def _add_log(self, log: LogState) -> None:
+        self.logs[log.ledger_id] = log
+        self.by_name[log.name] = log
+        self.next_ledger_id = max(self.next_ledger_id, log.ledger_id + 1)
+
+    def _add_cursor(self, cursor: StoredCursor) -> None:
+        self.cursors[cursor.cursor_id] = cursor
+        cursor.log.cursors[cursor.name] = cursor
+        self.next_cursor_id = max(self.next_cursor_id, cursor.cursor_id + 1)

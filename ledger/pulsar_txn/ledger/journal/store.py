@@ -1,0 +1,377 @@
+"""The journal store: one folder, one process, everything in one interleaved journal."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import uuid as uuids
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Self
+
+from pulsar_txn.ledger.handles import new_waiter
+from pulsar_txn.ledger.journal import folder as folders
+from pulsar_txn.ledger.journal import records
+from pulsar_txn.ledger.journal.files import Files, RealFiles
+from pulsar_txn.ledger.journal.frame import COPY, SNAPSHOT, Run, RunPlace
+from pulsar_txn.ledger.journal.index import location
+from pulsar_txn.ledger.journal.log import JournalLog
+from pulsar_txn.ledger.journal.reader import RunReader
+from pulsar_txn.ledger.journal.reclaim import Reclaimer
+from pulsar_txn.ledger.journal.records import encode_record
+from pulsar_txn.ledger.journal.recovery import Recovered, read_index, recover, scan_runs
+from pulsar_txn.ledger.journal.segments import SegmentFiles
+from pulsar_txn.ledger.journal.state import JournalState, LogState
+from pulsar_txn.ledger.journal.syncer import Syncer
+from pulsar_txn.ledger.journal.writer import JournalGroup, JournalWriter
+from pulsar_txn.ledger.metadata import MetadataTree
+from pulsar_txn.ledger.pressure import DEFAULT_HIGH_WATER_BYTES, Pressure
+from pulsar_txn.ledger.protocols import (
+    LedgerError,
+    LogClosed,
+    LogExists,
+    LogNotFound,
+    MetadataStore,
+    StorageFailed,
+    Versioned,
+)
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SEGMENT_BYTES: Final = 64 << 20
+DEFAULT_MAX_ENTRY_BYTES: Final = (5 << 20) + (256 << 10)
+DEFAULT_CACHE_BYTES: Final = 32 << 20
+_ENTRY_OVERHEAD_BYTES: Final = 200  # of an entry in the tail cache: object, key, table slot
+_GROUP_BYTES: Final = 4 << 20
+
+
+class JournalStore:
+    """Protocol `LogStore` in a folder.
+
+    `segment_bytes` is the size of new segment files; entries are at most a quarter of it, and at most
+    `max_entry_bytes`. `cache_bytes` bounds the recent entries kept in memory, `high_water_bytes` is where back-pressure
+    begins. `files` is the file operations layer; tests put another one in.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        segment_bytes: int = DEFAULT_SEGMENT_BYTES,
+        max_entry_bytes: int = DEFAULT_MAX_ENTRY_BYTES,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        high_water_bytes: int = DEFAULT_HIGH_WATER_BYTES,
+        spare_count: int = 2,
+        files: Files | None = None,
+    ) -> None:
+        self.folder = str(folder)
+        self.max_entry_bytes = min(max_entry_bytes, segment_bytes // 4)
+        self.max_snapshot_bytes = segment_bytes // 4
+        self.group_bytes = min(_GROUP_BYTES, segment_bytes // 16)
+        self.pressure = Pressure(high_water_bytes)
+        self.state = JournalState()
+        self.findings: list[str] = []
+        """What recovery found to be damaged, a sentence each; the logs concerned are refused when they are opened."""
+        self._files: Files = files or RealFiles()
+        self.segment_files = SegmentFiles(self._files, self.folder, segment_bytes, spare_count)
+        self.metadata: MetadataStore
+        self.writer: JournalWriter
+        self.reader: RunReader
+        self.reclaimer: Reclaimer
+        self._syncer: Syncer | None = None
+        self._uuid = b""
+        self._lock_fd = -1
+        self._logs: dict[str, JournalLog] = {}
+        self._closed: LedgerError | None = LogClosed("the store was not started")
+        self._cache_bytes = cache_bytes
+        self._cached_bytes = 0
+        self._cached: deque[tuple[JournalLog, int, int, int]] = deque()
+
+    async def start(self) -> None:
+        """Recover, or create. Raises StoreInUse, StoreTooNew, StoreReadOnly, StoreUnsupported, LogDamaged, StorageFailed."""
+        try:
+            await self._start()
+        except OSError as error:
+            self._release()
+            if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise folders.read_only(self.folder, error) from error
+            raise StorageFailed(f"cannot open the journal in {self.folder}: {error}") from error
+        except BaseException:
+            self._release()
+            raise
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def open(self, name: str, *, create: bool = True) -> JournalLog:
+        """Open a log exclusively. Raises LogNotFound, LogExists, LogDamaged. If cancelled: the log may be open."""
+        self._check()
+        if name in self._logs:
+            raise LogExists(f"log {name!r} is open already in this store; close that handle first")
+        state = self.state.by_name.get(name)
+        if state is None:
+            if not create:
+                raise LogNotFound(f"there is no log {name!r}")
+            state = self.state.create_log(name)
+        if state.damage is not None:
+            raise state.damage
+        state.epoch += 1
+        self._logs[name] = log = JournalLog(self, state)
+        self.writer.open_group.dirty[state] = None
+        await self.durable()
+        return log
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a log of this name."""
+        return name in self.state.by_name
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Names of logs, sorted."""
+        return sorted(name for name in self.state.by_name if name.startswith(prefix))
+
+    async def delete(self, name: str) -> None:
+        """Delete a log, damaged or not, with its cursors and snapshots; an open handle is closed."""
+        self._check()
+        log = self._logs.pop(name, None)
+        if log is not None:
+            log.release()
+        state = self.state.by_name.get(name)
+        if state is not None:
+            group = self.writer.open_group
+            group.dirty.pop(state, None)
+            group.records.append(encode_record(records.LOG_GONE, state.ledger_id))
+            group.confirmed.append(lambda: self.reclaimer.deleted(state))
+            self.state.remove_log(state.ledger_id)
+        await self.durable()
+
+    def on_pressure(self, callback: Callable[[bool], None]) -> None:
+        """Tell `callback` when bytes in flight pass the high-water mark, and when they are below half of it."""
+        self.pressure.listen(callback)
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes appended and not confirmed."""
+        return self.pressure.bytes
+
+    @property
+    def sync_count(self) -> int:
+        """Syncs of commit groups since the start."""
+        return self.writer.sync_count
+
+    @property
+    def syncer_kind(self) -> str:
+        """Who syncs: `process` or `thread`."""
+        return "none" if self._syncer is None else self._syncer.kind
+
+    async def close(self) -> None:
+        """Wait until everything is durable, mark the clean end, let go of the folder. Idempotent."""
+        if self._closed is None:
+            await self.reclaimer.close()
+            try:
+                await self.durable()
+                waiter = new_waiter()
+                self.writer.open_group.waiters.append(waiter)
+                self.writer.close_cleanly()
+                await waiter
+            except LedgerError as error:
+                logger.error("the journal in %s was not closed cleanly: %s", self.folder, error)  # noqa: TRY400 - said before
+            for log in list(self._logs.values()):
+                log.release()
+            self._logs.clear()
+            self._closed = self._closed or LogClosed("the store was closed")
+        self._release()
+
+    async def durable(self) -> None:
+        """Wait until everything called so far is durable. Raises what made the store fail."""
+        self._check()
+        group = self.writer.last_group()
+        if group is not None:
+            waiter = new_waiter()
+            group.waiters.append(waiter)
+            self.writer.wake()
+            await waiter
+
+    @property
+    def open_group(self) -> JournalGroup:
+        """The group that joins now."""
+        return self.writer.open_group
+
+    def wake(self) -> None:
+        """Commit soon."""
+        self.writer.wake()
+
+    def join(self, size: int, room: int = 0) -> JournalGroup:
+        """The open group, a new one if `size` (counted here) or `room` (counted by the caller) do not fit any more."""
+        group = self.writer.open_group
+        if group.bytes and group.bytes + size + room > self.group_bytes:
+            self.writer.seal()
+            self._check()
+            group = self.writer.open_group
+        if size:
+            group.bytes += size
+            self.pressure.enter(size)
+        return group
+
+    def has_reserve(self, size: int) -> bool:
+        """Whether a record that must go on may still use what is left of the reserve."""
+        room = self.writer.room + self.segment_files.ready_count * self.segment_files.segment_bytes
+        return room - 2 * (self.pressure.bytes + size) > self.segment_files.segment_bytes // 4
+
+    def forget(self, log: JournalLog) -> None:
+        """The handle was closed."""
+        if self._logs.get(log.name) is log:
+            del self._logs[log.name]
+
+    async def _start(self) -> None:
+        self._lock_fd = folders.enter(self._files, self.folder)
+        form = folders.read_format(self._files, self.folder)
+        if form is None:
+            form = folders.Format(uuids.uuid4().bytes, started=False)
+            folders.write_format(self._files, self.folder, form)
+        self._uuid = form.uuid
+        self.segment_files.find()
+        found = recover(self._files, self.segment_files.segments, form.uuid, started=form.started)
+        self.state, self.findings = found.state, found.findings
+        self._syncer = self._files.start_syncer(self._helper_died)
+        self._begin(found)
+        if found.sealed:
+            self.writer.seal()
+            await self._until_written()
+        if not form.started:
+            folders.write_format(self._files, self.folder, folders.Format(form.uuid, started=True))
+        self.reclaimer.look()
+
+    def _begin(self, found: Recovered) -> None:
+        """Wire the parts together, and go on where recovery ended."""
+        assert self._syncer is not None  # noqa: S101 - set just before
+        state, segment_files = self.state, self.segment_files
+        self._closed = None
+        self.metadata = tree = MetadataTree(self._write, self._write_counter, state.values, state.counters)
+        state.values, state.counters = tree.values, tree.counters
+        self.writer = JournalWriter(self._files, segment_files, self._syncer, state, self._uuid)
+        self.writer.on_confirmed = self._confirmed
+        self.writer.on_sealed = self._sealed
+        self.writer.on_failure = segment_files.on_failure = self._fail
+        self.reader = RunReader(self._files, segment_files.segments)
+        self.reclaimer = Reclaimer(state, self.writer, self.reader, segment_files, self._index_of, self.join)
+        current = None
+        if found.number >= 0:
+            current = segment_files.segments[found.number]
+            self._files.sync(current.fd)  # what recovery accepted may still be in memory only
+        for number in found.unneeded:
+            segment_files.put_back(number)
+        going_on = None if found.sealed else current
+        self.writer.go_on(going_on, found.number, found.offset, found.sequence, found.runs)
+        segment_files.start(self._syncer, found.number + 1)
+
+    async def _until_written(self) -> None:
+        waiter = new_waiter()
+        group = self.writer.last_group()
+        assert group is not None  # noqa: S101 - a group was sealed just before
+        group.waiters.append(waiter)
+        self.writer.wake()
+        await waiter
+
+    def _confirmed(self, group: JournalGroup, segment: int, offsets: list[int]) -> None:
+        """A group is durable: its entries can be found, its bytes are not in flight."""
+        usage = self.state.usage
+        for run, offset in zip(group.runs, offsets, strict=True):
+            place = location(segment, offset)
+            if run.kind:
+                self._confirmed_special(run, segment, offset)
+                continue
+            log: JournalLog = run.owner  # type: ignore[assignment] # owners of plain runs are their logs
+            log.state.index.add(run.first, place, run.bytes)
+            usage.add_data(segment, run.ledger_id, run.first + run.count - 1, run.bytes)
+            self._cached.append((log, run.first, run.count, run.bytes + run.count * _ENTRY_OVERHEAD_BYTES))
+            self._cached_bytes += run.bytes + run.count * _ENTRY_OVERHEAD_BYTES
+        if self._cached_bytes > self._cache_bytes:
+            self._shrink_cache()
+        self.pressure.leave(group.bytes)
+
+    def _confirmed_special(self, run: Run, segment: int, offset: int) -> None:
+        """A snapshot, or a copy of something."""
+        state: LogState = run.owner  # type: ignore[assignment] # owners of snapshots and copies are log states
+        place = RunPlace(run.ledger_id, run.first, run.count, run.kind, 0, run.bytes, offset)
+        new = location(segment, offset)
+        if run.kind & SNAPSHOT:
+            if run.first > state.snapshot_serial or state.snapshot_at == run.old_location:
+                state.snapshot_serial, state.snapshot_at = run.first, new
+                self.state.usage.add(segment, place)
+        elif run.kind & COPY and state.index.move(run.first, run.old_location, new):
+            self.state.usage.add(segment, place)
+
+    def _sealed(self, number: int) -> None:
+        self.state.usage.segment(number).sealed = True
+        self.reclaimer.look()
+
+    def _index_of(self, number: int) -> list[RunPlace]:
+        segment = self.segment_files.segments[number]
+        places = read_index(self._files, segment, self._uuid)
+        return scan_runs(self._files, segment, self._uuid)[0] if places is None else places
+
+    def _shrink_cache(self) -> None:
+        while self._cached_bytes > self._cache_bytes:
+            log, first, count, size = self._cached.popleft()
+            self._cached_bytes -= size
+            pop = log.tail.pop
+            for entry in range(first, first + count):
+                pop(entry, None)
+
+    def _helper_died(self) -> None:
+        self._fail("the sync helper is gone; what was being synced may be lost")
+
+    def _fail(self, detail: str) -> None:
+        """Nothing is written or confirmed any more; every log is closed."""
+        if self._closed is not None:
+            return
+        self._closed = error = StorageFailed(f"storage failed in {self.folder}: {detail}; restart to recover")
+        logger.critical("%s", error)
+        logs = list(self._logs.values())
+        self._logs.clear()
+        for log in logs:
+            log.closed = error
+        groups = self.writer.stop()
+        asyncio.get_running_loop().call_soon(_tell_failed, error, groups, logs)
+
+    def _check(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+
+    def _release(self) -> None:
+        """Let go of files, helper and lock."""
+        self.segment_files.close()
+        if self._syncer is not None:
+            self._syncer.close()
+            self._syncer = None
+        if self._lock_fd >= 0:
+            self._files.close(self._lock_fd)
+            self._lock_fd = -1
+
+    async def _write(self, path: str, value: Versioned | None) -> None:
+        self._check()
+        record = (
+            encode_record(records.META_GONE, 0, path.encode())
+            if value is None
+            else encode_record(records.META, value.version, path.encode(), value.data)
+        )
+        self.writer.open_group.records.append(record)
+        await self.durable()
+
+    async def _write_counter(self, path: str, value: int) -> None:
+        self._check()
+        self.writer.open_group.records.append(encode_record(records.COUNTER, value, path.encode()))
+        await self.durable()
+
+
+def _tell_failed(error: LedgerError, groups: list[JournalGroup], logs: list[JournalLog]) -> None:
+    for group in groups:
+        group.fail(error)
+    for log in logs:
+        log.tell_failed(error)

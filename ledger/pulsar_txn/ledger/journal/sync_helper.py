@@ -1,0 +1,61 @@
+"""The sync helper: a process that does nothing but wait for the disk, so that the event loop never does.
+
+Started as `python -S -E sync_helper.py FD`; FD is a Unix stream socket. Standard library only, nothing of ours is
+imported: it must start in milliseconds and own its GIL. One byte comes in, one byte (an errno, 0: done) goes back:
+
+    s   fdatasync the current file        d   fsync it (directories)        z   fill it with zeros to its size, then fsync
+
+A descriptor that comes along (SCM_RIGHTS) becomes the current file: the same open file description as the writer's, so
+that the kernel reports a write-back error here, once. End of stream ends the process.
+"""
+
+import errno
+import os
+import socket
+import sys
+
+ZERO_FILL_STEP_BYTES = 1 << 20
+
+
+def zero_fill(fd: int) -> None:
+    """Write zeros over the whole file, so that later writes change no metadata; then sync it."""
+    size = os.fstat(fd).st_size
+    zeros = bytes(min(ZERO_FILL_STEP_BYTES, size))
+    at = 0
+    while at < size:
+        at += os.pwrite(fd, zeros[: size - at], at)
+    os.fsync(fd)
+
+
+ACTIONS = {b"s": os.fdatasync, b"d": os.fsync, b"z": zero_fill}
+
+
+def attempt(command: bytes, fd: int) -> int:
+    """Carry out one command; the errno of what failed, or 0."""
+    try:
+        ACTIONS[command](fd)
+    except OSError as error:
+        return min(error.errno or errno.EIO, 255)
+    return 0
+
+
+def serve(channel: socket.socket) -> None:
+    """Answer commands until the other end is gone."""
+    current = -1
+    while True:
+        command, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+        if not command:
+            return
+        if descriptors:
+            if current >= 0:
+                os.close(current)
+            current = descriptors[0]
+        answer = bytes([attempt(command, current)])
+        try:
+            channel.sendall(answer)
+        except BrokenPipeError:  # nobody waits for it any more
+            return
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,315 @@
+"""The writer: groups become frames, frames go to the disk one at a time, confirmations come back.
+
+At most one frame is between its first byte and its sync; what arrives meanwhile is the next group. Where a frame goes
+is decided when its group is sealed. A frame that does not fit is the first of the next segment and carries a
+checkpoint: the state right behind the group, so nothing of the group but its runs has to be written beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from pulsar_txn.ledger.group import CommitGroup
+from pulsar_txn.ledger.journal.files import Files
+from pulsar_txn.ledger.journal.frame import (
+    CHECKPOINT,
+    CLOSE,
+    HEADER,
+    RUN,
+    SEAL,
+    SMALL_FRAME_BYTES,
+    TRAILER,
+    Frame,
+    Run,
+    RunPlace,
+    aligned,
+    encode_frame,
+    encode_index,
+    encode_trailer,
+    frame_size,
+)
+from pulsar_txn.ledger.journal.records import CHANGE, encode_record
+from pulsar_txn.ledger.journal.segments import Segment, SegmentFiles
+from pulsar_txn.ledger.journal.state import JournalState, LogState
+from pulsar_txn.ledger.journal.syncer import SYNC, Syncer, describe
+from pulsar_txn.ledger.protocols import Buffer
+
+logger = logging.getLogger(__name__)
+
+SLICE_BYTES: Final = 256 << 10
+_SLICE_BUFFERS: Final = 512  # the kernel takes 1024 in one call
+
+
+class JournalGroup(CommitGroup):
+    """A commit group of the journal: runs of entries, records, logs whose record changed."""
+
+    __slots__ = ("confirmed", "dirty", "records", "runs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: list[Run] = []
+        self.records: list[bytes] = []
+        self.dirty: dict[LogState, None] = {}
+        self.confirmed: list[Callable[[], None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.records or self.dirty) or super().__bool__()
+
+    def seal(self) -> None:
+        """Also tell the state how far each log goes, for its record and for checkpoints."""
+        super().seal()
+        for log, entry in self.marks:
+            log.state.next_entry = entry + 1  # type: ignore[attr-defined] # logs here are JournalLogs
+
+    def encoded_records(self) -> bytes:
+        """All records of a sealed group, in the order in which they must be applied."""
+        changes = [encode_record(CHANGE, cursor.cursor_id, b"", data) for cursor, _, data in self.tickets if data]
+        return b"".join([*self.records, *(log.record() for log in self.dirty), *changes])
+
+
+class _Planned:
+    """An encoded frame with its place, and the group it confirms."""
+
+    __slots__ = ("frame", "group", "offset", "segment")
+
+    def __init__(self, frame: Frame, segment: int, offset: int, group: JournalGroup | None) -> None:
+        self.frame = frame
+        self.segment = segment
+        self.offset = offset
+        self.group = group
+
+
+class JournalWriter:
+    """Owns the order of frames. Everything runs on the loop; the syncer only waits for the disk.
+
+    `on_confirmed(group, segment, run offsets)` is called before the group's own confirmation, `on_failure(detail)`
+    once, when a write or a sync failed: nothing is written after that.
+    """
+
+    def __init__(self, files: Files, segment_files: SegmentFiles, syncer: Syncer, state: JournalState, uuid: bytes) -> None:
+        self.open_group = JournalGroup()
+        self.on_confirmed: Callable[[JournalGroup, int, list[int]], None] = lambda *_: None
+        self.on_sealed: Callable[[int], None] = lambda _: None
+        self.on_failure: Callable[[str], None] = lambda _: None
+        self.sync_count = 0
+        self._files = files
+        self._segment_files = segment_files
+        self._syncer = syncer
+        self._state = state
+        self._uuid = uuid
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[_Planned] = deque()
+        self._segment: Segment | None = None
+        self._awake = False
+        self._busy = False
+        self._stopped = False
+        # The plan: where the next sealed group goes.
+        self._planned_segment = -1
+        self._planned_offset = 0
+        self._planned_size = 0
+        self._planned_runs: list[RunPlace] = []
+        self._sequence = 0
+        segment_files.on_ready = self._advance
+
+    def go_on(self, segment: Segment | None, number: int, offset: int, sequence: int, runs: list[RunPlace]) -> None:
+        """Where recovery ended: in `segment` at `offset`, or (None) behind the sealed segment `number`."""
+        self._segment = segment
+        self._planned_segment = number
+        self._planned_offset = offset
+        self._planned_size = 0 if segment is None else segment.size
+        self._planned_runs = runs
+        self._sequence = sequence
+
+    @property
+    def planned_segment(self) -> int:
+        """The segment that the next group goes to, as far as is known."""
+        return self._planned_segment
+
+    @property
+    def room(self) -> int:
+        """Bytes left in the segment of the plan."""
+        return max(0, self._planned_size - self._planned_offset - self._seal_reserve(0))
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is waiting and nothing is under way."""
+        return not self._busy and not self._queue and not self.open_group
+
+    def wake(self) -> None:
+        """Something joined the open group: seal it when the loop has carried out what is ready now."""
+        if not self._awake:
+            self._awake = True
+            self._loop.call_soon(self._turn)
+
+    def last_group(self) -> JournalGroup | None:
+        """The group whose confirmation says that everything called so far is durable; None when nothing waits."""
+        if self.open_group:
+            return self.open_group
+        for planned in reversed(self._queue):
+            if planned.group is not None:
+                return planned.group
+        return self._current_group if self._busy else None
+
+    _current_group: JournalGroup | None = None
+
+    def seal(self, flags: int = 0) -> None:
+        """Close the open group, give it a place and queue it."""
+        group, self.open_group = self.open_group, JournalGroup()
+        group.seal()
+        records = group.encoded_records()
+        needed = aligned(frame_size(group.runs, len(records)))
+        if self._planned_offset + needed + self._seal_reserve(len(group.runs)) <= self._planned_size:
+            self._plan(flags, group, group.runs, records)
+            return
+        self._seal_segment()
+        live = [number for number, use in self._state.usage.segments.items() if number <= self._planned_segment]
+        self._planned_segment += 1
+        self._planned_offset = 0
+        self._planned_size = self._segment_files.segment_bytes
+        self._planned_runs = []
+        self._state.usage.segment(self._planned_segment)
+        records = self._state.checkpoint(live)
+        needed = aligned(frame_size(group.runs, len(records))) + self._seal_reserve(len(group.runs))
+        if needed > self._planned_size:
+            self._fail(f"the state needs {needed} bytes, more than a segment of {self._planned_size}; use larger segments")
+            return
+        self._plan(flags | CHECKPOINT, group, group.runs, records)
+
+    def close_cleanly(self) -> None:
+        """Queue a frame that says: nothing follows, and nothing before it may be missing."""
+        self.open_group.records.append(b"")
+        self.seal(CLOSE)
+        self._advance()
+
+    def stop(self) -> list[JournalGroup]:
+        """Write nothing more; the groups that will never be confirmed."""
+        self._stopped = True
+        groups = [self._current_group, *(planned.group for planned in self._queue), self.open_group]
+        self._queue.clear()
+        return [group for group in groups if group is not None]
+
+    def _plan(self, flags: int, group: JournalGroup | None, runs: list[Run], records: bytes) -> None:
+        frame = encode_frame(self._uuid, self._planned_segment, self._sequence, flags, runs, records)
+        offset = self._planned_offset
+        self._queue.append(_Planned(frame, self._planned_segment, offset, group))
+        self._sequence += 1
+        self._planned_offset += aligned(frame.size)
+        for run, at in zip(runs, frame.run_offsets, strict=True):
+            self._planned_runs.append(RunPlace(run.ledger_id, run.first, run.count, run.kind, 0, run.bytes, offset + at))
+
+    def _seal_segment(self) -> None:
+        """Queue the index of the full segment as its last frame."""
+        if self._planned_size:
+            self._plan(SEAL, None, [], encode_index(self._planned_runs))
+
+    def _seal_reserve(self, more_runs: int) -> int:
+        """What the index and the trailer will need."""
+        return aligned(HEADER.size + RUN.size * (len(self._planned_runs) + more_runs)) + TRAILER.size
+
+    def _turn(self) -> None:
+        self._awake = False
+        self._advance()
+
+    def _advance(self) -> None:
+        """Begin with the next frame, if none is under way and its segment is there."""
+        if self._busy or self._stopped:
+            return
+        if not self._queue and self.open_group:
+            self.seal()
+        if not self._queue:  # nothing to do, or the store failed in sealing
+            return
+        planned = self._queue[0]
+        if self._segment is None or self._segment.number != planned.segment:
+            segment = self._segment_files.take(planned.segment)
+            if segment is None:
+                return
+            self._segment = segment
+        self._queue.popleft()
+        self._busy = True
+        self._current_group = planned.group
+        self._write(planned)
+
+    def _write(self, planned: _Planned) -> None:
+        frame = planned.frame
+        if frame.size <= SMALL_FRAME_BYTES:
+            if self._write_all([frame.head, *frame.data], planned.offset):
+                self._sync(planned)
+            return
+        pieces = deque(memoryview(piece) for piece in (frame.head, *frame.data))
+        self._write_slice(planned, pieces, planned.offset)
+
+    def _write_slice(self, planned: _Planned, pieces: deque[memoryview], offset: int) -> None:
+        """A large frame leaves in slices, one a loop turn, so that nobody waits long."""
+        if self._stopped:
+            return
+        buffers: list[Buffer] = []
+        room = SLICE_BYTES
+        while pieces and room and len(buffers) < _SLICE_BUFFERS:
+            piece = pieces.popleft()
+            if len(piece) > room:
+                pieces.appendleft(piece[room:])
+                piece = piece[:room]
+            room -= len(piece)
+            buffers.append(piece)
+        if not self._write_all(buffers, offset):
+            return
+        if pieces:
+            self._loop.call_soon(self._write_slice, planned, pieces, offset + SLICE_BYTES - room)
+        else:
+            self._sync(planned)
+
+    def _write_all(self, buffers: list[Buffer], offset: int) -> bool:
+        """Write, going on after short writes; False when that failed."""
+        assert self._segment is not None  # noqa: S101 - set before a frame is begun
+        size = sum(map(len, buffers))
+        try:
+            written = self._files.write(self._segment.fd, buffers, offset)
+            while written < size:
+                rest = memoryview(b"".join(buffers))[written:]
+                more = self._files.write(self._segment.fd, [rest], offset + written)
+                if more <= 0:
+                    self._fail(f"writing {self._segment.path} at {offset}: nothing was written")
+                    return False
+                written += more
+        except OSError as error:
+            self._fail(f"writing {self._segment.path} at {offset}: {error}")
+            return False
+        return True
+
+    def _sync(self, planned: _Planned) -> None:
+        assert self._segment is not None  # noqa: S101 - set before a frame is begun
+        segment = self._segment
+        if planned.frame.flags & SEAL:
+            trailer = encode_trailer(self._uuid, segment.number, planned.offset)
+            if not self._write_all([trailer], segment.size - TRAILER.size):
+                return
+        self.sync_count += 1
+        self._syncer.request(SYNC, segment.fd, lambda code: self._synced(planned, code))
+
+    def _synced(self, planned: _Planned, code: int) -> None:
+        if self._stopped:
+            return
+        if code:
+            self._fail(f"syncing segment {planned.segment}: {describe(code)}")
+            return
+        self._busy = False
+        group, self._current_group = self._current_group, None
+        if planned.frame.flags & SEAL:
+            self.on_sealed(planned.segment)
+        if group is not None:
+            offsets = [planned.offset + at for at in planned.frame.run_offsets]
+            self.on_confirmed(group, planned.segment, offsets)
+            group.confirm()
+            for call in group.confirmed:
+                call()
+        # Not at once: what the confirmation sets free now should be in the next group.
+        self.wake()
+
+    def _fail(self, detail: str) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self.on_failure(detail)
