@@ -5,8 +5,9 @@ Ack sets are ints: bit i is set while index i of a batch is *not* acknowledged.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import Position, full_ack_set
@@ -87,39 +88,60 @@ def merged_ids(places: Iterable[Place]) -> list[AckId]:
     return [(*position, mask or None, size) for position, (mask, size) in left.items()]
 
 
-class OpenTransactionAcks:
-    """Which messages are acknowledged in transactions that are still open: nobody may acknowledge them a second time.
+class Claim:
+    """Messages acknowledged by one request of a transaction that is still open.
 
-    Stock brokers let that happen once a whole batch is pending, so it is refused here. Value: bits of indexes, -1 for all.
+    `answer` is the request's future once it has left; `dropped` are entries of which copies came in before its answer
+    and were dropped.
+    """
+
+    __slots__ = ("answer", "dropped", "places")
+
+    def __init__(self, places: Iterable[Place]) -> None:
+        self.places = [place[:2] for place in places]
+        self.answer: asyncio.Future[Any] | None = None
+        self.dropped: list[Position] = []
+
+
+class OpenTransactionAcks:
+    """Which messages are acknowledged in transactions that are still open.
+
+    Nobody may acknowledge them a second time: stock brokers let that happen once a whole batch is pending, so it is
+    refused here. And when such a message comes in again:
+
+    * before the acknowledgement was answered, it left the broker before the acknowledgement got there: the copy is dropped;
+    * after it was answered, the broker does not hold it as pending any more, because the transaction has aborted: it is
+      a message like any other, and the claim on it is gone.
     """
 
     def __init__(self) -> None:
-        self._acked: dict[Position, int] = {}
+        self._claims: dict[tuple[Position, int], Claim] = {}
 
     def __len__(self) -> int:
-        return len(self._acked)
+        return len(self._claims)
 
     def holds(self, place: Place) -> bool:
         """Whether this message is acknowledged in an open transaction."""
-        position, index, _ = place
-        acked = self._acked.get(position)
-        return acked is not None and (acked == -1 or index < 0 or bool(acked >> index & 1))
+        return place[:2] in self._claims
 
-    def bits(self, position: Position) -> int:
-        """The indexes of an entry that are; -1 for all of it, 0 for none."""
-        return self._acked.get(position, 0)
-
-    def add(self, places: Iterable[Place]) -> None:
+    def add(self, claim: Claim) -> None:
         """These are now."""
-        for position, index, _ in places:
-            self._acked[position] = -1 if index < 0 else self._acked.get(position, 0) | 1 << index
+        for place in claim.places:
+            self._claims[place] = claim
 
-    def remove(self, places: Iterable[Place]) -> None:
-        """Their transaction has ended."""
-        for position, index, _ in places:
-            acked = self._acked.get(position, 0)
-            left = 0 if index < 0 or acked == -1 else acked & ~(1 << index)
-            if left:
-                self._acked[position] = left
-            else:
-                self._acked.pop(position, None)
+    def remove(self, claim: Claim) -> None:
+        """Their transaction has ended, or the acknowledgement failed."""
+        for place in claim.places:
+            if self._claims.get(place) is claim:
+                del self._claims[place]
+
+    def admits(self, position: Position, index: int) -> bool:
+        """A message came in: whether it is to be handed out."""
+        claim = self._claims.get((position, index))
+        if claim is None:
+            return True
+        if claim.answer is not None and claim.answer.done():
+            del self._claims[position, index]
+            return True
+        claim.dropped.append(position)
+        return False

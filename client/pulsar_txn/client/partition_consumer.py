@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
-from pulsar_txn.client.acks import AckTracker, OpenTransactionAcks, Place, cumulative_id, merged_ids
+from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, Place, cumulative_id, merged_ids
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType
 from pulsar_txn.client.errors import (
@@ -256,15 +256,18 @@ class PartitionConsumer:
         self._queue(entry, rows, ack_words)
 
     def _queue(self, entry: Entry, rows: Sequence[Any], ack_words: tuple[int, ...]) -> None:
-        if not entry.batch_size:
-            wanted = not self._is_before_start(entry.position, -1) and not self.open_acks.bits(entry.position)
-            messages: list[Message[Any]] = [Message(entry, -1, rows[0])] if wanted else []
-        else:
+        if entry.batch_size:
             live = self._live_bits(entry, ack_words)
             if live == (1 << entry.batch_size) - 1:
-                messages = [Message(entry, index, row) for index, row in enumerate(rows) if not row[7]]
+                messages: list[Message[Any]] = [Message(entry, index, row) for index, row in enumerate(rows) if not row[7]]
             else:
                 messages = [Message(entry, index, row) for index, row in enumerate(rows) if live >> index & 1 and not row[7]]
+        elif self._is_before_start(entry.position, -1):
+            messages = []
+        else:
+            messages = [Message(entry, -1, rows[0])]
+        if self.open_acks:
+            messages = [message for message in messages if self.open_acks.admits(entry.position, message.index)]
         skipped = len(rows) - len(messages)
         if messages:
             self._parent.enqueue(messages)
@@ -276,9 +279,6 @@ class PartitionConsumer:
         live = (1 << entry.batch_size) - 1
         if ack_words:
             live &= ack_set_from_words(ack_words)
-        acked = self.open_acks.bits(entry.position)
-        if acked:
-            live &= ~acked
         start = self._start
         if start is not None and start.position == entry.position:
             for index in range(entry.batch_size):
@@ -416,7 +416,9 @@ class PartitionConsumer:
         for first in range(0, len(individual), ACKS_PER_FRAME):
             self._connection.write([hot.encode_ack(self.id, False, individual[first : first + ACKS_PER_FRAME])])
 
-    async def ack_with_receipt(self, places: Sequence[Place], *, cumulative: bool, txn_id: TxnId | None = None) -> None:
+    async def ack_with_receipt(
+        self, places: Sequence[Place], *, cumulative: bool, txn_id: TxnId | None = None, claim: Claim | None = None
+    ) -> None:
         """Acknowledge now and wait for ACK_RESPONSE."""
         connection = await self._attachment.connected("acknowledge")
         if txn_id is None:
@@ -435,31 +437,41 @@ class PartitionConsumer:
             ids = [cumulative_id(places[-1])] if cumulative else merged_ids(places)
         request_id = self._core.next_request_id()
         frame = hot.encode_ack(self.id, cumulative, ids, txn=txn_id, request_id=request_id)
-        await connection.request_frames("ack", request_id, [frame])
+        answer = connection.request_frames("ack", request_id, [frame])
+        if claim is not None:
+            claim.answer = answer
+        await answer
 
     async def ack_in_transaction(self, places: Sequence[Place], txn: Enlisting, *, cumulative: bool) -> None:
         """Acknowledge in a transaction: register, check for conflicts of our own, send, wait for the answer."""
         registered = txn.enlist_ack(self._core, self.topic, self._subscription, len(places), cumulative=cumulative)
+        claim = Claim(() if cumulative else places)
         try:
-            if not cumulative:
-                self._claim(places, txn)
+            self._claim(claim, txn)
             if not isinstance(registered, TxnId):
                 # Shared with other operations: cancelling this one must not cancel the registration.
                 registered = await asyncio.shield(registered)
-            await self.ack_with_receipt(places, cumulative=cumulative, txn_id=registered)
+            await self.ack_with_receipt(places, cumulative=cumulative, txn_id=registered, claim=claim)
         except BaseException as error:
+            self._on_ack_failed(claim)
             txn.ack_finished(self.topic, self._subscription, len(places), error)
             raise
         txn.ack_finished(self.topic, self._subscription, len(places), None)
 
-    def _claim(self, places: Sequence[Place], txn: Enlisting) -> None:
-        for place in places:
-            if self.open_acks.holds(place):
-                (ledger_id, entry_id), index, size = place
-                message_id = MessageId(ledger_id, entry_id, self.partition, index, size)
+    def _claim(self, claim: Claim, txn: Enlisting) -> None:
+        for (ledger_id, entry_id), index in claim.places:
+            if self.open_acks.holds(((ledger_id, entry_id), index, 0)):
+                message_id = MessageId(ledger_id, entry_id, self.partition, index)
                 raise TransactionConflict(f"message {message_id} is acknowledged already in a transaction that is still open")
-        self.open_acks.add(places)
-        txn.when_ended(lambda: self.open_acks.remove(places))
+        self.open_acks.add(claim)
+        if claim.places:
+            txn.when_ended(lambda: self.open_acks.remove(claim))
+
+    def _on_ack_failed(self, claim: Claim) -> None:
+        """Nothing was acknowledged, so copies that were dropped meanwhile are asked for again."""
+        self.open_acks.remove(claim)
+        if claim.dropped:
+            self.redeliver(claim.dropped)
 
 
 def _seek_field(message_id: MessageId, *, inclusive: bool) -> dict[str, Any]:
