@@ -70,6 +70,12 @@ def joined(left: AckItem | None, right: AckItem | None) -> AckItem | None:
     return (left[0], union(left[1], right[1]), max(left[2], right[2]))
 
 
+def place_of(item: AckItem) -> AckItem:
+    """A cumulative item in its one form: up to the last index of a batch is the whole entry."""
+    position, bits, batch_size = item
+    return (position, None, batch_size) if bits is not None and bits == full_ack_set(batch_size) else item
+
+
 def unacknowledged(bits: Bits, batch_size: int) -> int | None:
     """The ack set as the protocol has it: bits of the indexes that `bits` leaves unacknowledged; None for the whole entry."""
     return None if bits is None else full_ack_set(batch_size) & ~bits

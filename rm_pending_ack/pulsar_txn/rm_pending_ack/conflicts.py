@@ -34,7 +34,7 @@ def merged(items: Iterable[AckItem]) -> tuple[AckItem, ...]:
     """The items of one request with each entry once: a request is one set of messages."""
     entries: dict[Position, tuple[Bits, int]] = {}
     for item in items:
-        position, bits, batch_size = well_formed(item)
+        position, bits, batch_size = item
         if position in entries:
             others, size = entries[position]
             entries[position] = (union(others, bits), max(size, batch_size))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final, assert_never
 
 from pulsar_txn.ledger.machine import NOTHING, Effect, MoveCursor, Redeliver, Reply, Step, VerifyRegistered, WriteSnapshot
-from pulsar_txn.rm_pending_ack.ack_sets import contains, reaches, unacknowledged, up_to
+from pulsar_txn.rm_pending_ack.ack_sets import contains, place_of, reaches, unacknowledged, up_to
 from pulsar_txn.rm_pending_ack.conflicts import check_cumulative, check_individual, merged, well_formed, without_settled
 from pulsar_txn.rm_pending_ack.invariants import check_invariants
 from pulsar_txn.rm_pending_ack.records import Op, Record, decode_record, encode_record, position_record
@@ -176,7 +176,7 @@ class PendingAckHandle:
         if own is None and not self._admitted(request.txn_id, verified):
             return Step(effects=(VerifyRegistered(request.txn_id, request),))
         items = request.items
-        items = (well_formed(items[0]),) if len(items) == 1 else merged(items)
+        items = (well_formed(items[0]),) if len(items) == 1 else merged(map(well_formed, items))
         if self._state.settled:
             items = tuple(without_settled(self._state, item) for item in items)
         for item in items:
@@ -189,7 +189,7 @@ class PendingAckHandle:
         own = self._state.find(request.txn_id)
         if own is None and not self._admitted(request.txn_id, verified):
             return Step(effects=(VerifyRegistered(request.txn_id, request),))
-        item = well_formed(request.item)
+        item = place_of(well_formed(request.item))
         check_cumulative(self._state, self._cursor, own, item)
         return self._step(Record(Op.ACK, request.txn_id, (item,), cumulative=True), Reply(request.token))
 
@@ -245,11 +245,11 @@ class PendingAckHandle:
     def _plain_acked(self, request: PlainAcked) -> Step[Record]:
         state = self._state
         step: Step[Record] = NOTHING
-        near = [item for item in request.items if item[0] in state.pending]
+        near = [item for item in merged(request.items) if item[0] in state.pending]
         touched = tuple(part for item in near if (part := state.held_part(item)) is not None)
         if touched:
             step = self._step(Record(Op.PLAIN_ACK, items=touched), _move(touched, None, state.sequence + 1))
-        cumulative = request.cumulative
+        cumulative = None if request.cumulative is None else place_of(request.cumulative)
         if cumulative is None or not self._touches(cumulative):
             return step
         record = Record(Op.PLAIN_ACK, items=(cumulative,), cumulative=True)
@@ -286,7 +286,7 @@ def _move(items: tuple[AckItem, ...], cumulative: AckItem | None, sequence: int)
     if cumulative is None:
         return MoveCursor(items, None, sequence)
     position, bits, batch_size = cumulative
-    return MoveCursor(items, (position, unacknowledged(bits, batch_size) or None, batch_size), sequence)
+    return MoveCursor(items, (position, unacknowledged(bits, batch_size), batch_size), sequence)
 
 
 def _redelivery(freed: Iterable[Held]) -> tuple[Redeliver, ...]:

@@ -81,6 +81,8 @@ def decode_record(data: bytes) -> Record:
         entry.ParseFromString(data)
     except DecodeError as error:
         raise WireError(f"not a pending-ack record: {error}") from error
+    if not entry.IsInitialized():
+        raise WireError("not a pending-ack record: a position lacks its ledger or its entry")
     if entry.record_version > RECORD_VERSION:
         raise WireError(f"a pending-ack record of version {entry.record_version}; this version reads up to {RECORD_VERSION}")
     if not entry.HasField("pending_ack_op"):

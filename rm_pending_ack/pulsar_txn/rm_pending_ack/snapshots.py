@@ -41,6 +41,8 @@ def decode_snapshot(data: bytes) -> PendingState:
         snapshot.ParseFromString(data)
     except DecodeError as error:
         raise WireError(f"not a pending-ack snapshot: {error}") from error
+    if not snapshot.IsInitialized():
+        raise WireError("not a pending-ack snapshot: required fields are missing")
     if snapshot.format_version > SNAPSHOT_VERSION:
         raise WireError(f"a pending-ack snapshot of version {snapshot.format_version}; this version reads {SNAPSHOT_VERSION}")
     state = PendingState()

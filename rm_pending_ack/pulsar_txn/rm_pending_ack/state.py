@@ -230,12 +230,13 @@ class PendingState:
     def _take(self, held: Held, item: AckItem) -> None:
         """Move a part out of what a transaction holds. A whole entry divides into its indexes."""
         place, part, batch_size = item
+        if part is not None and self.pending[place] is None:
+            self.pending[place] = full_ack_set(batch_size)
         rest = difference(held.items[place][0], part, batch_size)
         if rest == 0:
             del held.items[place]
         else:
             held.items[place] = (rest, batch_size)
-            self.pending[place] = full_ack_set(batch_size) if self.pending[place] is None else self.pending[place]
 
     def _stored(self, at: Position) -> None:
         while self.settled and self.settled[0].at <= at:

@@ -1,0 +1,117 @@
+"""Records and snapshots: Pulsar's bytes, unknown fields, versions, damage, and the generated module."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pulsar_txn.rm_pending_ack.records_pb2 as pb
+from pulsar_txn.rm_pending_ack import Op, PendingAckHandle, Record
+from pulsar_txn.rm_pending_ack.records import NO_TXN, decode_record, encode_record
+from pulsar_txn.rm_pending_ack.testing import ListedCursor
+from pulsar_txn.wire.errors import WireError
+from pulsar_txn.wire.ids import TxnId
+
+ROOM = Path(__file__).parents[2] / "rm_pending_ack"
+positions = st.tuples(st.integers(0, 2**63 - 1), st.integers(-1, 2**63 - 1))
+
+
+@st.composite
+def acks(draw: st.DrawFn) -> tuple[tuple[int, int], int | None, int]:
+    size = draw(st.integers(0, 130))
+    bits = draw(st.none() | st.integers(1, (1 << size) - 1)) if size else None
+    return draw(positions), bits, size
+
+
+txn_ids = st.builds(TxnId, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
+just, whole = st.just, st.tuples(st.tuples(positions, st.none(), st.just(0)))
+none, no_data = st.just(-1), st.just(None)
+records = st.one_of(
+    st.tuples(just(Op.ACK), txn_ids, st.lists(acks(), max_size=3).map(tuple), just(False), none, no_data),
+    st.tuples(just(Op.ACK), txn_ids, st.tuples(acks()), just(True), none, no_data),
+    st.tuples(st.sampled_from([Op.COMMIT, Op.ABORT]), txn_ids, just(()), st.booleans(), st.integers(-1, 2**63 - 1), no_data),
+    st.tuples(just(Op.PLAIN_ACK), just(NO_TXN), st.tuples(acks()), st.booleans(), none, no_data),
+    st.tuples(st.sampled_from([Op.CURSOR_STORED, Op.CURSOR_RESET]), just(NO_TXN), whole, just(False), none, no_data),
+).map(Record._make)
+
+
+@given(records)
+def test_decoded_record_is_what_was_encoded(record: Record) -> None:
+    data = encode_record(record)
+    assert decode_record(data)._replace(data=None) == record
+    assert encode_record(decode_record(data)) == data
+
+
+def test_record_is_pulsars_message_with_our_fields_behind() -> None:
+    data = encode_record(Record(Op.ACK, TxnId(0, 5), (((3, 9), 0b101, 4),)))
+    entry = pb.PendingAckMetadataEntry.FromString(data)
+    assert (entry.txnid_most_bits, entry.txnid_least_bits, entry.record_version) == (0, 5, 1)
+    (item,) = entry.pending_ack_metadata
+    assert (item.ledgerId, item.entryId, list(item.ack_set), item.batch_size) == (3, 9, [0b1010], 4)
+    assert data.hex() == "080110001805" + "2000" + "2a08" + "08031009180a2004" + "a00601"
+
+
+def test_record_that_pulsar_wrote_is_read() -> None:
+    # ACK Individual of (0,5): entry 3:9 whole, entry 3:10 of 4 with index 1 left; no version, no batch size in the second.
+    data = bytes.fromhex("0801" + "1000" + "1805" + "2000" + "2a0408031009" + "2a060803100a1802")
+    record = decode_record(data)
+    assert record.txn_id == TxnId(0, 5)
+    assert record.items[0] == ((3, 9), None, 0)
+    assert record.items[1] == ((3, 10), (1 << 64) - 1 - 2, 64)
+
+
+def test_fields_of_newer_versions_are_kept() -> None:
+    data = encode_record(Record(Op.COMMIT, TxnId(1, 2))) + bytes.fromhex("f23f0161")  # field 1022
+    assert encode_record(decode_record(data)) == data
+
+
+def without(field: str) -> bytes:
+    entry = pb.PendingAckMetadataEntry.FromString(encode_record(Record(Op.ACK, TxnId(1, 2), (((3, 9), None, 0),))))
+    entry.ClearField(field)  # type: ignore[arg-type]  # a name of the message
+    return entry.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"\xff", "not a pending-ack record"),
+        (encode_record(Record(Op.COMMIT, TxnId(1, 2))) + bytes.fromhex("a00602"), "version 2"),
+        (without("pending_ack_op"), "does not know"),
+        (without("pending_ack_op") + bytes.fromhex("0863"), "does not know"),
+        (without("txnid_most_bits"), "of which transaction"),
+        (without("txnid_least_bits"), "of which transaction"),
+        (bytes.fromhex("0801100018052000" + "2a020803"), "its entry"),
+        (encode_record(Record(Op.ACK, TxnId(1, 2), (), True)), "exactly one"),
+        (encode_record(Record(Op.PLAIN_ACK, NO_TXN, (), True)), "exactly one"),
+        (encode_record(Record(Op.CURSOR_RESET)), "exactly one"),
+    ],
+)
+def test_bytes_that_are_no_record_are_refused_with_the_reason(data: bytes, says: str) -> None:
+    with pytest.raises(WireError, match=says):
+        decode_record(data)
+
+
+def test_snapshots_that_are_none_are_refused() -> None:
+    handle = PendingAckHandle("t", "s", ListedCursor([0]))
+    snapshot = pb.PendingAckSnapshot.FromString(handle.snapshot())
+    snapshot.format_version = 2
+    for data, says in [
+        (b"\xff", "not a pending-ack snapshot"),
+        (b"", "not a pending-ack"),
+        (snapshot.SerializeToString(), "version 2"),
+    ]:
+        with pytest.raises(WireError, match=says):
+            handle.restore(data)
+
+
+def test_generated_module_is_current(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(ROOM / "generate_pending_ack_pb2.py"), str(tmp_path)], check=True, capture_output=True)
+    for name in ("records_pb2.py", "records_pb2.pyi"):
+        assert (tmp_path / name).read_text() == (ROOM / "pulsar_txn" / "rm_pending_ack" / name).read_text(), (
+            "run python rm_pending_ack/generate_pending_ack_pb2.py"
+        )
