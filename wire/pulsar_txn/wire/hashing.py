@@ -1,6 +1,7 @@
 """The hashes by which Pulsar's clients choose a partition, and brokers a Key_Shared consumer.
 
-Both must give the numbers that the Java and C++ clients get, or one key would live in two partitions.
+Both must give the numbers that other clients get, or one key would live in two partitions. Beyond ASCII the Java
+and C++ clients disagree on `java_string_hash` (UTF-16 units in Java, UTF-8 bytes in C++); ours is Java's.
 """
 
 from __future__ import annotations
