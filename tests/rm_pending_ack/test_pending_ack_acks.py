@@ -195,6 +195,9 @@ def test_plain_ack_of_nothing_pending_writes_nothing(host: Subscription) -> None
     assert host.plain_ack([whole(0), indexes(1, 1)]) == NOTHING
     assert host.plain_ack((), whole(0)) == NOTHING
     assert host.plain_ack() == NOTHING
+    host.store()
+    assert host.stored == 3
+    assert len(host.entries) == 1
 
 
 def test_plain_acks_of_indexes_take_a_whole_entry_apart(host: Subscription) -> None:

@@ -394,6 +394,9 @@ def low_watermark_aborts_what_is_stale(host: Subscription) -> None:
     _succeeds(host, end(ending, TxnAction.COMMIT, 9))
     promise(host.cursor.acked == {(0, 0)}, "the ending transaction ends as it was told")
     promise(host.visible() >= {(1, 0), (1, 1)}, "every stale transaction is aborted")
+    promise(
+        sorted(host.redelivered) == [(at(1), 0b01), (at(1), 0b10)], f"and what it held comes again, no more: {host.redelivered}"
+    )
     promise((3, 0) not in host.visible(), "a low watermark is its coordinator's own")
     promise(host.answer(ack(TxnId(0, 5), whole(4))) == ServerError.NotAllowedError, "an ack below the low watermark is refused")
     _succeeds(host, abort(TxnId(0, 5)))
