@@ -5,8 +5,9 @@
                then the records (cursors, metadata, …; see `records`)
     data       the entries, run after run
 
-Frames begin at multiples of 64 bytes, so no sector boundary cuts a header. Everything little endian. The directory has
-a CRC32C of its own beside the one over the whole frame, so that damaged data can be told from an unknown frame.
+Frames begin at multiples of 4096 bytes: no page and no physical sector that holds confirmed bytes is ever written again,
+so a torn write cannot reach them. Everything little endian. The directory has a CRC32C of its own beside the one over
+the whole frame, so that damaged data can be told from an unknown frame.
 
 An entry's CRC starts from a value made of its ledger, kind and entry id instead of 0. That is the CRC of (place, data)
 with the place's prefix folded into the start value: bytes that are right but in a wrong place do not fit.
@@ -24,7 +25,7 @@ from crc32c import crc32c
 from pulsar_txn.ledger.protocols import Buffer
 
 MAGIC: Final = b"PTJ1"
-ALIGNMENT: Final = 64
+ALIGNMENT: Final = 4096
 HEADER: Final = struct.Struct("<4s16sQQIIIIII4x")
 RUN: Final = struct.Struct("<QqIIII")
 _COVERED: Final = 48  # of the header: uuid to runs, behind the magic
@@ -148,9 +149,12 @@ SMALL_FRAME_BYTES: Final = 128 << 10
 """Frames up to here are joined and written in one call; larger ones leave the loop in slices."""
 
 
-def frame_prefix(uuid: bytes, segment: int) -> bytes:
-    """What every frame of a segment begins with: to look for frames behind a bad one."""
-    return MAGIC + uuid + segment.to_bytes(8, "little")
+def frame_prefix(uuid: bytes) -> bytes:
+    """What every frame of a store begins with: to look for frames behind a bad one.
+
+    Without the segment number, whose zeros would make the search slow.
+    """
+    return MAGIC + uuid
 
 
 def read_header(buffer: Buffer, offset: int, uuid: bytes, segment: int) -> FrameHeader | None:

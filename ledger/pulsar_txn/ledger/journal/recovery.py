@@ -75,7 +75,7 @@ class Recovered:
 
 def scan_segment(data: bytes, uuid: bytes, number: int) -> Scan:
     """Walk the frames of a segment's bytes."""
-    view, prefix = memoryview(data), frame_prefix(uuid, number)
+    view, prefix = memoryview(data), frame_prefix(uuid)
     frames: list[FoundFrame] = []
     damage: list[tuple[int, str]] = []
     offset, sequence = 0, -1

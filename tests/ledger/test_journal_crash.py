@@ -1,0 +1,80 @@
+"""Power loss at every operation: what is recovered is a prefix of the calls that holds everything acknowledged."""
+
+import random
+
+import pytest
+from journal_world import Workload, check_against, seen, simulated_store
+
+from pulsar_txn.ledger.journal import check
+from pulsar_txn.ledger.journal.simulated import LOSSES, SimulatedFiles
+
+
+class Crashes:
+    """Collects what each operation of a run might leave behind, to be recovered between two calls."""
+
+    def __init__(self, files, workload, seed):
+        self.files = files
+        self.workload = workload
+        self.rng = random.Random(seed)
+        self.left = []
+        self.count = 0
+
+    def before_operation(self, operation):
+        for loss in LOSSES:
+            if operation in ("create", "truncate") and loss not in ("all", "none"):
+                continue
+            left = self.files.after_power_loss(loss, self.rng)
+            self.left.append((left, self.workload.acknowledged, len(self.workload.states), f"{loss} before {operation}"))
+
+    async def recover_all(self):
+        for left, acknowledged, calls, what in self.left:
+            self.count += 1
+            try:
+                await self.recover(left, acknowledged, calls)
+            except Exception as error:
+                error.add_note(f"unsynced lost: {what}, operation {self.files.operations}")
+                raise
+        self.left.clear()
+
+    async def recover(self, left, acknowledged, calls):
+        store = simulated_store(left)
+        await store.start()
+        assert store.findings == []
+        await check_against(await seen(store), self.workload.states[:calls], acknowledged)
+        if self.count % 4 == 0:
+            await self.goes_on(store, left)
+        store._release()
+
+    async def goes_on(self, store, left):
+        """The recovered store takes calls, and is the same after a clean restart."""
+        log = await store.open("another")
+        log.append(b"x")
+        await log.close()
+        await store.delete("another")
+        for name in store.names():
+            await store._logs[name].close()
+        before = await seen(store)
+        await store.close()
+        assert await check("/data", files=left) == []
+        again = simulated_store(left)
+        await again.start()
+        assert await seen(again) == before
+        again._release()
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_power_loss_at_any_operation_leaves_a_prefix_with_everything_acknowledged(seed):
+    files = SimulatedFiles()
+    store = simulated_store(files)
+    workload = Workload(store, seed)
+    crashes = Crashes(files, workload, seed)
+    files.on_operation = crashes.before_operation
+    await store.start()
+    await crashes.recover_all()
+    for _ in range(110):
+        await workload.step()
+        await crashes.recover_all()
+    await workload.flush()
+    await crashes.recover_all()
+    assert crashes.count > 200
+    await store.close()
