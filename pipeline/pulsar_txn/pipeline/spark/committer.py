@@ -1,0 +1,185 @@
+"""How a micro-batch is published exactly once: the protocol alone, without Pulsar, Spark or a clock.
+
+`SinkCommitter.commit` is a generator: it yields requests (`control`), and is sent their replies or thrown their errors.
+`drive` in `store` carries them out with a client; tests carry them out in a simulated store and stop at any of them.
+
+    take over   Fence → epoch; Barrier written; read until the barrier is visible, ending every transaction that an
+                earlier run had announced and not finished (settle)
+    decide      by the last marker m:  m = b published already | m = b-1, or none and b = 0: go on | else an error
+    publish     NewTxn, Intent, rows, marker in one transaction; rows counted; END_TXN
+    doubt       whatever END_TXN answered other than "done": a new barrier, settle, and the last marker tells
+
+Why it holds: rows and marker are decided together; a marker can only be written by the newest epoch; so of two runs
+the older one either has written its marker before the fence, and the newer one waits for its decision behind the
+barrier, or it can never commit.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Generator, Mapping
+from typing import Any, Final, TypeAlias
+
+from pulsar_txn.pipeline.spark.control import (
+    Barrier,
+    EndReply,
+    EndTxn,
+    Fence,
+    Intent,
+    Marker,
+    NewTxn,
+    Pause,
+    Publish,
+    ReadRecords,
+    Record,
+    Request,
+    WriteRecord,
+)
+from pulsar_txn.pipeline.spark.errors import (
+    CheckpointOlderThanSink,
+    CommitUndecided,
+    RowsMissing,
+    SinkStateLost,
+    StoreFailed,
+)
+
+Steps: TypeAlias = Generator[Request, Any, Any]
+
+ATTEMPTS: Final = 3
+"""Transactions that one `commit` begins at most, when sends fail or a transaction is ended by somebody else."""
+
+
+class Outcome(enum.Enum):
+    """What became of a micro-batch."""
+
+    PUBLISHED = "published"
+    SKIPPED = "skipped"
+    """An earlier run, or an earlier call, had published it."""
+
+
+class SinkCommitter:
+    """One sink, as seen by one run. Keep it for the following micro-batches: then no fence and no reading is needed.
+
+    `adopt` accepts a last marker that does not fit the micro-batch (option `adoptCheckpoint`).
+    """
+
+    def __init__(self, sink_id: str, *, adopt: bool = False) -> None:
+        self.sink_id = sink_id
+        self._adopt = adopt
+        self._epoch: int | None = None
+        self._barriers = 0
+        self._last: Marker | None = None
+        self._announced: dict[str, None] = {}
+
+    @property
+    def last_marker(self) -> Marker | None:
+        """The newest micro-batch known to be published."""
+        return self._last
+
+    def commit(self, batch_id: int, rows: Mapping[str, int]) -> Steps:
+        """Publish micro-batch `batch_id`, of which the tasks handed over `rows` (by topic); returns an Outcome.
+
+        Raises a SinkError; the next call then takes over anew. Safe to abandon at any request.
+        """
+        epoch, self._epoch = self._epoch, None  # known again only when this call ends well
+        if epoch is None:
+            epoch = yield from self._take_over()
+        for attempt in range(ATTEMPTS + 1):
+            if self._is_published(batch_id):
+                self._epoch = epoch
+                return Outcome.PUBLISHED if attempt else Outcome.SKIPPED
+            if attempt < ATTEMPTS:
+                yield from self._attempt(batch_id, epoch, rows)
+        raise StoreFailed(f"micro-batch {batch_id} could not be published in {ATTEMPTS} transactions; restart the query")
+
+    def _take_over(self) -> Generator[Request, Any, int]:
+        self._last = None
+        self._announced.clear()
+        epoch: int = yield Fence()
+        yield from self._read_up_to_now(epoch)
+        return epoch
+
+    def _read_up_to_now(self, epoch: int) -> Steps:
+        """Read until a barrier of our own is visible: everything before it is decided then."""
+        self._barriers += 1
+        barrier = Barrier(self.sink_id, epoch, self._barriers)
+        yield WriteRecord(barrier)
+        seen = False
+        while True:
+            for record in (yield ReadRecords()):
+                seen |= self._note(record) == barrier
+            undecided = yield from self._settle()
+            if seen and EndReply.UNKNOWN not in undecided:
+                # One that is on its way to its other end has no marker before the barrier that could still appear.
+                self._announced.clear()
+                return
+            if not (yield Pause()):
+                raise CommitUndecided(
+                    f"sink {self.sink_id}: transactions {', '.join(self._announced) or 'of others on its control topic'} "
+                    "stay undecided; restart the query once the cluster is well"
+                )
+
+    def _note(self, record: Record) -> Record:
+        if record.sink_id != self.sink_id:
+            raise SinkStateLost(
+                f"the control topic belongs to sink {record.sink_id!r}, not {self.sink_id!r}: give each sink its own"
+            )
+        if isinstance(record, Intent):
+            self._announced[record.txn_id] = None
+        elif isinstance(record, Marker):
+            self._last = record
+            self._announced.pop(record.txn_id, None)
+        return record
+
+    def _settle(self) -> Generator[Request, Any, list[EndReply]]:
+        """Abort what was announced and has no marker; returns the replies of those that are not over yet."""
+        undecided: list[EndReply] = []
+        for txn_id in list(self._announced):
+            reply: EndReply = yield EndTxn(txn_id, commit=False)
+            if reply in (EndReply.DONE, EndReply.OVER):
+                del self._announced[txn_id]
+            else:
+                undecided.append(reply)
+        return undecided
+
+    def _is_published(self, batch_id: int) -> bool:
+        last = -1 if self._last is None else self._last.batch_id
+        if last == batch_id:
+            return True
+        if last == batch_id - 1 or self._adopt:
+            return False
+        if last > batch_id:
+            raise CheckpointOlderThanSink(
+                f"sink {self.sink_id} has published micro-batch {last}, and the checkpoint goes on with {batch_id}: use the "
+                "newest checkpoint, or another sinkId for a new start, or adoptCheckpoint=true to publish all the same"
+            )
+        raise SinkStateLost(
+            f"sink {self.sink_id} is given micro-batch {batch_id}, and its last marker is "
+            f"{'missing' if last < 0 else f'that of {last}'}: is sinkId or controlTopic another one than before, or did a "
+            "message TTL expire it? adoptCheckpoint=true goes on all the same"
+        )
+
+    def _attempt(self, batch_id: int, epoch: int, rows: Mapping[str, int]) -> Steps:
+        """One transaction; afterwards the last marker tells whether it is committed."""
+        txn_id: str = yield NewTxn()
+        marker = Marker(self.sink_id, batch_id, epoch, txn_id, dict(rows))
+        self._announced[txn_id] = None
+        try:
+            yield WriteRecord(Intent(self.sink_id, batch_id, txn_id))
+            yield from self._fill(marker)
+        except RowsMissing:
+            yield EndTxn(txn_id, commit=False)
+            raise
+        except StoreFailed:
+            yield from self._read_up_to_now(epoch)
+            return
+        if (yield EndTxn(txn_id, commit=True)) is EndReply.DONE:
+            self._note(marker)
+        else:
+            yield from self._read_up_to_now(epoch)
+
+    def _fill(self, marker: Marker) -> Steps:
+        sent: dict[str, int] = yield Publish(marker.txn_id)
+        if sent != marker.rows:
+            raise RowsMissing(f"micro-batch {marker.batch_id}: the tasks handed over {marker.rows} rows, and {sent} were sent")
+        yield WriteRecord(marker, txn_id=marker.txn_id)

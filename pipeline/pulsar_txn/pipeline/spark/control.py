@@ -1,0 +1,139 @@
+"""The records on a sink's control topic, and what the commit of a micro-batch asks of the outside world.
+
+A record is JSON, so that people can read the topic with any consumer. All records of one sink are written by one
+producer at a time, the one with the newest epoch.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from typing import Final, TypeAlias
+
+import attrs
+
+from pulsar_txn.pipeline.spark.errors import SinkStateLost
+
+FORMAT: Final = 1
+
+
+@attrs.frozen
+class Intent:
+    """Written before a transaction is used, so that a later run can end it. Not transactional."""
+
+    sink_id: str
+    batch_id: int
+    txn_id: str
+
+
+@attrs.frozen
+class Barrier:
+    """Written by a run that wants to see everything before it decided. Not transactional.
+
+    Nothing behind an open transaction is visible; so who sees the barrier has seen every marker before it, or will
+    never see it because its transaction was aborted.
+    """
+
+    sink_id: str
+    epoch: int
+    number: int
+
+
+@attrs.frozen
+class Marker:
+    """Says that a micro-batch is published; written in the transaction of its rows. `rows` counts them by topic."""
+
+    sink_id: str
+    batch_id: int
+    epoch: int
+    txn_id: str
+    rows: dict[str, int] = attrs.field(factory=dict)
+
+
+Record: TypeAlias = Intent | Barrier | Marker
+_KINDS: Final[dict[tuple[int, str], type[Record]]] = {
+    (FORMAT, "intent"): Intent,
+    (FORMAT, "barrier"): Barrier,
+    (FORMAT, "marker"): Marker,
+}
+_NAMES: Final = {kind: name for (_, name), kind in _KINDS.items()}
+
+
+def encode_record(record: Record) -> bytes:
+    """A record as JSON."""
+    fields = {"v": FORMAT, "kind": _NAMES[type(record)], **attrs.asdict(record)}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+
+def decode_record(data: bytes) -> Record:
+    """The inverse; SinkStateLost when it is nothing of ours, since then the topic is somebody else's."""
+    try:
+        fields = json.loads(data)
+        return _KINDS[fields.pop("v"), fields.pop("kind")](**fields)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SinkStateLost(
+            f"the control topic holds something else than records of this version ({error}): {data[:80]!r}; "
+            "give the sink a controlTopic of its own"
+        ) from error
+
+
+class EndReply(enum.Enum):
+    """The answer to END_TXN."""
+
+    DONE = "done"
+    """Carried out."""
+    OVER = "over"
+    """The coordinator does not know the transaction: it is over, whichever way."""
+    BUSY = "busy"
+    """It is in, or was brought to, the other end; also while that is being carried out."""
+    UNKNOWN = "unknown"
+    """No answer, or none that decides."""
+
+
+@attrs.frozen
+class Fence:
+    """Become the only producer of the control topic. Reply: the epoch (int). Records are then read from the start."""
+
+
+@attrs.frozen
+class WriteRecord:
+    """Write a record as the fenced producer, in a transaction or (None) not; reply None once it is stored.
+
+    SinkFenced when another run took over, StoreFailed.
+    """
+
+    record: Record
+    txn_id: str | None = None
+
+
+@attrs.frozen
+class ReadRecords:
+    """Reply: all records that are visible now (read committed) and were not in an earlier reply since `Fence`."""
+
+
+@attrs.frozen
+class NewTxn:
+    """Begin a transaction. Reply: its id (str)."""
+
+
+@attrs.frozen
+class Publish:
+    """Send the rows of the micro-batch in a transaction and wait for all receipts. Reply: rows by topic. StoreFailed."""
+
+    txn_id: str
+
+
+@attrs.frozen
+class EndTxn:
+    """END_TXN, asked again while no answer comes. Reply: EndReply."""
+
+    txn_id: str
+    commit: bool
+
+
+@attrs.frozen
+class Pause:
+    """Wait a moment. Reply: True while the commit's time is not over."""
+
+
+Request: TypeAlias = Fence | WriteRecord | ReadRecords | NewTxn | Publish | EndTxn | Pause

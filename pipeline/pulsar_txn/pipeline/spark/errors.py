@@ -1,0 +1,43 @@
+"""What source and sink raise on purpose; each message says what to do."""
+
+from __future__ import annotations
+
+
+class SparkPulsarError(Exception):
+    """Base of the errors of `format("pulsar")`."""
+
+
+class OptionError(SparkPulsarError, ValueError):
+    """An option, a column or an offset that cannot work; nothing was read or written."""
+
+
+class DataLossError(SparkPulsarError):
+    """Messages that the query has not processed are no longer there; see the option `failOnDataLoss`."""
+
+
+class SinkError(SparkPulsarError):
+    """The sink could not commit a micro-batch. Spark ends the query; its restart replays the batch, once."""
+
+
+class SinkFenced(SinkError):
+    """A newer run of the same sink has taken over; this one must stop."""
+
+
+class CheckpointOlderThanSink(SinkError):
+    """The sink has published later micro-batches than the one it is given: the checkpoint was restored or copied."""
+
+
+class SinkStateLost(SinkError):
+    """The last marker of the sink does not fit the micro-batch: it expired, or the sink id is another query's."""
+
+
+class RowsMissing(SinkError):
+    """Fewer or more rows were sent than the tasks handed over; the transaction was aborted."""
+
+
+class CommitUndecided(SinkError):
+    """Nobody could say in time whether a transaction was committed. The replay decides."""
+
+
+class StoreFailed(SinkError):
+    """A request to Pulsar failed without an effect that could stay; the transaction can be aborted and tried again."""
