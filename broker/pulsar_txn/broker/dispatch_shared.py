@@ -23,6 +23,7 @@ class SharedDispatcher(Dispatcher):
         self.redeliveries: dict[Position, int] = {}
         self.unacked_count = 0
         self._next = 0
+        self._chosen = 0
 
     def add(self, consumer: Consumer) -> None:
         """The first consumer starts behind the mark-delete position."""
@@ -118,10 +119,12 @@ class SharedDispatcher(Dispatcher):
                 if consumer.priority == consumers[0].priority:
                     break
         if best is not None:
-            self._next = chosen + 1
+            self._chosen = chosen
         return best
 
     def _send(self, consumer: Consumer, position: Position, data: bytes, delivery: Delivery) -> None:
+        # The turn passes on with what is sent, not with being asked: a look that finds nothing must not cost a turn.
+        self._next = self._chosen + 1
         before = consumer.unacked_count
         consumer.hold(position, delivery.indexes)
         self.unacked_count += consumer.unacked_count - before
