@@ -20,6 +20,22 @@ from .settings import BrokerConfig
 ENVIRONMENT_PREFIX: Final = "PULSAR_PREFIX_"
 _SHIPPED: Final = "standalone.conf"
 _UNLIMITED_AT_MINUS_ONE: Final = frozenset({"default_retention_time_in_minutes", "default_retention_size_in_mb"})
+_AT_LEAST_ONE: Final = frozenset(
+    {
+        "keep_alive_interval_seconds",
+        "max_message_size",
+        "max_pending_publish_requests_per_connection",
+        "managed_ledger_max_entries_per_ledger",
+        "managed_ledger_max_size_per_ledger_mbytes",
+        "retention_check_interval_in_seconds",
+        "default_num_partitions",
+        "dispatcher_max_read_batch_size",
+        "dispatcher_max_read_size_bytes",
+        "number_of_transaction_coordinators",
+    }
+)
+_MAX_PORT: Final = 65535
+_CHOICES: Final = {"allow_auto_topic_creation_type": ("non-partitioned", "partitioned")}
 
 
 class ConfigError(ValueError):
@@ -123,10 +139,22 @@ def _convert(setting: _Setting) -> object:
 
 def _build(values: dict[str, Any], origins: Mapping[str, str]) -> BrokerConfig:
     for name, value in values.items():
-        least = -1 if name in _UNLIMITED_AT_MINUS_ONE else 0
-        if isinstance(value, int) and value < least:
-            raise ConfigError(f"{origins[name]}: {conf_key(name)}={value}: a number from {least} on is expected")
+        expected = _expected(name, value)
+        if expected:
+            raise ConfigError(f"{origins[name]}: {conf_key(name)}={value}: {expected} is expected")
     return BrokerConfig(**{name: value for name, value in values.items() if value is not None or _is_optional(name)})
+
+
+def _expected(name: str, value: object) -> str:
+    """What should stand there, empty when the value will do."""
+    if value is not None and value not in _CHOICES.get(name, (value,)):
+        return " or ".join(_CHOICES[name])
+    if not isinstance(value, int):
+        return ""
+    if name.endswith("_port") and value > _MAX_PORT:
+        return f"a port up to {_MAX_PORT}"
+    least = -1 if name in _UNLIMITED_AT_MINUS_ONE else 1 if name in _AT_LEAST_ONE else 0
+    return "" if value >= least else f"a number from {least} on"
 
 
 def _is_optional(name: str) -> bool:
@@ -152,6 +180,7 @@ def _boolean(text: str) -> bool | None:
 
 _CONVERTERS: Final[Mapping[str, Callable[[str], object]]] = {
     "int": _integer,
+    "int | None": _integer,
     "bool": _boolean,
     "str": lambda text: text or None,
     "str | None": lambda text: text or None,

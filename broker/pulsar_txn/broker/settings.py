@@ -12,6 +12,7 @@ class BrokerConfig:
     # listening
     bind_address: str = "127.0.0.1"  # Pulsar: 0.0.0.0; there is no authentication here yet
     broker_service_port: int = 6650
+    web_service_port: int | None = 8080
     advertised_address: str | None = None
     keep_alive_interval_seconds: int = 30
     max_message_size: int = 5 * 1024 * 1024
