@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, PulsarError
 
 logger = logging.getLogger("pulsar_txn.client.connection")
+
+
+SHORT_TIE: Final = 1.0
+"""Seconds: a tie that ends sooner counts as a failed attempt."""
 
 
 class Attachment:
@@ -45,6 +50,8 @@ class Attachment:
         self._on_lost = on_lost
         self._on_failed = on_failed
         self._interrupted = False
+        self._backoff = core.backoff()
+        self._attached_at = 0.0
         self._task: asyncio.Task[Any] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._failure: PulsarError | None = None
@@ -67,6 +74,7 @@ class Attachment:
             raise ConnectionLost("the connection broke while opening", endpoint=connection.endpoint)
         if not self.closed:
             self.connection = connection
+            self._attached_at = self._core.runtime.monotonic()
             self._wake()
 
     async def connected(self, what: str) -> Connection:
@@ -101,8 +109,13 @@ class Attachment:
         else:
             self._interrupted = True
 
-    def detach(self, error: PulsarError) -> None:
-        """The tie has ended although the connection may be fine (CLOSE_PRODUCER and the like); attach anew."""
+    def detach(self, error: PulsarError, *, planned: bool = False) -> None:
+        """The tie has ended although the connection may be fine (CLOSE_PRODUCER and the like); attach anew.
+
+        `planned`: we asked for something that ends it, so it is no sign of trouble.
+        """
+        if planned:
+            self._attached_at = -math.inf
         if self.connection is None:
             self._interrupted = True
             return
@@ -119,7 +132,11 @@ class Attachment:
             self._task = self._core.spawn(self._reattach())
 
     async def _reattach(self) -> None:
-        backoff = self._core.backoff()
+        """At once after a tie that held for a while; else with pauses, so that a broker that refuses is not hammered."""
+        if self._core.runtime.monotonic() - self._attached_at > SHORT_TIE:
+            self._backoff.reset()
+        else:
+            await asyncio.sleep(self._backoff.next())
         while not self.closed:
             try:
                 await self._attach()
@@ -130,7 +147,7 @@ class Attachment:
                 logger.info("%s: attaching failed, trying again: %s", self.topic, error)
             else:
                 return
-            await asyncio.sleep(backoff.next())
+            await asyncio.sleep(self._backoff.next())
 
     def fail(self, error: PulsarError) -> None:
         """Give up for good."""

@@ -33,8 +33,8 @@ class AckTracker:
     def add(self, place: Place) -> None:
         """One message was acknowledged. The last index of an entry makes it an acknowledgement of the whole entry."""
         position, index, size = place
-        if index < 0:
-            self._individual[position] = (None, 0)
+        if index < 0 or self._individual.get(position, (0, 0))[0] is None:
+            self._individual[position] = (None, size)
             return
         left = self._left.get(position, full_ack_set(size)) & ~(1 << index)
         if left:

@@ -202,7 +202,7 @@ class PartitionConsumer:
 
     def on_closed_by_broker(self) -> None:
         """CLOSE_CONSUMER: the topic moves, or the subscription was moved; subscribe anew."""
-        self._attachment.detach(ConnectionLost("the broker closed the consumer"))
+        self._attachment.detach(ConnectionLost("the broker closed the consumer"), planned=self._seeking is not None)
 
     def on_active_change(self, is_active: bool) -> None:
         """ACTIVE_CONSUMER_CHANGE."""

@@ -1,0 +1,78 @@
+"""The algebra of acknowledgements, against plain sets."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, cumulative_id, merged_ids
+from pulsar_txn.wire.ids import full_ack_set
+
+SIZES = {0: 1, 1: 3, 2: 64, 3: 70}
+
+
+@st.composite
+def places(draw):
+    entry = draw(st.integers(0, 3))
+    index = draw(st.integers(0, SIZES[entry] - 1)) if entry else -1
+    return ((1, entry), index, SIZES[entry] if entry else 0)
+
+
+def acknowledged(ids):
+    """The (entry, index) pairs that ids of individual acknowledgements name."""
+    found = set()
+    for _, entry, left, size in ids:
+        assert left is None or 0 < left < full_ack_set(size)
+        found |= {(entry, index) for index in range(SIZES[entry]) if left is None or not left >> index & 1}
+    return found
+
+
+def named(given_places):
+    return {(position[1], max(index, 0)) for position, index, _ in given_places}
+
+
+@given(st.lists(st.lists(places(), max_size=20), max_size=6))
+def test_groups_name_exactly_what_was_acknowledged_so_far_in_their_entries(groups):
+    tracker, so_far = AckTracker(), set()
+    for group in groups:
+        for place in group:
+            tracker.add(place)
+        so_far |= named(group)
+        assert (len(tracker) == 0) == (not group)
+        individual, cumulative = tracker.take()
+        assert cumulative == []
+        entries = {entry for entry, _ in named(group)}
+        complete = {entry for entry in entries if all((entry, index) in so_far for index in range(SIZES[entry]))}
+        assert {(entry, index) for entry, index in acknowledged(individual)} >= named(group)
+        assert acknowledged(individual) <= so_far
+        assert {id_[1] for id_ in individual if id_[2] is None} <= complete
+        so_far -= {(entry, index) for entry in complete for index in range(SIZES[entry])}
+
+
+@given(st.lists(places(), max_size=30))
+def test_a_request_merges_its_indexes(given_places):
+    assert acknowledged(merged_ids(given_places)) == named(given_places)
+
+
+@given(st.integers(1, 130), st.data())
+def test_a_cumulative_id_leaves_exactly_what_is_behind_it(size, data):
+    index = data.draw(st.integers(0, size - 1))
+    _, _, left, _ = cumulative_id(((1, 0), index, size))
+    assert [bool((left or 0) >> bit & 1) for bit in range(size)] == [bit > index for bit in range(size)]
+
+
+def test_forgetting_clears_everything_that_waits():
+    tracker = AckTracker()
+    tracker.add(((1, 1), 0, 3))
+    tracker.add_cumulative(((1, 0), -1, 0))
+    tracker.clear()
+    assert tracker.take() == ([], [])
+
+
+def test_a_claim_that_ends_leaves_a_younger_claim_on_the_same_message_alone():
+    acks, place = OpenTransactionAcks(), ((1, 1), 0, 3)
+    old, new = Claim([place]), Claim([place])
+    acks.add(old)
+    acks.add(new)
+    acks.remove(old)
+    assert acks.holds(place)
+    acks.remove(new)
+    assert len(acks) == 0
