@@ -135,7 +135,40 @@ PIECE = st.one_of(
 
 @given(st.lists(PIECE, max_size=4), st.binary(max_size=8))
 def test_metadata_is_taken_and_refused_as_by_protobuf(pieces: list[bytes], payload: bytes):
-    raw = b"".join(pieces)
+    agrees_with_protobuf(b"".join(pieces), payload)
+
+
+# Metadata that a reader by hand could take for something else; chance does not find them.
+ODD = {
+    "a lone tag behind a size of three bytes": (b"\x18\x80\x80\x40\x05", 16384),
+    "a size of three bytes": (b"\x18\x80\x80\x40", 1 << 20),
+    "a size of three bytes and a sequence id": (b"\x18\x80\x80\x01\x40\x05", 16384),
+    "a size of four bytes": (b"\x18\x85\x80\x80\x00\x40\x05", 5),
+    "a lone tag behind a short sequence id": (b"\x18\x05\x40\x01\x05", 5),
+    "a size behind a short sequence id": (b"\x18\x05\x40\x01\x18\x06", 6),
+    "a size behind a longer sequence id": (b"\x18\x05\x40\x81\x01\x18\x06", 6),
+    "a sequence id that goes on into the payload": (b"\x18\x05\x40\x81", 5),
+    "a size that goes on into the payload": (b"\x18\x85", 5),
+    "a lone tag": (b"\x18\x05\x40", 5),
+    "a size above its range": (b"\x18\x85\x80\x80\x80\x20", 5),
+    "a property with a field of the future": (b"\x0a\x08\x0a\x01k\x12\x01v\x78\x05\x18\x05", 5),
+    "a property longer than its metadata": (b"\x18\x05\x0a\x0f\x0a\x01k\x12\x01v", 5),
+    "a property with a long key": (b"\x18\x05\x0a\x08\x0a\x82\x00kk\x12\x01v", 5),
+    "a property without a value": (b"\x18\x05\x0a\x03\x0a\x01k", 5),
+    "a key longer than its metadata": (b"\x18\x05\x12\x0fk", 5),
+    "more than 64 bits": (b"\x18\x05\x40" + b"\xff" * 9 + b"\x7f\x48\x00", 5),
+    "eleven bytes of nothing": (b"\x18\x05\x40" + b"\x80" * 10 + b"\x00", 5),
+    "ten bytes of nothing": (b"\x18\x05\x40" + b"\x80" * 9 + b"\x00", 5),
+}
+
+
+@pytest.mark.parametrize("odd", list(ODD))
+def test_odd_metadata_is_taken_and_refused_as_by_protobuf(odd: str):
+    raw, size = ODD[odd]
+    agrees_with_protobuf(raw, b"\x01" * size)
+
+
+def agrees_with_protobuf(raw: bytes, payload: bytes) -> None:
     batch = sized(raw) + payload
     try:
         single = pb.SingleMessageMetadata.FromString(raw)

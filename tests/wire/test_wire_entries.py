@@ -112,6 +112,10 @@ def test_the_header_is_read_from_any_field_order_and_beside_unknown_fields(data:
 @given(st.binary(max_size=40), st.booleans())
 @example(b"\x00\x00", True)
 @example(b"\x88\x80\x00\x05", True)
+@example(bytes.fromhex("90800022080518011801188101"), True)  # field 2 with a tag of three bytes
+@example(b"\x10" + b"\xff" * 9 + b"\x7f", True)
+@example(b"\x10" + b"\x80" * 10 + b"\x00", True)
+@example(b"\xc0\x01" + b"\x80" * 9 + b"\x00", True)
 def test_the_header_is_readable_whenever_protobuf_reads_the_metadata(tail: bytes, complete: bool):
     raw = (SIMPLE.SerializeToString() if complete else b"") + tail
     entry = len(raw).to_bytes(4) + raw
@@ -128,6 +132,14 @@ def test_the_header_is_readable_whenever_protobuf_reads_the_metadata(tail: bytes
         except WireError:
             return
         assert isinstance(header, EntryHeader)  # what protobuf refuses is in a field that the header passes over
+
+
+@pytest.mark.parametrize("tail", [b"\xb0\x01\x81", b"\xb0\x01\x81\x82", b"\xb0\x01", b"\xb0", b"\x22\x05", b"\x32\x02k"])
+def test_metadata_that_goes_on_into_the_payload_is_malformed(tail: bytes):
+    raw = SIMPLE.SerializeToString() + tail
+    entry = len(raw).to_bytes(4) + raw + b"\x01\x01\x01\x01\x01\x01\x01"
+    with pytest.raises(MalformedFrame):
+        entries.read_header(entry)
 
 
 @pytest.mark.parametrize("fields", [{"txnid_least_bits": 1}, {"txnid_most_bits": 1}])
