@@ -54,7 +54,7 @@ class Broker:
         self.clock = Clock(runtime)
         self.turn = Turn(runtime, self.clock)
         self.catalog = Catalog(store, config)
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in the order in which they came
         self.topics: dict[str, AnyTopic] = {}
         self.under_pressure = False
         self.service_url = ""
@@ -165,15 +165,13 @@ class Broker:
                     logs.append(roles[role])
             topic = Topic(self, name, logs[0])
             await topic.open(buffer, roles)
-        except StorageFailed as error:
-            self.storage_failed(error)
-            raise Refusal(ServerError.ServiceNotReady, str(error)) from error
-        except (LedgerError, WireError) as error:
-            _logger.exception("%s cannot be opened", name)
-            raise Refusal(ServerError.ServiceNotReady, f"{name} cannot be opened: {error}") from error
-        except BaseException:
-            for log in logs:
-                await log.close()
+        except BaseException as error:
+            await asyncio.gather(*(log.close() for log in logs), return_exceptions=True)
+            if isinstance(error, StorageFailed):
+                self.storage_failed(error)
+            if isinstance(error, (LedgerError, WireError)):
+                _logger.exception("%s cannot be opened", name)
+                raise Refusal(ServerError.ServiceNotReady, f"{name} cannot be opened: {error}") from error
             raise
         self.topics[str(name)] = topic
         return topic
@@ -186,10 +184,7 @@ class Broker:
             # Its logs must be closed before they can be opened again: whoever asks meanwhile waits for that.
             del self.topics[key]
             topic.disconnect_all()
-            self._spawn(self._close_failed(topic))
-
-    async def _close_failed(self, topic: Topic) -> None:
-        await topic.close()
+            self._spawn(topic.close())
 
     def remove_producer(self, producer: Producer) -> None:
         """A producer is gone; the topic may have somebody who waits for it."""
@@ -284,9 +279,19 @@ class Broker:
         """Whether acknowledgements in transactions were ever made there."""
         return subscription.durable and self.store.exists(pending_ack_log_name(topic.name, subscription.name))
 
-    async def delete_pending_ack(self, topic: Topic, subscription: str) -> None:
+    async def delete_pending_ack(self, topic: Topic, subscription: Subscription) -> None:
         """The subscription is deleted."""
-        await self.store.delete(pending_ack_log_name(topic.name, subscription))
+        store: LogStore = self.store if subscription.durable else self._scratch
+        await store.delete(pending_ack_log_name(topic.name, subscription.name))
+
+    def dropped(self, topic: Topic, subscription: Subscription) -> None:
+        """A subscription that is not durable is gone: forget its redo log."""
+        if subscription.pending_ack is not None:
+            self._spawn(self._close_dropped(topic, subscription))
+
+    async def _close_dropped(self, topic: Topic, subscription: Subscription) -> None:
+        await subscription.close()
+        await self.delete_pending_ack(topic, subscription)
 
     # ---- care
 

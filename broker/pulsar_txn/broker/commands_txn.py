@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -72,15 +72,23 @@ def _add(connection: Connection, body: Any, response: str, named: list[tuple[str
     participants: list[Participant] = []
     for topic, subscription in named:
         try:
-            name = TopicName.parse(topic)
+            participants.append(Participant(_participant_name(topic), subscription))
         except InvalidName as error:
             answer(None, ServerError.InvalidTopicName, str(error))
             return
-        if not name.is_persistent:
-            answer(None, ServerError.NotAllowedError, f"{name}: a non-persistent topic cannot take part in a transaction")
+        except Refusal as refusal:
+            answer(None, refusal.code, refusal.message)
             return
-        participants.append(Participant(str(name), subscription))
     coordinators.add(txn_id, tuple(participants), connection.principal, answer)
+
+
+@lru_cache(4096)
+def _participant_name(topic: str) -> str:
+    """The full name of a topic that may take part."""
+    name = TopicName.parse(topic)
+    if not name.is_persistent:
+        raise Refusal(ServerError.NotAllowedError, f"{name}: a non-persistent topic cannot take part in a transaction")
+    return str(name)
 
 
 def on_end_txn(connection: Connection, body: Any) -> None:

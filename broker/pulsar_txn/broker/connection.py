@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
         self.peer = str(transport.get_extra_info("peername"))
-        self.broker.connections.add(self)
+        self.broker.connections[self] = None
         if self.broker.under_pressure:
             self.hold_reading(_LEDGER, hold=True)
 
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone, and with it its producers and consumers. Its transactions stay open until their timeout."""
         self.closed = True
-        self.broker.connections.discard(self)
+        self.broker.connections.pop(self, None)
         for task in list(self._tasks):
             task.cancel()
         for producer in list(self.producers.values()):
@@ -156,6 +156,7 @@ class Connection(asyncio.Protocol):
             if producer_id not in self._gone:  # closed a moment ago: its last sends are dropped
                 raise WireError(f"SEND for producer {producer_id}, which is not open on this connection")
             return
+        producer.pending += 1
         self._pending_sends += 1
         if self._pending_sends == self._max_pending_sends:
             self.hold_reading(_SENDS, hold=True)
@@ -312,7 +313,7 @@ class Connection(asyncio.Protocol):
 
     def producer_receipt(self, producer: Producer, sequence_id: int, highest_sequence_id: int, position: Position) -> None:
         """A publish is durable."""
-        self._send_settled()
+        self._send_settled(producer)
         self.write(
             encode_send_receipt(
                 producer.producer_id, sequence_id, position[0], position[1], highest_sequence_id=highest_sequence_id
@@ -321,7 +322,7 @@ class Connection(asyncio.Protocol):
 
     def producer_refused(self, producer: Producer, sequence_id: int, error: ServerError, message: str) -> None:
         """A publish was refused."""
-        self._send_settled()
+        self._send_settled(producer)
         self.write_command(
             "send_error",
             producer_id=producer.producer_id,
@@ -330,10 +331,12 @@ class Connection(asyncio.Protocol):
             message=message,
         )
 
-    def _send_settled(self) -> None:
-        self._pending_sends -= 1
-        if self._pending_sends == self._max_pending_sends // 2:
-            self.hold_reading(_SENDS, hold=False)
+    def _send_settled(self, producer: Producer) -> None:
+        if producer.pending:  # 0: the producer was closed meanwhile, and with it all that it had pending
+            producer.pending -= 1
+            self._pending_sends -= 1
+            if self._pending_sends == self._max_pending_sends // 2:
+                self.hold_reading(_SENDS, hold=False)
 
     def producer_closed(self, producer: Producer) -> None:
         """The broker closed the producer: the client is to look its topic up again."""
@@ -345,8 +348,11 @@ class Connection(asyncio.Protocol):
         """Its last sends may still be on their way."""
         del self.producers[producer.producer_id]
         self._gone.append(producer.producer_id)
-        self._pending_sends -= len(producer.held)
         producer.held.clear()
+        self._pending_sends -= producer.pending
+        producer.pending = 0
+        if self._pending_sends <= self._max_pending_sends // 2:
+            self.hold_reading(_SENDS, hold=False)
 
     def consumer_closed(self, consumer: Consumer) -> None:
         """The broker closed the consumer: the client is to look its topic up again."""

@@ -86,7 +86,7 @@ class MachineHost(Generic[RequestT, RecordT]):
         self._confirmed: dict[str, Position] = {name: log.last_confirmed for name, log in logs.items()}
         self._applied: dict[str, Position] = dict(self._confirmed)
         self._waiting: deque[_Waiting] = deque()
-        self._snapshots: deque[tuple[Envelope, str]] = deque()
+        self._snapshots: deque[tuple[Envelope, str, Callable[[], None] | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._turn_due = False
@@ -257,22 +257,24 @@ class MachineHost(Generic[RequestT, RecordT]):
     def restore_extra(self, data: bytes) -> None:
         """The inverse of `snapshot_extra`."""
 
-    def take_snapshot(self, log: str) -> None:
-        """H7: the state of this moment, stored in `log` once everything it covers is durable."""
+    def take_snapshot(self, log: str, stored: Callable[[], None] | None = None) -> None:
+        """H7: the state of this moment, stored in `log` once everything it covers is durable; then `stored` is called."""
         envelope = Envelope(dict(self._applied), self.snapshot_extra(), self.machine.snapshot())
-        self._snapshots.append((envelope, log))
+        self._snapshots.append((envelope, log, stored))
         self._store_snapshots()
 
     def _store_snapshots(self) -> None:
         snapshots, confirmed = self._snapshots, self._confirmed
         while snapshots:
-            envelope, name = snapshots[0]
+            envelope, name, stored = snapshots[0]
             if any(position > confirmed[log] for log, position in envelope.covers.items()):
                 return
             snapshots.popleft()
             try:
                 self.logs[name].put_snapshot(Snapshot(envelope.covers[name], envelope.pack()))
                 self._trim(envelope)
+                if stored is not None:
+                    stored()
             except DiskFull:
                 _logger.warning("no room for a snapshot of log %r; it is retried with the next one", name)
             except LedgerError as error:

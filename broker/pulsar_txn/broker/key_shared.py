@@ -34,10 +34,17 @@ def sticky_slot(data: bytes) -> int:
         key = metadata.ordering_key
     elif metadata.HasField("partition_key"):
         text = metadata.partition_key
-        key = b64decode(text) if metadata.partition_key_b64_encoded else text.encode()
+        key = _from_base64(text) if metadata.partition_key_b64_encoded else text.encode()
     else:
         key = f"{metadata.producer_name}-{metadata.sequence_id}".encode()
     return key_slot(key)
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return b64decode(text)
+    except ValueError:  # the client's mistake is no reason to stop: any slot will do, if it is always the same
+        return text.encode()
 
 
 class KeySharedDispatcher(SharedDispatcher):

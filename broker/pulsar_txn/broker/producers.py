@@ -38,9 +38,9 @@ class ProducerOwner(Protocol):
 
 
 class Producer:
-    """One producer of one connection. `held`: its sends that wait behind a verification, in order."""
+    """One producer of one connection. `held`: its sends that wait behind a verification, in order; `pending`: not answered."""
 
-    __slots__ = ("epoch", "held", "mode", "name", "owner", "producer_id", "topic", "topic_epoch", "waiting_for")
+    __slots__ = ("epoch", "held", "mode", "name", "owner", "pending", "producer_id", "topic", "topic_epoch", "waiting_for")
 
     def __init__(self, owner: ProducerOwner, producer_id: int, name: str, topic: Any, mode: AccessMode, epoch: int = 0) -> None:
         self.owner = owner
@@ -50,6 +50,7 @@ class Producer:
         self.mode = mode
         self.epoch = epoch
         self.topic_epoch: int | None = None
+        self.pending = 0
         self.held: deque[tuple[Any, ...]] = deque()
         self.waiting_for: object | None = None
 

@@ -57,23 +57,33 @@ class Retention:
             self._cuts.append((stats.last_confirmed, now_ms, max(0, stats.bytes - self._bytes_at_cut)))
         self._last_cut, self._cut_at_ms, self._bytes_at_cut = stats.last_confirmed, now_ms, stats.bytes
 
+    def is_due(self, now_ms: int, acknowledged: Position) -> bool:
+        """Whether `trim` would trim something."""
+        self._cut_if_due(now_ms)
+        return self._expired(now_ms, acknowledged) > 0
+
     def trim(self, now_ms: int, acknowledged: Position) -> Position | None:
         """Trim up to the newest cut that everybody is through with and that retention lets go; returns where, or None."""
-        self._cut_if_due(now_ms)
-        cuts, upto = self._cuts, None
-        kept = sum(size for position, _, size in cuts if position <= acknowledged)
-        while cuts:
-            position, made_ms, size = cuts[0]
-            old = self._keep_ms >= 0 and now_ms - made_ms >= self._keep_ms
-            large = self._keep_bytes >= 0 and kept > self._keep_bytes
-            if position > acknowledged or not (old or large) or (not self._keep_ms and self._keep_bytes and not large):
-                break
-            upto = position
-            kept -= size
+        upto = None
+        for _ in range(self._expired(now_ms, acknowledged)):
+            upto, _, size = self._cuts.popleft()
             self._bytes_at_cut -= size
-            cuts.popleft()
         if upto is None:
             return None
         before = self._log.next_position(upto)
         self._log.trim(before)
         return before
+
+    def _expired(self, now_ms: int, acknowledged: Position) -> int:
+        """How many of the oldest cuts may go: too old, or more is kept than retention asks for (0 and 0: nothing is kept)."""
+        kept = sum(size for position, _, size in self._cuts if position <= acknowledged)
+        count = 0
+        for position, made_ms, size in self._cuts:
+            by_age = self._keep_ms >= 0 and now_ms - made_ms >= self._keep_ms
+            by_size = self._keep_bytes >= 0 and kept > self._keep_bytes
+            expired = by_size if not self._keep_ms and self._keep_bytes else by_age or by_size
+            if position > acknowledged or not expired:
+                break
+            kept -= size
+            count += 1
+        return count

@@ -63,15 +63,15 @@ class Runtime(Protocol):
 class Clock:
     """Time that never goes back: wall clock at the start plus monotonic time since, never below the newest time in a log."""
 
-    __slots__ = ("_base_ms", "_runtime")
+    __slots__ = ("_base_ms", "_monotonic")
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+        self._monotonic = runtime.monotonic
         self._base_ms = runtime.wall_ms() - int(runtime.monotonic() * 1000)
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch, as far as the rule above allows."""
-        return self._base_ms + int(self._runtime.monotonic() * 1000)
+        return self._base_ms + int(self._monotonic() * 1000)
 
     def observe(self, newest_ms: int) -> None:
         """A log holds a time: `now_ms` is never below it from here on (after a wall clock that was set back)."""
@@ -104,9 +104,8 @@ class AsyncioRuntime:
         """Milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        """The clock of the loop's timers."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
+    """The clock of the loop's timers."""
 
     def random(self) -> float:
         """A float in [0, 1) from the process-wide source."""

@@ -61,8 +61,11 @@ class TopicHome(Protocol):
     def has_pending_ack_log(self, topic: Topic, subscription: Subscription) -> bool:
         """Whether acknowledgements in transactions were ever made there."""
 
-    async def delete_pending_ack(self, topic: Topic, subscription: str) -> None:
+    async def delete_pending_ack(self, topic: Topic, subscription: Subscription) -> None:
         """The subscription is deleted."""
+
+    def dropped(self, topic: Topic, subscription: Subscription) -> None:
+        """A subscription that is not durable is gone."""
 
 
 class Topic:
@@ -249,13 +252,14 @@ class Topic:
         await subscription.close()
         if subscription.durable:
             await self.log.delete_cursor(subscription.name)
-            await self.home.delete_pending_ack(self, subscription.name)
+            await self.home.delete_pending_ack(self, subscription)
 
     def drop_subscription(self, subscription: Subscription) -> None:
         """A subscription that is not durable lost its last consumer."""
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
             subscription.dispatcher.close()
+            self.home.dropped(self, subscription)
 
     def has_pending_ack_log(self, subscription: Subscription) -> bool:
         """Whether acknowledgements in transactions were ever made there."""
@@ -276,8 +280,16 @@ class Topic:
         for subscription in list(self.subscriptions.values()):
             if not subscription.durable and not subscription.consumers:
                 self.drop_subscription(subscription)
+        if self.serving and self.retention.is_due(self.turn.clock.now_ms(), self._acknowledged()):
+            # What the buffer and deduplication know from the entries that go must be in a snapshot first.
+            self.host.take_snapshot(TOPIC, self._trim)
+
+    def _acknowledged(self) -> Position:
         marks = [each.cursor.mark_delete for each in self.subscriptions.values() if each.durable]
-        before = self.retention.trim(self.turn.clock.now_ms(), min([self.published, *marks]))
+        return min([self.published, *marks])
+
+    def _trim(self) -> None:
+        before = self.retention.trim(self.turn.clock.now_ms(), self._acknowledged())
         if before is not None:
             self.buffer.topic_trimmed(before)
 
