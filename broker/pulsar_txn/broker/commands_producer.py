@@ -36,7 +36,9 @@ async def _open(connection: Connection, body: Any) -> None:
     connection.check_room(connection.producers, body.producer_id)
     existing = connection.producers.get(body.producer_id)
     if existing is not None:
-        if str(existing.topic.name) != str(name) or body.epoch <= existing.epoch:
+        if str(existing.topic.name) != str(name):
+            raise Refusal(ServerError.NotAllowedError, f"producer {body.producer_id} is open on {existing.topic.name} already")
+        if body.epoch <= existing.epoch:
             _answer(connection, body, existing, ready=True)
             return
         broker.remove_producer(existing)

@@ -1,43 +1,44 @@
-"""Which request goes where, and how an error becomes an answer: `{"reason": …}` with Pulsar's status codes."""
+"""Which request goes where, and how an error becomes an answer: `{"reason": …}` with Pulsar's status codes.
+
+Paths and shapes are those of Pulsar's admin API, as far as official tools need them here; there is no authentication,
+so the port listens on loopback unless somebody says otherwise.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from importlib.metadata import version
 
 from aiohttp import web
 
 from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.topics import InvalidName
+from pulsar_txn.wire.topics import InvalidName, TopicName
 
+from . import admin_namespaces, admin_topics, admin_transactions, metrics
+from .admin import BROKER, Handler, failed
 from .broker import Broker
 
 _logger = logging.getLogger(__name__)
 
-BROKER: Final = web.AppKey("broker", Broker)
-
-Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-_STATUS: Final = {
+_STATUS = {
     ServerError.TopicNotFound: 404,
     ServerError.SubscriptionNotFound: 404,
     ServerError.TransactionNotFound: 404,
     ServerError.TransactionCoordinatorNotFound: 404,
     ServerError.NotAllowedError: 409,
-    ServerError.ServiceNotReady: 503,
+    ServerError.InvalidTxnStatus: 409,
+    ServerError.ConsumerBusy: 412,
     ServerError.InvalidTopicName: 412,
+    ServerError.ServiceNotReady: 503,
 }
 
-
-def failed(status: int, reason: str) -> web.Response:
-    """An error in Pulsar's shape."""
-    return web.json_response({"reason": reason}, status=status)
+_Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
-async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _errors(request: web.Request, handler: _Next) -> web.StreamResponse:
     try:
         return await handler(request)
     except Refusal as refusal:
@@ -49,7 +50,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        return failed(error.status, f"{request.method} {request.path}: {error.reason}")
+        return failed(error.status, f"{request.method} {request.path}: {error.text or error.reason}")
     except Exception as error:
         _logger.exception("%s %s failed", request.method, request.path)
         return failed(500, f"{type(error).__name__}: {error}")
@@ -59,7 +60,9 @@ def make_app(broker: Broker) -> web.Application:
     """Everything that a broker serves over HTTP."""
     app = web.Application(middlewares=[_errors])
     app[BROKER] = broker
-    app.router.add_get("/admin/v2/brokers/health", _health)
+    for routes in (_ROUTES, metrics.ROUTES, admin_namespaces.ROUTES, admin_topics.ROUTES, admin_transactions.ROUTES):
+        for method, path, handler in routes:
+            app.router.add_route(method, path, handler, name=None)
     return app
 
 
@@ -68,3 +71,50 @@ async def _health(request: web.Request) -> web.Response:
     if broker.storage_failure is not None:
         return failed(503, f"storage failed: {broker.storage_failure}")
     return web.Response(text="ok")
+
+
+async def _version(_: web.Request) -> web.Response:
+    return web.Response(text=version("pulsar-txn"))
+
+
+async def _brokers(request: web.Request) -> web.Response:
+    return web.json_response([_address(request)])
+
+
+async def _cluster(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    if request.match_info["cluster"] != broker.config.cluster_name:
+        return failed(404, f"there is no cluster {request.match_info['cluster']}")
+    return web.json_response({"serviceUrl": f"http://{_address(request)}", "brokerServiceUrl": broker.service_url})
+
+
+async def _clusters(request: web.Request) -> web.Response:
+    return web.json_response([request.app[BROKER].config.cluster_name])
+
+
+async def _leader(request: web.Request) -> web.Response:
+    return web.json_response({"serviceUrl": f"http://{_address(request)}"})
+
+
+async def _lookup(request: web.Request) -> web.Response:
+    info = request.match_info
+    name = TopicName.parse(f"{info['domain']}://{info['tenant']}/{info['namespace']}/{info['topic']}")
+    url = request.app[BROKER].service_url
+    return web.json_response({"brokerUrl": url, "httpUrl": f"http://{_address(request)}", "nativeUrl": url, "topic": str(name)})
+
+
+def _address(request: web.Request) -> str:
+    return request.host
+
+
+_ROUTES: list[tuple[str, str, Handler]] = [
+    ("GET", "/admin/v2/brokers/health", _health),
+    ("GET", "/admin/v2/brokers/ready", _health),
+    ("GET", "/admin/v2/brokers/version", _version),
+    ("GET", "/admin/v2/brokers/leaderBroker", _leader),
+    ("GET", "/admin/v2/brokers", _brokers),
+    ("GET", "/admin/v2/brokers/{cluster}", _brokers),
+    ("GET", "/admin/v2/clusters", _clusters),
+    ("GET", "/admin/v2/clusters/{cluster}", _cluster),
+    ("GET", "/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}", _lookup),
+]

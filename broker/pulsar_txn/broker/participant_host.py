@@ -28,6 +28,9 @@ class Verify(Protocol):
 class ParticipantHost(MachineHost[RequestT, RecordT]):
     """Carries out VerifyRegistered; while it is under way, other requests of that transaction wait behind it."""
 
+    uses_reserve = False
+    """Whether what was verified goes on when the disk is full."""
+
     def __init__(
         self,
         machine: Machine[RequestT, RecordT],
@@ -70,7 +73,7 @@ class ParticipantHost(MachineHost[RequestT, RecordT]):
         if registered is None:
             self._refuse(effect.request, ServerError.ServiceNotReady, f"the coordinator of {effect.txn_id} is not ready; retry")
         else:
-            super().submit(self._make_verified(effect.request, registered))
+            super().submit(self._make_verified(effect.request, registered), reserve=self.uses_reserve)
         for request, reserve in held:
             self.submit(request, reserve=reserve)
         self.verification_ended(effect.txn_id)

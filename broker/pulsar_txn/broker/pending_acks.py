@@ -30,6 +30,8 @@ class SubscriptionView(Protocol):
 class PendingAckHost(ParticipantHost[Request, Any]):
     """One handle with its redo log."""
 
+    uses_reserve = True
+
     def __init__(
         self,
         machine: PendingAck,
