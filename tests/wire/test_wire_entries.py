@@ -240,3 +240,13 @@ def test_every_kind_of_marker_is_a_marker_and_data_are_not():
         metadata = pb.MessageMetadata(producer_name="pulsar.marker", sequence_id=0, publish_time=1, marker_type=kind)
         assert entries.read_header(entries.encode_entry(metadata, b"")).is_marker
     assert not entries.read_header(entries.encode_entry(SIMPLE, b"")).is_marker
+
+
+@given(st.integers(0, 2**62))
+def test_a_marker_carries_its_low_watermark_one_higher_and_without_one_stays_as_stock_writes_it(low_watermark: int):
+    header = entries.read_header(entries.encode_marker(TxnId(1, 2), TxnAction.ABORT, 3, low_watermark=low_watermark))
+    assert header.highest_sequence_id == low_watermark + 1
+    plain = entries.encode_marker(TxnId(1, 2), TxnAction.ABORT, 3)
+    assert plain == entries.encode_marker(TxnId(1, 2), TxnAction.ABORT, 3, low_watermark=-1)
+    assert entries.read_header(plain).highest_sequence_id == -1
+    assert not entries.read_metadata(plain).HasField("highest_sequence_id")
