@@ -1,0 +1,70 @@
+"""The client inside Spark's Python workers: one event loop in a thread per process, and its clients.
+
+Spark calls data sources from plain threads of processes that it forks, keeps and re-uses. A loop that runs between
+the calls keeps connections alive. Everything is keyed by the process id: what a parent made is useless in its fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pulsar_txn.client import Client, TokenAuthentication
+from pulsar_txn.pipeline.spark.options import Options
+
+T = TypeVar("T")
+
+_by_pid: dict[int, Background] = {}
+_lock = threading.Lock()
+
+
+class Background:
+    """The loop and the clients of this process; get it from `background()`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._clients: dict[tuple[str, str | None], Client] = {}
+        threading.Thread(target=self._loop.run_forever, name="pulsar-txn", daemon=True).start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for its result or error. When this is interrupted, it is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def client(self, options: Options) -> Client:
+        """The client of a cluster, made at its first use. Call it on the loop."""
+        key = (options.service_url, options.token_file)
+        client = self._clients.get(key)
+        if client is None:
+            authentication = None if options.token_file is None else TokenAuthentication(_reading(options.token_file))
+            client = Client(
+                options.service_url,
+                authentication=authentication,
+                operation_timeout=options.operation_timeout_ms / 1000,
+                max_backoff=1.0,
+            )
+            self._clients[key] = client
+        return client
+
+
+def _reading(path: str) -> Callable[[], str]:
+    """Read anew for every connection, so that a token may be replaced while a query runs."""
+    return lambda: Path(path).read_text(encoding="utf-8").strip()
+
+
+def background() -> Background:
+    """The one of this process."""
+    with _lock:
+        found = _by_pid.get(os.getpid())
+        if found is None:
+            _by_pid.clear()
+            found = _by_pid[os.getpid()] = Background()
+        return found

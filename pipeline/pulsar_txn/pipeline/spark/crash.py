@@ -1,0 +1,76 @@
+"""Named points where tests and the demo end the driver with SIGKILL.
+
+PULSAR_TXN_CRASH_POINT names the point, PULSAR_TXN_CRASH_LOG a file that gets a line of JSON first: what was in flight.
+PULSAR_TXN_CRASH_BATCH restricts it to one micro-batch. A point that has a line in the log does not fire again, so that
+the environment may stay as it is for the restart. Without PULSAR_TXN_CRASH_POINT nothing here does anything.
+
+Points, in the order in which a commit meets them: `sink.commit.begin`, `sink.commit.after_fence`,
+`sink.commit.after_new_txn`, `sink.commit.after_publish`, `sink.commit.after_marker`,
+`sink.commit.after_end_txn_sent` (END_TXN has been written to the socket, its answer has not been looked at),
+`sink.commit.after_end_txn`, `sink.commit.end`; and `sink.write.end` in a task, `source.commit` in the source.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+
+def crash_point(name: str, **in_flight: Any) -> None:
+    """Kill the JVM that this worker belongs to, and the worker, when the environment asks for it at this point."""
+    if is_armed(name, in_flight.get("batch_id")):
+        kill_driver(name, **in_flight)
+
+
+def is_armed(name: str, batch_id: int | None = None) -> bool:
+    """Whether `crash_point` would kill."""
+    environment = os.environ
+    if environment.get("PULSAR_TXN_CRASH_POINT") != name:
+        return False
+    wanted = environment.get("PULSAR_TXN_CRASH_BATCH")
+    if wanted is not None and batch_id is not None and int(wanted) != batch_id:
+        return False
+    log = environment.get("PULSAR_TXN_CRASH_LOG")
+    return log is None or not Path(log).exists() or f'"point": "{name}"' not in Path(log).read_text(encoding="utf-8")
+
+
+def kill_driver(name: str, **in_flight: Any) -> None:
+    """Note what is in flight, then SIGKILL the nearest Java process above this one, and this one."""
+    java = java_ancestor()
+    if log := os.environ.get("PULSAR_TXN_CRASH_LOG"):
+        line = {"point": name, **in_flight, "pid": os.getpid(), "jvm_pid": java, "time_ms": time.time_ns() // 1_000_000}
+        with Path(log).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    if java is not None:
+        os.kill(java, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def java_ancestor() -> int | None:
+    """The process id of the nearest ancestor whose program is `java`; None when there is none."""
+    pid = os.getppid()
+    while pid > 1:
+        parent, program = _parent_and_program(pid)
+        if program == "java":
+            return pid
+        pid = parent
+    return None
+
+
+def _parent_and_program(pid: int) -> tuple[int, str]:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        answer = subprocess.run(["ps", "-o", "ppid=,comm=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S603, S607  # a standard tool, a number
+        parent, _, program = answer.stdout.strip().partition(" ")
+    else:
+        program = text[text.index("(") + 1 : text.rindex(")")]
+        parent = text[text.rindex(")") + 1 :].split()[1]
+    return int(parent or 0), Path(program.strip()).name

@@ -1,0 +1,76 @@
+"""`format("pulsar")`: what Spark looks up by name, and what it makes readers and writers of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from pulsar_txn.pipeline.spark.columns import SCHEMA
+from pulsar_txn.pipeline.spark.errors import OptionError
+from pulsar_txn.pipeline.spark.options import Options, read_options
+from pulsar_txn.pipeline.spark.sink import PulsarBatchWriter, PulsarStreamWriter
+from pulsar_txn.pipeline.spark.source import PulsarBatchReader, PulsarStreamReader
+from pulsar_txn.pipeline.spark.staged import check_columns
+
+
+class PulsarDataSource(DataSource):
+    """Source (batch and stream, read committed) and sink (a micro-batch is one transaction) for Apache Pulsar."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(…)`."""
+        return "pulsar"
+
+    def schema(self) -> StructType:
+        """The source's columns."""
+        read_options(self.options)
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> PulsarBatchReader:
+        """For `spark.read`."""
+        return PulsarBatchReader(self._source_options(schema))
+
+    def streamReader(self, schema: StructType) -> PulsarStreamReader:  # noqa: N802  # Spark's name
+        """For `spark.readStream`."""
+        return PulsarStreamReader(self._source_options(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> PulsarBatchWriter:
+        """For `df.write`."""
+        if overwrite:
+            raise OptionError('a topic cannot be overwritten: use .mode("append")')
+        return PulsarBatchWriter(self._sink_options(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> PulsarStreamWriter:  # noqa: N802  # Spark's name
+        """For `df.writeStream`, output modes append and complete (`overwrite`: every micro-batch brings all rows anew)."""
+        del overwrite
+        return PulsarStreamWriter(self._sink_options(schema))
+
+    def _source_options(self, schema: StructType) -> Options:
+        options = read_options(self.options)
+        if not options.topics:
+            raise OptionError('which topic? give the source .option("topic", "a") or, with several, "a,b"')
+        if schema != SCHEMA:
+            raise OptionError(f"the source's columns are fixed, leave .schema(…) out: {SCHEMA.simpleString()}")
+        return options
+
+    def _sink_options(self, schema: StructType) -> Options:
+        options = read_options(self.options)
+        check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, options)
+        return options
+
+
+class PulsarTxnDataSource(PulsarDataSource):
+    """The same under another name, for sessions that have a JVM connector called `pulsar` on their class path."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(…)`."""
+        return "pulsar_txn"
+
+
+def register(spark: Any) -> None:
+    """Register both names in a session; needed only where Spark's automatic search is off or has failed."""
+    for source in (PulsarDataSource, PulsarTxnDataSource):
+        spark.dataSource.register(source)

@@ -1,0 +1,230 @@
+"""Carries out what the committer asks for, with a Pulsar client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pulsar_txn.client import (
+    EARLIEST_ID,
+    AccessMode,
+    Client,
+    CommitOutcomeUnknown,
+    InitialPosition,
+    Producer,
+    PulsarError,
+    Reader,
+    Transaction,
+    TransactionAborted,
+)
+from pulsar_txn.client.errors import ConsumerBusy, InvalidTransactionStatus, TransactionFenced
+from pulsar_txn.pipeline.spark.committer import Steps
+from pulsar_txn.pipeline.spark.control import (
+    EndReply,
+    EndTxn,
+    Fence,
+    NewTxn,
+    Pause,
+    Publish,
+    ReadRecords,
+    Record,
+    Request,
+    WriteRecord,
+    decode_record,
+    encode_record,
+)
+from pulsar_txn.pipeline.spark.crash import crash_point, is_armed, kill_driver
+from pulsar_txn.pipeline.spark.errors import SinkError, SinkFenced, StoreFailed
+from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.staged import Payload
+
+SUBSCRIPTION: Final = "__spark_sink"
+_PAUSE_SECONDS: Final = 0.05
+_READ_SECONDS: Final = 1.0
+_TURNS_TO_WRITE: Final = 8
+
+
+class PulsarSinkStore:
+    """One sink's place in a cluster. All methods run on the loop of its client; one commit at a time."""
+
+    def __init__(self, client: Client, control_topic: str, options: Options) -> None:
+        self._client = client
+        self._control_topic = control_topic
+        self._options = options
+        self._control: Producer[bytes] | None = None
+        self._reader: Reader[bytes] | None = None
+        self._producers: dict[str, Producer[bytes]] = {}
+        self._transactions: dict[str, Transaction] = {}
+        self._payloads: Sequence[Payload] = ()
+        self._batch_id = -1
+        self._deadline = 0.0
+
+    async def carry_out(self, steps: Steps, batch_id: int, payloads: Sequence[Payload]) -> Any:
+        """Drive a commit to its end; returns what it returns. SinkError, or the client's error when nothing can be done."""
+        self._payloads, self._batch_id = payloads, batch_id
+        self._deadline = asyncio.get_running_loop().time() + self._options.commit_timeout_ms / 1000
+        crash_point("sink.commit.begin", batch_id=batch_id)
+        reply: Any = None
+        error: SinkError | None = None
+        while True:
+            try:
+                request = steps.send(reply) if error is None else steps.throw(error)
+            except StopIteration as done:
+                crash_point("sink.commit.end", batch_id=batch_id)
+                return done.value
+            try:
+                reply, error = await self._perform(request), None
+            except SinkError as refused:
+                error = refused
+
+    async def _perform(self, request: Request) -> Any:
+        match request:
+            case Fence():
+                return await self._fence()
+            case WriteRecord(record, txn_id):
+                return await self._write(record, txn_id)
+            case ReadRecords():
+                return await self._read()
+            case NewTxn():
+                return await self._new_txn()
+            case Publish(txn_id):
+                return await self._publish(txn_id)
+            case EndTxn(txn_id, commit):
+                return await (self._commit(txn_id) if commit else self._abort(txn_id))
+            case Pause():
+                await asyncio.sleep(_PAUSE_SECONDS)
+                return asyncio.get_running_loop().time() < self._deadline
+
+    async def close(self) -> None:
+        """Give up the control topic and the targets."""
+        for resource in (self._reader, self._control, *self._producers.values()):
+            if resource is not None:
+                await resource.close()
+        self._reader = self._control = None
+        self._producers.clear()
+
+    # --- the control topic ----------------------------------------------------------------------------------------------
+
+    async def _fence(self) -> int:
+        await self.close()
+        await self._keep_markers()
+        self._control = await self._client.create_producer(
+            self._control_topic, access_mode=AccessMode.EXCLUSIVE_WITH_FENCING, batching=False
+        )
+        self._reader = await self._client.create_reader(self._control_topic, EARLIEST_ID, receiver_queue_size=1000)
+        epoch = self._control.topic_epoch or 0
+        crash_point("sink.commit.after_fence", batch_id=self._batch_id, epoch=epoch)
+        return epoch
+
+    async def _keep_markers(self) -> None:
+        """A durable subscription that nobody acknowledges: without one Pulsar deletes the topic's records, or the topic."""
+        try:
+            consumer = await self._client.subscribe(
+                self._control_topic, SUBSCRIPTION, initial_position=InitialPosition.EARLIEST, receiver_queue_size=1
+            )
+        except ConsumerBusy:
+            return  # another run is here at this moment: so it exists
+        await consumer.close()
+
+    async def _write(self, record: Record, txn_id: str | None) -> None:
+        assert self._control is not None  # noqa: S101  # Fence comes first
+        txn = None if txn_id is None else self._transactions[txn_id]
+        try:
+            await self._control.send(encode_record(record), txn=txn)
+        except PulsarError as error:
+            raise self._failed(f"writing to {self._control_topic}", error) from error
+        if txn_id is not None:
+            crash_point("sink.commit.after_marker", batch_id=self._batch_id, txn_id=txn_id)
+
+    def _failed(self, what: str, error: PulsarError) -> SinkError:
+        causes = [error, *getattr(error, "failures", ()), error.__cause__]
+        if any(isinstance(cause, TransactionFenced) for cause in causes):
+            return SinkFenced(
+                f"a newer run of this sink owns {self._control_topic}: two queries on one checkpoint, or one sinkId twice "
+                f"({error})"
+            )
+        return StoreFailed(f"{what}: {error}")
+
+    async def _read(self) -> list[Record]:
+        assert self._reader is not None  # noqa: S101  # Fence comes first
+        records: list[Record] = []
+        while await self._reader.has_message_available():
+            try:
+                async with asyncio.timeout(_READ_SECONDS):
+                    messages = await self._reader.read_many(1000)
+            except TimeoutError:
+                break  # what is there cannot be read yet
+            records += [decode_record(message.data) for message in messages]
+        return records
+
+    # --- transactions ---------------------------------------------------------------------------------------------------
+
+    async def _new_txn(self) -> str:
+        self._transactions.clear()
+        timeout = self._options.transaction_timeout_ms / 1000
+        txn = await self._client.begin_transaction(
+            timeout=timeout, commit_timeout=self._options.operation_timeout_ms / 1000, name=f"micro-batch {self._batch_id}"
+        )
+        txn_id = str(txn.id)
+        self._transactions[txn_id] = txn
+        crash_point("sink.commit.after_new_txn", batch_id=self._batch_id, txn_id=txn_id)
+        return txn_id
+
+    async def _publish(self, txn_id: str) -> dict[str, int]:
+        txn = self._transactions[txn_id]
+        counts: dict[str, int] = {}
+        tickets = []
+        try:
+            for payload in self._payloads:
+                producer = await self._producer(payload.topic)
+                await producer.wait_for_room()
+                partition = None if payload.partition < 0 else payload.partition
+                tickets.append(producer.send_encoded_nowait(payload.batch, txn=txn, partition=partition))
+                counts[payload.topic] = counts.get(payload.topic, 0) + payload.batch.num_messages
+            await asyncio.gather(*tickets)
+        except PulsarError as error:
+            await asyncio.gather(*tickets, return_exceptions=True)
+            raise self._failed("sending the rows", error) from error
+        crash_point("sink.commit.after_publish", batch_id=self._batch_id, txn_id=txn_id)
+        return counts
+
+    async def _producer(self, topic: str) -> Producer[bytes]:
+        found = self._producers.get(topic)
+        if found is None:
+            found = self._producers[topic] = await self._client.create_producer(topic)
+        return found
+
+    async def _abort(self, txn_id: str) -> EndReply:
+        try:
+            await self._client.attach_transaction(txn_id).abort()
+        except InvalidTransactionStatus:
+            return EndReply.BUSY
+        except PulsarError:
+            return EndReply.UNKNOWN
+        return EndReply.DONE
+
+    async def _commit(self, txn_id: str) -> EndReply:
+        txn = self._transactions[txn_id]
+        work = asyncio.ensure_future(txn.commit())
+        if is_armed("sink.commit.after_end_txn_sent", self._batch_id):
+            await _written(work)
+            kill_driver("sink.commit.after_end_txn_sent", batch_id=self._batch_id, txn_id=txn_id, answered=work.done())
+        try:
+            await work
+        except TransactionAborted:
+            return EndReply.OVER
+        except (CommitOutcomeUnknown, PulsarError):
+            return EndReply.UNKNOWN
+        crash_point("sink.commit.after_end_txn", batch_id=self._batch_id, txn_id=txn_id)
+        return EndReply.DONE
+
+
+async def _written(work: asyncio.Future[None]) -> None:
+    """Until END_TXN is in the socket: all sends have their receipts, so the commit has only the loop's turns to wait for.
+
+    Its task starts, its own task asks the coordinator's session, the connection writes at the end of that turn.
+    """
+    for _ in range(_TURNS_TO_WRITE):
+        if not work.done():
+            await asyncio.sleep(0)
