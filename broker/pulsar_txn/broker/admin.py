@@ -1,0 +1,106 @@
+"""What all administration handlers share: the broker, names in paths, answers, and questions to machines as futures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+from aiohttp import web
+
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import Position
+from pulsar_txn.wire.topics import TopicName
+
+from .broker import AnyTopic, Broker
+from .host import Answer
+from .subscription import Subscription
+from .topic import Topic
+
+BROKER: Final = web.AppKey("broker", Broker)
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Routes: TypeAlias = list[tuple[str, str, Handler]]
+
+DONE: Final = 204
+
+
+def failed(status: int, reason: str) -> web.Response:
+    """An error in Pulsar's shape."""
+    return web.json_response({"reason": reason}, status=status)
+
+
+def done() -> web.Response:
+    """Success with nothing to say."""
+    return web.Response(status=DONE)
+
+
+def topic_name(request: web.Request) -> TopicName:
+    """The topic that the path names. InvalidName."""
+    info = request.match_info
+    domain = info.get("domain", "persistent")
+    return TopicName.parse(f"{domain}://{info['tenant']}/{info['namespace']}/{info['topic']}")
+
+
+async def existing_topic(request: web.Request) -> AnyTopic:
+    """The topic that the path names, opened. Refusal TopicNotFound when it is not there; nothing is made."""
+    broker, name = request.app[BROKER], topic_name(request)
+    found = broker.topics.get(str(name))
+    if found is not None:
+        return found
+    if not name.is_persistent or not broker.catalog.exists(name):
+        raise Refusal(ServerError.TopicNotFound, f"Topic not found {name}")
+    return await broker.topic(name, create=False)
+
+
+async def persistent_topic(request: web.Request) -> Topic:
+    """As `existing_topic`. Refusal NotAllowedError for one that is not persistent."""
+    topic = await existing_topic(request)
+    if not isinstance(topic, Topic):
+        raise Refusal(ServerError.NotAllowedError, f"{topic.name} is not persistent")
+    return topic
+
+
+async def existing_subscription(request: web.Request) -> Subscription:
+    """The subscription that the path names. Refusals TopicNotFound, SubscriptionNotFound."""
+    topic = await persistent_topic(request)
+    name = request.match_info["subscription"]
+    found = topic.subscriptions.get(name)
+    if found is None:
+        raise Refusal(ServerError.SubscriptionNotFound, f"{topic.name} has no subscription {name!r}")
+    return found
+
+
+def number(request: web.Request, name: str) -> int:
+    """A number in the path or the query. HTTPBadRequest for something else."""
+    text = request.match_info.get(name) or request.query.get(name, "")
+    try:
+        return int(text)
+    except ValueError:
+        raise web.HTTPBadRequest(text=f"{name} {text!r} is not a number") from None
+
+
+def flag(request: web.Request, name: str) -> bool:
+    """A boolean of the query, false when it is not there."""
+    return request.query.get(name, "").lower() == "true"
+
+
+def text_of(position: Position) -> str:
+    """A position as Pulsar's tools print it."""
+    return f"{position[0]}:{position[1]}"
+
+
+async def asked(ask: Callable[[Answer], None]) -> Any:
+    """The value that a machine answers with. Raises the Refusal it answers with. If cancelled: it goes on."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def answer(value: Any, error: ServerError | None, message: str) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(Refusal(error, message))
+
+    ask(answer)
+    return await future

@@ -1,0 +1,284 @@
+"""Topics over HTTP: lists, stats, partitions, subscriptions. What is not measured is left out of the answers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from aiohttp import web
+
+from pulsar_txn.ledger.protocols import Log
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import EARLIEST
+from pulsar_txn.wire.topics import TopicName, partition_name
+
+from .admin import BROKER, Routes, done, existing_subscription, existing_topic, flag, persistent_topic, text_of, topic_name
+from .broker import AnyTopic
+from .commands_lookup import check_user_topic
+from .topic import Topic
+
+_KINDS: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
+_PERSISTENT: Final = "/admin/v2/{domain:persistent}/{tenant}/{namespace}"
+_ANY: Final = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
+
+
+# ---- lists
+
+
+async def list_topics(request: web.Request) -> web.Response:
+    """GET namespace: full names of topics and partitions; nothing of the transaction machinery."""
+    info, broker = request.match_info, request.app[BROKER]
+    if info["domain"] == "persistent":
+        return web.json_response(sorted(broker.catalog.topics(info["tenant"], info["namespace"])))
+    return web.json_response(sorted(broker.non_persistent_topics(info["tenant"], info["namespace"])))
+
+
+async def list_partitioned(request: web.Request) -> web.Response:
+    """GET namespace/partitioned: full names of the partitioned topics."""
+    info = request.match_info
+    return web.json_response(sorted(await request.app[BROKER].catalog.partitioned_topics(info["tenant"], info["namespace"])))
+
+
+# ---- topics
+
+
+async def create_topic(request: web.Request) -> web.Response:
+    """PUT topic: 409 when it is there, or is partitioned."""
+    broker, name = request.app[BROKER], topic_name(request)
+    check_user_topic(name)
+    if broker.catalog.exists(name):
+        raise Refusal(ServerError.NotAllowedError, f"{name} is there already")
+    if await broker.catalog.partitions(name):
+        raise Refusal(ServerError.NotAllowedError, f"{name} is there already, with partitions")
+    await broker.topic(name)
+    return done()
+
+
+async def delete_topic(request: web.Request) -> web.Response:
+    """DELETE topic: 412 while somebody is connected, unless `force=true`."""
+    topic = await existing_topic(request)
+    check_user_topic(topic.name)
+    _check_unused(request, topic)
+    await request.app[BROKER].delete_topic(topic.name)
+    return done()
+
+
+def _check_unused(request: web.Request, topic: AnyTopic) -> None:
+    users = len(topic.producers.by_name) + sum(len(each.consumers) for each in topic.subscriptions.values())
+    if users and not flag(request, "force"):
+        raise web.HTTPPreconditionFailed(text=f"{topic.name} has {users} producers and consumers connected; use force=true")
+
+
+# ---- partitions
+
+
+async def show_partitions(request: web.Request) -> web.Response:
+    """GET partitions: 0 for a topic that has none."""
+    count = await request.app[BROKER].catalog.partitions(topic_name(request))
+    return web.json_response({"partitions": count, "deleted": False})
+
+
+async def create_partitioned(request: web.Request) -> web.Response:
+    """PUT partitions, the count in the body: 409 when the topic is there."""
+    broker, name = request.app[BROKER], topic_name(request)
+    check_user_topic(name)
+    count = await _count(request)
+    await broker.catalog.create_partitioned(name, count)
+    for index in range(count):
+        await broker.topic(TopicName.parse(partition_name(str(name), index)))
+    return done()
+
+
+async def delete_partitioned(request: web.Request) -> web.Response:
+    """DELETE partitions: the topic with all its partitions."""
+    broker, name = request.app[BROKER], topic_name(request)
+    check_user_topic(name)
+    count = await broker.catalog.partitions(name)
+    if not count:
+        raise Refusal(ServerError.TopicNotFound, f"Partitioned topic not found {name}")
+    parts = [TopicName.parse(partition_name(str(name), index)) for index in range(count)]
+    there = [part for part in parts if broker.catalog.exists(part)]
+    for part in there:
+        _check_unused(request, await broker.topic(part))
+    for part in there:
+        await broker.delete_topic(part)
+    await broker.catalog.delete_partitioned(name)
+    return done()
+
+
+async def _count(request: web.Request) -> int:
+    text = await request.text()
+    try:
+        return int(text)
+    except ValueError:
+        raise web.HTTPBadRequest(text=f"the body should be the number of partitions, not {text[:40]!r}") from None
+
+
+# ---- subscriptions
+
+
+async def list_subscriptions(request: web.Request) -> web.Response:
+    """GET subscriptions: names."""
+    return web.json_response(sorted((await existing_topic(request)).subscriptions))
+
+
+async def create_subscription(request: web.Request) -> web.Response:
+    """PUT subscription: at the end, or with `"earliest"` in the body at the beginning. 409 when it is there."""
+    broker, name = request.app[BROKER], topic_name(request)
+    check_user_topic(name)
+    topic = await broker.topic(name)
+    subscription = request.match_info["subscription"]
+    if not isinstance(topic, Topic):
+        raise Refusal(ServerError.NotAllowedError, f"{name} is not persistent")
+    if subscription in topic.subscriptions:
+        raise Refusal(ServerError.NotAllowedError, f"{name} has a subscription {subscription!r} already")
+    body = await request.text()
+    earliest = "earliest" in body or '"ledgerId":-1' in body.replace(" ", "")
+    await topic.subscribe(subscription, durable=True, initial=EARLIEST if earliest else topic.log.last_appended)
+    return done()
+
+
+async def delete_subscription(request: web.Request) -> web.Response:
+    """DELETE subscription: 412 while consumers are connected, unless `force=true`."""
+    subscription = await existing_subscription(request)
+    if subscription.consumers and not flag(request, "force"):
+        raise web.HTTPPreconditionFailed(text=f"{subscription.name!r} has consumers connected; use force=true")
+    await subscription.topic.unsubscribe(subscription)
+    return done()
+
+
+# ---- stats
+
+
+async def show_stats(request: web.Request) -> web.Response:
+    """GET stats."""
+    return web.json_response(stats_of(await existing_topic(request), request.app[BROKER].service_url))
+
+
+async def show_partitioned_stats(request: web.Request) -> web.Response:
+    """GET partitioned-stats: counters added up, and with `perPartition` (the default) those of each partition."""
+    broker, name = request.app[BROKER], topic_name(request)
+    count = await broker.catalog.partitions(name)
+    if not count:
+        raise Refusal(ServerError.TopicNotFound, f"Partitioned topic not found {name}")
+    parts: dict[str, dict[str, Any]] = {}
+    for index in range(count):
+        part = partition_name(str(name), index)
+        parsed = TopicName.parse(part)
+        if broker.catalog.exists(parsed):
+            parts[part] = stats_of(await broker.topic(parsed, create=False), broker.service_url)
+    counters = ("msgInCounter", "bytesInCounter", "storageSize", "ongoingTxnCount", "abortedTxnCount", "committedTxnCount")
+    answer: dict[str, Any] = {key: sum(part.get(key, 0) for part in parts.values()) for key in counters}
+    answer["metadata"] = {"partitions": count, "deleted": False}
+    answer["partitions"] = parts if request.query.get("perPartition", "true").lower() == "true" else {}
+    return web.json_response(answer)
+
+
+def stats_of(topic: AnyTopic, owner: str) -> dict[str, Any]:
+    """A topic's stats with Pulsar's keys."""
+    stats: dict[str, Any] = {
+        "publishers": [_publisher(each) for each in topic.producers.by_name.values()],
+        "subscriptions": {name: _subscription(each) for name, each in topic.subscriptions.items()},
+        "ownerBroker": owner,
+    }
+    if isinstance(topic, Topic):
+        log, buffer = topic.log.stats(), topic.buffer.stats()
+        stats |= {
+            "msgInCounter": topic.messages_in,
+            "bytesInCounter": topic.bytes_in,
+            "storageSize": log.bytes,
+            "deduplicationStatus": "Enabled" if topic.config.broker_deduplication_enabled else "Disabled",
+            "ongoingTxnCount": buffer.ongoing_txn_size,
+            "abortedTxnCount": buffer.aborted_txn_count,
+            "committedTxnCount": buffer.committed_txn_count,
+        }
+    return stats
+
+
+def _publisher(producer: Any) -> dict[str, Any]:
+    return {
+        "producerId": producer.producer_id,
+        "producerName": producer.name,
+        "accessMode": producer.mode.name,
+        "address": getattr(producer.owner, "peer", ""),
+        "clientVersion": getattr(producer.owner, "client_version", ""),
+    }
+
+
+def _subscription(subscription: Any) -> dict[str, Any]:
+    consumers = subscription.consumers
+    active = getattr(subscription.dispatcher, "active", None)
+    stats: dict[str, Any] = {
+        "type": _KINDS[subscription.kind],
+        "msgBacklog": max(0, subscription.cursor.backlog()),
+        "unackedMessages": sum(each.unacked_count for each in consumers),
+        "isDurable": getattr(subscription, "durable", False),
+        "consumers": [_consumer(each) for each in consumers],
+    }
+    if active is not None:
+        stats["activeConsumerName"] = active.name
+    return stats
+
+
+def _consumer(consumer: Any) -> dict[str, Any]:
+    return {
+        "consumerName": consumer.name,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked_count,
+        "msgOutCounter": consumer.delivered,
+        "address": getattr(consumer.owner, "peer", ""),
+        "clientVersion": getattr(consumer.owner, "client_version", ""),
+    }
+
+
+async def show_internal_stats(request: web.Request) -> web.Response:
+    """GET internalStats: the log and its cursors."""
+    topic = await persistent_topic(request)
+    cursors = {each.name: _cursor(each.cursor) for each in topic.subscriptions.values() if each.durable}
+    return web.json_response(internal_stats(topic.log) | {"cursors": cursors})
+
+
+def internal_stats(log: Log) -> dict[str, Any]:
+    """A log with the keys of a managed ledger's internal stats."""
+    stats = log.stats()
+    return {
+        "numberOfEntries": stats.entries,
+        "totalSize": stats.bytes,
+        "lastConfirmedEntry": text_of(stats.last_confirmed),
+        "state": "LedgerOpened",
+        "cursors": {},
+    }
+
+
+def _cursor(cursor: Any) -> dict[str, Any]:
+    ranges = ",".join(f"[{text_of(first)}..{text_of(last)}]" for first, last in cursor.deleted_ranges()[:100])
+    return {
+        "markDeletePosition": text_of(cursor.mark_delete),
+        "individuallyDeletedMessages": f"[{ranges}]",
+        "properties": cursor.properties,
+    }
+
+
+async def show_last_message_id(request: web.Request) -> web.Response:
+    """GET lastMessageId: the last message that readers may see."""
+    topic = await persistent_topic(request)
+    (ledger_id, entry_id), batch_size = await topic.last_message()
+    answer = {"ledgerId": ledger_id, "entryId": entry_id, "partitionIndex": topic.name.partition}
+    return web.json_response(answer if batch_size <= 0 else answer | {"batchIndex": batch_size - 1})
+
+
+ROUTES: Routes = [
+    ("GET", _ANY, list_topics),
+    ("GET", f"{_PERSISTENT}/partitioned", list_partitioned),
+    ("PUT", f"{_ANY}/{{topic}}", create_topic),
+    ("DELETE", f"{_ANY}/{{topic}}", delete_topic),
+    ("GET", f"{_ANY}/{{topic}}/partitions", show_partitions),
+    ("PUT", f"{_PERSISTENT}/{{topic}}/partitions", create_partitioned),
+    ("DELETE", f"{_PERSISTENT}/{{topic}}/partitions", delete_partitioned),
+    ("GET", f"{_ANY}/{{topic}}/subscriptions", list_subscriptions),
+    ("PUT", f"{_PERSISTENT}/{{topic}}/subscription/{{subscription}}", create_subscription),
+    ("DELETE", f"{_PERSISTENT}/{{topic}}/subscription/{{subscription}}", delete_subscription),
+    ("GET", f"{_ANY}/{{topic}}/stats", show_stats),
+    ("GET", f"{_PERSISTENT}/{{topic}}/partitioned-stats", show_partitioned_stats),
+    ("GET", f"{_PERSISTENT}/{{topic}}/internalStats", show_internal_stats),
+    ("GET", f"{_PERSISTENT}/{{topic}}/lastMessageId", show_last_message_id),
+]

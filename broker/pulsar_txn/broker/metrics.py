@@ -1,0 +1,183 @@
+"""`/metrics`: what the broker counts anyway, read when somebody asks; nothing on the path of a message knows of it.
+
+Pulsar's names where Pulsar has the metric (reference §7.3 for transactions); ours begin with `pulsar_txn_ledger_` and
+`pulsar_txn_broker_`. Series per topic are bounded: the thousand topics that took in most; the others are in the totals.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from typing import Any, Final
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pulsar_txn.wire.ids import TxnAction
+
+from .admin import BROKER, Routes
+from .broker import Broker
+from .host import Slices
+from .topic import Topic
+
+MAX_TOPICS: Final = 1000
+
+
+class _One(Collector):
+    """A registry's view of some metrics."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = list(metrics)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._metrics
+
+
+async def exposition(broker: Broker) -> bytes:
+    """All metrics in the text format; yields to the loop in between."""
+    slices = Slices(broker.turn)
+    parts: list[bytes] = []
+    for metric in _of_broker(broker):
+        parts.append(_text(_One([metric])))
+        await slices.pause()
+    parts.append(_text(_process()))
+    return b"".join(parts)
+
+
+def _text(collector: Collector) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return generate_latest(registry)
+
+
+def _process() -> Collector:
+    return ProcessCollector(registry=None)
+
+
+def _of_broker(broker: Broker) -> Iterator[Metric]:
+    cluster = broker.config.cluster_name
+    topics = [topic for topic in broker.topics.values() if isinstance(topic, Topic) and topic.serving]
+    yield _gauge("pulsar_version_info", "The broker's version.", {"cluster": cluster, "version": version("pulsar-txn")}, 1)
+    for name, text, value in _totals(broker, topics):
+        kind = _counter if name.endswith("_total") else _gauge
+        yield kind(name, text, {"cluster": cluster}, value)
+    yield from _of_coordinators(broker, cluster)
+    chosen = heapq.nlargest(MAX_TOPICS, topics, key=lambda topic: topic.messages_in)
+    yield from _of_topics(chosen, cluster)
+    yield from _of_subscriptions(chosen, cluster)
+
+
+def _totals(broker: Broker, topics: list[Topic]) -> Iterator[tuple[str, str, float]]:
+    store: Any = broker.store
+    yield "pulsar_active_connections", "Connections of clients.", len(broker.connections)
+    yield "pulsar_topics_count", "Topics that are open.", len(broker.topics)
+    yield "pulsar_subscriptions_count", "Subscriptions of open topics.", sum(len(topic.subscriptions) for topic in topics)
+    yield "pulsar_producers_count", "Producers.", sum(len(topic.producers.by_name) for topic in topics)
+    consumers = sum(len(each.consumers) for topic in topics for each in topic.subscriptions.values())
+    yield "pulsar_consumers_count", "Consumers.", consumers
+    yield "pulsar_txn_broker_in_messages_total", "Messages taken in by open topics.", sum(each.messages_in for each in topics)
+    yield (
+        "pulsar_txn_broker_in_bytes_total",
+        "Bytes of messages taken in by open topics.",
+        sum(each.bytes_in for each in topics),
+    )
+    yield "pulsar_txn_ledger_bytes_in_flight", "Bytes appended and not durable yet.", store.bytes_in_flight
+    yield "pulsar_txn_ledger_pressure", "1 while clients are not read because too much is in flight.", broker.under_pressure
+    yield "pulsar_txn_ledger_logs", "Logs in the store.", len(store.names())
+    yield "pulsar_txn_ledger_failed", "1 when the storage failed.", broker.storage_failure is not None
+    if hasattr(store, "sync_count"):
+        yield "pulsar_txn_ledger_syncs_total", "Syncs of commit groups since the start.", store.sync_count
+
+
+def _of_coordinators(broker: Broker, cluster: str) -> Iterator[Metric]:
+    coordinators = broker.coordinators
+    if coordinators is None:
+        return
+    labels = ["cluster", "coordinator_id"]
+    ready = GaugeMetricFamily("pulsar_txn_coordinator_ready", "1 when the coordinator serves.", labels=labels)
+    active = GaugeMetricFamily("pulsar_txn_active_count", "Transactions that are open or ending.", labels=labels)
+    created = CounterMetricFamily("pulsar_txn_created", "Transactions opened, in the life of the log.", labels=labels)
+    committed = CounterMetricFamily("pulsar_txn_committed", "Transactions committed since the start.", labels=labels)
+    aborted = CounterMetricFamily("pulsar_txn_aborted", "Transactions aborted since the start.", labels=labels)
+    timed_out = CounterMetricFamily("pulsar_txn_timeout", "Transactions aborted by their timeout.", labels=labels)
+    for tc_id in range(len(coordinators)):
+        host = coordinators.ready(tc_id)
+        at = [cluster, str(tc_id)]
+        ready.add_metric(at, host is not None)
+        if host is None:
+            continue
+        machine: Any = host.machine
+        if hasattr(machine, "active_count"):
+            active.add_metric(at, machine.active_count)
+            created.add_metric(at, machine.next_local_txn_id)
+        committed.add_metric(at, host.ended[TxnAction.COMMIT])
+        aborted.add_metric(at, host.ended[TxnAction.ABORT])
+        timed_out.add_metric(at, host.timed_out)
+    yield from (ready, active, created, committed, aborted, timed_out)
+
+
+def _of_topics(topics: list[Topic], cluster: str) -> Iterator[Metric]:
+    labels = ["cluster", "namespace", "topic"]
+    messages = CounterMetricFamily("pulsar_in_messages", "Messages taken in.", labels=labels)
+    size_in = CounterMetricFamily("pulsar_in_bytes", "Bytes of messages taken in.", labels=labels)
+    storage = GaugeMetricFamily("pulsar_storage_size", "Bytes of entries that can be read.", labels=labels)
+    ongoing = GaugeMetricFamily("pulsar_txn_tb_active_total", "Open transactions of a buffer.", labels=labels)
+    committed = GaugeMetricFamily("pulsar_txn_tb_committed_total", "Commits that a buffer saw.", labels=labels)
+    aborted = GaugeMetricFamily("pulsar_txn_tb_aborted_total", "Aborts that a buffer saw.", labels=labels)
+    for topic in topics:
+        at = _at(topic, cluster)
+        stats = topic.buffer.stats()
+        messages.add_metric(at, topic.messages_in)
+        size_in.add_metric(at, topic.bytes_in)
+        storage.add_metric(at, topic.log.stats().bytes)
+        ongoing.add_metric(at, stats.ongoing_txn_size)
+        committed.add_metric(at, stats.committed_txn_count)
+        aborted.add_metric(at, stats.aborted_txn_count)
+    yield from (messages, size_in, storage, ongoing, committed, aborted)
+
+
+def _of_subscriptions(topics: list[Topic], cluster: str) -> Iterator[Metric]:
+    labels = ["cluster", "namespace", "topic", "subscription"]
+    backlog = GaugeMetricFamily("pulsar_subscription_back_log", "Entries not acknowledged.", labels=labels)
+    unacked = GaugeMetricFamily("pulsar_subscription_unacked_messages", "Delivered, not acknowledged.", labels=labels)
+    consumers = GaugeMetricFamily("pulsar_subscription_consumers_count", "Consumers.", labels=labels)
+    pending = GaugeMetricFamily("pulsar_txn_pending_ack_ongoing", "Open transactions with acknowledgements.", labels=labels)
+    for topic in topics:
+        for name, subscription in topic.subscriptions.items():
+            at = [*_at(topic, cluster), name]
+            backlog.add_metric(at, max(0, subscription.cursor.backlog()))
+            unacked.add_metric(at, sum(each.unacked_count for each in subscription.consumers))
+            consumers.add_metric(at, len(subscription.consumers))
+            if subscription.pending_ack is not None:
+                pending.add_metric(at, subscription.pending_ack.stats().ongoing_txn_size)
+    yield from (backlog, unacked, consumers, pending)
+
+
+def _at(topic: Topic, cluster: str) -> list[str]:
+    return [cluster, f"{topic.name.tenant}/{topic.name.namespace}", str(topic.name)]
+
+
+def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
+    return _filled(GaugeMetricFamily(name, text, labels=list(labels)), labels, value)
+
+
+def _counter(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
+    return _filled(CounterMetricFamily(name.removesuffix("_total"), text, labels=list(labels)), labels, value)
+
+
+def _filled(family: Any, labels: dict[str, str], value: float) -> Metric:
+    family.add_metric(list(labels.values()), value)
+    metric: Metric = family
+    return metric
+
+
+async def show_metrics(request: web.Request) -> web.Response:
+    """GET: the text format of Prometheus."""
+    body = await exposition(request.app[BROKER])
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+ROUTES: Routes = [("GET", "/metrics", show_metrics), ("GET", "/metrics/", show_metrics)]
