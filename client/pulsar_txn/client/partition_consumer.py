@@ -175,16 +175,14 @@ class PartitionConsumer:
         return {"keySharedMode": mode, "hashRanges": ranges, "allowOutOfOrderDelivery": policy.allow_out_of_order}
 
     def _start_field(self) -> dict[str, Any]:
-        """Where a cursor without memory starts: the broker begins *behind* the entry named here.
-
-        With a batch index the broker steps back one entry by itself, and the indexes before it are skipped here.
-        """
+        """Where a cursor without memory starts. With a batch index the entry itself is delivered, too; what of it was
+        not asked for is skipped here."""
         start = self._start or LATEST_ID
-        entry_id = start.entry_id
-        if start.batch_index < 0 and self._start_inclusive and start not in (EARLIEST_ID, LATEST_ID):
-            entry_id -= 1
-        fields = {"ledgerId": unsigned64(start.ledger_id), "entryId": unsigned64(entry_id)}
-        return fields | ({"batch_index": start.batch_index} if start.batch_index >= 0 else {})
+        fields = {"ledgerId": unsigned64(start.ledger_id), "entryId": unsigned64(start.entry_id)}
+        index = start.batch_index
+        if index < 0 and self._start_inclusive and start not in (EARLIEST_ID, LATEST_ID):
+            index = 0
+        return fields | ({"batch_index": index} if index >= 0 else {})
 
     def _start_over(self) -> None:
         """All that is queued will come again."""
