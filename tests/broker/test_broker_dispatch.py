@@ -177,8 +177,8 @@ async def test_key_shared_keeps_a_key_with_one_consumer_in_order_through_a_newco
     await other.nothing()  # whatever moves to the newcomer waits for what the first one still holds
     await client.ack(*held)
     await client.settle()
-    first = [each for each in client.messages[0]]
-    second = [each for each in other.messages[0]]
+    first = list(client.messages[0])
+    second = list(other.messages[0])
     assert len(first) + len(second) == 20
     assert second
     keys = [{each.metadata.partition_key for each in part} for part in (first, second)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from pulsar_txn.ledger.machine import AwaitOutcome, Effect, Machine, Outcome, Reply, Step, TellParticipant
+from pulsar_txn.ledger.machine import Effect, Machine, Reply, TellParticipant
 from pulsar_txn.ledger.protocols import Log, LogStore, StorageFailed
 from pulsar_txn.tc.requests import AddParticipants, EndTxn, IsRegistered, NewTxn, ParticipantsDone, Request
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -29,7 +29,10 @@ def coordinator_log_name(tc_id: int) -> str:
 
 
 class CoordinatorHost(MachineHost[Request, Any]):
-    """One coordinator. Joins ends, counts the participants that were told, and answers what participants ask of it."""
+    """One coordinator. Joins ends, counts the participants that were told, and answers what participants ask of it.
+
+    `ended` and `timed_out` count since the start, for metrics.
+    """
 
     def __init__(
         self,
@@ -42,8 +45,10 @@ class CoordinatorHost(MachineHost[Request, Any]):
         super().__init__(machine, {machine.logs[0]: log}, turn, on_failed)
         self._participants = participants
         self._untold: dict[TxnId, int] = {}
-        self._awaiting: dict[TxnId, list[Answer]] = {}
         self._registered_at: dict[TxnId, Position] = {}
+        self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
+        self.timed_out = 0
+        self._expiring = False
 
     # ---- requests
 
@@ -71,13 +76,6 @@ class CoordinatorHost(MachineHost[Request, Any]):
 
     # ---- effects
 
-    def carry_out(self, step: Step[Any], *, reserve: bool = False) -> None:
-        """H3: whoever awaits an outcome is noted at once, so that the outcome cannot pass it by."""
-        for effect in step.effects:
-            if type(effect) is AwaitOutcome:
-                self._awaiting.setdefault(effect.txn_id, []).append(effect.token)
-        super().carry_out(step, reserve=reserve)
-
     def _release(self, effects: tuple[Effect, ...], positions: list[Position]) -> None:
         untold = self._untold
         for effect in effects:  # count before telling: an answer may come at once
@@ -86,15 +84,16 @@ class CoordinatorHost(MachineHost[Request, Any]):
         super()._release(effects, positions)
 
     def perform(self, effect: Effect) -> None:
-        """Tell participants, and answer those who await an outcome."""
+        """Tell participants."""
         if type(effect) is TellParticipant:
             self._participants.tell(effect, partial(self._told, effect.txn_id))
-        elif type(effect) is Outcome:
-            self._registered_at.pop(effect.txn_id, None)
-            for answer in self._awaiting.pop(effect.txn_id, ()):
-                answer(None, None, "")
-        elif type(effect) is not AwaitOutcome:  # noted in carry_out
+        else:
             super().perform(effect)
+
+    def outcome(self, txn_id: TxnId) -> None:
+        """Answer those who await it."""
+        self._registered_at.pop(txn_id, None)
+        super().outcome(txn_id)
 
     def _told(self, txn_id: TxnId) -> None:
         left = self._untold[txn_id] - 1
@@ -108,14 +107,6 @@ class CoordinatorHost(MachineHost[Request, Any]):
     def folded(self) -> None:
         """H6: time does not go back across a restart."""
         self._turn.clock.observe(getattr(self.machine, "newest_time_ms", 0))
-
-    def fail(self, error: Exception) -> None:
-        """Ends under way get a retriable error, too; the next recovery drives them again."""
-        awaiting, self._awaiting = self._awaiting, {}
-        super().fail(error)
-        for answers in awaiting.values():
-            for answer in answers:
-                answer(None, ServerError.TransactionCoordinatorNotFound, f"{error}; retry")
 
 
 def _answer_registered(answer: Callable[[bool | None], None], value: Any, error: ServerError | None, _message: str) -> None:

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from pulsar_txn.ledger.machine import Effect, Machine, Reply, Step, VerifyRegistered, WriteSnapshot
+from pulsar_txn.ledger.machine import AwaitOutcome, Effect, Machine, Outcome, Reply, Step, VerifyRegistered, WriteSnapshot
 from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LedgerError, Log, LogDamaged, Snapshot
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
-from pulsar_txn.wire.ids import Position
+from pulsar_txn.wire.ids import Position, TxnId
 
 from .envelope import Envelope
 from .turn import Turn
@@ -73,6 +73,9 @@ class MachineHost(Generic[RequestT, RecordT]):
     `on_failed` is called once when a log failed: the host is of no more use, its owner recovers a new one (H4).
     """
 
+    retriable = ServerError.ServiceNotReady
+    """What requests are answered while the host cannot serve."""
+
     def __init__(
         self, machine: Machine[RequestT, RecordT], logs: Mapping[str, Log], turn: Turn, on_failed: Callable[[Exception], None]
     ) -> None:
@@ -87,6 +90,7 @@ class MachineHost(Generic[RequestT, RecordT]):
         self._applied: dict[str, Position] = dict(self._confirmed)
         self._waiting: deque[_Waiting] = deque()
         self._snapshots: deque[tuple[Envelope, str, Callable[[], None] | None]] = deque()
+        self._awaiting: dict[TxnId, list[Answer]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._turn_due = False
@@ -98,7 +102,7 @@ class MachineHost(Generic[RequestT, RecordT]):
     def submit(self, request: RequestT, *, reserve: bool = False) -> None:
         """Decide a request and carry it out. `reserve`: it must go on when the disk is full (ends, acks)."""
         if not self.ready:
-            self._refuse(request, ServerError.ServiceNotReady, f"not ready: {self.failure or 'recovering'}; retry")
+            self._refuse(request, self.retriable, f"not ready: {self.failure or 'recovering'}; retry")
             return
         try:
             step = self.machine.decide(request, self._turn.clock.now_ms())
@@ -113,7 +117,7 @@ class MachineHost(Generic[RequestT, RecordT]):
             self._refuse(request, ServerError.PersistenceError, str(error))
         except LedgerError as error:
             self.fail(error)
-            self._refuse(request, ServerError.ServiceNotReady, f"{error}; retry")
+            self._refuse(request, self.retriable, f"{error}; retry")
 
     def carry_out(self, step: Step[RecordT], *, reserve: bool = False) -> None:
         """H2 and H3. Raises DiskFull or EntryTooLarge only when nothing of the Step was appended."""
@@ -121,6 +125,9 @@ class MachineHost(Generic[RequestT, RecordT]):
             self._turn_due = True
             self._turn.defer(self._after_turn)
         records, effects = step.records, step.effects
+        for effect in effects:  # H3: noted at once, so that the outcome cannot pass it by
+            if type(effect) is AwaitOutcome:
+                self._awaiting.setdefault(effect.txn_id, []).append(effect.token)
         if len(records) == 1:
             name, record = records[0]
             position = self._append(name, record, reserve)
@@ -209,12 +216,19 @@ class MachineHost(Generic[RequestT, RecordT]):
                 effect.token(value, effect.error, effect.message)
             elif type(effect) is WriteSnapshot:
                 self.take_snapshot(effect.log)
-            else:
+            elif type(effect) is Outcome:
+                self.outcome(effect.txn_id)
+            elif type(effect) is not AwaitOutcome:
                 self.perform(effect)
 
     def perform(self, effect: Effect) -> None:
-        """Carry out an effect that is not a Reply or a WriteSnapshot; hosts override it and match theirs."""
+        """Carry out what only some machines want; their hosts override it and match theirs."""
         raise TypeError(f"{type(self).__name__} does not carry out {type(effect).__name__}")
+
+    def outcome(self, txn_id: TxnId) -> None:
+        """The end of a transaction was carried out: answer those who await it."""
+        for answer in self._awaiting.pop(txn_id, ()):
+            answer(None, None, "")
 
     # ---- time
 
@@ -305,7 +319,7 @@ class MachineHost(Generic[RequestT, RecordT]):
             if stored is None:
                 continue
             envelope = self._read_envelope(log, stored)
-            if newest is None or envelope.covers[self._main] > newest.covers[self._main]:
+            if newest is None or list(envelope.covers.values()) > list(newest.covers.values()):
                 newest = envelope
         if newest is None:
             return {}
@@ -348,12 +362,16 @@ class MachineHost(Generic[RequestT, RecordT]):
         if self._timer is not None:
             self._timer.cancel()
         waiting, self._waiting = self._waiting, deque()
+        awaiting, self._awaiting = self._awaiting, {}
         self._snapshots.clear()
         message = f"{error}; retry"
+        for answers in awaiting.values():
+            for answer in answers:
+                answer(None, self.retriable, message)
         for _, _, effects, _, _ in waiting:
             for effect in effects:
                 if type(effect) is Reply:
-                    effect.token(None, ServerError.ServiceNotReady, message)
+                    effect.token(None, self.retriable, message)
         self._on_failed(error)
 
     async def close(self) -> None:

@@ -1,0 +1,99 @@
+"""Plug-ins chosen by Pulsar's keys; a buffer with logs of its own behind the same broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from raw_client import FULL, Refused
+
+from pulsar_txn.broker import plugins
+from pulsar_txn.ledger.memory import MemoryStore
+from pulsar_txn.rm_pending_ack import PendingAckHandle
+from pulsar_txn.rm_producer import TopicTransactionBuffer
+from pulsar_txn.tc import TransactionCoordinator
+
+HALF = "pulsar_txn_half_buffer:HalfTopicTransactionBuffer"
+
+
+@pytest.mark.parametrize(
+    ("group", "value", "found"),
+    [
+        (plugins.COORDINATORS, "log", TransactionCoordinator),
+        (plugins.TRANSACTION_BUFFERS, "topic", TopicTransactionBuffer),
+        (plugins.PENDING_ACKS, "pulsar_txn.rm_pending_ack:PendingAckHandle", PendingAckHandle),
+        (plugins.LEDGERS, "memory", MemoryStore),
+        (
+            plugins.COORDINATORS,
+            "org.apache.pulsar.transaction.coordinator.impl.MLTransactionMetadataStoreProvider",
+            TransactionCoordinator,
+        ),
+        (
+            plugins.TRANSACTION_BUFFERS,
+            "org.apache.pulsar.broker.transaction.buffer.impl.TopicTransactionBufferProvider",
+            TopicTransactionBuffer,
+        ),
+        (
+            plugins.PENDING_ACKS,
+            "org.apache.pulsar.broker.transaction.pendingack.impl.MLPendingAckStoreProvider",
+            PendingAckHandle,
+        ),
+    ],
+)
+def test_a_value_means_a_class(group: str, value: str, found: Any) -> None:
+    assert plugins.resolve(group, value) is found
+
+
+@pytest.mark.parametrize("value", ["nonsense", "no.such.module:Class", "pulsar_txn.tc:Nothing", "pulsar_txn.tc:__name__"])
+def test_a_value_that_means_nothing_is_refused_by_name(value: str) -> None:
+    with pytest.raises(plugins.PluginError, match=value.partition(":")[0]):
+        plugins.resolve(plugins.COORDINATORS, value)
+
+
+@pytest.fixture
+async def half(benches: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "plugin_example" / "src"))
+    return await benches(transaction_buffer_provider_class_name=HALF).start()
+
+
+async def test_a_half_message_buffer_shows_at_commit_and_never_what_was_aborted(half: Any) -> None:
+    client = half.client()
+    await client.producer("a")
+    await client.subscribe("a")
+    committed, aborted = await client.new_txn(), await client.new_txn()
+    for txn in (committed, aborted):
+        await client.add_topics(txn, FULL + "a")
+    await client.sent(b"c0", txn=committed)
+    await client.sent(b"a0", txn=aborted)
+    await client.sent(b"plain")
+    assert await client.payloads(1) == [b"plain"]
+    await client.sent([b"c1", b"c2"], txn=committed)
+    await client.abort(aborted)
+    await client.nothing()
+    await client.end(committed)
+    assert await client.payloads(3) == [b"c0", b"c1", b"c2"]
+    with pytest.raises(Refused):
+        await client.sent(b"late", txn=aborted)
+
+
+@pytest.mark.parametrize("crash", [True, False])
+async def test_a_half_message_buffer_keeps_its_open_transactions_through_a_restart(half: Any, crash: bool) -> None:
+    client = half.client()
+    await client.producer("a")
+    txn = await client.new_txn()
+    await client.add_topics(txn, FULL + "a")
+    await client.sent(b"0", txn=txn)
+    await client.sent(b"plain")
+    await client.sent(b"1", txn=txn)
+    await (half.crash() if crash else half.restart())
+    again = half.client()
+    await again.subscribe("a")
+    assert await again.payloads(1) == [b"plain"]
+    await again.request("tcClientConnectRequest", tc_id=0)
+    await again.end(txn)
+    assert await again.payloads(2) == [b"0", b"1"]
+    await (half.crash() if crash else half.restart())
+    third = half.client()
+    await third.subscribe("a")
+    assert await third.payloads(3) == [b"plain", b"0", b"1"]
