@@ -1,5 +1,6 @@
 """Power loss at every operation: what is recovered is a prefix of the calls that holds everything acknowledged."""
 
+import asyncio
 import random
 
 import pytest
@@ -7,6 +8,7 @@ from journal_world import Workload, check_against, seen, simulated_store
 
 from pulsar_txn.ledger.journal import check
 from pulsar_txn.ledger.journal.simulated import LOSSES, SimulatedFiles
+from pulsar_txn.ledger.protocols import LogDamaged
 
 
 class Crashes:
@@ -78,3 +80,37 @@ async def test_power_loss_at_any_operation_leaves_a_prefix_with_everything_ackno
     await crashes.recover_all()
     assert crashes.count > 200
     await store.close()
+
+
+async def first_loss(prepare, seed=1, calls=60):
+    """Run as above with a journal that `prepare` broke; the first promise that did not hold, None if all held."""
+    files = SimulatedFiles()
+    store = simulated_store(files)
+    workload = Workload(store, seed)
+    crashes = Crashes(files, workload, seed)
+    await store.start()
+    prepare(store, files)
+    files.on_operation = crashes.before_operation
+    try:
+        for _ in range(calls):
+            await workload.step()
+            await crashes.recover_all()
+    except (AssertionError, LogDamaged) as error:
+        return error
+    finally:
+        store._release()
+    return None
+
+
+def confirm_before_the_sync(store, files):
+    store._syncer.request = lambda command, fd, done: asyncio.get_running_loop().call_soon(done, 0)
+
+
+def forget_folder_syncs(store, files):
+    files.forget_folder_syncs = True
+
+
+@pytest.mark.parametrize("mistake", [confirm_before_the_sync, forget_folder_syncs], ids=lambda mistake: mistake.__name__)
+async def test_these_tests_notice(mistake):
+    assert await first_loss(lambda store, files: None) is None
+    assert await first_loss(mistake) is not None

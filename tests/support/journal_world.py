@@ -194,6 +194,12 @@ class Workload:
         self.acknowledged = len(self.states) - 1
 
 
+async def settled(store: JournalStore, turns: int = 60) -> None:
+    """Let what goes on beside the calls (spares, promotions, copies) come to rest."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
 async def check_against(found: Model, states: list[Model], acknowledged: int) -> None:
     """Expect a prefix of the calls that holds everything acknowledged."""
     for state in reversed(states[acknowledged:]):
@@ -201,9 +207,8 @@ async def check_against(found: Model, states: list[Model], acknowledged: int) ->
             return
     older = [number for number, state in enumerate(states[:acknowledged]) if found == state]
     what = f"the state behind call {older[-1]}" if older else "the state behind no call at all"
-    raise AssertionError(
-        f"recovered {what}; {acknowledged} of {len(states) - 1} were acknowledged\n{_difference(found, states)}"
-    )
+    counts = f"{acknowledged} of {len(states) - 1} were acknowledged"
+    raise AssertionError(f"recovered {what}; {counts}\n{_difference(found, states)}")
 
 
 def _difference(found: Model, states: list[Model]) -> str:
@@ -221,5 +226,6 @@ def _difference(found: Model, states: list[Model]) -> str:
 def _brief(log: LogModel | None) -> str:
     if log is None:
         return "nothing"
+    cursors = {name: len(acknowledged) for name, acknowledged in log.cursors.items()}
     snapshot = None if log.snapshot is None else (log.snapshot[0], len(log.snapshot[1]))
-    return f"[{log.first}, {log.next}) with {len(log.entries)}, cursors { {n: len(s) for n, s in log.cursors.items()} }, snapshot {snapshot}"
+    return f"[{log.first}, {log.next}) with {len(log.entries)}, cursors {cursors}, snapshot {snapshot}"

@@ -7,6 +7,7 @@ of a change, once it is durable.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
 
@@ -30,13 +31,16 @@ class MetadataTree:
         write_counter: CounterWriter,
         values: dict[str, Versioned] | None = None,
         counters: dict[str, int] | None = None,
+        max_bytes: int = 1 << 40,
     ) -> None:
         self.values: dict[str, Versioned] = {}
         self.counters = dict(counters or {})
         self._write = write
         self._write_counter = write_counter
         self._children: dict[str, dict[str, int]] = {}
-        self._watchers: list[_Watcher] = []
+        self._watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
+        self._max_bytes = max_bytes
+        self._bytes = 0
         for path, value in (values or {}).items():
             self._set(path, value)
 
@@ -51,6 +55,8 @@ class MetadataTree:
         _expect(path, version, expected_version)
         if len(data) > MAX_VALUE_BYTES:
             raise EntryTooLarge(f"metadata value of {path!r} has {len(data)} bytes, at most {MAX_VALUE_BYTES} are kept")
+        if self._bytes + len(path) + len(data) > self._max_bytes:
+            raise EntryTooLarge(f"metadata of {self._bytes} bytes and {path!r} are more than {self._max_bytes} together")
         value = Versioned(bytes(data), version + 1)
         self._set(path, value)
         await self._write(path, value)
@@ -78,23 +84,22 @@ class MetadataTree:
         await self._write_counter(path, number + 1)
         return number
 
-    async def watch(self, prefix: str) -> AsyncIterator[str]:
-        """Paths that start with `prefix`, as they change; several changes nobody asked for meanwhile are one."""
-        watcher = _Watcher(prefix)
-        self._watchers.append(watcher)
-        try:
-            while True:
-                yield await watcher.next()
-        finally:
-            self._watchers.remove(watcher)
+    def watch(self, prefix: str) -> Watcher:
+        """Paths that start with `prefix` and change from now on; several changes nobody asked for meanwhile are one."""
+        watcher = Watcher(prefix)
+        self._watchers.add(watcher)
+        return watcher
 
     def _set(self, path: str, value: Versioned) -> None:
-        if path not in self.values:
+        old = self.values.get(path)
+        if old is None:
             self._count(path, 1)
+            self._bytes += len(path)
+        self._bytes += len(value.data) - (0 if old is None else len(old.data))
         self.values[path] = value
 
     def _unset(self, path: str) -> None:
-        del self.values[path]
+        self._bytes -= len(path) + len(self.values.pop(path).data)
         self._count(path, -1)
 
     def _count(self, path: str, change: int) -> None:
@@ -110,13 +115,13 @@ class MetadataTree:
             path = parent
 
     def _tell(self, path: str) -> None:
-        for watcher in self._watchers:
+        for watcher in list(self._watchers):
             if path.startswith(watcher.prefix):
                 watcher.changed(path)
 
 
-class _Watcher:
-    """Paths that changed and were not asked for yet; bounded by the number of keys."""
+class Watcher(AsyncIterator[str]):
+    """Paths that changed and were not asked for yet; bounded by the number of keys. Dropped, it watches no more."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -124,10 +129,11 @@ class _Watcher:
         self._event = asyncio.Event()
 
     def changed(self, path: str) -> None:
+        """Remember it, once."""
         self._paths[path] = None
         self._event.set()
 
-    async def next(self) -> str:
+    async def __anext__(self) -> str:
         while not self._paths:
             self._event.clear()
             await self._event.wait()

@@ -11,7 +11,7 @@ from pulsar_txn.ledger.journal import folder as folders
 from pulsar_txn.ledger.journal.files import Files, RealFiles
 from pulsar_txn.ledger.journal.reader import RunReader
 from pulsar_txn.ledger.journal.recovery import recover
-from pulsar_txn.ledger.journal.segments import SEGMENT_NAME, Segment
+from pulsar_txn.ledger.journal.segments import SEGMENT_NAME, OpenSegments
 from pulsar_txn.ledger.journal.state import LogState
 from pulsar_txn.ledger.protocols import LogDamaged
 from pulsar_txn.wire.ids import Position
@@ -37,30 +37,29 @@ async def check(folder: str | Path, *, files: Files | None = None) -> list[Findi
     files = files or RealFiles()
     path = str(folder)
     lock = folders.enter(files, path)
-    segments: dict[int, Segment] = {}
+    opened = OpenSegments(files, read_only=True)
+    opened.busy_from = 1 << 63
     try:
         form = folders.read_format(files, path)
         if form is None:
             return [Finding(None, None, f"{path} holds no journal")]
         for name in files.names(path):
             if match := SEGMENT_NAME.fullmatch(name):
-                fd = files.open_to_read(f"{path}/{name}")
-                segments[int(match[1])] = Segment(int(match[1]), f"{path}/{name}", fd, files.size(fd))
-        return await _check_segments(files, segments, form)
+                opened.find(int(match[1]), f"{path}/{name}")
+        return await _check_segments(opened, form)
     except LogDamaged as error:
         return [Finding(error.log, error.position, str(error))]
     finally:
-        for segment in segments.values():
-            files.close(segment.fd)
+        opened.close_all()
         files.close(lock)
 
 
-async def _check_segments(files: Files, segments: dict[int, Segment], form: folders.Format) -> list[Finding]:
-    found = recover(files, segments, form.uuid, started=form.started)
+async def _check_segments(opened: OpenSegments, form: folders.Format) -> list[Finding]:
+    found = recover(opened, form.uuid, started=form.started)
     logs = found.state.logs.values()
     of_logs = {str(log.damage) for log in logs if log.damage is not None}
     findings = [Finding(None, None, finding) for finding in found.findings if finding not in of_logs]
-    reader = RunReader(files, segments)
+    reader = RunReader(opened)
     for log in logs:
         findings += await _check_log(reader, log)
     return findings

@@ -15,7 +15,7 @@ from pulsar_txn.ledger.journal import records
 from pulsar_txn.ledger.journal.frame import DATA, SNAPSHOT, Run, crc_seed, entry_crc
 from pulsar_txn.ledger.journal.records import NUMBER, encode_record
 from pulsar_txn.ledger.journal.state import LogState
-from pulsar_txn.ledger.protocols import Buffer, DiskFull, EntryTooLarge, Snapshot
+from pulsar_txn.ledger.protocols import Buffer, DiskFull, EntryTooLarge, LogDamaged, Snapshot
 from pulsar_txn.wire.ids import Position
 
 if TYPE_CHECKING:
@@ -97,7 +97,12 @@ class JournalLog(BaseLog):
                 left = max(1, max_entries) - len(found)
                 if found and max_bytes <= 0:
                     break
-                pieces = self.store.reader.entries(self.state, entry, upto, left, max_bytes)
+                try:
+                    pieces = self.store.reader.entries(self.state, entry, upto, left, max_bytes)
+                except LogDamaged:
+                    if found:
+                        return found  # the good ones first; the next read says what is wrong
+                    raise
             else:
                 pieces = [data]
             for piece in pieces:

@@ -6,10 +6,9 @@ from array import array
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from pulsar_txn.ledger.journal.files import Files
 from pulsar_txn.ledger.journal.frame import COPY, DATA, RUN, SNAPSHOT, crc_seed, entry_crc, split_run
 from pulsar_txn.ledger.journal.index import split_location
-from pulsar_txn.ledger.journal.segments import Segment
+from pulsar_txn.ledger.journal.segments import OpenSegments, Segment
 from pulsar_txn.ledger.journal.state import LogState
 
 _FIRST_READ_BYTES: Final = 16 << 10
@@ -31,9 +30,8 @@ class OpenRun(NamedTuple):
 class RunReader:
     """Reads entries by the location of their run. Damage is a LogDamaged naming log and position."""
 
-    def __init__(self, files: Files, segments: dict[int, Segment]) -> None:
-        self._files = files
-        self._segments = segments
+    def __init__(self, opened: OpenSegments) -> None:
+        self._opened = opened
 
     def entries(self, log: LogState, entry: int, upto: int, max_entries: int, max_bytes: int) -> list[bytes]:
         """Entries from `entry` on, of one run, at most up to `upto`; at least one."""
@@ -66,7 +64,7 @@ class RunReader:
 
     def _open(self, log: LogState, first: int, place: int, kind: int, entry: int) -> OpenRun:
         number, offset = split_location(place)
-        segment = self._segments.get(number)
+        segment = self._opened.segments.get(number)
         if segment is None:
             raise log.damaged(entry, f"segment {number} is missing")
         chunk = self._read(log, segment, _FIRST_READ_BYTES, offset, entry)
@@ -106,7 +104,7 @@ class RunReader:
 
     def _read(self, log: LogState, segment: Segment, size: int, offset: int, entry: int) -> bytes:
         try:
-            return self._files.read(segment.fd, size, offset)
+            return self._opened.read(segment, size, offset)
         except OSError as error:
             raise log.damaged(entry, f"cannot read {segment.path} at {offset}: {error}") from error
 

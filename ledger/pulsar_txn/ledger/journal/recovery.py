@@ -15,7 +15,6 @@ from typing import Final
 
 import attrs
 
-from pulsar_txn.ledger.journal.files import Files
 from pulsar_txn.ledger.journal.frame import (
     ALIGNMENT,
     CHECKPOINT,
@@ -33,7 +32,7 @@ from pulsar_txn.ledger.journal.frame import (
     read_directory,
     read_header,
 )
-from pulsar_txn.ledger.journal.segments import Segment
+from pulsar_txn.ledger.journal.segments import OpenSegments, Segment
 from pulsar_txn.ledger.journal.state import JournalState
 from pulsar_txn.ledger.protocols import LogDamaged
 
@@ -118,13 +117,14 @@ def _next_frame(data: bytes, view: memoryview, prefix: bytes, place: tuple[int, 
     return None
 
 
-def recover(files: Files, segments: dict[int, Segment], uuid: bytes, *, started: bool) -> Recovered:
+def recover(opened: OpenSegments, uuid: bytes, *, started: bool) -> Recovered:
     """Read everything. Raises LogDamaged when what all logs share is damaged; damage of single logs is in the state."""
     state = JournalState()
     found = Recovered(state)
+    segments = opened.segments
     for number in sorted(segments, reverse=True):
         segment = segments[number]
-        data = files.read(segment.fd, segment.size, 0)
+        data = opened.read(segment, segment.size, 0)
         scan = scan_segment(data, uuid, number)
         if scan.frames:
             _apply_newest(found, segment, data, scan)
@@ -132,7 +132,7 @@ def recover(files: Files, segments: dict[int, Segment], uuid: bytes, *, started:
         found.unneeded.append(number)
     if found.number < 0 and started:
         raise LogDamaged("(the whole journal)", None, "no segment begins with a valid checkpoint")
-    _add_older(found, files, segments, uuid)
+    _add_older(found, opened, uuid)
     state.build_indexes()
     for log in state.logs.values():
         if log.damage is not None:
@@ -168,18 +168,18 @@ def _apply_newest(found: Recovered, segment: Segment, data: bytes, scan: Scan) -
     found.state.usage.segment(segment.number).sealed = found.sealed
 
 
-def _add_older(found: Recovered, files: Files, segments: dict[int, Segment], uuid: bytes) -> None:
+def _add_older(found: Recovered, opened: OpenSegments, uuid: bytes) -> None:
     """Places of entries in the segments before the newest; segments nobody needs; segments that are missing."""
-    state = found.state
+    state, segments = found.state, opened.segments
     for number in sorted(segments):
         if number >= found.number:
             continue
         if number not in state.live_segments:
             found.unneeded.append(number)
             continue
-        places = read_index(files, segments[number], uuid)
+        places = read_index(opened, segments[number], uuid)
         if places is None:
-            places = _scan_old(found, files, segments[number], uuid)
+            places = _scan_old(found, opened, segments[number], uuid)
         state.usage.segment(number).sealed = True
         for place in places:
             state.add_old_run(number, place)
@@ -188,30 +188,30 @@ def _add_older(found: Recovered, files: Files, segments: dict[int, Segment], uui
         found.findings.append(f"segments {missing} are missing")
 
 
-def read_index(files: Files, segment: Segment, uuid: bytes) -> list[RunPlace] | None:
+def read_index(opened: OpenSegments, segment: Segment, uuid: bytes) -> list[RunPlace] | None:
     """The runs of a sealed segment, by its index; None when there is no index that fits."""
-    trailer = files.read(segment.fd, TRAILER.size, segment.size - TRAILER.size)
+    trailer = opened.read(segment, TRAILER.size, segment.size - TRAILER.size)
     offset = decode_trailer(trailer, uuid, segment.number)
     if offset is None:
         return None
-    data = files.read(segment.fd, segment.size - offset, offset)
+    data = opened.read(segment, segment.size - offset, offset)
     header = read_header(data, 0, uuid, segment.number)
     if header is None or not header.flags & SEAL or not directory_fits(memoryview(data), 0, header):
         return None
     return list(decode_index(data[HEADER.size : HEADER.size + header.directory_length]))
 
 
-def scan_runs(files: Files, segment: Segment, uuid: bytes) -> tuple[list[RunPlace], Scan]:
+def scan_runs(opened: OpenSegments, segment: Segment, uuid: bytes) -> tuple[list[RunPlace], Scan]:
     """The runs of a segment, by its frames."""
-    data = files.read(segment.fd, segment.size, 0)
+    data = opened.read(segment, segment.size, 0)
     scan = scan_segment(data, uuid, segment.number)
     view = memoryview(data)
     places = [place for frame in scan.frames for place in read_directory(view, frame.offset, frame.header)[0]]
     return places, scan
 
 
-def _scan_old(found: Recovered, files: Files, segment: Segment, uuid: bytes) -> list[RunPlace]:
-    places, scan = scan_runs(files, segment, uuid)
+def _scan_old(found: Recovered, opened: OpenSegments, segment: Segment, uuid: bytes) -> list[RunPlace]:
+    places, scan = scan_runs(opened, segment, uuid)
     for offset, detail in scan.damage:
         found.findings.append(f"{segment.path} at offset {offset}: {detail}")
     return places

@@ -29,8 +29,11 @@ FILLING_NAME: Final = re.compile(r"filling-(\d+)\.tmp")
 FULL_RETRY_SECONDS: Final = 1.0
 
 
+MAX_OPEN_FILES: Final = 64
+
+
 class Segment:
-    """An open segment file."""
+    """A segment file; `fd` is -1 while it is closed."""
 
     __slots__ = ("fd", "number", "path", "size")
 
@@ -39,6 +42,61 @@ class Segment:
         self.path = path
         self.fd = fd
         self.size = size
+
+
+class OpenSegments:
+    """The segments that hold something, of which only those read lately are open.
+
+    `busy_from`: segments from this number on belong to the writer and stay open.
+    """
+
+    def __init__(self, files: Files, *, read_only: bool = False) -> None:
+        self.files = files
+        self.segments: dict[int, Segment] = {}
+        self.busy_from = 0
+        self.on_close: Callable[[int], None] = lambda _: None
+        self._open = files.open_to_read if read_only else files.open
+        self._read_lately: dict[int, Segment] = {}
+
+    def find(self, number: int, path: str) -> None:
+        """A segment file of the folder."""
+        segment = self.segments[number] = Segment(number, path, -1, 0)
+        segment.size = self.files.size(self.fd(segment))
+
+    def fd(self, segment: Segment) -> int:
+        """The segment's descriptor; opens it if need be, and closes one that was not read for long."""
+        lately = self._read_lately
+        lately.pop(segment.number, None)
+        lately[segment.number] = segment
+        if segment.fd < 0:
+            segment.fd = self._open(segment.path)
+            if len(lately) > MAX_OPEN_FILES:
+                self._close_one()
+        return segment.fd
+
+    def read(self, segment: Segment, size: int, offset: int) -> bytes:
+        """Up to `size` bytes at `offset`."""
+        return self.files.read(self.fd(segment), size, offset)
+
+    def close(self, segment: Segment) -> None:
+        """Close the file if it is open."""
+        self._read_lately.pop(segment.number, None)
+        if segment.fd >= 0:
+            self.on_close(segment.fd)
+            self.files.close(segment.fd)
+            segment.fd = -1
+
+    def close_all(self) -> None:
+        """Close every file."""
+        for segment in self.segments.values():
+            self.close(segment)
+        self.segments.clear()
+
+    def _close_one(self) -> None:
+        for segment in self._read_lately.values():
+            if segment.number < self.busy_from:
+                self.close(segment)
+                return
 
 
 class SegmentFiles:
@@ -53,9 +111,12 @@ class SegmentFiles:
         self.folder = folder
         self.segment_bytes = segment_bytes
         self.spare_count = spare_count
-        self.segments: dict[int, Segment] = {}
+        self.opened = OpenSegments(files)
+        self.opened.on_close = self._forget
         self.on_ready: Callable[[], None] = lambda: None
         self.on_failure: Callable[[str], None] = lambda _: None
+        self.on_empty: Callable[[str], None] = lambda _: None
+        """No file is left and none can be made; it is tried again and again."""
         self.full = False
         self.scarce = False
         """No new file can be made, and at most one is left: time to refuse what can wait."""
@@ -75,8 +136,8 @@ class SegmentFiles:
         for name in self.files.names(self.folder):
             path = f"{self.folder}/{name}"
             if match := SEGMENT_NAME.fullmatch(name):
-                fd = self.files.open(path)
-                self.segments[int(match[1])] = Segment(int(match[1]), path, fd, self.files.size(fd))
+                self.opened.busy_from = max(self.opened.busy_from, int(match[1]) - 1)
+                self.opened.find(int(match[1]), path)
             elif FILLING_NAME.fullmatch(name):
                 self.files.unlink(path)
             elif match := SPARE_NAME.fullmatch(name):
@@ -102,6 +163,7 @@ class SegmentFiles:
         assert segment.number == number, f"segment {segment.number} is ready, {number} was taken"  # noqa: S101 - invariant
         self._promoted = None
         self._wanted = number + 1
+        self.opened.busy_from = number
         self._prepare()
         return segment
 
@@ -110,8 +172,8 @@ class SegmentFiles:
 
     def put_back(self, number: int) -> None:
         """Nothing in this segment is needed: make it a spare, or remove it. Its name is not missed after a crash."""
-        segment = self.segments.pop(number)
-        self._forget(segment.fd)
+        segment = self.opened.segments.pop(number)
+        self.opened.close(segment)
         if segment.size != self.segment_bytes or len(self._spares) >= self.spare_count:
             self.files.unlink(segment.path)
         else:
@@ -130,9 +192,7 @@ class SegmentFiles:
             self._filler.close()
             self._filler = None
         self._syncer = None
-        for segment in self.segments.values():
-            self.files.close(segment.fd)
-        self.segments.clear()
+        self.opened.close_all()
         self._promoted = None
         if self._folder_fd >= 0:
             self.files.close(self._folder_fd)
@@ -165,7 +225,7 @@ class SegmentFiles:
             self.on_failure(f"cannot take {spare} into use: {error}")
             return
         segment = Segment(self._wanted, path, fd, self.segment_bytes)
-        self.segments[segment.number] = segment
+        self.opened.segments[segment.number] = segment
         self._promoting = True
         assert self._syncer is not None  # noqa: S101 - set by start
         self._syncer.request(SYNC_DIRECTORY, self._folder_fd, lambda code: self._promotion_synced(segment, code))
@@ -201,6 +261,7 @@ class SegmentFiles:
         try:
             if fd >= 0:
                 self._forget(fd)
+                self.files.close(fd)
             if not code:
                 self.files.rename(path, spare)
         except OSError as error:
@@ -222,6 +283,8 @@ class SegmentFiles:
         with contextlib.suppress(OSError):
             self.files.unlink(path)
         self._retry = asyncio.get_running_loop().call_later(FULL_RETRY_SECONDS, self._try_again)
+        if not self.ready_count:
+            self.on_empty(describe(code))
 
     def _try_again(self) -> None:
         self._retry = None
@@ -230,4 +293,3 @@ class SegmentFiles:
     def _forget(self, fd: int) -> None:
         if self._syncer is not None:
             self._syncer.forget(fd)
-        self.files.close(fd)

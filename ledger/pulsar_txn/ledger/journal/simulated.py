@@ -29,9 +29,10 @@ LOSSES: Final[tuple[Loss, ...]] = ("all", "none", "torn", "reordered", "zeroed")
 class _File:
     """Content now, and content on the disk; equal outside the unsynced sectors."""
 
-    __slots__ = ("content", "durable", "unsynced")
+    __slots__ = ("content", "durable", "takes_room", "unsynced")
 
     def __init__(self) -> None:
+        self.takes_room = False
         self.content = bytearray()
         self.durable = bytearray()
         self.unsynced: dict[int, None] = {}
@@ -179,6 +180,7 @@ class SimulatedFiles:
             if self.free_bytes < len(file.content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.free_bytes -= len(file.content)
+            file.takes_room = True
         file.content = bytearray(len(file.content))
         file.durable = bytearray(len(file.content))
         file.unsynced.clear()
@@ -192,8 +194,10 @@ class SimulatedFiles:
     def unlink(self, path: str) -> None:
         """Remove now; durable with the folder."""
         self._change("unlink")
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         file = self.files.pop(path)
-        if self.free_bytes is not None:
+        if self.free_bytes is not None and file.takes_room:
             self.free_bytes += len(file.content)
         self.renamed.append(("", path, file))
 

@@ -176,6 +176,7 @@ class JournalStore:
             try:
                 await self.durable()
                 waiter = new_waiter()
+                self.segment_files.on_empty = lambda detail: self._fail(f"no room to close it cleanly: {detail}")
                 self.writer.open_group.waiters.append(waiter)
                 self.writer.close_cleanly()
                 await waiter
@@ -236,47 +237,58 @@ class JournalStore:
             folders.write_format(self._files, self.folder, form)
         self._uuid = form.uuid
         self.segment_files.find()
-        found = recover(self._files, self.segment_files.segments, form.uuid, started=form.started)
+        found = recover(self.segment_files.opened, form.uuid, started=form.started)
         self.state, self.findings = found.state, found.findings
         self._syncer = self._files.start_syncer(self._helper_died)
         self._begin(found)
         if found.sealed:
-            self.writer.seal()
-            await self._until_written()
+            await self._begin_segment(found.number + 1)
+        else:
+            self.segment_files.start(self._syncer, found.number + 1)
         if not form.started:
             folders.write_format(self._files, self.folder, folders.Format(form.uuid, started=True))
         self.reclaimer.look()
+        logger.info("the journal in %s is open; a %s syncs it", self.folder, self.syncer_kind)
 
     def _begin(self, found: Recovered) -> None:
         """Wire the parts together, and go on where recovery ended."""
         assert self._syncer is not None  # noqa: S101 - set just before
         state, segment_files = self.state, self.segment_files
         self._closed = None
-        self.metadata = tree = MetadataTree(self._write, self._write_counter, state.values, state.counters)
+        tree = MetadataTree(self._write, self._write_counter, state.values, state.counters, segment_files.segment_bytes // 4)
+        self.metadata = tree
         state.values, state.counters = tree.values, tree.counters
         self.writer = JournalWriter(self._files, segment_files, self._syncer, state, self._uuid)
         self.writer.on_confirmed = self._confirmed
         self.writer.on_sealed = self._sealed
         self.writer.on_failure = segment_files.on_failure = self._fail
-        self.reader = RunReader(self._files, segment_files.segments)
+        self.reader = RunReader(segment_files.opened)
         self.reclaimer = Reclaimer(state, self.writer, self.reader, segment_files, self._index_of, self.join)
         current = None
         if found.number >= 0:
-            current = segment_files.segments[found.number]
-            self._files.sync(current.fd)  # what recovery accepted may still be in memory only
+            current = segment_files.opened.segments[found.number]
+            self._files.sync(segment_files.opened.fd(current))  # what recovery accepted may still be in memory only
         for number in found.unneeded:
             segment_files.put_back(number)
         going_on = None if found.sealed else current
         self.writer.go_on(going_on, found.number, found.offset, found.sequence, found.runs)
-        segment_files.start(self._syncer, found.number + 1)
 
-    async def _until_written(self) -> None:
-        waiter = new_waiter()
+    async def _begin_segment(self, wanted: int) -> None:
+        """Write the first checkpoint of a segment, and wait for it; with no file for it the store cannot start."""
+        self.writer.seal()
         group = self.writer.last_group()
-        assert group is not None  # noqa: S101 - a group was sealed just before
+        assert group is not None  # noqa: S101 - sealed just before
+        waiter = new_waiter()
         group.waiters.append(waiter)
+        self.segment_files.on_empty = lambda detail: self._fail(f"cannot make a segment: {detail}")
+        self.segment_files.start(self._require_syncer(), wanted)
         self.writer.wake()
         await waiter
+        self.segment_files.on_empty = lambda _: None
+
+    def _require_syncer(self) -> Syncer:
+        assert self._syncer is not None  # noqa: S101 - between start and close
+        return self._syncer
 
     def _confirmed(self, group: JournalGroup, segment: int, offsets: list[int]) -> None:
         """A group is durable: its entries can be found, its bytes are not in flight."""
@@ -312,9 +324,9 @@ class JournalStore:
         self.reclaimer.look()
 
     def _index_of(self, number: int) -> list[RunPlace]:
-        segment = self.segment_files.segments[number]
-        places = read_index(self._files, segment, self._uuid)
-        return scan_runs(self._files, segment, self._uuid)[0] if places is None else places
+        opened = self.segment_files.opened
+        places = read_index(opened, opened.segments[number], self._uuid)
+        return scan_runs(opened, opened.segments[number], self._uuid)[0] if places is None else places
 
     def _shrink_cache(self) -> None:
         while self._cached_bytes > self._cache_bytes:

@@ -182,7 +182,6 @@ def start_syncer(on_death: Callable[[], None]) -> Syncer:
     except OSError as error:
         logger.warning("syncing in a thread, which is slow beside a busy loop: no helper process (%s)", error)
         return ThreadSyncer(on_death)
-    logger.info("syncing in a helper process (pid %d)", syncer.pid)
     return syncer
 
 

@@ -175,6 +175,7 @@ class JournalWriter:
         records = self._state.checkpoint(live)
         needed = aligned(frame_size(group.runs, len(records))) + self._seal_reserve(len(group.runs))
         if needed > self._planned_size:
+            self.open_group = group  # it fails with the others
             self._fail(f"the state needs {needed} bytes, more than a segment of {self._planned_size}; use larger segments")
             return
         self._plan(flags | CHECKPOINT, group, group.runs, records)
