@@ -63,15 +63,16 @@ class OpenSegments:
         segment = self.segments[number] = Segment(number, path, -1, 0)
         segment.size = self.files.size(self.fd(segment))
 
+    def add(self, segment: Segment) -> None:
+        """A segment that was just opened for the writer."""
+        self.segments[segment.number] = segment
+        self._touch(segment)
+
     def fd(self, segment: Segment) -> int:
         """The segment's descriptor; opens it if need be, and closes one that was not read for long."""
-        lately = self._read_lately
-        lately.pop(segment.number, None)
-        lately[segment.number] = segment
         if segment.fd < 0:
             segment.fd = self._open(segment.path)
-            if len(lately) > MAX_OPEN_FILES:
-                self._close_one()
+        self._touch(segment)
         return segment.fd
 
     def read(self, segment: Segment, size: int, offset: int) -> bytes:
@@ -92,11 +93,14 @@ class OpenSegments:
             self.close(segment)
         self.segments.clear()
 
-    def _close_one(self) -> None:
-        for segment in self._read_lately.values():
-            if segment.number < self.busy_from:
-                self.close(segment)
-                return
+    def _touch(self, segment: Segment) -> None:
+        lately = self._read_lately
+        lately.pop(segment.number, None)
+        lately[segment.number] = segment
+        if len(lately) > MAX_OPEN_FILES:
+            oldest = next((other for other in lately.values() if other.number < self.busy_from and other is not segment), None)
+            if oldest is not None:
+                self.close(oldest)
 
 
 class SegmentFiles:
@@ -225,7 +229,7 @@ class SegmentFiles:
             self.on_failure(f"cannot take {spare} into use: {error}")
             return
         segment = Segment(self._wanted, path, fd, self.segment_bytes)
-        self.opened.segments[segment.number] = segment
+        self.opened.add(segment)
         self._promoting = True
         assert self._syncer is not None  # noqa: S101 - set by start
         self._syncer.request(SYNC_DIRECTORY, self._folder_fd, lambda code: self._promotion_synced(segment, code))
