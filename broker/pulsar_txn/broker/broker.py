@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -15,7 +16,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
-from . import commands_consumer, commands_lookup, commands_producer, commands_txn, plugins
+from . import commands_consumer, commands_lookup, commands_producer, commands_txn, crash_points, plugins
 from .catalog import Catalog, log_name, pending_ack_log_name, role_log_name
 from .connection import Connection
 from .coordinators import Coordinators
@@ -65,7 +66,7 @@ class Broker:
         self._pending_ack_factory = plugins.resolve(
             plugins.PENDING_ACKS, config.transaction_pending_ack_store_provider_class_name
         )
-        self._participants = InProcessParticipants(self.turn, self)
+        self._participants = crash_points.armed(InProcessParticipants(self.turn, self), self.turn, os.environ)
         if config.transaction_coordinator_enabled:
             factory = plugins.resolve(plugins.COORDINATORS, config.transaction_metadata_store_provider_class_name)
             self.coordinators = Coordinators(
