@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from pulsar_txn.ledger.machine import Effect, Machine, Reply, TellParticipant
+from pulsar_txn.ledger.machine import Effect, Machine, Outcome, Reply, TellParticipant
 from pulsar_txn.ledger.protocols import Log, LogStore, StorageFailed
 from pulsar_txn.tc.requests import AddParticipants, EndTxn, IsRegistered, NewTxn, ParticipantsDone, Request
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -31,7 +31,7 @@ def coordinator_log_name(tc_id: int) -> str:
 class CoordinatorHost(MachineHost[Request, Any]):
     """One coordinator. Joins ends, counts the participants that were told, and answers what participants ask of it.
 
-    `ended` and `timed_out` count since the start, for metrics.
+    `ended` counts since the start, for metrics.
     """
 
     def __init__(
@@ -47,8 +47,6 @@ class CoordinatorHost(MachineHost[Request, Any]):
         self._untold: dict[TxnId, int] = {}
         self._registered_at: dict[TxnId, Position] = {}
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
-        self.timed_out = 0
-        self._expiring = False
 
     # ---- requests
 
@@ -81,6 +79,8 @@ class CoordinatorHost(MachineHost[Request, Any]):
         for effect in effects:  # count before telling: an answer may come at once
             if type(effect) is TellParticipant:
                 untold[effect.txn_id] = untold.get(effect.txn_id, 0) + 1
+            elif type(effect) is Outcome:
+                self.ended[effect.action] += 1
         super()._release(effects, positions)
 
     def perform(self, effect: Effect) -> None:

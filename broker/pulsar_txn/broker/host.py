@@ -83,6 +83,7 @@ class MachineHost(Generic[RequestT, RecordT]):
         self.logs = dict(logs)
         self.ready = False
         self.failure: Exception | None = None
+        self.expired = 0  # records that time wrote, for metrics
         self._turn = turn
         self._on_failed = on_failed
         self._main = machine.logs[0]
@@ -254,7 +255,9 @@ class MachineHost(Generic[RequestT, RecordT]):
         until = runtime.monotonic() + SLICE_SECONDS
         try:
             while (deadline := self.machine.deadline()) is not None and deadline <= clock.now_ms():
-                self.carry_out(self.machine.expire(clock.now_ms()), reserve=True)
+                step = self.machine.expire(clock.now_ms())
+                self.expired += len(step.records)
+                self.carry_out(step, reserve=True)
                 if runtime.monotonic() >= until:
                     break
         except LedgerError as error:

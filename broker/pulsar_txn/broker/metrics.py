@@ -115,7 +115,7 @@ def _of_coordinators(broker: Broker, cluster: str) -> Iterator[Metric]:
             created.add_metric(at, machine.next_local_txn_id)
         committed.add_metric(at, host.ended[TxnAction.COMMIT])
         aborted.add_metric(at, host.ended[TxnAction.ABORT])
-        timed_out.add_metric(at, host.timed_out)
+        timed_out.add_metric(at, host.expired)
     yield from (ready, active, created, committed, aborted, timed_out)
 
 
