@@ -234,6 +234,14 @@ class SingleActiveDispatcher(Dispatcher):
         if consumer is self.active:
             self.rewind()
 
+    def release(self, position: Position, indexes: int | None) -> None:
+        """Everything unacknowledged comes again, not only this: what lies behind it would else come before it.
+
+        Clients know this from stock brokers and drop what they have queued.
+        """
+        if position < self.read_position:
+            self.rewind()
+
     def settled(self, position: Position, indexes: int | None) -> None:
         """Nobody holds anything here: the cursor says it all."""
 
