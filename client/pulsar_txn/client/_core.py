@@ -111,15 +111,14 @@ class Core:
                 if isinstance(error, PulsarError):
                     last = error
                 else:
-                    raise last or OperationTimeout(f"{what} did not finish in time") from None
+                    raise _given_up(last or OperationTimeout(f"{what} did not finish in time"), what, seconds) from None
             except PulsarError as error:
                 if not error.retriable:
                     raise
                 last = error
             pause = backoff.next()
             if self.runtime.monotonic() + pause >= deadline:
-                last.add_note(f"{what}: given up after {seconds:g} s of attempts")
-                raise last
+                raise _given_up(last, what, seconds)
             await asyncio.sleep(pause)
 
     async def close(self) -> None:
@@ -134,3 +133,8 @@ class Core:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.pool.close()
+
+
+def _given_up(error: PulsarError, what: str, seconds: float) -> PulsarError:
+    error.add_note(f"{what}: given up after {seconds:g} s of attempts")
+    return error
