@@ -22,6 +22,7 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.service_url import Address, parse_service_url
 from pulsar_txn.wire.frames import command
+from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 
 @pytest.mark.parametrize(
@@ -191,6 +192,21 @@ async def test_use_after_close_is_already_closed():
     with pytest.raises(AlreadyClosed):
         await consumer.receive()
     assert not any(pipe.is_open for pipe in broker.pipes)
+
+
+@pytest.mark.parametrize("silent", ["connect", "lookupTopic", "producer", "tcClientConnectRequest"])
+async def test_what_is_under_way_when_the_client_is_closed_is_not_left_hanging(silent):
+    broker = FakeBroker()
+    broker.partitions[ASSIGN_TOPIC] = 1
+    broker.on[silent] = lambda _pipe, _body: SILENCE
+    client = fake_client(broker, operation_timeout=20, connection_timeout=20)
+    opening = [asyncio.create_task(client.create_producer("t")), asyncio.create_task(client.begin_transaction())]
+    await broker.until(lambda: broker.all(silent))
+    await client.close()
+    async with asyncio.timeout(1):
+        results = await asyncio.gather(*opening, return_exceptions=True)
+    assert any(isinstance(result, PulsarError) for result in results)
+    assert not any(isinstance(result, asyncio.CancelledError) for result in results)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "ftp://a/b/c", "persistent://a/b"])

@@ -110,7 +110,8 @@ class Connection(asyncio.Protocol):
         self._requests: dict[int, tuple[asyncio.Future[Any], float, str]] = {}
         self._out: list[bytes] = []
         self._flush_scheduled = False
-        self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._connected: asyncio.Future[None] = self._loop.create_future()
         self._heard = True
         self._keep_alive: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -344,7 +345,7 @@ class Connection(asyncio.Protocol):
         self, name: str, request_id: int, buffers: Iterable[bytes], *, timeout: float | None = None
     ) -> asyncio.Future[Any]:
         """As `request`, with the frame encoded by the caller; `name` is for the text of errors."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
         if self.closed:
             future.set_exception(ConnectionLost(self.error.message if self.error else "closed", endpoint=self.endpoint))
             return future
@@ -418,7 +419,7 @@ class Connection(asyncio.Protocol):
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled and self._transport is not None:
             self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_scheduled = False

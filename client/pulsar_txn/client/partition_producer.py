@@ -275,7 +275,7 @@ class PartitionProducer:
 
     def flush_nowait(self) -> None:
         """Send what waits in open batches; messages whose transaction is still registering follow by themselves."""
-        for builder in list(self._builders.values()):
+        for builder in [builder for builder in self._builders.values() if builder.futures]:
             self._seal(builder)
 
     def outstanding(self) -> list[SendTicket]:

@@ -37,7 +37,12 @@ class ConnectionPool:
         if task is None:
             task = asyncio.get_running_loop().create_task(self._connect(physical, target))
             self._connections[key] = task
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and self._closed:
+                raise AlreadyClosed("the client was closed while it connected") from None
+            raise
 
     def current(self) -> list[Connection]:
         """The connections that are open now, in the order in which they were asked for."""

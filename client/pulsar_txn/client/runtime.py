@@ -8,13 +8,21 @@ time makes the whole client deterministic.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import concurrent.futures
+import os
 import random
 import ssl
+import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, UsageError
+
 P = TypeVar("P", bound=asyncio.BaseProtocol)
+T = TypeVar("T")
 
 
 class Runtime(Protocol):
@@ -44,7 +52,13 @@ class Runtime(Protocol):
 
 
 class AsyncioRuntime:
-    """The real world: TCP and TLS by the running asyncio (or uvloop) loop, the system's clocks and random source."""
+    """The real world: TCP and TLS by the running asyncio (or uvloop) loop, the system's clocks and random source.
+
+    One per client: it keeps the clock of the loop in which it was first asked for the time.
+    """
+
+    def __init__(self) -> None:
+        self._clock: Callable[[], float] | None = None
 
     async def connect(
         self, factory: Callable[[], P], host: str, port: int, *, ssl_context: ssl.SSLContext | None, server_hostname: str | None
@@ -62,7 +76,10 @@ class AsyncioRuntime:
 
     def monotonic(self) -> float:
         """The loop's own clock, so that it agrees with its timers."""
-        return asyncio.get_running_loop().time()
+        clock = self._clock
+        if clock is None:
+            clock = self._clock = asyncio.get_running_loop().time
+        return clock()
 
     def random(self) -> float:
         """A float in [0, 1) from the process-wide source."""
@@ -71,3 +88,84 @@ class AsyncioRuntime:
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
         """A timer of the running loop."""
         return asyncio.get_running_loop().call_later(delay, callback, *args)
+
+
+class LoopThread:
+    """A private event loop in a daemon thread: where the sync client's work goes on while its caller computes.
+
+    Keep-alive, receipts and receiving need it; nothing of the user's runs there, except routing functions and schemas.
+    Threads may share it. After a fork it is dead in the child, and says so.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pulsar-txn-client", daemon=True)
+        self._thread.start()
+        self.stopped = False
+        atexit.register(_stop_at_exit, weakref.ref(self))
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run `await work()` on the loop and wait for it; its exception is raised here.
+
+        When the wait is interrupted (KeyboardInterrupt) the work is cancelled, and the interruption is raised at once.
+        Raises ForkedClientError in a forked child, AlreadyClosed after `stop`.
+        """
+        self._check()
+        future = asyncio.run_coroutine_threadsafe(_started(work), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a function that does not wait, on the loop; as `run`."""
+
+        async def called() -> T:
+            return function()
+
+        return self.run(called)
+
+    def submit(self, function: Callable[[], asyncio.Future[T]]) -> concurrent.futures.Future[T]:
+        """Call a function that returns a future of the loop; a future for threads stands in for it."""
+
+        async def started() -> asyncio.Future[T]:
+            return function()
+
+        async def waited(inner: asyncio.Future[T]) -> T:
+            return await inner
+
+        inner = self.run(started)
+        return asyncio.run_coroutine_threadsafe(waited(inner), self._loop)
+
+    def stop(self) -> None:
+        """End the loop and its thread. Idempotent."""
+        if not self.stopped and os.getpid() == self._pid:
+            self.stopped = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(STOP_SECONDS)
+            if not self._thread.is_alive():
+                self._loop.close()
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedClientError("this client was made before a fork, and its connections belong to the parent process")
+        if self.stopped:
+            raise AlreadyClosed("the client is closed")
+        if threading.current_thread() is self._thread:
+            raise UsageError("the sync client was called on its own thread, by a routing function or a schema; it would hang")
+
+
+STOP_SECONDS = 2.0
+"""How long the end of the program waits for the loop thread."""
+
+
+async def _started(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return await work()
+
+
+def _stop_at_exit(thread: weakref.ref[LoopThread]) -> None:
+    alive = thread()
+    if alive is not None:
+        alive.stop()

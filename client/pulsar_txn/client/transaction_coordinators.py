@@ -229,6 +229,11 @@ class TransactionCoordinators:
         for first in asyncio.as_completed(starts):
             try:
                 await first
+            except asyncio.CancelledError:
+                if not self._core.closed:
+                    raise
+                failure = AlreadyClosed("the client was closed while it looked for the transaction coordinators")
+                break
             except PulsarError as error:
                 failure = error
                 if isinstance(error, TransactionsDisabled):
