@@ -13,12 +13,15 @@ from typing import Any, Final
 
 import click
 
-from .exits import USAGE, Ending, ending_of
+from .exits import Ending, ending_of
 
 COMMANDS: Final = "pulsar_txn.commands"
 
 _OWN: Final = {
+    "check": "cli_check",
+    "config": "cli_config",
     "standalone": "cli_standalone",
+    "transactions": "cli_transactions",
 }
 
 
@@ -56,8 +59,7 @@ class LazyGroup(click.Group):
 
 def say(ending: Ending) -> None:
     """One sentence on the error stream."""
-    prefix = "pulsar-txn: configuration: " if ending.code == USAGE else "pulsar-txn: "
-    click.echo(prefix + ending.sentence, err=True)
+    click.echo(f"pulsar-txn: {ending.sentence}", err=True)
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

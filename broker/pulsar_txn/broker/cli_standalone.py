@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import click
 
-from .config import Loaded, load
+from . import plugins
+from .config import Loaded, conf_key, load
 from .exits import CUT_SHORT, STORAGE_FAILED, USAGE, Ending, cannot_listen
 from .http_server import HttpServer
 from .runtime import AsyncioRuntime
@@ -25,10 +26,17 @@ from .settings import BrokerConfig
 
 _logger = logging.getLogger(__name__)
 
+_PLUGINS: Final = {
+    "ledger_provider": plugins.LEDGERS,
+    "transaction_metadata_store_provider_class_name": plugins.COORDINATORS,
+    "transaction_buffer_provider_class_name": plugins.TRANSACTION_BUFFERS,
+    "transaction_pending_ack_store_provider_class_name": plugins.PENDING_ACKS,
+}
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
-def _command_line(settings: tuple[str, ...], port: int | None, http_port: int | None) -> dict[str, str]:
+def command_line_of(settings: tuple[str, ...], port: int | None = None, http_port: int | None = None) -> dict[str, str]:
+    """What options say, by key. Raises click.BadParameter for something that is not KEY=VALUE."""
     chosen: dict[str, str] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -81,13 +89,24 @@ def command(
     or damaged, 75 cut short.
     """
     logging.basicConfig(level=log_level.upper(), format=_LOG_FORMAT)
-    loaded = load_config(conf, _command_line(settings, port, http_port))
+    loaded = load_config(conf, command_line_of(settings, port, http_port))
     for warning in loaded.warnings:
         _logger.warning("configuration: %s", warning)
     if data is None and loaded.config.ledger_provider != "memory":
         raise click.UsageError("say where the data goes: --data DIR (or --set ledgerProvider=memory, which keeps nothing)")
+    _check_plugins(loaded)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(Process(loaded.config, data, ready_file).run())
+
+
+def _check_plugins(loaded: Loaded) -> None:
+    """Before any file is touched. Raises Ending."""
+    for field, group in _PLUGINS.items():
+        value = getattr(loaded.config, field)
+        try:
+            plugins.resolve(group, value)
+        except plugins.PluginError as error:
+            raise Ending(USAGE, f"{loaded.origins[field]}: {conf_key(field)}={value}: {error}") from error
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
