@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, ParamSpec, TypeVar
 from weakref import WeakSet
 
-from pulsar_txn.client._core import Core
+from pulsar_txn.client._core import Backoff, Core
 from pulsar_txn.client.errors import CommitOutcomeUnknown, InvalidConfiguration, TransactionAborted
 from pulsar_txn.client.managed import ManagedTransaction
 from pulsar_txn.client.transaction import Rollback, Transaction, TransactionOptions, TransactionState
@@ -24,6 +24,38 @@ P = ParamSpec("P")
 
 DEFAULT_TIMEOUT: Final = 60.0
 DEFAULT_ATTEMPTS: Final = 5
+
+
+class Attempts:
+    """Judges how an attempt of `run_transaction` ended; one per call."""
+
+    def __init__(self, attempts: int, *, retry_unknown: bool, backoff: Backoff) -> None:
+        if attempts < 1:
+            raise InvalidConfiguration(f"attempts must be at least 1, not {attempts}")
+        self._attempts = attempts
+        self._done = 0
+        self._retry_unknown = retry_unknown
+        self._backoff = backoff
+
+    async def judge(self, error: Exception) -> float | None:
+        """Seconds to wait before the next attempt; None when the unit is done after all. Raises what is final."""
+        self._done += 1
+        again = isinstance(error, TransactionAborted)
+        if isinstance(error, CommitOutcomeUnknown):
+            outcome = await error.resolver()
+            if outcome is TransactionState.COMMITTED:
+                return None
+            again = self._retry_unknown or outcome is TransactionState.ABORTED
+        if not again or self._done >= self._attempts:
+            if again:
+                error.add_note(f"given up after {self._attempts} attempts")
+            raise error
+        logger.info("attempt %d of %d was not committed: %s", self._done, self._attempts, error)
+        return self._backoff.next()
+
+    async def wait(self, seconds: float) -> None:
+        """The pause."""
+        await asyncio.sleep(seconds)
 
 
 class TransactionalClient:
@@ -113,26 +145,23 @@ class TransactionalClient:
         committed: only for work that may happen twice. Any other exception aborts and is raised as it is.
         Returns what `work` returned; None after a rollback. If cancelled: the open transaction is aborted.
         """
-        backoff = self._core.backoff()
-        for attempt in range(1, attempts + 1):
+        left = Attempts(attempts, retry_unknown=retry_unknown, backoff=self.new_backoff())
+        while True:
             result: Any = None
             try:
                 async with self.transaction(timeout=timeout, name=name) as txn:
                     result = await work(txn)
-            except TransactionAborted as error:
-                if attempt == attempts:
-                    error.add_note(f"given up after {attempts} attempts")
-                    raise
-                logger.info("attempt %d of %d was aborted: %s", attempt, attempts, error)
-            except CommitOutcomeUnknown as error:
-                if await error.resolve() is TransactionState.COMMITTED:
-                    return result  # type: ignore[no-any-return]  # what `work` returned, kept as Any beside its error paths
-                if attempt == attempts or not (retry_unknown or txn.state is TransactionState.ABORTED):
-                    raise
+            except Exception as error:  # noqa: BLE001 - judged by `Attempts`, which raises what is final
+                pause = await left.judge(error)
+                if pause is None:
+                    return result  # type: ignore[no-any-return]  # what `work` returned
+                await left.wait(pause)
             else:
-                return result  # type: ignore[no-any-return]  # as above
-            await asyncio.sleep(backoff.next())
-        raise InvalidConfiguration(f"attempts must be at least 1, not {attempts}")
+                return result  # type: ignore[no-any-return]  # what `work` returned
+
+    def new_backoff(self) -> Backoff:
+        """Growing pauses within the client's bounds."""
+        return self._core.backoff()
 
     def transactions(self) -> tuple[Transaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""

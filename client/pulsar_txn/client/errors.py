@@ -392,21 +392,27 @@ class TransactionsDisabled(TransactionError, NotImplementedError):
 class CommitOutcomeUnknown(TransactionError):
     """END_TXN may have been carried out, but its answer was lost; `await error.resolve()` asks again.
 
-    `resolver`, set by the transaction, is what `resolve()` calls.
+    From the sync client `error.resolve()` needs no await. `resolver`, a coroutine function, is set by the transaction,
+    `sync_resolver` by the sync client.
     """
 
     resolver: Any = None
+    sync_resolver: Any = None
 
-    async def resolve(self) -> Any:
-        """Ask for the outcome; returns TransactionState COMMITTED, ABORTED or UNKNOWN. Safe to cancel and to repeat."""
-        if self.resolver is None:
+    def resolve(self) -> Any:
+        """Ask for the outcome: TransactionState COMMITTED, ABORTED or UNKNOWN, to be awaited unless the client is sync.
+
+        Raises what prevents asking. Safe to cancel and to repeat.
+        """
+        ask = self.sync_resolver or self.resolver
+        if ask is None:
             raise TransactionStateError(
                 "this error has no way to its client", hint="use client.attach_transaction(error.txn_id) instead"
             )
-        return await self.resolver()
+        return ask()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {name: value for name, value in self.__dict__.items() if name != "resolver"}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("resolver", "sync_resolver")}
         return (_rebuild, (type(self), self.message, state))
 
 

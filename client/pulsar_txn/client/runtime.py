@@ -23,6 +23,8 @@ from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, UsageErro
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 T = TypeVar("T")
+Future = concurrent.futures.Future
+"""What the sync client's `send_nowait` returns: a future for threads."""
 
 
 class Runtime(Protocol):

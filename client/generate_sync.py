@@ -1,0 +1,181 @@
+"""Write the sync twin anew from the asyncio classes: `python client/generate_sync.py [file]`.
+
+Each public method of the classes below becomes a method of the same name, arguments and docstring that does its work on
+the client's loop thread. What cannot be derived (Client's construction, run_transaction) is in `sync/_base.py`, by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+ROOM = Path(__file__).resolve().parent / "pulsar_txn" / "client"
+TARGET = ROOM / "sync" / "_twins.py"
+SOURCES = {
+    "Transaction": ["transaction.py:Transaction"],
+    "ManagedTransaction": ["managed.py:ManagedTransaction"],
+    "Producer": ["producer.py:Producer"],
+    "Consumer": ["consumer.py:Consumer"],
+    "Reader": ["reader.py:Reader"],
+    "Client": ["client.py:Client", "_transactional.py:TransactionalClient"],
+}
+GENERIC = {"Producer", "Consumer", "Reader"}
+BY_HAND = {"run_transaction", "new_backoff"}
+DROPPED = {"ambient"}  # a context variable of the caller's thread cannot be set from the loop's
+INTERNAL = {
+    "Transaction": {"enlist_send", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"},
+    "Producer": {"flush_nowait"},
+    "Consumer": {"enqueue", "drop_queued", "fail"},
+}
+RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__anext__": "__next__", "__aiter__": "__iter__"}
+HEADER = '''"""The sync twin, written by `client/generate_sync.py` from the asyncio classes. Do not edit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar, overload
+
+from pulsar_txn.client import _transactional, client, consumer, managed, producer, reader, transaction
+from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
+from pulsar_txn.client.batching import EncodedBatch
+from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Message
+from pulsar_txn.client.runtime import Future
+from pulsar_txn.client.schema import Schema
+from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
+from pulsar_txn.client.transaction import TransactionState, TransactionStats
+from pulsar_txn.wire.ids import MessageId, TxnId
+
+Acknowledged = Message[Any] | MessageId
+T = TypeVar("T")
+'''
+
+
+def generate() -> str:
+    """The text of the twin."""
+    parts = [HEADER]
+    for name, places in SOURCES.items():
+        classes = [_class(*place.split(":")) for place in places]
+        parts.append(_twin(name, classes))
+    names = ", ".join(f'"{name}"' for name in sorted(SOURCES))
+    parts.append(f"\n\n__all__ = [{names}]\n")
+    return _formatted("".join(parts))
+
+
+def _class(file: str, name: str) -> ast.ClassDef:
+    tree = ast.parse((ROOM / file).read_text(encoding="utf-8"))
+    return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+
+
+def _twin(name: str, classes: list[ast.ClassDef]) -> str:
+    doc = (
+        (ast.get_docstring(classes[0]) or "")
+        .split("\n")[0]
+        .replace("for asyncio; `async with", "for threads; `with")
+        .replace("async ", "")
+        .replace("an context", "a context")
+    )
+    module = {"Client": "client", "ManagedTransaction": "managed"}.get(name, name.lower())
+    base = (
+        "ClientBase"
+        if name == "Client"
+        else f"GenericTwin[{module}.{name}[T], T]"
+        if name in GENERIC
+        else f"Twin[{module}.{name}]"
+    )
+    nodes = [node for cls in classes for node in cls.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    methods = "".join(_method(name, node) for node in nodes if _is_public(name, node.name))
+    return f'\n\nclass {name}({base}):\n    """{doc}"""\n{methods}'
+
+
+def _is_public(cls: str, method: str) -> bool:
+    if method in BY_HAND or method in INTERNAL.get(cls, ()) or (cls, method) == ("Client", "close"):
+        return False
+    return method in RENAMED or not method.startswith("_")
+
+
+def _method(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    decorators = [ast.unparse(each) for each in node.decorator_list]
+    name = RENAMED.get(node.name, node.name)
+    returns = _annotation(node.returns)
+    text = "".join(f"\n    @{each}" for each in decorators)
+    text += f"\n    def {name}({_signature(node)}) -> {returns}:"
+    if "overload" in decorators:
+        return text + " ...\n"
+    doc = ast.get_docstring(node) or _dunder_doc(node.name)
+    text += f'\n        """{_indented(doc)}"""' if doc else ""
+    return text + _body(cls, node, decorators, returns) + "\n"
+
+
+def _dunder_doc(name: str) -> str:
+    return {"__aenter__": "Enter the block.", "__aexit__": "Leave the block.", "__anext__": "The next message."}.get(name, "")
+
+
+def _indented(doc: str) -> str:
+    return doc.replace("\n", "\n        ").replace("\n        \n", "\n\n") + ("\n        " if "\n" in doc else "")
+
+
+def _body(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: list[str], returns: str) -> str:
+    if cls == "Client" and node.name in ("__aenter__", "__aexit__"):
+        return "\n        self.check_open()\n        return self" if node.name == "__aenter__" else "\n        self.close()"
+    if node.name == "__aiter__":
+        return "\n        return self"
+    if node.name == "__anext__":
+        return "\n        return self._next(self._inner.__anext__)"
+    if "property" in decorators:
+        return f"\n        return self._inner.{node.name}"
+    if returns == "NoReturn":
+        return f"\n        self._inner.{node.name}()\n        raise AssertionError"
+    call = f"lambda: self._inner.{node.name}({_arguments(node)})"
+    how = "run" if isinstance(node, ast.AsyncFunctionDef) else "submit" if returns.startswith("Future") else "call"
+    result = f"self._loop.{how}({call})"
+    if returns == "Self":
+        return f"\n        {result}\n        return self"
+    if returns in SOURCES or returns.split("[")[0] in GENERIC:
+        result = f"{returns}(self._loop, {result})"
+    elif returns == "tuple[Transaction, ...]":
+        result = f"tuple(Transaction(self._loop, each) for each in {result})"
+    return f"\n        {'' if returns == 'None' else 'return '}{result}"
+
+
+def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    arguments = ast.parse(ast.unparse(node)).body[0].args  # type: ignore[attr-defined]  # a copy of a function is a function
+    kept = [(a, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if a.arg not in DROPPED]
+    arguments.kwonlyargs, arguments.kw_defaults = [a for a, _ in kept], [d for _, d in kept]
+    for each in [*arguments.args, *arguments.kwonlyargs, arguments.kwarg]:
+        if each is not None and each.annotation is not None:
+            each.annotation = ast.parse(_annotation(each.annotation), mode="eval").body
+    return ast.unparse(arguments)
+
+
+def _annotation(node: ast.expr | None) -> str:
+    text = "None" if node is None else ast.unparse(node)
+    return text.replace("Enlisting", "Transaction").replace("SendTicket", "Future[MessageId]")
+
+
+def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    parts = [each.arg for each in node.args.args[1:]]
+    parts += [
+        f"{each.arg}={'inner(txn)' if each.arg == 'txn' else each.arg}"
+        for each in node.args.kwonlyargs
+        if each.arg not in DROPPED
+    ]
+    if node.args.kwarg is not None:
+        parts.append(f"**{node.args.kwarg.arg}")
+    return ", ".join(parts)
+
+
+def _formatted(text: str) -> str:
+    for command in (["check", "--fix", "--quiet", "--exit-zero"], ["format", "--quiet"]):
+        program = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(TARGET), "-"]
+        text = subprocess.run(program, input=text, capture_output=True, text=True, check=True).stdout  # noqa: S603 - our own tool
+    return text
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET
+    target.write_text(generate(), encoding="utf-8")
+    sys.stdout.write(f"{target}\n")

@@ -1,0 +1,14 @@
+"""The sync twin: the same names without `await`, for scripts, notebooks and Spark executors.
+
+    with Client("pulsar://localhost:6650") as client:
+        producer = client.create_producer("out")
+        with client.transaction() as txn:
+            producer.send(b"x", txn=txn)
+
+One private thread with an event loop does the work, so that keep-alive, receipts and receiving go on while the caller
+computes. Objects may be shared by threads. After a fork a client is dead in the child: make a new one there.
+"""
+
+from pulsar_txn.client.sync._twins import Client, Consumer, ManagedTransaction, Producer, Reader, Transaction
+
+__all__ = ["Client", "Consumer", "ManagedTransaction", "Producer", "Reader", "Transaction"]

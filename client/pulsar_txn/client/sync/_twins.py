@@ -1,0 +1,593 @@
+"""The sync twin, written by `client/generate_sync.py` from the asyncio classes. Do not edit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar, overload
+
+from pulsar_txn.client import consumer, managed, producer, reader, transaction
+from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
+from pulsar_txn.client.batching import EncodedBatch
+from pulsar_txn.client.message import EARLIEST_ID, Message
+from pulsar_txn.client.runtime import Future
+from pulsar_txn.client.schema import Schema
+from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
+from pulsar_txn.client.transaction import TransactionState, TransactionStats
+from pulsar_txn.wire.ids import MessageId, TxnId
+
+Acknowledged = Message[Any] | MessageId
+T = TypeVar("T")
+
+
+class Transaction(Twin[transaction.Transaction]):
+    """A unit of sends and acknowledgements that takes effect as a whole or not at all. Not thread-safe."""
+
+    @property
+    def id(self) -> TxnId | None:
+        """The transaction's id; None only while a lazily opened one has no operation yet."""
+        return self._inner.id
+
+    @property
+    def name(self) -> str | None:
+        """The name it was given, for logs and statistics."""
+        return self._inner.name
+
+    @property
+    def state(self) -> TransactionState:
+        """Where it stands, as far as this client knows."""
+        return self._inner.state
+
+    @property
+    def doomed(self) -> bool:
+        """Whether an operation failed, so that it can only be aborted."""
+        return self._inner.doomed
+
+    @property
+    def doom_cause(self) -> BaseException | None:
+        """The first failure."""
+        return self._inner.doom_cause
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until operations are refused; None for a transaction begun elsewhere or not begun yet."""
+        return self._inner.remaining
+
+    def stats(self) -> TransactionStats:
+        """A frozen picture of the transaction."""
+        return self._loop.call(lambda: self._inner.stats())
+
+    def commit(self, *, timeout: float | None = None) -> None:
+        """Wait for the operations, then commit.
+
+        `timeout`: seconds for all of it (default: the commit timeout). Concurrent callers share one commit, and it may be
+        called again after CommitOutcomeUnknown. If cancelled: the commit goes on, `wait_closed()` joins it.
+        Raises TransactionOperationFailed (aborted, because an operation had failed), TransactionTimedOut or
+        TransactionAborted (the coordinator had ended it), CommitOutcomeUnknown, TransactionStateError.
+        """
+        self._loop.run(lambda: self._inner.commit(timeout=timeout))
+
+    def abort(self, *, timeout: float | None = None) -> None:
+        """Abort; no effect when it is aborted already. Legal from every open state. If cancelled: the abort goes on."""
+        self._loop.run(lambda: self._inner.abort(timeout=timeout))
+
+    def rollback(self) -> NoReturn:
+        """Leave the managed block at once, quietly, with an abort."""
+        self._inner.rollback()
+        raise AssertionError
+
+    def wait_closed(self) -> None:
+        """Wait for a commit or abort that is on its way; raises what it raises. Returns at once when there is none."""
+        self._loop.run(lambda: self._inner.wait_closed())
+
+    def resolve(self) -> TransactionState:
+        """Ask the coordinator for the outcome by asking for the commit again, which is idempotent on our broker.
+
+        COMMITTED, ABORTED, or UNKNOWN: a stock coordinator forgets a transaction once it has ended.
+        Raises what prevents asking (ConnectionLost, OperationTimeout, …). Safe to cancel and to repeat.
+        """
+        return self._loop.run(lambda: self._inner.resolve())
+
+
+class ManagedTransaction(Twin[managed.ManagedTransaction]):
+    """What `client.transaction()` returns: a context manager, used once."""
+
+    def __enter__(self) -> Transaction:
+        """Begin. Raises TransactionsDisabled, ConnectionLost, OperationTimeout, …; TransactionStateError on a second use."""
+        return Transaction(self._loop, self._loop.run(lambda: self._inner.__aenter__()))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        """End as the table says."""
+        return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))
+
+
+class Producer(GenericTwin[producer.Producer[T], T]):
+    """Sends values of type T to a topic. Made by `Client.create_producer`; a context manager that closes it."""
+
+    @property
+    def topic(self) -> str:
+        """The topic's full name."""
+        return self._inner.topic
+
+    @property
+    def producer_name(self) -> str:
+        """The name given, or the one that the broker chose (of the first partition)."""
+        return self._inner.producer_name
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions it sends to; 0 for a topic without partitions."""
+        return self._inner.partitions
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest sequence id that has a receipt (over all partitions); -1 before the first."""
+        return self._inner.last_sequence_id
+
+    @property
+    def topic_epoch(self) -> int | None:
+        """The epoch of exclusive access (of the first partition); None with AccessMode.SHARED."""
+        return self._inner.topic_epoch
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether all partitions are connected at this moment."""
+        return self._inner.is_connected
+
+    def send(
+        self,
+        value: T | None,
+        *,
+        txn: Transaction | None = None,
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after: float | timedelta | None = None,
+        partition: int | None = None,
+    ) -> MessageId:
+        """Send one value and wait for its receipt; returns its id. `None` is a tombstone (no value for this key).
+
+        Waits first while the producer's bounds are reached (ProducerQueueFull instead with `block_if_full=False`).
+        `event_time_ms` is milliseconds since the epoch; `deliver_after` seconds or a timedelta; `partition` overrules
+        the routing. In a transaction the receipt says that the message is stored; it is seen once `txn` commits.
+
+        Raises SchemaMismatch, MessageTooLarge, AlreadyClosed, OperationTimeout, BrokerError, ProducerFenced, and with
+        `txn` TransactionStateError and other TransactionErrors. If cancelled while waiting for room, nothing is sent;
+        later the message goes out all the same.
+        """
+        return self._loop.run(
+            lambda: self._inner.send(
+                value,
+                txn=inner(txn),
+                key=key,
+                ordering_key=ordering_key,
+                properties=properties,
+                event_time_ms=event_time_ms,
+                sequence_id=sequence_id,
+                deliver_at=deliver_at,
+                deliver_after=deliver_after,
+                partition=partition,
+            )
+        )
+
+    def send_nowait(
+        self,
+        value: T | None,
+        *,
+        txn: Transaction | None = None,
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after: float | timedelta | None = None,
+        partition: int | None = None,
+    ) -> Future[MessageId]:
+        """Queue one value; returns a future of its id at once. Arguments as `send`.
+
+        Raises ProducerQueueFull when the producer's bounds are reached, and what `send` raises before anything is queued.
+        A transaction's commit waits for the tickets of its sends, and a failed one dooms it, awaited or not.
+        """
+        return self._loop.submit(
+            lambda: self._inner.send_nowait(
+                value,
+                txn=inner(txn),
+                key=key,
+                ordering_key=ordering_key,
+                properties=properties,
+                event_time_ms=event_time_ms,
+                sequence_id=sequence_id,
+                deliver_at=deliver_at,
+                deliver_after=deliver_after,
+                partition=partition,
+            )
+        )
+
+    def send_encoded(
+        self, batch: EncodedBatch, *, txn: Transaction | None = None, key: str | None = None, partition: int | None = None
+    ) -> MessageId:
+        """Send a batch built by `encode_batch` as one entry and wait for its receipt; returns the entry's id.
+
+        The partition is `partition`, or that of `key`, or the router's. Raises and behaves as `send`.
+        """
+        return self._loop.run(lambda: self._inner.send_encoded(batch, txn=inner(txn), key=key, partition=partition))
+
+    def send_encoded_nowait(
+        self, batch: EncodedBatch, *, txn: Transaction | None = None, key: str | None = None, partition: int | None = None
+    ) -> Future[MessageId]:
+        """Queue a batch built by `encode_batch`; as `send_nowait`."""
+        return self._loop.submit(lambda: self._inner.send_encoded_nowait(batch, txn=inner(txn), key=key, partition=partition))
+
+    def wait_for_room(self) -> None:
+        """Wait until `send_nowait` has room. Safe to cancel."""
+        self._loop.run(lambda: self._inner.wait_for_room())
+
+    def flush(self) -> None:
+        """Send what waits and wait until everything sent before this call has its receipt or failed.
+
+        Raises the first of their errors (each ticket has its own, too). Safe to cancel: only the waiting ends.
+        """
+        self._loop.run(lambda: self._inner.flush())
+
+    def close(self) -> None:
+        """Send what waits, wait for receipts (at most the operation timeout), close. Idempotent."""
+        self._loop.run(lambda: self._inner.close())
+
+    def __enter__(self) -> Self:
+        """Enter the block."""
+        self._loop.run(lambda: self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the block."""
+        self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
+
+
+class Consumer(GenericTwin[consumer.Consumer[T], T]):
+    """A subscription's consumer. Made by `Client.subscribe`; a context manager that closes it, and an iterator."""
+
+    @property
+    def topics(self) -> list[str]:
+        """The full names of the partitions (or of the topic without partitions) that it receives from."""
+        return self._inner.topics
+
+    @property
+    def topic(self) -> str:
+        """The topic's name, of the first one when there are several."""
+        return self._inner.topic
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether all partitions are connected at this moment."""
+        return self._inner.is_connected
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it gets messages; on a Failover subscription only one consumer per partition does."""
+        return self._inner.is_active
+
+    @property
+    def reached_end_of_topic(self) -> bool:
+        """Whether all its topics are terminated and everything was delivered."""
+        return self._inner.reached_end_of_topic
+
+    @property
+    def queued(self) -> int:
+        """Messages that wait to be received."""
+        return self._inner.queued
+
+    def receive(self, timeout: float | None = None) -> Message[T]:
+        """The next message, waiting for it; OperationTimeout after `timeout` seconds.
+
+        Raises AlreadyClosed, or what ended the consumer for good. If cancelled, no message is lost.
+        """
+        return self._loop.run(lambda: self._inner.receive(timeout))
+
+    def receive_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
+        """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
+
+        The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
+        Raises as `receive`. If cancelled, no message is lost.
+        """
+        return self._loop.run(lambda: self._inner.receive_many(max_messages, max_wait=max_wait))
+
+    def receive_nowait(self, max_messages: int = 500) -> list[Message[T]]:
+        """Up to `max_messages` of those that are queued; does not wait, may be empty. Raises as `receive`."""
+        return self._loop.call(lambda: self._inner.receive_nowait(max_messages))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message[T]:
+        """The next message."""
+        return self._next(self._inner.__anext__)
+
+    def acknowledge(
+        self, message: Acknowledged | Sequence[Acknowledged], *, txn: Transaction | None = None, receipt: bool | None = None
+    ) -> None:
+        """Acknowledge a message, an id, or many of them.
+
+        Outside a transaction acknowledgements are collected for `ack_group_delay` and this returns at once; with `receipt`
+        (or the consumer's `ack_receipt`) they leave now, and this returns when the broker has answered. In a transaction
+        they are always answered, and take effect when it commits.
+
+        Raises the broker's error, ConnectionLost, OperationTimeout; with `txn` TransactionConflict when a message is
+        acknowledged in an open transaction already, TransactionStateError, and other TransactionErrors.
+        If cancelled, the acknowledgement may still happen; a transaction is doomed by it.
+        """
+        self._loop.run(lambda: self._inner.acknowledge(message, txn=inner(txn), receipt=receipt))
+
+    def acknowledge_cumulative(
+        self, message: Acknowledged, *, txn: Transaction | None = None, receipt: bool | None = None
+    ) -> None:
+        """Acknowledge everything of this message's partition up to and with it. As `acknowledge`.
+
+        Raises InvalidConfiguration on Shared and Key_Shared subscriptions, where there is no order.
+        """
+        self._loop.run(lambda: self._inner.acknowledge_cumulative(message, txn=inner(txn), receipt=receipt))
+
+    def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
+        """Have the message's entry delivered again after `delay` (the consumer's `negative_ack_delay` by default).
+
+        On Exclusive and Failover everything that is not acknowledged comes again, because their order is kept.
+        Raises TransactionStateError when the message is acknowledged in an open transaction.
+        """
+        self._loop.call(lambda: self._inner.negative_acknowledge(message, delay=delay))
+
+    def redeliver_unacknowledged(self) -> None:
+        """Have everything delivered again that was received here and is not acknowledged; the queue starts anew."""
+        self._loop.call(lambda: self._inner.redeliver_unacknowledged())
+
+    def seek(self, target: MessageId | datetime | int, *, inclusive: bool = False) -> None:
+        """Move the subscription to a message, or to the first message published at a time (datetime or milliseconds).
+
+        The next message is the one behind `target`, or `target` itself with `inclusive`. Of several partitions only those
+        moved by `EARLIEST_ID`, `LATEST_ID` or a time move together; an id moves its own. Raises the broker's error,
+        ConnectionLost, OperationTimeout.
+        """
+        self._loop.run(lambda: self._inner.seek(target, inclusive=inclusive))
+
+    def get_last_message_id(self) -> MessageId:
+        """The id of the last message that can be read now (committed, not aborted); of the newest partition's end.
+
+        `ledger_id` and `entry_id` are -1 for an empty topic. Raises the broker's error, ConnectionLost, OperationTimeout.
+        """
+        return self._loop.run(lambda: self._inner.get_last_message_id())
+
+    def get_last_message_ids(self) -> dict[str, MessageId]:
+        """By topic partition, as `get_last_message_id`."""
+        return self._loop.run(lambda: self._inner.get_last_message_ids())
+
+    def has_message_available(self) -> bool:
+        """Whether `receive` would find a message that is stored at this moment."""
+        return self._loop.run(lambda: self._inner.has_message_available())
+
+    def unsubscribe(self, *, force: bool = False) -> None:
+        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`."""
+        self._loop.run(lambda: self._inner.unsubscribe(force=force))
+
+    def close(self) -> None:
+        """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent."""
+        self._loop.run(lambda: self._inner.close())
+
+    def __enter__(self) -> Self:
+        """Enter the block."""
+        self._loop.run(lambda: self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the block."""
+        self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
+
+
+class Reader(GenericTwin[reader.Reader[T], T]):
+    """Reads committed messages. Made by `Client.create_reader`; a context manager and an iterator."""
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._inner.topic
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether all partitions are connected at this moment."""
+        return self._inner.is_connected
+
+    def read_next(self, timeout: float | None = None) -> Message[T]:
+        """The next message, waiting for it; OperationTimeout after `timeout` seconds. If cancelled, none is lost."""
+        return self._loop.run(lambda: self._inner.read_next(timeout))
+
+    def read_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
+        """Several messages, as `Consumer.receive_many`."""
+        return self._loop.run(lambda: self._inner.read_many(max_messages, max_wait=max_wait))
+
+    def has_message_available(self) -> bool:
+        """Whether `read_next` would find a message that is stored and committed at this moment.
+
+        Raises the broker's error, ConnectionLost, OperationTimeout.
+        """
+        return self._loop.run(lambda: self._inner.has_message_available())
+
+    def get_last_message_id(self) -> MessageId:
+        """As `Consumer.get_last_message_id`."""
+        return self._loop.run(lambda: self._inner.get_last_message_id())
+
+    def seek(self, target: MessageId | datetime | int, *, inclusive: bool = False) -> None:
+        """Go to a message or a time; as `Consumer.seek`."""
+        self._loop.run(lambda: self._inner.seek(target, inclusive=inclusive))
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        self._loop.run(lambda: self._inner.close())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message[T]:
+        """The next message."""
+        return self._next(self._inner.__anext__)
+
+    def __enter__(self) -> Self:
+        """Enter the block."""
+        self._loop.run(lambda: self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the block."""
+        self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
+
+
+class Client(ClientBase):
+    """A Pulsar client for threads; `with Client("pulsar://localhost:6650") as client: …` closes it."""
+
+    @overload
+    def create_producer(self, topic: str, *, schema: None = None, **options: Any) -> Producer[bytes]: ...
+
+    @overload
+    def create_producer(self, topic: str, *, schema: Schema[T], **options: Any) -> Producer[T]: ...
+
+    def create_producer(self, topic: str, *, schema: Schema[Any] | None = None, **options: Any) -> Producer[Any]:
+        """Create a producer for a topic or for all partitions of a partitioned one.
+
+        `options` are the fields of `ProducerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
+        broker's BrokerError (ProducerBusy, TopicNotFound, …), ProducerFenced, ConnectionLost or OperationTimeout.
+        If cancelled, nothing stays behind.
+        """
+        return Producer[Any](self._loop, self._loop.run(lambda: self._inner.create_producer(topic, schema=schema, **options)))
+
+    @overload
+    def subscribe(
+        self, topic: str | Sequence[str], subscription: str, *, schema: None = None, **options: Any
+    ) -> Consumer[bytes]: ...
+
+    @overload
+    def subscribe(self, topic: str | Sequence[str], subscription: str, *, schema: Schema[T], **options: Any) -> Consumer[T]: ...
+
+    def subscribe(
+        self, topic: str | Sequence[str], subscription: str, *, schema: Schema[Any] | None = None, **options: Any
+    ) -> Consumer[Any]:
+        """Subscribe to a topic, all partitions of a partitioned one, or several topics.
+
+        `options` are the fields of `ConsumerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
+        broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout. If cancelled, a new subscription may
+        have been created, without a consumer.
+        """
+        return Consumer[Any](
+            self._loop, self._loop.run(lambda: self._inner.subscribe(topic, subscription, schema=schema, **options))
+        )
+
+    @overload
+    def create_reader(
+        self, topic: str, start: MessageId | datetime = EARLIEST_ID, *, schema: None = None, **options: Any
+    ) -> Reader[bytes]: ...
+
+    @overload
+    def create_reader(
+        self, topic: str, start: MessageId | datetime = EARLIEST_ID, *, schema: Schema[T], **options: Any
+    ) -> Reader[T]: ...
+
+    def create_reader(
+        self,
+        topic: str,
+        start: MessageId | datetime = EARLIEST_ID,
+        *,
+        start_inclusive: bool = False,
+        reader_name: str | None = None,
+        schema: Schema[Any] | None = None,
+        **options: Any,
+    ) -> Reader[Any]:
+        """Create a reader behind message `start` (at it with `start_inclusive`), or at a time.
+
+        `EARLIEST_ID` and `LATEST_ID` are the ends of the topic. `options`: `receiver_queue_size`, `read_compacted`,
+        `properties` of `ConsumerOptions`. Raises as `subscribe`.
+        """
+        return Reader[Any](
+            self._loop,
+            self._loop.run(
+                lambda: self._inner.create_reader(
+                    topic, start, start_inclusive=start_inclusive, reader_name=reader_name, schema=schema, **options
+                )
+            ),
+        )
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""
+        return self._loop.run(lambda: self._inner.get_topic_partitions(topic))
+
+    def __enter__(self) -> Self:
+        """Enter the block."""
+        self.check_open()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the block."""
+        self.close()
+
+    def transaction(
+        self,
+        *,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        name: str | None = None,
+        commit_timeout: float | timedelta | None = None,
+        force_abort: bool = False,
+    ) -> ManagedTransaction:
+        """A managed block: `async with client.transaction() as txn: …` commits at its end, and aborts on an exception.
+
+        `timeout`: seconds (or a timedelta) until the coordinator aborts it. `commit_timeout`: the budget of the commit
+        (default: the operation timeout). `name` is for logs and statistics. `force_abort`: a dry run that ends with an
+        abort. `ambient`: sends and acknowledgements inside the block without `txn=` take part; tasks started there, too.
+        Single use. What leaving it means stands in `pulsar_txn.client.managed`.
+        """
+        return ManagedTransaction(
+            self._loop,
+            self._loop.call(
+                lambda: self._inner.transaction(
+                    timeout=timeout, name=name, commit_timeout=commit_timeout, force_abort=force_abort
+                )
+            ),
+        )
+
+    def begin_transaction(
+        self,
+        *,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        name: str | None = None,
+        commit_timeout: float | timedelta | None = None,
+    ) -> Transaction:
+        """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
+
+        Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
+        If cancelled, a transaction that was begun ends by its timeout.
+        """
+        return Transaction(
+            self._loop,
+            self._loop.run(lambda: self._inner.begin_transaction(timeout=timeout, name=name, commit_timeout=commit_timeout)),
+        )
+
+    def attach_transaction(self, txn_id: TxnId | str) -> Transaction:
+        """A handle of a transaction begun elsewhere, by its id or the id's text `(most,least)`; asks nobody yet.
+
+        `commit()` and `abort()` end it, `resolve()` says what became of it, and operations can join it.
+        Raises InvalidConfiguration when the text is no id.
+        """
+        return Transaction(self._loop, self._loop.call(lambda: self._inner.attach_transaction(txn_id)))
+
+    def transactions(self) -> tuple[Transaction, ...]:
+        """The transactions of this client that have not ended, oldest first by their ids."""
+        return tuple(Transaction(self._loop, each) for each in self._loop.call(lambda: self._inner.transactions()))
+
+
+__all__ = ["Client", "Consumer", "ManagedTransaction", "Producer", "Reader", "Transaction"]

@@ -1,0 +1,195 @@
+"""The sync twin: the same names as the asyncio client, and the caller's thread never in the way of the connection."""
+
+import ast
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pulsar_txn import client as asyncio_side
+from pulsar_txn.broker.server import Standalone
+from pulsar_txn.client import errors, sync
+from pulsar_txn.client.client import Client as AsyncioClient
+from pulsar_txn.client.managed import ManagedTransaction
+from pulsar_txn.client.runtime import LoopThread
+
+CHECKOUT = Path(__file__).parents[2]
+GENERATOR = CHECKOUT / "client" / "generate_sync.py"
+INTERNAL = {"enlist_send", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"}
+INTERNAL |= {"flush_nowait", "enqueue", "drop_queued", "fail", "new_backoff"}
+
+
+@pytest.fixture
+def url():
+    """Our broker, in memory, on a loop of its own."""
+    thread = LoopThread()
+    broker = Standalone(None)
+    thread.run(broker.__aenter__)
+    yield broker.service_url
+    thread.run(lambda: broker.__aexit__(None, None, None))
+    thread.stop()
+
+
+def names(cls):
+    return {name for name in dir(cls) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", ["Client", "Producer", "Consumer", "Reader", "Transaction"])
+def test_the_twin_has_the_same_names(name):
+    original = AsyncioClient if name == "Client" else getattr(asyncio_side, name)
+    assert names(original) - INTERNAL == names(getattr(sync, name)) - {"check_open"} - INTERNAL
+
+
+@pytest.mark.parametrize("name", ["Producer", "Consumer", "Reader", "Transaction"])
+def test_the_twin_takes_the_same_arguments(name):
+    for method in names(getattr(asyncio_side, name)) - INTERNAL:
+        original, twin = (getattr(getattr(side, name), method) for side in (asyncio_side, sync))
+        if callable(original):
+            assert list(inspect.signature(original).parameters) == list(inspect.signature(twin).parameters), method
+
+
+def test_the_generated_file_is_current(tmp_path):
+    written = tmp_path / "_twins.py"
+    subprocess.run([sys.executable, str(GENERATOR), str(written)], check=True, capture_output=True)
+    committed = CHECKOUT / "client" / "pulsar_txn" / "client" / "sync" / "_twins.py"
+    assert ast.dump(ast.parse(written.read_text())) == ast.dump(ast.parse(committed.read_text()))
+
+
+def test_consume_process_produce_in_one_transaction(url):
+    with sync.Client(url) as client:
+        source, target = client.create_producer("in"), client.create_producer("out")
+        consumer, reader = client.subscribe("in", "s"), client.subscribe("out", "r")
+        source.send(b"1")
+        with client.transaction(timeout=10) as txn:
+            message = consumer.receive(timeout=5)
+            target.send(message.value + b"!", txn=txn)
+            consumer.acknowledge(message, txn=txn)
+        assert reader.receive(timeout=5).value == b"1!"
+        with client.transaction() as txn:
+            target.send(b"never", txn=txn)
+            txn.rollback()
+        ticket = target.send_nowait(b"2")
+        assert ticket.result(5)
+        assert reader.receive(timeout=5).value == b"2"
+
+
+def test_an_exception_in_the_block_aborts_and_is_raised(url):
+    with sync.Client(url) as client:
+        producer = client.create_producer("t")
+        with pytest.raises(ZeroDivisionError), client.transaction() as txn:
+            producer.send(b"x", txn=txn)
+            raise ZeroDivisionError
+        assert txn.state is asyncio_side.TransactionState.ABORTED
+
+
+def test_run_transaction_runs_again_after_an_abort(url):
+    tried = []
+
+    def work(txn):
+        tried.append(threading.current_thread())
+        producer.send(b"x", txn=txn)
+        if len(tried) == 1:
+            raise errors.TransactionConflict("acknowledged elsewhere")
+        return "done"
+
+    with sync.Client(url, initial_backoff=0.01) as client:
+        producer = client.create_producer("t")
+        assert client.run_transaction(work) == "done"
+    assert tried == [threading.current_thread()] * 2
+
+
+def test_an_unknown_outcome_is_resolved_without_await():
+    error = errors.CommitOutcomeUnknown("?")
+
+    async def resolver():
+        return "COMMITTED"
+
+    async def commit():
+        error.resolver = resolver
+        raise error
+
+    loop = sync._base.SyncLoop()
+    try:
+        with pytest.raises(errors.CommitOutcomeUnknown) as raised:
+            loop.run(commit)
+        assert raised.value.resolve() == "COMMITTED"
+    finally:
+        loop.stop()
+
+
+def test_receiving_goes_on_while_the_caller_computes(url):
+    with sync.Client(url, keep_alive_interval=0.2) as client:
+        consumer = client.subscribe("t", "s")
+        producer = client.create_producer("t")
+        producer.send(b"x")
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            sum(range(1000))
+        assert consumer.queued == 1
+        assert consumer.is_connected
+
+
+def test_an_interrupt_is_answered_at_once(url):
+    program = (
+        "import sys\nfrom pulsar_txn.client.sync import Client\n"
+        "client = Client(sys.argv[1]); consumer = client.subscribe('t', 's'); print('waiting', flush=True)\n"
+        "try:\n    consumer.receive()\nexcept KeyboardInterrupt:\n    print('interrupted', flush=True)\n    client.close()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, url], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "waiting\n"
+        time.sleep(0.2)
+        asked = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted\n"
+        assert time.monotonic() - asked < 5
+        assert process.wait(10) == 0
+
+
+def test_a_forked_child_is_told(url):
+    with sync.Client(url) as client:
+        producer = client.create_producer("t")
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                producer.send(b"x")
+                os.write(writing, b"sent")
+            except errors.ForkedClientError as error:
+                os.write(writing, str(error).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert b"create the client in the process that uses it" in os.read(reading, 1000)
+        os.close(reading)
+        os.close(writing)
+        assert producer.send(b"still here")
+
+
+def test_use_after_close_is_told(url):
+    client = sync.Client(url)
+    producer = client.create_producer("t")
+    client.close()
+    client.close()
+    with pytest.raises(errors.AlreadyClosed):
+        producer.send(b"x")
+    with pytest.raises(errors.AlreadyClosed):
+        client.create_producer("t")
+
+
+def test_a_wrong_url_starts_no_thread():
+    before = threading.active_count()
+    with pytest.raises(errors.InvalidConfiguration):
+        sync.Client("http://localhost")
+    assert threading.active_count() == before
+
+
+def test_a_managed_block_is_what_transaction_returns(url):
+    with sync.Client(url) as client:
+        assert isinstance(client.transaction(), sync.ManagedTransaction)
+        assert isinstance(client.transaction()._inner, ManagedTransaction)
