@@ -127,8 +127,9 @@ class SinkCommitter:
         if isinstance(record, Intent):
             self._announced[record.txn_id] = None
         elif isinstance(record, Marker):
+            # Its run had settled everything announced before its own transaction, and that one is committed.
             self._last = record
-            self._announced.pop(record.txn_id, None)
+            self._announced.clear()
         return record
 
     def _settle(self) -> Generator[Request, Any, list[EndReply]]:

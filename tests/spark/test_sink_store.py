@@ -1,0 +1,140 @@
+"""The sink's protocol on real servers, without Spark: a run that is stopped at any request, and the run after it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from targets import Target
+
+from pulsar_txn.client import Client, encode_batch, row
+from pulsar_txn.pipeline.spark.committer import Outcome, SinkCommitter
+from pulsar_txn.pipeline.spark.control import EndTxn, Marker, Publish, WriteRecord, decode_record
+from pulsar_txn.pipeline.spark.errors import SinkFenced
+from pulsar_txn.pipeline.spark.options import Options, read_options
+from pulsar_txn.pipeline.spark.staged import Payload, rows_by_topic
+from pulsar_txn.pipeline.spark.store import PulsarSinkStore
+
+
+class Stopped(BaseException):
+    """The process is gone."""
+
+
+class StoppingStore(PulsarSinkStore):
+    """Stops at request number `stop_at`: before it when even, after it when odd."""
+
+    stop_at = -1
+    waits: asyncio.Event | None = None
+    reached: asyncio.Event | None = None
+
+    async def _perform(self, request: Any) -> Any:
+        self.stop_at -= 2
+        if self.stop_at == -2:
+            await self._stop()
+        reply = await super()._perform(request)
+        if self.stop_at == -1:
+            await self._stop()
+        return reply
+
+    async def _stop(self) -> None:
+        if self.waits is None:
+            raise Stopped
+        assert self.reached is not None
+        self.reached.set()
+        await self.waits.wait()
+
+
+class Sink:
+    """A sink with two target topics; `run` is one run of a query."""
+
+    def __init__(self, service_url: str, topic: str) -> None:
+        self.options: Options = read_options({"service.url": service_url, "transactionTimeoutMs": "60000"})
+        self.targets = (f"{topic}-a", f"{topic}-b")
+        self.control = f"{topic}-control"
+        self.clients: list[Client] = []
+
+    def client(self) -> Client:
+        client = Client(self.options.service_url)
+        self.clients.append(client)
+        return client
+
+    def store(self, client: Client, stop_at: int = -1) -> StoppingStore:
+        store = StoppingStore(client, self.control, self.options)
+        store.stop_at = stop_at
+        return store
+
+    def payloads(self, batch: int) -> list[Payload]:
+        rows = [row(f"{batch}/{number}".encode(), properties={"__batch_id": str(batch)}) for number in range(3)]
+        return [Payload(target, -1, encode_batch(rows)) for target in self.targets]
+
+    async def commit(self, store: PulsarSinkStore, committer: SinkCommitter, batch: int) -> Outcome:
+        payloads = self.payloads(batch)
+        outcome: Outcome = await store.carry_out(committer.commit(batch, rows_by_topic(payloads)), batch, payloads)
+        return outcome
+
+    async def read(self, client: Client, topic: str) -> list[bytes]:
+        found: list[bytes] = []
+        async with await client.create_reader(topic) as reader:
+            while await reader.has_message_available():
+                found.append((await reader.read_next(10)).data)
+        return found
+
+    async def check(self, batches: int) -> None:
+        client = self.client()
+        expected = [f"{batch}/{number}".encode() for batch in range(batches) for number in range(3)]
+        for target in self.targets:
+            assert await self.read(client, target) == expected
+        records = [decode_record(data) for data in await self.read(client, self.control)]
+        assert [record.batch_id for record in records if isinstance(record, Marker)] == list(range(batches))
+
+
+@pytest.fixture
+async def sink(pulsar: Target, topic: str) -> AsyncIterator[Sink]:
+    sink = Sink(pulsar.service_url, topic)
+    yield sink
+    for client in sink.clients:
+        await client.close()
+
+
+async def test_batches_are_published_one_after_the_other(sink: Sink) -> None:
+    store, committer = sink.store(sink.client()), SinkCommitter("s")
+    assert [await sink.commit(store, committer, batch) for batch in range(3)] == [Outcome.PUBLISHED] * 3
+    assert await sink.commit(sink.store(sink.client()), SinkCommitter("s"), 2) is Outcome.SKIPPED
+    await sink.check(3)
+
+
+async def test_a_run_that_ends_at_any_request_is_completed_once_by_the_next(sink: Sink) -> None:
+    done = 0
+    for stop_at in itertools.count():
+        first = sink.client()
+        try:
+            await sink.commit(sink.store(first, stop_at), SinkCommitter("s"), done)
+        except Stopped:
+            await first.close()  # its connections break, as with a process that ends
+            second = sink.client()
+            assert await sink.commit(sink.store(second), SinkCommitter("s"), done) in Outcome
+            await second.close()
+        else:
+            break
+        done += 1
+    assert done >= 16
+    await sink.check(done + 1)
+
+
+@pytest.mark.parametrize("where", [Publish, WriteRecord, EndTxn])
+async def test_a_run_that_was_paused_while_another_took_over_changes_nothing(sink: Sink, where: type) -> None:
+    zombie = sink.store(sink.client())
+    zombie.waits, zombie.reached = asyncio.Event(), asyncio.Event()
+    order = [None, None, None, None, WriteRecord, Publish, WriteRecord, EndTxn]  # Fence, barrier, read, NewTxn, intent, …
+    number = order.index(where) if where is not WriteRecord else len(order) - 2
+    zombie.stop_at = 2 * number
+    paused = asyncio.create_task(sink.commit(zombie, SinkCommitter("s"), 0))
+    await asyncio.wait_for(zombie.reached.wait(), 30)
+    assert await sink.commit(sink.store(sink.client()), SinkCommitter("s"), 0) is Outcome.PUBLISHED
+    zombie.waits.set()
+    with pytest.raises(SinkFenced, match="newer run"):
+        await asyncio.wait_for(paused, 60)
+    await sink.check(1)

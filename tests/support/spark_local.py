@@ -1,0 +1,45 @@
+"""A small local Spark for tests: one JVM per test session, and the same settings for drivers of their own processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from targets import lacking
+
+from pulsar_txn.pipeline.java import JavaNotFoundError, find_java
+
+
+def prepare_environment() -> None:
+    """Set what PySpark reads from the environment when it starts the JVM. Skips the test where Spark cannot run."""
+    try:
+        os.environ["JAVA_HOME"] = str(find_java())
+    except JavaNotFoundError as error:
+        lacking("spark", str(error))
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+def session(settings: Mapping[str, str] | None = None) -> Any:
+    """The session: two slots, four attempts per task, small Arrow batches so that failures fall between them."""
+    from pyspark.sql import SparkSession  # here, so that tests without Spark can be collected
+
+    builder: Any = SparkSession.builder
+    builder = builder.master("local[2,4]").appName("pulsar-txn-tests")
+    fixed = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    for name, value in {**fixed, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
