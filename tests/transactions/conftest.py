@@ -1,0 +1,16 @@
+"""A client of the server that the test runs on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from targets import Target
+
+from pulsar_txn.client import Client
+
+
+@pytest.fixture
+async def client(pulsar: Target) -> AsyncIterator[Client]:
+    async with Client(pulsar.service_url) as client:
+        yield client

@@ -1,0 +1,105 @@
+"""Two transactions cannot acknowledge the same message; the second is told and can only be aborted."""
+
+from __future__ import annotations
+
+import pytest
+from targets import Target
+from transactions import received, stays_silent, visible
+
+from pulsar_txn.client import (
+    Client,
+    Consumer,
+    ConsumerType,
+    InitialPosition,
+    Message,
+    TransactionConflict,
+    TransactionOperationFailed,
+    TransactionState,
+)
+
+
+async def two_consumers(
+    client: Client, elsewhere: Client, topic: str
+) -> tuple[Consumer[bytes], Consumer[bytes], Message[bytes]]:
+    """Consumers of two clients on one Shared subscription, and a message that the first one received."""
+    producer = await client.create_producer(topic, batching=False)
+    await producer.send(b"x")
+    first = await client.subscribe(topic, "s", consumer_type=ConsumerType.SHARED, initial_position=InitialPosition.EARLIEST)
+    (message,) = await received(first, 1)
+    second = await elsewhere.subscribe(topic, "s", consumer_type=ConsumerType.SHARED)
+    return first, second, message
+
+
+async def test_a_message_pending_in_one_transaction_conflicts_in_another_one(
+    pulsar: Target, client: Client, topic: str
+) -> None:
+    async with Client(pulsar.service_url) as elsewhere:
+        first, second, message = await two_consumers(client, elsewhere, topic)
+        holder, intruder = await client.begin_transaction(), await elsewhere.begin_transaction()
+        await first.acknowledge(message, txn=holder)
+        with pytest.raises(TransactionConflict):
+            await second.acknowledge(message.message_id, txn=intruder)
+        assert intruder.doomed
+        with pytest.raises(TransactionOperationFailed) as failed:
+            await intruder.commit()
+        assert isinstance(failed.value.__cause__, TransactionConflict)
+        assert intruder.state is TransactionState.ABORTED
+        await holder.commit()
+        assert await stays_silent(second)
+
+
+async def test_a_conflict_leaves_nothing_of_the_transaction_that_had_it(pulsar: Target, client: Client, topic: str) -> None:
+    async with Client(pulsar.service_url) as elsewhere:
+        first, second, message = await two_consumers(client, elsewhere, topic)
+        output = await elsewhere.create_producer(f"{topic}-out")
+        holder = await client.begin_transaction()
+        await first.acknowledge(message, txn=holder)
+        with pytest.raises(TransactionOperationFailed):
+            async with elsewhere.transaction() as intruder:
+                await output.send(b"never", txn=intruder)
+                with pytest.raises(TransactionConflict):
+                    await second.acknowledge(message.message_id, txn=intruder)
+        await holder.commit()
+        await output.send(b"after")
+        assert await visible(client, f"{topic}-out") == [b"after"]
+
+
+async def test_a_message_of_an_aborted_transaction_can_be_acknowledged_by_the_next(client: Client, topic: str) -> None:
+    producer = await client.create_producer(topic)
+    await producer.send(b"x")
+    consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
+    for ends_well in (False, True):
+        txn = await client.begin_transaction()
+        await consumer.acknowledge(await consumer.receive(timeout=20), txn=txn)
+        await (txn.commit() if ends_well else txn.abort())
+    assert await stays_silent(consumer)
+
+
+async def test_the_same_message_twice_in_one_transaction_conflicts(client: Client, topic: str) -> None:
+    producer = await client.create_producer(topic, batching=False)
+    await producer.send(b"x")
+    consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
+    message = await consumer.receive(timeout=20)
+    txn = await client.begin_transaction()
+    await consumer.acknowledge(message, txn=txn)
+    with pytest.raises(TransactionConflict):
+        await consumer.acknowledge(message, txn=txn)
+    await txn.abort()
+
+
+async def test_all_of_a_batch_pending_in_one_transaction_conflicts_in_another_through_the_same_consumer(
+    client: Client, topic: str
+) -> None:
+    """A stock broker accepts the second one; the client refuses it before it leaves."""
+    producer = await client.create_producer(topic, batching_max_messages=3, batching_max_delay=5)
+    tickets = [producer.send_nowait(b"%d" % number) for number in range(3)]
+    await producer.flush()
+    assert len({(await ticket).entry_id for ticket in tickets}) == 1
+    consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
+    messages = await received(consumer, 3)
+    holder, intruder = await client.begin_transaction(), await client.begin_transaction()
+    await consumer.acknowledge(messages, txn=holder)
+    with pytest.raises(TransactionConflict):
+        await consumer.acknowledge(messages[1], txn=intruder)
+    await intruder.abort()
+    await holder.commit()

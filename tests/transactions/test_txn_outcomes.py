@@ -1,0 +1,150 @@
+"""Whatever happens in a transaction, all of it becomes visible or none of it: on our broker and on stock Pulsar."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from targets import Target
+from transactions import create_partitioned_topic, data_of, stays_silent, visible
+
+from pulsar_txn.client import Client, InitialPosition, TransactionState, TransactionStateError
+
+
+async def test_what_is_committed_becomes_visible_and_not_before(client: Client, topic: str) -> None:
+    consumer = await client.subscribe(topic, "s")
+    producer = await client.create_producer(topic)
+    async with client.transaction() as txn:
+        await producer.send(b"a", txn=txn)
+        await producer.send(b"b", txn=txn)
+        assert await stays_silent(consumer)
+    assert txn.state is TransactionState.COMMITTED
+    assert await data_of(consumer, 2) == [b"a", b"b"]
+
+
+async def test_what_is_aborted_never_becomes_visible(client: Client, topic: str) -> None:
+    consumer = await client.subscribe(topic, "s")
+    producer = await client.create_producer(topic)
+    txn = await client.begin_transaction()
+    await producer.send(b"aborted", txn=txn)
+    await txn.abort()
+    await producer.send(b"after")
+    assert await data_of(consumer, 1) == [b"after"]
+    assert await visible(client, topic) == [b"after"]
+
+
+async def test_an_exception_in_the_block_aborts_and_comes_out_as_it_is(client: Client, topic: str) -> None:
+    producer = await client.create_producer(topic)
+    with pytest.raises(LookupError, match="no seat"):
+        async with client.transaction() as txn:
+            await producer.send(b"aborted", txn=txn)
+            raise LookupError("no seat")
+    assert txn.state is TransactionState.ABORTED
+    await producer.send(b"after")
+    assert await visible(client, topic) == [b"after"]
+
+
+async def test_a_rollback_leaves_the_block_quietly(client: Client, topic: str) -> None:
+    producer = await client.create_producer(topic)
+    async with client.transaction() as txn:
+        await producer.send(b"aborted", txn=txn)
+        txn.rollback()
+    await producer.send(b"after")
+    assert await visible(client, topic) == [b"after"]
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_many_messages_become_visible_in_the_order_of_their_sends(client: Client, topic: str, batching: bool) -> None:
+    producer = await client.create_producer(topic, batching=batching, batching_max_messages=7)
+    sent = [b"%d" % number for number in range(100)]
+    async with client.transaction() as txn:
+        await asyncio.gather(*(producer.send(each, txn=txn) for each in sent))
+    assert await visible(client, topic) == sent
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_several_topics_share_one_outcome(client: Client, topic: str, commits: bool) -> None:
+    topics = [f"{topic}-{number}" for number in range(4)]
+    producers = [await client.create_producer(each) for each in topics]
+    txn = await client.begin_transaction()
+    for producer in producers:
+        await producer.send(b"x", txn=txn)
+    await (txn.commit() if commits else txn.abort())
+    for producer in producers:
+        await producer.send(b"after")
+    for each in topics:
+        assert await visible(client, each) == ([b"x", b"after"] if commits else [b"after"])
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_the_partitions_of_a_topic_share_one_outcome(pulsar: Target, client: Client, topic: str, commits: bool) -> None:
+    await create_partitioned_topic(pulsar, topic, 3)
+    consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
+    producer = await client.create_producer(topic, batching=False)
+    assert producer.partitions == 3
+    txn = await client.begin_transaction()
+    for number in range(30):
+        await producer.send(b"%d" % number, txn=txn)
+    assert len(txn.stats().partitions) == 3
+    assert await stays_silent(consumer)
+    await (txn.commit() if commits else txn.abort())
+    if commits:
+        assert sorted(await data_of(consumer, 30), key=int) == [b"%d" % number for number in range(30)]
+    assert await stays_silent(consumer)
+
+
+async def test_a_transaction_without_operations_commits(client: Client) -> None:
+    async with client.transaction() as txn:
+        pass
+    assert txn.state is TransactionState.COMMITTED
+
+
+async def test_many_transactions_at_once_keep_to_themselves(client: Client, topic: str) -> None:
+    producer = await client.create_producer(topic)
+
+    async def one(number: int) -> None:
+        txn = await client.begin_transaction()
+        await producer.send(b"%d" % number, txn=txn)
+        await (txn.abort() if number % 3 == 0 else txn.commit())
+
+    await asyncio.gather(*(one(number) for number in range(60)))
+    assert sorted(await visible(client, topic), key=int) == [b"%d" % number for number in range(60) if number % 3]
+
+
+async def test_ids_of_transactions_are_never_given_twice(client: Client) -> None:
+    begun = [await client.begin_transaction() for _ in range(20)]
+    for txn in begun:
+        await txn.abort()
+    again = [await client.begin_transaction() for _ in range(20)]
+    for txn in again:
+        await txn.abort()
+    assert len({txn.id for txn in [*begun, *again]}) == 40
+
+
+async def test_a_transaction_begun_elsewhere_can_be_ended_by_its_id(pulsar: Target, client: Client, topic: str) -> None:
+    producer = await client.create_producer(topic)
+    txn = await client.begin_transaction()
+    await producer.send(b"x", txn=txn)
+    async with Client(pulsar.service_url) as elsewhere:
+        await elsewhere.attach_transaction(str(txn.id)).commit()
+    assert await visible(client, topic) == [b"x"]
+
+
+async def test_sending_in_a_transaction_that_ended_is_refused(client: Client, topic: str) -> None:
+    producer = await client.create_producer(topic)
+    async with client.transaction() as txn:
+        await producer.send(b"x", txn=txn)
+    with pytest.raises(TransactionStateError):
+        await producer.send(b"late", txn=txn)
+    assert await visible(client, topic) == [b"x"]
+
+
+async def test_messages_of_a_transaction_name_it(client: Client, topic: str) -> None:
+    consumer = await client.subscribe(topic, "s")
+    producer = await client.create_producer(topic)
+    async with client.transaction() as txn:
+        await producer.send(b"x", txn=txn)
+    await producer.send(b"y")
+    inside, outside = [await consumer.receive(timeout=20) for _ in range(2)]
+    assert inside.txn_id == txn.id
+    assert outside.txn_id is None
