@@ -1,8 +1,9 @@
 """Frames: how one commit group lies in a segment. Pure.
 
     header     magic, store uuid, segment number, sequence, flags, length, directory length, runs, two checksums (64 bytes)
-    directory  per run: ledger, first entry, count, kind, where its data is, how long; its lengths; its entries' CRCs
-               then the records (cursors, metadata, …; see `records`)
+    directory  per run: ledger, first entry, count, kind, where its tables and its data are, how long it is
+               per run its tables: lengths and CRCs of its entries
+               the records (cursors, metadata, …; see `records`)
     data       the entries, run after run
 
 Frames begin at multiples of 4096 bytes: no page and no physical sector that holds confirmed bytes is ever written again,
@@ -27,7 +28,7 @@ from pulsar_txn.ledger.protocols import Buffer
 MAGIC: Final = b"PTJ1"
 ALIGNMENT: Final = 4096
 HEADER: Final = struct.Struct("<4s16sQQIIIIII4x")
-RUN: Final = struct.Struct("<QqIIII")
+RUN: Final = struct.Struct("<QqIIIII4x")
 _COVERED: Final = 48  # of the header: uuid to runs, behind the magic
 
 CHECKPOINT, SEAL, CLOSE = 1, 2, 4
@@ -65,18 +66,6 @@ class Run:
         self.bytes = 0
         self.count = 0
         self.old_location = -1
-
-
-class RunPlace(NamedTuple):
-    """A run as a directory or a segment index names it; `offset` is where its header lies in the segment."""
-
-    ledger_id: int
-    first: int
-    entries: int
-    kind: int
-    data_at: int
-    bytes: int
-    offset: int
 
 
 class FrameHeader(NamedTuple):
@@ -117,20 +106,23 @@ def frame_size(runs: list[Run], records_bytes: int) -> int:
 def encode_frame(uuid: bytes, segment: int, sequence: int, flags: int, runs: list[Run], records: bytes) -> Frame:
     """Encode a frame; entries are not copied when there are many bytes of them."""
     directory_length = len(records) + sum(RUN.size + 8 * len(run.lengths) for run in runs)
-    parts: list[bytes] = []
+    headers: list[bytes] = []
+    tables: list[bytes] = []
     data: list[Buffer] = []
-    run_offsets: list[int] = []
-    offset, data_offset = HEADER.size, HEADER.size + directory_length
+    offset = HEADER.size
+    run_offsets = list(range(offset, offset + RUN.size * len(runs), RUN.size))
+    table_offset, data_offset = offset + RUN.size * len(runs), offset + directory_length
     for run in runs:
-        run_offsets.append(offset)
-        count = len(run.lengths)
-        parts.append(RUN.pack(run.ledger_id, run.first, count, run.kind, data_offset - offset, run.bytes))
-        parts.append(array("I", run.lengths).tobytes())
-        parts.append(array("I", run.crcs).tobytes())
+        count = run.count
+        headers.append(
+            RUN.pack(run.ledger_id, run.first, count, run.kind, table_offset - offset, data_offset - offset, run.bytes)
+        )
+        tables += (array("I", run.lengths).tobytes(), array("I", run.crcs).tobytes())
         data += run.data
-        offset += RUN.size + 8 * count
+        offset += RUN.size
+        table_offset += 8 * count
         data_offset += run.bytes
-    parts.append(records)
+    parts = [*headers, *tables, records]
     directory = b"".join(parts)
     header = HEADER.pack(MAGIC, uuid, segment, sequence, flags, data_offset, directory_length, len(runs), 0, 0)
     directory_crc = crc32c(directory, crc32c(header[4 : 4 + _COVERED]))
@@ -183,16 +175,16 @@ def frame_fits(buffer: memoryview, offset: int, header: FrameHeader) -> bool:
     return bool(crc32c(buffer[data_start : offset + header.length], header.directory_crc) == header.frame_crc)
 
 
-def read_directory(buffer: memoryview, offset: int, header: FrameHeader) -> tuple[list[RunPlace], memoryview]:
-    """Runs and records of a frame whose directory fits."""
-    at, end = offset + HEADER.size, offset + HEADER.size + header.directory_length
-    runs: list[RunPlace] = []
-    for _ in range(header.runs):
-        ledger_id, first, entries, kind, data_at, size = RUN.unpack_from(buffer, at)
-        place = RunPlace(ledger_id, first, entries, kind, data_at, size, at)
-        runs.append(place)
-        at += RUN.size + 8 * place.entries
-    return runs, buffer[at:end]
+def read_runs(buffer: memoryview, offset: int, header: FrameHeader) -> Iterator[tuple[int, int, int, int, int, int, int]]:
+    """(ledger, first, count, kind, tables at, data at, bytes) of a frame's runs; the places count from the run's header."""
+    at = offset + HEADER.size
+    return RUN.iter_unpack(buffer[at : at + RUN.size * header.runs])
+
+
+def read_records(buffer: memoryview, offset: int, header: FrameHeader, table_entries: int) -> memoryview:
+    """The records of a frame whose runs have `table_entries` entries together."""
+    at = offset + HEADER.size
+    return buffer[at + RUN.size * header.runs + 8 * table_entries : at + header.directory_length]
 
 
 def split_run(chunk: Buffer, count: int) -> tuple[array[int], array[int]]:
@@ -201,17 +193,6 @@ def split_run(chunk: Buffer, count: int) -> tuple[array[int], array[int]]:
     lengths.frombytes(chunk[: 4 * count])
     crcs.frombytes(chunk[4 * count : 8 * count])
     return lengths, crcs
-
-
-def encode_index(places: list[RunPlace]) -> bytes:
-    """A segment's runs, for its SEAL frame; the data offset is not needed and not kept."""
-    return b"".join(RUN.pack(p.ledger_id, p.first, p.entries, p.kind, p.offset, p.bytes) for p in places)
-
-
-def decode_index(data: Buffer) -> Iterator[RunPlace]:
-    """The runs of a SEAL frame."""
-    for ledger_id, first, entries, kind, offset, size in RUN.iter_unpack(data):
-        yield RunPlace(ledger_id, first, entries, kind, 0, size, offset)
 
 
 TRAILER: Final = struct.Struct("<4sIQ16s")

@@ -1,12 +1,22 @@
-"""Where entries are: two numbers per run of a log, and per segment how much of it is still needed."""
+"""Where entries are: three numbers per run of a log, and per segment how much of it is still needed.
+
+Runs come by the hundred thousand, so they are kept in arrays and handled a section at a time: a section is what one
+segment holds of one log in a row. Only logs whose sections overlap (copies beside their originals) are taken apart.
+"""
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterator
+from typing import Final
 
-from pulsar_txn.ledger.journal.frame import SNAPSHOT, RunPlace
+from pulsar_txn.ledger.protocols import Buffer
+
+_SECTION: Final = struct.Struct("<QqIIQ")
+_RUN_BYTES: Final = 12
 
 
 def location(segment: int, offset: int) -> int:
@@ -19,64 +29,133 @@ def split_location(place: int) -> tuple[int, int]:
     return place >> 32, place & 0xFFFFFFFF
 
 
-class LogIndex:
-    """First entry and location of each run of a log, ascending, with the log's bytes up to the run."""
+class Section:
+    """Runs of one log in one segment, in a row: their first entries and offsets, the entry behind them, their bytes."""
 
-    __slots__ = ("_bytes", "_firsts", "_locations", "_upto")
+    __slots__ = ("bytes", "end", "firsts", "kind", "ledger_id", "offsets")
+
+    def __init__(self, ledger_id: int, kind: int) -> None:
+        self.ledger_id = ledger_id
+        self.kind = kind
+        self.firsts = array("q")
+        self.offsets = array("I")
+        self.end = 0
+        self.bytes = 0
+
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """(first entry, entry behind, offset) of each run."""
+        ends = self.firsts[1:]
+        ends.append(self.end)
+        return zip(self.firsts, ends, self.offsets, strict=True)
+
+
+class SegmentIndex:
+    """All runs of a segment, by section; encoded into the segment's SEAL frame."""
+
+    __slots__ = ("_last", "run_count", "sections")
+
+    def __init__(self) -> None:
+        self.sections: list[Section] = []
+        self.run_count = 0
+        self._last: dict[tuple[int, int], Section] = {}
+
+    def add(self, ledger_id: int, first: int, entries: int, kind: int, offset: int, size: int) -> None:
+        """A run behind all others of the segment."""
+        section = self._last.get((ledger_id, kind))
+        if section is None or section.end != first:
+            section = self._last[ledger_id, kind] = Section(ledger_id, kind)
+            self.sections.append(section)
+        section.firsts.append(first)
+        section.offsets.append(offset)
+        section.end = first + entries
+        section.bytes += size
+        self.run_count += 1
+
+    def encoded_size(self, more_runs: int) -> int:
+        """How long `encode` will be at most after so many more runs."""
+        return (len(self.sections) + more_runs) * _SECTION.size + (self.run_count + more_runs) * _RUN_BYTES
+
+    def encode(self) -> bytes:
+        """Section by section."""
+        parts: list[bytes] = []
+        for section in self.sections:
+            parts.append(_SECTION.pack(section.ledger_id, section.end, section.kind, len(section.firsts), section.bytes))
+            parts += (section.firsts.tobytes(), section.offsets.tobytes())
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: Buffer) -> SegmentIndex:
+        """The inverse of `encode`."""
+        index, view, at = cls(), memoryview(data), 0
+        while at < len(view):
+            ledger_id, end, kind, count, size = _SECTION.unpack_from(view, at)
+            at += _SECTION.size
+            section = Section(ledger_id, kind)
+            section.firsts.frombytes(view[at : at + 8 * count])
+            section.offsets.frombytes(view[at + 8 * count : at + _RUN_BYTES * count])
+            section.end, section.bytes = end, size
+            at += _RUN_BYTES * count
+            index.sections.append(section)
+            index.run_count += count
+        return index
+
+
+class LogIndex:
+    """First entry, segment and offset of each run of a log, ascending."""
+
+    __slots__ = ("_firsts", "_offsets", "_segments")
 
     def __init__(self) -> None:
         self._firsts = array("q")
-        self._locations = array("Q")
-        self._upto = array("Q")
-        self._bytes = 0
+        self._segments = array("I")
+        self._offsets = array("I")
 
     def __len__(self) -> int:
         return len(self._firsts)
 
-    def add(self, first: int, place: int, size: int) -> None:
+    def add(self, first: int, segment: int, offset: int) -> None:
         """A run behind all others."""
         self._firsts.append(first)
-        self._locations.append(place)
-        self._upto.append(self._bytes)
-        self._bytes += size
+        self._segments.append(segment)
+        self._offsets.append(offset)
+
+    def extend(self, segment: int, section: Section) -> None:
+        """A section behind all others."""
+        self._firsts.extend(section.firsts)
+        self._segments.extend(array("I", (segment,)) * len(section.firsts))
+        self._offsets.extend(section.offsets)
 
     def find(self, entry: int) -> tuple[int, int]:
         """(first entry, location) of the run that should hold `entry`; the entry must not lie before the first run."""
         at = bisect_right(self._firsts, entry) - 1
-        return self._firsts[at], self._locations[at]
+        return self._firsts[at], location(self._segments[at], self._offsets[at])
 
     def move(self, first: int, old: int, new: int) -> bool:
         """The run that begins with `first` was copied from `old` to `new`; False when it is not there any more."""
-        at = bisect_right(self._firsts, first) - 1
-        if at < 0 or self._firsts[at] != first or self._locations[at] != old:
+        if not self.holds(first, old):
             return False
-        self._locations[at] = new
+        at = bisect_right(self._firsts, first) - 1
+        self._segments[at], self._offsets[at] = split_location(new)
         return True
 
     def holds(self, first: int, place: int) -> bool:
         """Whether the run that begins with `first` is read from `place`."""
         at = bisect_right(self._firsts, first) - 1
-        return at >= 0 and self._firsts[at] == first and self._locations[at] == place
-
-    def bytes_from(self, entry: int) -> int:
-        """Bytes of the runs from the one that holds `entry` on."""
-        if not self._firsts:
-            return 0
-        return self._bytes - self._upto[max(0, bisect_right(self._firsts, entry) - 1)]
+        return at >= 0 and (self._firsts[at], self._segments[at], self._offsets[at]) == (first, *split_location(place))
 
     def trim(self, first_entry: int) -> None:
         """Forget runs that end before `first_entry`; in large steps, as each step moves the rest."""
         gone = bisect_right(self._firsts, first_entry) - 1
         if gone > 0 and 4 * gone >= len(self._firsts):
-            del self._firsts[:gone], self._locations[:gone], self._upto[:gone]
+            del self._firsts[:gone], self._segments[:gone], self._offsets[:gone]
 
     def clear(self) -> None:
         """Forget everything."""
-        del self._firsts[:], self._locations[:], self._upto[:]
+        del self._firsts[:], self._segments[:], self._offsets[:]
 
 
 class SegmentUse:
-    """What a segment holds for whom: per log its last entry and bytes there, per log the bytes of its snapshot."""
+    """What a segment holds for whom: per log its last entry, entries and bytes there, per log the bytes of its snapshot."""
 
     __slots__ = ("bytes", "logs", "number", "pinned", "sealed", "snapshots")
 
@@ -85,7 +164,7 @@ class SegmentUse:
         self.sealed = False
         self.pinned = False
         self.bytes = 0
-        self.logs: dict[int, tuple[int, int]] = {}
+        self.logs: dict[int, tuple[int, int, int]] = {}
         self.snapshots: dict[int, int] = {}
 
     @property
@@ -109,27 +188,34 @@ class Usage:
             use = self.segments[number] = SegmentUse(number)
         return use
 
-    def add(self, number: int, place: RunPlace) -> None:
-        """A run (data or snapshot) lies in the segment and is needed."""
+    def add_snapshot(self, number: int, ledger_id: int, size: int) -> None:
+        """The log's newest snapshot lies in the segment; the one before is not needed any more."""
+        self.forget_snapshot(ledger_id)
         use = self.segment(number)
-        if place.kind & SNAPSHOT:
-            self.forget_snapshot(place.ledger_id)
-            use.snapshots[place.ledger_id] = place.bytes
-            use.bytes += place.bytes
-            self._snapshot_of[place.ledger_id] = number
-            return
-        self.add_data(number, place.ledger_id, place.first + place.entries - 1, place.bytes)
+        use.snapshots[ledger_id] = size
+        use.bytes += size
+        self._snapshot_of[ledger_id] = number
 
-    def add_data(self, number: int, ledger_id: int, last: int, size: int) -> None:
-        """Entries up to `last` of a log lie in the segment."""
+    def add_data(self, number: int, ledger_id: int, end: int, entries: int, size: int) -> None:
+        """Some entries of a log, the last of them before `end`, lie in the segment."""
         use = self.segment(number)
         known = use.logs.get(ledger_id)
         if known is None:
-            use.logs[ledger_id] = (last, size)
+            use.logs[ledger_id] = (end, entries, size)
             self._of_log.setdefault(ledger_id, deque()).append(number)
         else:
-            use.logs[ledger_id] = (max(known[0], last), known[1] + size)
+            use.logs[ledger_id] = (max(known[0], end), known[1] + entries, known[2] + size)
         use.bytes += size
+
+    def log_bytes(self, ledger_id: int, entries: int) -> int:
+        """Bytes of the log's last `entries` entries, as the average of the segments they lie in says."""
+        total = count = 0
+        for number in self._of_log.get(ledger_id, ()):
+            use = self.segments.get(number)
+            if use is not None and ledger_id in use.logs:
+                _, more_entries, more = use.logs[ledger_id]
+                count, total = count + more_entries, total + more
+        return total if entries >= count else total * entries // count
 
     def trim(self, ledger_id: int, first_entry: int) -> None:
         """Entries before `first_entry` are not needed any more."""
@@ -140,10 +226,10 @@ class Usage:
             known = None if use is None else use.logs.get(ledger_id)
             if use is None or known is None:
                 continue
-            if known[0] >= first_entry:
+            if known[0] > first_entry:
                 numbers.append(number)
                 continue
-            use.bytes -= known[1]
+            use.bytes -= known[2]
             del use.logs[ledger_id]
 
     def forget_log(self, ledger_id: int) -> None:
@@ -162,7 +248,7 @@ class Usage:
         """All of the log's needed runs were copied out of the segment."""
         known = self.segments[number].logs.pop(ledger_id, None)
         if known is not None:
-            self.segments[number].bytes -= known[1]
+            self.segments[number].bytes -= known[2]
 
     def drop(self, number: int) -> None:
         """The segment is gone."""

@@ -195,8 +195,9 @@ class JournalLog(BaseLog):
             await waiter
 
     def readable_bytes(self) -> int:
-        """Bytes of confirmed entries, whole runs counted."""
-        return self.state.index.bytes_from(self.first_entry) if self.first_entry <= self.confirmed_entry else 0
+        """Bytes of confirmed entries; where a part of a segment is trimmed, what the average entry there says."""
+        entries = self.confirmed_entry - self.first_entry + 1
+        return self.store.state.usage.log_bytes(self.ledger_id, entries) if entries > 0 else 0
 
     def bytes_in_flight(self) -> int:
         """Bytes of the entries not confirmed yet, as far as they are in the tail."""

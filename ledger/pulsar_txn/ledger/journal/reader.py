@@ -69,12 +69,15 @@ class RunReader:
             raise log.damaged(entry, f"segment {number} is missing")
         chunk = self._read(log, segment, _FIRST_READ_BYTES, offset, entry)
         if len(chunk) >= RUN.size:
-            ledger_id, found_first, count, found_kind, data_at, size = RUN.unpack_from(chunk)
+            ledger_id, found_first, count, found_kind, table_at, data_at, size = RUN.unpack_from(chunk)
             fits = (ledger_id, found_first, found_kind & ~COPY) == (log.ledger_id, first, kind & ~COPY)
-            if fits and offset + data_at + size <= segment.size and RUN.size + 8 * count <= data_at:
-                if RUN.size + 8 * count > len(chunk):
-                    chunk = self._read(log, segment, RUN.size + 8 * count, offset, entry)
-                lengths, crcs = split_run(chunk[RUN.size : RUN.size + 8 * count], count)
+            tables_end = table_at + 8 * count
+            if fits and offset + data_at + size <= segment.size and tables_end <= data_at:
+                if tables_end <= len(chunk):
+                    tables = chunk[table_at:tables_end]
+                else:
+                    tables = self._read(log, segment, 8 * count, offset + table_at, entry)
+                lengths, crcs = split_run(tables, count)
                 if sum(lengths) == size:
                     return OpenRun(count, lengths, crcs, offset + data_at, size, segment, chunk, offset)
         raise log.damaged(entry, f"no run of it in {segment.path} at {offset}")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
 from pulsar_txn.ledger.journal import records
-from pulsar_txn.ledger.journal.frame import COPY, SNAPSHOT, Run, RunPlace
-from pulsar_txn.ledger.journal.index import SegmentUse, location
+from pulsar_txn.ledger.journal.frame import COPY, SNAPSHOT, Run
+from pulsar_txn.ledger.journal.index import SegmentIndex, SegmentUse, location
 from pulsar_txn.ledger.journal.reader import RunReader
 from pulsar_txn.ledger.journal.records import encode_record
 from pulsar_txn.ledger.journal.segments import SegmentFiles
@@ -39,7 +39,7 @@ class Reclaimer:
         writer: JournalWriter,
         reader: RunReader,
         segment_files: SegmentFiles,
-        index_of: Callable[[int], list[RunPlace]],
+        index_of: Callable[[int], SegmentIndex],
         join: Callable[[int], JournalGroup],
     ) -> None:
         self._state = state
@@ -101,10 +101,7 @@ class Reclaimer:
         logger.info("copying %d bytes out of segment %d", use.bytes, use.number)
         copied = 0
         try:
-            for place in self._index_of(use.number):
-                run = self._copy_of(use, place)
-                if run is None:
-                    continue
+            for run in self._copies(use):
                 group = self._join(run.bytes)
                 group.runs.append(run)
                 copied += run.bytes
@@ -123,22 +120,27 @@ class Reclaimer:
                 self._state.usage.remove_log_from(use.number, ledger_id)
             self._drop(use.number)
 
-    def _copy_of(self, use: SegmentUse, place: RunPlace) -> Run | None:
-        """The run to write, None when nobody needs this one any more."""
-        log = self._state.logs.get(place.ledger_id)
-        old = location(use.number, place.offset)
-        if log is None or not self._is_needed(log, place, old):
-            return None
-        opened, data = self._reader.raw(log, place.first, old, place.kind)
-        run = Run(log, place.ledger_id, place.first, place.kind | COPY)
+    def _copies(self, use: SegmentUse) -> Iterator[Run]:
+        """The runs to write; whether somebody still needs one is asked when its turn comes."""
+        for section in self._index_of(use.number).sections:
+            for first, end, offset in section.runs():
+                log = self._state.logs.get(section.ledger_id)
+                old = location(use.number, offset)
+                if log is not None and self._is_needed(log, section.kind, (first, end), old):
+                    yield self._copy_of(log, first, section.kind, old)
+
+    def _copy_of(self, log: LogState, first: int, kind: int, old: int) -> Run:
+        opened, data = self._reader.raw(log, first, old, kind)
+        run = Run(log, log.ledger_id, first, kind | COPY)
         run.lengths, run.crcs, run.data = list(opened.lengths), list(opened.crcs), [data]
         run.bytes, run.count, run.old_location = len(data), opened.entries, old
         return run
 
-    def _is_needed(self, log: LogState, place: RunPlace, old: int) -> bool:
-        if place.kind & SNAPSHOT:
+    def _is_needed(self, log: LogState, kind: int, run: tuple[int, int], old: int) -> bool:
+        if kind & SNAPSHOT:
             return log.snapshot_at == old
-        return place.first + place.entries > log.first_entry and log.index.holds(place.first, old)
+        first, end = run
+        return end > log.first_entry and log.index.holds(first, old)
 
     async def _durable(self, group: JournalGroup) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

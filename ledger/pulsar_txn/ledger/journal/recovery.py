@@ -19,19 +19,20 @@ from pulsar_txn.ledger.journal.frame import (
     ALIGNMENT,
     CHECKPOINT,
     HEADER,
+    RUN,
     SEAL,
     TRAILER,
     FrameHeader,
-    RunPlace,
     aligned,
-    decode_index,
     decode_trailer,
     directory_fits,
     frame_fits,
     frame_prefix,
-    read_directory,
     read_header,
+    read_records,
+    read_runs,
 )
+from pulsar_txn.ledger.journal.index import SegmentIndex
 from pulsar_txn.ledger.journal.segments import OpenSegments, Segment
 from pulsar_txn.ledger.journal.state import JournalState
 from pulsar_txn.ledger.protocols import LogDamaged
@@ -67,7 +68,7 @@ class Recovered:
     offset: int = 0
     sequence: int = 0
     sealed: bool = True
-    runs: list[RunPlace] = attrs.field(factory=list)
+    index: SegmentIndex = attrs.field(factory=SegmentIndex)
     unneeded: list[int] = attrs.field(factory=list)
     findings: list[str] = attrs.field(factory=list)
 
@@ -153,12 +154,12 @@ def _apply_newest(found: Recovered, segment: Segment, data: bytes, scan: Scan) -
             raise LogDamaged(segment.path, None, f"at offset {offset} {detail}")
         found.findings.append(f"{segment.path} at offset {offset}: {detail}")
     for frame in scan.frames:
-        runs, records = read_directory(view, frame.offset, frame.header)
-        found.runs += runs
         found.sequence = frame.header.sequence + 1
         if not frame.header.flags & SEAL:
+            runs, entries = _add_runs(found.index, view, frame)
+            records = read_records(view, frame.offset, frame.header, entries)
             try:
-                found.state.apply(segment.number, frame.header.flags, runs, records)
+                found.state.apply(frame.header.flags, runs, records)
             except (ValueError, LookupError) as error:
                 raise LogDamaged(segment.path, None, f"records at offset {frame.offset}: {error}") from error
     if scan.torn:
@@ -166,6 +167,18 @@ def _apply_newest(found: Recovered, segment: Segment, data: bytes, scan: Scan) -
     found.number, found.offset = segment.number, scan.end
     found.sealed = bool(scan.frames[-1].header.flags & SEAL)
     found.state.usage.segment(segment.number).sealed = found.sealed
+    found.state.add_segment(segment.number, found.index)
+
+
+def _add_runs(index: SegmentIndex, view: memoryview, frame: FoundFrame) -> tuple[list[tuple[int, int, int, int]], int]:
+    """Put a frame's runs into the index of its segment; what of them counts, and their entries together."""
+    offset, entries, runs, add = frame.offset + HEADER.size, 0, [], index.add
+    for ledger_id, first, count, kind, _, _, size in read_runs(view, frame.offset, frame.header):
+        add(ledger_id, first, count, kind, offset, size)
+        runs.append((ledger_id, first, count, kind))
+        offset += RUN.size
+        entries += count
+    return runs, entries
 
 
 def _add_older(found: Recovered, opened: OpenSegments, uuid: bytes) -> None:
@@ -177,18 +190,17 @@ def _add_older(found: Recovered, opened: OpenSegments, uuid: bytes) -> None:
         if number not in state.live_segments:
             found.unneeded.append(number)
             continue
-        places = read_index(opened, segments[number], uuid)
-        if places is None:
-            places = _scan_old(found, opened, segments[number], uuid)
+        index = read_index(opened, segments[number], uuid)
+        if index is None:
+            index = _scan_old(found, opened, segments[number], uuid)
         state.usage.segment(number).sealed = True
-        for place in places:
-            state.add_old_run(number, place)
+        state.add_segment(number, index)
     missing = sorted(state.live_segments - set(segments))
     if missing:
         found.findings.append(f"segments {missing} are missing")
 
 
-def read_index(opened: OpenSegments, segment: Segment, uuid: bytes) -> list[RunPlace] | None:
+def read_index(opened: OpenSegments, segment: Segment, uuid: bytes) -> SegmentIndex | None:
     """The runs of a sealed segment, by its index; None when there is no index that fits."""
     trailer = opened.read(segment, TRAILER.size, segment.size - TRAILER.size)
     offset = decode_trailer(trailer, uuid, segment.number)
@@ -198,20 +210,23 @@ def read_index(opened: OpenSegments, segment: Segment, uuid: bytes) -> list[RunP
     header = read_header(data, 0, uuid, segment.number)
     if header is None or not header.flags & SEAL or not directory_fits(memoryview(data), 0, header):
         return None
-    return list(decode_index(data[HEADER.size : HEADER.size + header.directory_length]))
+    return SegmentIndex.decode(data[HEADER.size : HEADER.size + header.directory_length])
 
 
-def scan_runs(opened: OpenSegments, segment: Segment, uuid: bytes) -> tuple[list[RunPlace], Scan]:
+def scan_runs(opened: OpenSegments, segment: Segment, uuid: bytes) -> tuple[SegmentIndex, Scan]:
     """The runs of a segment, by its frames."""
     data = opened.read(segment, segment.size, 0)
     scan = scan_segment(data, uuid, segment.number)
     view = memoryview(data)
-    places = [place for frame in scan.frames for place in read_directory(view, frame.offset, frame.header)[0]]
-    return places, scan
+    index = SegmentIndex()
+    for frame in scan.frames:
+        if not frame.header.flags & SEAL:
+            _add_runs(index, view, frame)
+    return index, scan
 
 
-def _scan_old(found: Recovered, opened: OpenSegments, segment: Segment, uuid: bytes) -> list[RunPlace]:
-    places, scan = scan_runs(opened, segment, uuid)
+def _scan_old(found: Recovered, opened: OpenSegments, segment: Segment, uuid: bytes) -> SegmentIndex:
+    index, scan = scan_runs(opened, segment, uuid)
     for offset, detail in scan.damage:
         found.findings.append(f"{segment.path} at offset {offset}: {detail}")
-    return places
+    return index

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from pulsar_txn.ledger.cursor_state import CursorState, apply_changes
 from pulsar_txn.ledger.journal import records
-from pulsar_txn.ledger.journal.frame import CHECKPOINT, COPY, SNAPSHOT, RunPlace
-from pulsar_txn.ledger.journal.index import LogIndex, Usage, location
+from pulsar_txn.ledger.journal.frame import CHECKPOINT, DATA, SNAPSHOT
+from pulsar_txn.ledger.journal.index import LogIndex, Section, SegmentIndex, Usage, location
 from pulsar_txn.ledger.journal.records import LOG_VALUE, NUMBER, encode_record
 from pulsar_txn.ledger.protocols import LogDamaged, Versioned
 
@@ -90,7 +90,7 @@ class JournalState:
         self.next_cursor_id = 0
         self.live_segments: set[int] = set()
         self.usage = Usage()
-        self._found: dict[int, dict[int, tuple[int, RunPlace]]] = {}
+        self._found: dict[int, list[tuple[int, Section]]] = {}
 
     def create_log(self, name: str) -> LogState:
         """A new, empty log."""
@@ -131,43 +131,51 @@ class JournalState:
         parts += [encode_record(records.COUNTER, value, path.encode()) for path, value in self.counters.items()]
         return b"".join(parts)
 
-    def apply(self, segment: int, flags: int, runs: list[RunPlace], data: memoryview) -> None:
-        """One frame of recovery. In a checkpoint, the records tell the state behind the frame's own runs."""
+    def build_indexes(self) -> None:
+        """After the last segment: from all sections that were found, the index of each log. Gaps are damage."""
+        for log in self.logs.values():
+            found = self._found.pop(log.ledger_id, [])
+            end = _index_sections(log, sorted(found, key=lambda pair: (pair[1].firsts[0], pair[0])))
+            if end < log.next_entry:
+                log.damaged(end, f"entries up to {log.next_entry - 1} are missing")
+            if log.snapshot_serial != log.next_serial - 1:
+                log.damaged(log.first_entry, "its snapshot is missing")
+        self._found.clear()
+
+    def apply(self, flags: int, runs: Iterable[tuple[int, int, int, int]], data: memoryview) -> None:
+        """One frame of recovery: (ledger, first, count, kind) of its runs, and its records.
+
+        In a checkpoint, the records tell the state behind the frame's own runs.
+        """
         ends = [self._apply_record(*record) for record in records.decode_records(data)]
-        for place in runs:
-            self._apply_run(segment, place, counted=bool(flags & CHECKPOINT))
+        if not flags & CHECKPOINT:
+            self._count(runs)
         for end in ends:
             if end is not None and end[0].next_entry < end[1]:
                 end[0].damaged(end[0].next_entry, f"its end is missing, it had {end[1]} entries")
                 end[0].next_entry = end[1]
 
-    def add_old_run(self, segment: int, place: RunPlace) -> None:
-        """A run of a segment before the last checkpoint; runs must come in the order of their segments."""
-        log = self.logs.get(place.ledger_id)
-        if log is None:
-            return
-        if place.kind & SNAPSHOT:
-            self._found_snapshot(log, segment, place)
-        elif place.first + place.entries > log.first_entry:
-            self._found_run(segment, place)
+    def add_segment(self, number: int, index: SegmentIndex) -> None:
+        """The runs of a segment, when the state is complete but for the indexes."""
+        for section in index.sections:
+            log = self.logs.get(section.ledger_id)
+            if log is None:
+                continue
+            if section.kind & SNAPSHOT:
+                self._found_snapshot(log, number, section)
+            elif section.end > log.first_entry:
+                self.usage.add_data(number, log.ledger_id, section.end, section.end - section.firsts[0], section.bytes)
+                self._found.setdefault(log.ledger_id, []).append((number, section))
 
-    def build_indexes(self) -> None:
-        """After the last frame: from all runs that were found, the index of each log. Gaps are damage."""
-        for log in self.logs.values():
-            found = self._found.pop(log.ledger_id, {})
-            expected = log.first_entry
-            for first, (segment, place) in sorted(found.items()):
-                if first + place.entries <= expected:
-                    continue
-                if first > expected:
-                    log.damaged(expected, f"entries up to {first - 1} are missing")
-                log.index.add(first, location(segment, place.offset), place.bytes)
-                expected = first + place.entries
-            if expected < log.next_entry:
-                log.damaged(expected, f"entries up to {log.next_entry - 1} are missing")
-            if log.snapshot_serial != log.next_serial - 1:
-                log.damaged(log.first_entry, "its snapshot is missing")
-        self._found.clear()
+    def _count(self, runs: Iterable[tuple[int, int, int, int]]) -> None:
+        """Each log's own new entries follow those before; anything between is missing."""
+        logs = self.logs
+        for ledger_id, first, count, kind in runs:
+            log = logs.get(ledger_id)
+            if kind == DATA and log is not None:
+                if first != log.next_entry:
+                    log.damaged(log.next_entry, f"entries up to {first - 1} are missing")
+                log.next_entry = first + count
 
     def _apply_record(self, kind: int, number: int, key: str, value: bytes) -> tuple[LogState, int] | None:
         if kind == records.LOG:
@@ -215,33 +223,13 @@ class JournalState:
         log.epoch, log.first_entry, log.next_serial = epoch, first_entry, max(serial + 1, log.next_serial)
         return log, next_entry
 
-    def _apply_run(self, segment: int, place: RunPlace, *, counted: bool) -> None:
-        log = self.logs.get(place.ledger_id)
-        if log is None:
-            return
-        if place.kind & SNAPSHOT:
-            self._found_snapshot(log, segment, place)
-            return
-        if not counted and not place.kind & COPY:
-            if place.first != log.next_entry:
-                log.damaged(log.next_entry, f"entries up to {place.first - 1} are missing")
-            log.next_entry = place.first + place.entries
-        self._found_run(segment, place)
-
-    def _found_run(self, segment: int, place: RunPlace) -> None:
-        """Of a run and its copies, the one in the newest segment counts."""
-        self.usage.add(segment, place)
-        found = self._found.setdefault(place.ledger_id, {})
-        known = found.get(place.first)
-        if known is None or known[0] <= segment:
-            found[place.first] = (segment, place)
-
-    def _found_snapshot(self, log: LogState, segment: int, place: RunPlace) -> None:
-        at = location(segment, place.offset)
-        if (place.first, at) >= (log.snapshot_serial, log.snapshot_at):
-            log.snapshot_serial, log.snapshot_at = place.first, at
-            log.next_serial = max(log.next_serial, place.first + 1)
-            self.usage.add(segment, place)
+    def _found_snapshot(self, log: LogState, segment: int, section: Section) -> None:
+        for serial, offset in zip(section.firsts, section.offsets, strict=True):
+            at = location(segment, offset)
+            if (serial, at) >= (log.snapshot_serial, log.snapshot_at):
+                log.snapshot_serial, log.snapshot_at = serial, at
+                log.next_serial = max(log.next_serial, serial + 1)
+                self.usage.add_snapshot(segment, log.ledger_id, section.bytes)
 
     def _add_log(self, log: LogState) -> None:
         self.logs[log.ledger_id] = log
@@ -252,3 +240,32 @@ class JournalState:
         self.cursors[cursor.cursor_id] = cursor
         cursor.log.cursors[cursor.name] = cursor
         self.next_cursor_id = max(self.next_cursor_id, cursor.cursor_id + 1)
+
+
+def _index_sections(log: LogState, found: list[tuple[int, Section]]) -> int:
+    """Put sections into the log's index, in order; the entry behind the last one."""
+    end = log.first_entry
+    if any(found[at][1].end > found[at + 1][1].firsts[0] for at in range(len(found) - 1)):
+        found = _without_overlaps(found)
+    for segment, section in found:
+        if section.firsts[0] > end:
+            log.damaged(end, f"entries up to {section.firsts[0] - 1} are missing")
+        log.index.extend(segment, section)
+        end = max(end, section.end)
+    return end
+
+
+def _without_overlaps(found: list[tuple[int, Section]]) -> list[tuple[int, Section]]:
+    """Runs one by one: of a run and its copies, the one in the newest segment counts."""
+    newest: dict[int, tuple[int, int, int]] = {}
+    for segment, section in sorted(found, key=lambda pair: pair[0]):
+        for first, end, offset in section.runs():
+            newest[first] = (end, segment, offset)
+    single: list[tuple[int, Section]] = []
+    for first, (end, segment, offset) in sorted(newest.items()):
+        section = Section(0, DATA)
+        section.firsts.append(first)
+        section.offsets.append(offset)
+        section.end = end
+        single.append((segment, section))
+    return single

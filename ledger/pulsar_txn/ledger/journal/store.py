@@ -15,8 +15,8 @@ from pulsar_txn.ledger.handles import new_waiter
 from pulsar_txn.ledger.journal import folder as folders
 from pulsar_txn.ledger.journal import records
 from pulsar_txn.ledger.journal.files import Files, RealFiles
-from pulsar_txn.ledger.journal.frame import COPY, SNAPSHOT, Run, RunPlace
-from pulsar_txn.ledger.journal.index import location
+from pulsar_txn.ledger.journal.frame import COPY, SNAPSHOT, Run
+from pulsar_txn.ledger.journal.index import SegmentIndex, location
 from pulsar_txn.ledger.journal.log import JournalLog
 from pulsar_txn.ledger.journal.reader import RunReader
 from pulsar_txn.ledger.journal.reclaim import Reclaimer
@@ -271,7 +271,7 @@ class JournalStore:
         for number in found.unneeded:
             segment_files.put_back(number)
         going_on = None if found.sealed else current
-        self.writer.go_on(going_on, found.number, found.offset, found.sequence, found.runs)
+        self.writer.go_on(going_on, found.number, found.offset, found.sequence, found.index)
 
     async def _begin_segment(self, wanted: int) -> None:
         """Write the first checkpoint of a segment, and wait for it; with no file for it the store cannot start."""
@@ -294,13 +294,12 @@ class JournalStore:
         """A group is durable: its entries can be found, its bytes are not in flight."""
         usage = self.state.usage
         for run, offset in zip(group.runs, offsets, strict=True):
-            place = location(segment, offset)
             if run.kind:
                 self._confirmed_special(run, segment, offset)
                 continue
             log: JournalLog = run.owner  # type: ignore[assignment] # owners of plain runs are their logs
-            log.state.index.add(run.first, place, run.bytes)
-            usage.add_data(segment, run.ledger_id, run.first + run.count - 1, run.bytes)
+            log.state.index.add(run.first, segment, offset)
+            usage.add_data(segment, run.ledger_id, run.first + run.count, run.count, run.bytes)
             self._cached.append((log, run.first, run.count, run.bytes + run.count * _ENTRY_OVERHEAD_BYTES))
             self._cached_bytes += run.bytes + run.count * _ENTRY_OVERHEAD_BYTES
         if self._cached_bytes > self._cache_bytes:
@@ -310,23 +309,22 @@ class JournalStore:
     def _confirmed_special(self, run: Run, segment: int, offset: int) -> None:
         """A snapshot, or a copy of something."""
         state: LogState = run.owner  # type: ignore[assignment] # owners of snapshots and copies are log states
-        place = RunPlace(run.ledger_id, run.first, run.count, run.kind, 0, run.bytes, offset)
-        new = location(segment, offset)
+        usage, new = self.state.usage, location(segment, offset)
         if run.kind & SNAPSHOT:
             if run.first > state.snapshot_serial or state.snapshot_at == run.old_location:
                 state.snapshot_serial, state.snapshot_at = run.first, new
-                self.state.usage.add(segment, place)
+                usage.add_snapshot(segment, run.ledger_id, run.bytes)
         elif run.kind & COPY and state.index.move(run.first, run.old_location, new):
-            self.state.usage.add(segment, place)
+            usage.add_data(segment, run.ledger_id, run.first + run.count, run.count, run.bytes)
 
     def _sealed(self, number: int) -> None:
         self.state.usage.segment(number).sealed = True
         self.reclaimer.look()
 
-    def _index_of(self, number: int) -> list[RunPlace]:
+    def _index_of(self, number: int) -> SegmentIndex:
         opened = self.segment_files.opened
-        places = read_index(opened, opened.segments[number], self._uuid)
-        return scan_runs(opened, opened.segments[number], self._uuid)[0] if places is None else places
+        index = read_index(opened, opened.segments[number], self._uuid)
+        return scan_runs(opened, opened.segments[number], self._uuid)[0] if index is None else index
 
     def _shrink_cache(self) -> None:
         while self._cached_bytes > self._cache_bytes:

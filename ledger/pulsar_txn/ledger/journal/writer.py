@@ -19,19 +19,17 @@ from pulsar_txn.ledger.journal.frame import (
     CHECKPOINT,
     CLOSE,
     HEADER,
-    RUN,
     SEAL,
     SMALL_FRAME_BYTES,
     TRAILER,
     Frame,
     Run,
-    RunPlace,
     aligned,
     encode_frame,
-    encode_index,
     encode_trailer,
     frame_size,
 )
+from pulsar_txn.ledger.journal.index import SegmentIndex
 from pulsar_txn.ledger.journal.records import CHANGE, encode_record
 from pulsar_txn.ledger.journal.segments import Segment, SegmentFiles
 from pulsar_txn.ledger.journal.state import JournalState, LogState
@@ -111,17 +109,17 @@ class JournalWriter:
         self._planned_segment = -1
         self._planned_offset = 0
         self._planned_size = 0
-        self._planned_runs: list[RunPlace] = []
+        self._planned_index = SegmentIndex()
         self._sequence = 0
         segment_files.on_ready = self._advance
 
-    def go_on(self, segment: Segment | None, number: int, offset: int, sequence: int, runs: list[RunPlace]) -> None:
+    def go_on(self, segment: Segment | None, number: int, offset: int, sequence: int, index: SegmentIndex) -> None:
         """Where recovery ended: in `segment` at `offset`, or (None) behind the sealed segment `number`."""
         self._segment = segment
         self._planned_segment = number
         self._planned_offset = offset
         self._planned_size = 0 if segment is None else segment.size
-        self._planned_runs = runs
+        self._planned_index = index
         self._sequence = sequence
 
     @property
@@ -170,7 +168,7 @@ class JournalWriter:
         self._planned_segment += 1
         self._planned_offset = 0
         self._planned_size = self._segment_files.segment_bytes
-        self._planned_runs = []
+        self._planned_index = SegmentIndex()
         self._state.usage.segment(self._planned_segment)
         records = self._state.checkpoint(live)
         needed = aligned(frame_size(group.runs, len(records))) + self._seal_reserve(len(group.runs))
@@ -199,17 +197,18 @@ class JournalWriter:
         self._queue.append(_Planned(frame, self._planned_segment, offset, group))
         self._sequence += 1
         self._planned_offset += aligned(frame.size)
+        add = self._planned_index.add
         for run, at in zip(runs, frame.run_offsets, strict=True):
-            self._planned_runs.append(RunPlace(run.ledger_id, run.first, run.count, run.kind, 0, run.bytes, offset + at))
+            add(run.ledger_id, run.first, run.count, run.kind, offset + at, run.bytes)
 
     def _seal_segment(self) -> None:
         """Queue the index of the full segment as its last frame."""
         if self._planned_size:
-            self._plan(SEAL, None, [], encode_index(self._planned_runs))
+            self._plan(SEAL, None, [], self._planned_index.encode())
 
     def _seal_reserve(self, more_runs: int) -> int:
         """What the index and the trailer will need."""
-        return aligned(HEADER.size + RUN.size * (len(self._planned_runs) + more_runs)) + TRAILER.size
+        return aligned(HEADER.size + self._planned_index.encoded_size(more_runs)) + TRAILER.size
 
     def _turn(self) -> None:
         self._awake = False
