@@ -37,16 +37,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-import attrs
-
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId
+from pulsar_txn.wire.values import value
 
 Token: TypeAlias = Any
 """The host's handle of a request; opaque to machines."""
 
 
-@attrs.frozen
+@value
 class Reply:
     """Answer a request. `value` is what its docstring promises; None where success says all.
 
@@ -61,7 +60,7 @@ class Reply:
     position_of: int | None = None
 
 
-@attrs.frozen
+@value
 class AwaitOutcome:
     """Join the end of `txn_id` that is being carried out: `token` is answered by the `Outcome` of it.
 
@@ -72,7 +71,7 @@ class AwaitOutcome:
     txn_id: TxnId
 
 
-@attrs.frozen
+@value
 class Outcome:
     """The end of `txn_id` was carried out at all participants: answer every token that awaits it."""
 
@@ -80,7 +79,7 @@ class Outcome:
     action: TxnAction
 
 
-@attrs.frozen
+@value
 class TellParticipant:
     """Tell one participant the outcome, until it answers (END_TXN_ON_PARTITION / _ON_SUBSCRIPTION).
 
@@ -94,7 +93,7 @@ class TellParticipant:
     low_watermark: int
 
 
-@attrs.frozen
+@value
 class VerifyRegistered:
     """Ask the coordinator of `txn_id` whether it is open and has this participant; send `request` again with the answer.
 
@@ -106,7 +105,7 @@ class VerifyRegistered:
     request: Any
 
 
-@attrs.frozen
+@value
 class CopyEntries:
     """Copy entries from one of the machine's logs into another, each through `decide(Copied(...))` (half messages)."""
 
@@ -116,7 +115,7 @@ class CopyEntries:
     txn_id: TxnId | None = None
 
 
-@attrs.frozen
+@value
 class AskProducer:
     """Ask the producer group that wrote a half message what became of it (back-check)."""
 
@@ -126,14 +125,14 @@ class AskProducer:
     attempt: int
 
 
-@attrs.frozen
+@value
 class Redeliver:
     """Give these positions to the subscription's dispatcher again. `ack_set` None: the whole entry."""
 
     positions: tuple[tuple[Position, int | None], ...]
 
 
-@attrs.frozen
+@value
 class MoveCursor:
     """Apply acknowledgements to the subscription's cursor; idempotent.
 
@@ -148,14 +147,14 @@ class MoveCursor:
     sequence: int = 0
 
 
-@attrs.frozen
+@value
 class PublishMaxRead:
-    """max_read_position was set without a record (after recovery): publish it, unless more was published, and wake dispatchers."""
+    """max_read_position was set without a record (after recovery): publish it unless more was, and wake dispatchers."""
 
     position: Position
 
 
-@attrs.frozen
+@value
 class WriteSnapshot:
     """It is time for a snapshot of this machine, covering its log `log` up to the last applied record (see H7)."""
 
@@ -172,7 +171,7 @@ RecordT = TypeVar("RecordT")
 RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
 
 
-@attrs.frozen
+@value
 class Step(Generic[RecordT]):
     """What a decision wants: records to append (log name, record), then effects to release in order.
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeAlias
 
-import attrs
-
 from pulsar_txn.ledger.machine import Machine, Token
 from pulsar_txn.wire.ids import Position, TxnAction, TxnId
+from pulsar_txn.wire.values import value
 
 AckItem: TypeAlias = tuple[Position, int | None, int]
 """(position, acked bits or None for the whole entry, batch_size)."""
@@ -31,7 +30,7 @@ class CursorView(Protocol):
         """Bits of the batch indexes not acknowledged yet when a part is, else None."""
 
 
-@attrs.frozen
+@value
 class AckIndividual:
     """ACK of single messages in a transaction. Reply value None once durable.
 
@@ -45,7 +44,7 @@ class AckIndividual:
     items: tuple[AckItem, ...]
 
 
-@attrs.frozen
+@value
 class AckCumulative:
     """ACK of everything up to a message in a transaction; `item` holds the position, and the bits of its batch up to the index.
 
@@ -57,7 +56,7 @@ class AckCumulative:
     item: AckItem
 
 
-@attrs.frozen
+@value
 class Verified:
     """The coordinator's answer to VerifyRegistered: `request` goes on if `registered`, else NotAllowedError."""
 
@@ -65,7 +64,7 @@ class Verified:
     registered: bool
 
 
-@attrs.frozen
+@value
 class EndTxnOnSubscription:
     """The coordinator tells the outcome. Reply value None once durable; a repeat is a no-op with the same answer."""
 
@@ -75,7 +74,7 @@ class EndTxnOnSubscription:
     low_watermark: int
 
 
-@attrs.frozen
+@value
 class PlainAcked:
     """Positions were acknowledged outside transactions: they leave the sets of the transactions that hold them.
 
@@ -88,7 +87,7 @@ class PlainAcked:
     cumulative: AckItem | None = None
 
 
-@attrs.frozen
+@value
 class CursorStored:
     """The cursor's durable state covers every MoveCursor up to this `sequence`: commits that waited for it may be trimmed.
 
@@ -99,7 +98,7 @@ class CursorStored:
     sequence: int
 
 
-@attrs.frozen
+@value
 class CursorReset:
     """Seek or skip: the cursor was reset. Pending acks of positions in front of `mark_delete` go on being held; those
     at or behind it are dropped from their transactions, and commits are not applied to the cursor again.
@@ -114,7 +113,7 @@ class CursorReset:
 Request: TypeAlias = AckIndividual | AckCumulative | Verified | EndTxnOnSubscription | PlainAcked | CursorStored | CursorReset
 
 
-@attrs.frozen
+@value
 class PendingAckStats:
     """Counters of a handle, as Pulsar's pendingAckStats names them."""
 

@@ -22,13 +22,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias
 
-import attrs
-
 from pulsar_txn.ledger.machine import Machine, Token
 from pulsar_txn.wire.ids import EntryHeader, Position, TxnAction, TxnId
+from pulsar_txn.wire.values import value
 
 
-@attrs.frozen
+@value
 class TopicRecord:
     """An entry of a topic: its header, and its bytes (from the magic on) when it is to be appended."""
 
@@ -40,7 +39,7 @@ PLAIN: Final = TopicRecord(EntryHeader("", 0, 0, 0))
 """Stands for every entry without a transaction and without a marker: a buffer learns only its position."""
 
 
-@attrs.frozen
+@value
 class Publish:
     """A transactional SEND. Reply: `position_of=0` (the receipt), once durable. `record.header.txn_id` is `txn_id`.
 
@@ -54,7 +53,7 @@ class Publish:
     record: TopicRecord
 
 
-@attrs.frozen
+@value
 class Verified:
     """The coordinator's answer to VerifyRegistered: `request` goes on if `registered`, else NotAllowedError."""
 
@@ -62,7 +61,7 @@ class Verified:
     registered: bool
 
 
-@attrs.frozen
+@value
 class EndTxnOnPartition:
     """The coordinator tells the outcome. Reply value None once the marker is durable; a repeat is a no-op with the same answer.
 
@@ -81,7 +80,7 @@ class EndTxnOnPartition:
     marker: TopicRecord
 
 
-@attrs.frozen
+@value
 class Copied:
     """The host read `position` of log `source` for a CopyEntries effect: append it to `target`."""
 
@@ -92,7 +91,7 @@ class Copied:
     txn_id: TxnId | None = None
 
 
-@attrs.frozen
+@value
 class ProducerAnswered:
     """A producer's answer to AskProducer; `action` None: it does not know yet."""
 
@@ -101,7 +100,7 @@ class ProducerAnswered:
     action: TxnAction | None
 
 
-@attrs.frozen
+@value
 class TakeSnapshot:
     """The host wants a snapshot now: at shutdown, and when a restart would have much to replay, plain publishes included."""
 
@@ -109,7 +108,7 @@ class TakeSnapshot:
 Request: TypeAlias = Publish | Verified | EndTxnOnPartition | Copied | ProducerAnswered | TakeSnapshot
 
 
-@attrs.frozen
+@value
 class BufferStats:
     """Counters of a buffer, as Pulsar's transactionBufferStats names them."""
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import attrs
-
 from pulsar_txn.ledger.machine import Token
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
+from pulsar_txn.wire.values import value
 
 Identity: TypeAlias = tuple[str, int]
 
 
-@attrs.frozen
+@value
 class NewTxn:
     """Open a transaction. Reply value: its TxnId, released once the NEW record is durable.
 
@@ -32,7 +31,7 @@ class NewTxn:
     identity: Identity | None = None
 
 
-@attrs.frozen
+@value
 class AddParticipants:
     """Register topic partitions and subscriptions. Reply value: None, once durable; at once when all are known already.
 
@@ -46,7 +45,7 @@ class AddParticipants:
     identity: Identity | None = None
 
 
-@attrs.frozen
+@value
 class EndTxn:
     """Commit or abort. The token awaits the Outcome; a repeat joins it, and after the end is answered at once.
 
@@ -61,7 +60,7 @@ class EndTxn:
     superuser: bool = False
 
 
-@attrs.frozen
+@value
 class ParticipantsDone:
     """The host told every participant of `txn_id` its outcome and all of them hold it durably.
 
@@ -71,7 +70,7 @@ class ParticipantsDone:
     txn_id: TxnId
 
 
-@attrs.frozen
+@value
 class IsRegistered:
     """Is `txn_id` open here with `participant` registered? Reply value: bool. Asked by participants (VerifyRegistered)."""
 

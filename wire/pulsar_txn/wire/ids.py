@@ -11,7 +11,7 @@ import enum
 import re
 from typing import Final, NamedTuple, TypeAlias
 
-import attrs
+from .values import value
 
 Position: TypeAlias = tuple[int, int]
 """`(ledger_id, entry_id)`, ordered as Pulsar orders positions; `entry_id` -1 is "before the first entry"."""
@@ -84,7 +84,7 @@ class MarkerType(enum.IntEnum):
     TXN_ABORT = 22
 
 
-@attrs.frozen
+@value
 class Participant:
     """Where a transaction wrote or acknowledged: a topic partition, or one subscription of it (`subscription` set)."""
 
@@ -92,7 +92,7 @@ class Participant:
     subscription: str | None = None
 
 
-@attrs.frozen
+@value
 class EntryHeader:
     """What a topic entry says of itself, decoded from its MessageMetadata by `wire.entries.read_header`.
 
