@@ -92,6 +92,9 @@ async def test_other_errors_at_start_say_where():
 
 async def test_check_names_a_folder_without_a_journal(tmp_path):
     assert [finding.detail for finding in await check(tmp_path)] == [f"{tmp_path} holds no journal"]
+    (finding,) = await check(tmp_path / "nowhere")
+    assert "cannot be read" in finding.detail
+    assert not (tmp_path / "nowhere").exists()
 
 
 async def test_a_store_is_opened_with_another_segment_size(tmp_path):

@@ -32,10 +32,14 @@ class Finding:
 async def check(folder: str | Path, *, files: Files | None = None) -> list[Finding]:
     """All that is wrong in `folder`, empty when nothing is; a torn tail is nothing wrong.
 
-    Raises StoreInUse, StoreTooNew, StoreReadOnly, StoreUnsupported, and OSError when the folder cannot be read.
+    Raises StoreInUse, StoreTooNew, StoreUnsupported; OSError when the folder cannot be locked.
     """
     files = files or RealFiles()
     path = str(folder)
+    try:
+        files.names(path)
+    except OSError as error:
+        return [Finding(None, None, f"{path} cannot be read: {error.strerror}")]
     lock = folders.enter(files, path)
     opened = OpenSegments(files, read_only=True)
     opened.busy_from = 1 << 63
