@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from raw_client import FULL, RawClient, Refused
 
 from pulsar_txn.broker.producers import AccessMode
@@ -303,3 +305,54 @@ async def test_acknowledged_entries_go_after_a_cut_and_what_they_said_is_kept(be
     assert (await again.producer("a", producer_name="p")).last_sequence_id == 11
     await again.subscribe("a")
     await again.nothing()
+
+
+@pytest.mark.parametrize("count", [0, -1, 2**31 - 1])
+async def test_a_batch_of_nonsense_size_is_refused_before_it_reaches_the_log(client: RawClient, bench: Any, count: int) -> None:
+    await client.producer("a")
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=count)
+    client.raw(b"".join(encode_send(0, 0, 1, encode_entry(metadata, b"x"))))
+    await client.until(lambda: client.send_errors)
+    assert client.send_errors[0].error == ServerError.NotAllowedError
+    assert bench.broker.topics[FULL + "a"].log.stats().entries == 0
+
+
+@pytest.mark.parametrize("size", [-1, 2**31 - 1])
+async def test_an_ack_of_a_nonsense_batch_closes_the_connection(client: RawClient, size: int) -> None:
+    await client.subscribe("a")
+    place = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[1], batch_size=size)
+    client.raw(command("ack", consumer_id=0, ack_type=0, message_id=[place]))
+    assert client.pipe.closed
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+async def test_no_bytes_of_a_client_disturb_the_others(bench: Any, data: st.DataObject) -> None:
+    """Frames that were changed in places: the connection may be closed, everybody else is served."""
+    sound = [
+        command("producer", topic="f", producer_id=0, request_id=1),
+        command("subscribe", topic="f", subscription="s", subType=3, consumer_id=0, request_id=2),
+        command("flow", consumer_id=0, messagePermits=10),
+        b"".join(encode_send(0, 0, 1, _entry())),
+        command(
+            "ack", consumer_id=0, ack_type=0, message_id=[pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[1], batch_size=2)]
+        ),
+        command("seek", consumer_id=0, request_id=3, message_publish_time=5),
+        command("endTxn", request_id=4, txnid_least_bits=1, txnid_most_bits=1, txn_action=1),
+        command("newTxn", request_id=5, tc_id=1, txn_ttl_millis=5),
+        command("redeliverUnacknowledgedMessages", consumer_id=0),
+    ]
+    client = bench.client()
+    for frame in data.draw(st.lists(st.sampled_from(sound), min_size=1, max_size=12)):
+        changed = bytearray(frame)
+        for place in data.draw(st.lists(st.integers(4, len(frame) - 1), max_size=3)):
+            changed[place] = data.draw(st.integers(0, 255))
+        if client.pipe.closed:
+            break
+        client.raw(bytes(changed))
+        await client.settle(4)
+    client.drop()
+    other = bench.client()
+    await other.producer("g")
+    await other.sent(b"x")
+    other.drop()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pulsar_txn.wire.hot import encode_message
 from pulsar_txn.wire.ids import Position
+
+MAX_BATCH_SIZE: Final = 100_000
+"""Messages of one batch; an ack set has as many bits, so this bounds what a client's number can make us hold."""
 
 
 class ConsumerOwner(Protocol):

@@ -20,7 +20,8 @@ from .turn import Turn
 
 _logger = logging.getLogger(__name__)
 
-_REOPEN_SECONDS: Final = 1.0
+_FIRST_REOPEN_SECONDS: Final = 1.0
+_LAST_REOPEN_SECONDS: Final = 60.0
 
 
 def coordinator_log_name(tc_id: int) -> str:
@@ -136,6 +137,7 @@ class Coordinators:
         self._on_storage_failed = on_storage_failed
         self._hosts: list[CoordinatorHost | None] = [None] * count
         self._opening: dict[int, asyncio.Task[None]] = {}
+        self._delays: dict[int, float] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -145,6 +147,11 @@ class Coordinators:
         """Begin to open all of them."""
         for tc_id in range(len(self._hosts)):
             self._opening[tc_id] = asyncio.get_running_loop().create_task(self._open(tc_id))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is not answered yet."""
+        return any(host is not None and host.is_busy for host in self._hosts)
 
     async def wait_ready(self) -> None:
         """Return when every coordinator serves, or is waiting to be opened again."""
@@ -231,6 +238,7 @@ class Coordinators:
             self._reopen(tc_id, error)
         else:
             self._opening.pop(tc_id, None)
+            self._delays.pop(tc_id, None)
 
     def _failed(self, tc_id: int, error: Exception) -> None:
         self._hosts[tc_id] = None
@@ -241,8 +249,10 @@ class Coordinators:
 
     def _reopen(self, tc_id: int, error: Exception) -> None:
         if not self._closed:
-            _logger.warning("coordinator %d is opened again in %s s: %s", tc_id, _REOPEN_SECONDS, error)
-            self._turn.runtime.call_later(_REOPEN_SECONDS, self._start_opening, tc_id)
+            delay = self._delays.get(tc_id, _FIRST_REOPEN_SECONDS)
+            self._delays[tc_id] = min(2 * delay, _LAST_REOPEN_SECONDS)
+            _logger.warning("coordinator %d is opened again in %s s: %s", tc_id, delay, error)
+            self._turn.runtime.call_later(delay, self._start_opening, tc_id)
 
     def _start_opening(self, tc_id: int) -> None:
         if not self._closed:

@@ -26,6 +26,7 @@ from pulsar_txn.wire.topics import TopicName
 
 from .buffer_host import TOPIC, BufferHost
 from .catalog import Catalog
+from .consumers import MAX_BATCH_SIZE
 from .cursors import MemoryCursor
 from .host import Answer
 from .participant_host import Verify
@@ -118,6 +119,11 @@ class Topic:
         self.serving = True
 
     @property
+    def is_busy(self) -> bool:
+        """Whether a publish, a transaction's end or an acknowledgement is not answered yet."""
+        return self.host.is_busy or any(each.is_busy for each in self.subscriptions.values())
+
+    @property
     def published(self) -> Position:
         """What dispatchers may read up to."""
         return self.host.published
@@ -142,6 +148,10 @@ class Topic:
             return
         if header.marker_type is not None or (header.txn_id != txn_id and header.txn_id is not None):
             text = f"the metadata names transaction {header.txn_id} and marker {header.marker_type}, the command {txn_id}"
+            self._refuse(producer, sequence_id, ServerError.NotAllowedError, text)
+            return
+        if header.num_messages is not None and not 1 <= header.num_messages <= MAX_BATCH_SIZE:
+            text = f"a batch of {header.num_messages} messages; send 1 to {MAX_BATCH_SIZE} in one"
             self._refuse(producer, sequence_id, ServerError.NotAllowedError, text)
             return
         if self._deduplicates and self.sequences.is_duplicate(header, is_chunk=is_chunk):
