@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_txn.wire import hot
+from pulsar_txn.wire import hot, hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.frames import encode_command
@@ -42,7 +42,37 @@ def body(message_type: type[Message], required: dict[str, Any], **fields: Any) -
 PLACES = place() | place(partition=I32, batch_index=I32, ack_set=st.lists(I64, max_size=3), batch_size=I32)
 TXN_FIELDS = {"txnid_least_bits": U64, "txnid_most_bits": U64}
 
+SUBSCRIPTIONS = st.builds(pb.Subscription, topic=st.text(max_size=70), subscription=st.text(max_size=70))
+RESPONSE = {
+    "required": {"request_id": U64},
+    "error": st.sampled_from([0, 23, 25]),
+    "message": st.text(max_size=20),
+    **TXN_FIELDS,
+}
+
 BODIES: dict[str, st.SearchStrategy[Message]] = {
+    "newTxn": body(pb.CommandNewTxn, {"request_id": U64}, txn_ttl_millis=U64, tc_id=U64, scalable=st.booleans()),
+    "addPartitionToTxn": body(
+        pb.CommandAddPartitionToTxn,
+        {"request_id": U64},
+        partitions=st.lists(st.text(max_size=150), max_size=3),
+        scalable=st.booleans(),
+        **TXN_FIELDS,
+    ),
+    "addSubscriptionToTxn": body(
+        pb.CommandAddSubscriptionToTxn,
+        {"request_id": U64},
+        subscription=st.lists(SUBSCRIPTIONS, max_size=3),
+        scalable=st.booleans(),
+        **TXN_FIELDS,
+    ),
+    "endTxn": body(
+        pb.CommandEndTxn, {"request_id": U64}, txn_action=st.sampled_from([0, 1]), scalable=st.booleans(), **TXN_FIELDS
+    ),
+    "newTxnResponse": body(pb.CommandNewTxnResponse, **RESPONSE),
+    "addPartitionToTxnResponse": body(pb.CommandAddPartitionToTxnResponse, **RESPONSE),
+    "addSubscriptionToTxnResponse": body(pb.CommandAddSubscriptionToTxnResponse, **RESPONSE),
+    "endTxnResponse": body(pb.CommandEndTxnResponse, **RESPONSE),
     "send": body(
         pb.CommandSend,
         {"producer_id": U64, "sequence_id": U64},
@@ -97,8 +127,24 @@ def word_set(words: Any) -> int | None:
     return sum(unsigned64(word) << 64 * i for i, word in enumerate(words)) if words else None
 
 
+def ids_of(message: Any) -> TxnId:
+    return TxnId(signed64(message.txnid_most_bits), signed64(message.txnid_least_bits))
+
+
+def response_of(message: Any, _rest: bytes) -> Any:
+    return message.request_id, ids_of(message), given_or_none(message, "error"), given_or_none(message, "message")
+
+
 # What each decoder has to say of a message that protobuf read, and of the bytes behind the command.
 EXPECTED: dict[str, Callable[[Any, bytes], Any]] = {
+    "newTxn": lambda m, rest: (m.request_id, m.txn_ttl_millis, m.tc_id),
+    "addPartitionToTxn": lambda m, rest: (m.request_id, ids_of(m), list(m.partitions)),
+    "addSubscriptionToTxn": lambda m, rest: (m.request_id, ids_of(m), [(s.topic, s.subscription) for s in m.subscription]),
+    "endTxn": lambda m, rest: (m.request_id, ids_of(m), m.txn_action),
+    "newTxnResponse": response_of,
+    "addPartitionToTxnResponse": response_of,
+    "addSubscriptionToTxnResponse": response_of,
+    "endTxnResponse": response_of,
     "send": lambda m, rest: (
         m.producer_id,
         signed64(m.sequence_id),
@@ -150,6 +196,14 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "flow": hot.decode_flow,
     "ack": hot.decode_ack,
     "ackResponse": hot.decode_ack_response,
+    "newTxn": hot_txn.decode_new_txn,
+    "addPartitionToTxn": hot_txn.decode_add_partitions,
+    "addSubscriptionToTxn": hot_txn.decode_add_subscriptions,
+    "endTxn": hot_txn.decode_end_txn,
+    "newTxnResponse": lambda frame: hot_txn.decode_response(frame, 51),
+    "addPartitionToTxnResponse": lambda frame: hot_txn.decode_response(frame, 53),
+    "addSubscriptionToTxnResponse": lambda frame: hot_txn.decode_response(frame, 55),
+    "endTxnResponse": lambda frame: hot_txn.decode_response(frame, 57),
 }
 NUMBERS = {name: pb.BaseCommand.DESCRIPTOR.fields_by_name[name].number for name in DECODERS}
 UNKNOWN = st.sampled_from(
@@ -244,12 +298,18 @@ def test_decoders_take_and_refuse_the_same_bytes_as_protobuf(name: str, pieces: 
     agrees_with_protobuf(name, (start if required else b"") + b"".join(pieces), rest)
 
 
+def texts_of(message: Any) -> list[Any]:
+    subscriptions = getattr(message, "subscription", ())
+    texts = [getattr(message, "message", ""), *getattr(message, "partitions", ())]
+    return [*texts, *(text for each in subscriptions for text in (each.topic, each.subscription))]
+
+
 def agrees_with_protobuf(name: str, data: bytes, rest: bytes) -> None:
     frame = framed(name, data, rest)
     try:
         read = pb.BaseCommand.FromString(frame[4 : len(frame) - len(rest)])
         message = getattr(read, name)
-        readable = read.IsInitialized() and isinstance(getattr(message, "message", ""), (str, Message))
+        readable = read.IsInitialized() and all(isinstance(text, (str, Message)) for text in texts_of(message))
     except DecodeError:
         readable = False
     if readable:
@@ -289,6 +349,19 @@ ODD = {
     "half a transaction, least": b"\x08\x01\x10\x01\x20\x05\x30\x06",
     "half a transaction, most": b"\x08\x01\x10\x01\x28\x05\x38\x06\x18\x01",
     "a bool that is not 0 or 1": b"\x08\x01\x10\x01\x38\x80\x02\x40\x02",
+    "a text that is not UTF-8": b"\x08\x01\x10\x01\x18\x01\x22\x02\xff\xfe",
+    "a text longer than the body": b"\x08\x01\x10\x01\x22\x05ab",
+    "a text of two hundred bytes": b"\x08\x01\x22\xc8\x01" + b"a" * 200,
+    "a text whose length never ends": b"\x08\x01\x22\xff",
+    "a pair": b"\x08\x01\x22\x06\x0a\x01a\x12\x01b",
+    "a pair the other way round": b"\x08\x01\x22\x06\x12\x01b\x0a\x01a",
+    "a pair that is not UTF-8": b"\x08\x01\x22\x06\x0a\x01\xff\x12\x01b",
+    "a pair of one": b"\x08\x01\x22\x03\x0a\x01a",
+    "a pair longer than its field": b"\x08\x01\x22\x06\x0a\x01a\x12\x02bc",
+    "a pair whose first part is longer than its field": b"\x08\x01\x22\x06\x0a\x7fa\x12\x01b",
+    "a pair of nothing": b"\x08\x01\x22\x04\x0a\x00\x12\x00",
+    "a number behind the texts": b"\x08\x01\x22\x01a\x10\x05",
+    "an action of the future": b"\x08\x01\x10\x01\x18\x01\x20\x02",
     "packed ack sets": b"\x08\x01\x12\x04\x08\x01\x10\x02\x22\x02\x05\x06",
 }
 

@@ -1,0 +1,59 @@
+"""The encoders of the transaction commands write what protobuf writes. (Their decoders are in test_wire_hot.)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_txn.wire import hot_txn
+from pulsar_txn.wire.frames import NAMES, command
+from pulsar_txn.wire.ids import TxnId, signed64, unsigned64
+
+U64 = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
+TXN = st.builds(TxnId, U64.map(signed64), U64.map(signed64))
+
+
+def ids(txn: TxnId) -> dict[str, int]:
+    return {"txnid_least_bits": unsigned64(txn.least), "txnid_most_bits": unsigned64(txn.most)}
+
+
+@given(U64, U64, U64)
+def test_new_txn(request_id: int, timeout_ms: int, tc_id: int):
+    frame = hot_txn.encode_new_txn(request_id, timeout_ms, tc_id)
+    assert frame == command("newTxn", request_id=request_id, txn_ttl_millis=timeout_ms, tc_id=tc_id)
+    assert hot_txn.decode_new_txn(frame[4:]) == (request_id, timeout_ms, tc_id)
+
+
+@given(U64, TXN, st.sampled_from([0, 1]))
+def test_end_txn(request_id: int, txn: TxnId, action: int):
+    frame = hot_txn.encode_end_txn(request_id, txn, action)
+    assert frame == command("endTxn", request_id=request_id, txn_action=action, **ids(txn))
+    assert hot_txn.decode_end_txn(frame[4:]) == (request_id, txn, action)
+
+
+@given(U64, TXN, st.lists(st.text(max_size=200), max_size=3))
+def test_add_partitions(request_id: int, txn: TxnId, topics: list[str]):
+    frame = hot_txn.encode_add_partitions(request_id, txn, topics)
+    assert frame == command("addPartitionToTxn", request_id=request_id, partitions=topics, **ids(txn))
+    assert hot_txn.decode_add_partitions(frame[4:]) == (request_id, txn, topics)
+
+
+@given(U64, TXN, st.lists(st.tuples(st.text(max_size=200), st.text(max_size=200)), max_size=3))
+def test_add_subscriptions(request_id: int, txn: TxnId, pairs: list[tuple[str, str]]):
+    frame = hot_txn.encode_add_subscriptions(request_id, txn, pairs)
+    named = [{"topic": topic, "subscription": subscription} for topic, subscription in pairs]
+    assert frame == command("addSubscriptionToTxn", request_id=request_id, subscription=named, **ids(txn))
+    assert hot_txn.decode_add_subscriptions(frame[4:]) == (request_id, txn, pairs)
+
+
+@pytest.mark.parametrize("kind", sorted(hot_txn.RESPONSES))
+@given(request_id=U64, txn=TXN, error=st.none() | st.sampled_from([0, 19, 25]), message=st.none() | st.text(max_size=200))
+def test_responses(kind: int, request_id: int, txn: TxnId, error: int | None, message: str | None):
+    fields: dict[str, Any] = {"error": error, "message": message}
+    given_fields = {name: value for name, value in fields.items() if value is not None}
+    frame = hot_txn.encode_response(kind, request_id, txn, error=error, message=message)
+    assert frame == command(NAMES[kind], request_id=request_id, **ids(txn), **given_fields)
+    assert hot_txn.decode_response(frame[4:], kind) == (request_id, txn, error, message)
