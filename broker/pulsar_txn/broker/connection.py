@@ -21,7 +21,7 @@ from pulsar_txn.wire.hot import decode_ack, decode_flow, decode_send, encode_ack
 from pulsar_txn.wire.ids import Position, TxnId, unsigned64
 from pulsar_txn.wire.topics import InvalidName
 
-from .consumers import Consumer
+from .consumers import MAX_BATCH_SIZE, Consumer
 from .producers import Producer
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _STUCK_SECONDS: Final = 60.0
 _MAX_CHANNELS: Final = 1000
 """Producers, and consumers, of one connection."""
 
-_LEDGER, _OUTBOUND, _SENDS = 1, 2, 4
+_LEDGER, _OUTBOUND, _SENDS, _DRAINING = 1, 2, 4, 8
 """Reasons not to read."""
 
 
@@ -175,6 +175,8 @@ class Connection(asyncio.Protocol):
         if consumer is None:
             return
         subscription = consumer.subscription
+        if any(not 0 <= each[3] <= MAX_BATCH_SIZE for each in ids):
+            raise WireError(f"ACK of a batch with more than {MAX_BATCH_SIZE} messages, or less than none")
         if txn_id is not None:
             answer = partial(self._acknowledged, consumer_id, request_id, txn_id)
             subscription.acknowledge_in(txn_id, ids, answer, cumulative=cumulative)
@@ -288,6 +290,15 @@ class Connection(asyncio.Protocol):
     def pressure(self, *, high: bool) -> None:
         """The ledger has too much in flight, or not any more."""
         self.hold_reading(_LEDGER, hold=high)
+
+    def drain(self) -> None:
+        """Take no further request; what was taken goes on."""
+        self.hold_reading(_DRAINING, hold=True)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a publish or a request of this connection is not answered yet."""
+        return self._pending_sends > 0 or bool(self._tasks)
 
     def close(self) -> None:
         """Write what is collected and close."""
