@@ -41,6 +41,8 @@ _HANDLERS: Final = {
     **commands_txn.HANDLERS,
 }
 
+_DRAIN_LOOK_SECONDS: Final = 0.005
+
 
 class Broker:
     """Everything of a broker but its sockets. `start()`, then `connection()` for each client, at the end `close()`.
@@ -103,7 +105,8 @@ class Broker:
         return f"consumer-{self._names}"
 
     async def close(self) -> None:
-        """Drain: clients are sent away, topics take their snapshots, everything becomes durable."""
+        """Drain: what was taken is answered, clients are sent away, topics take their snapshots, everything is durable."""
+        await self._drain()
         self._closing = True
         self._participants.close()
         for connection in list(self.connections):
@@ -117,6 +120,24 @@ class Broker:
         self.topics.clear()
         if self.coordinators is not None:
             await self.coordinators.close()
+
+    async def _drain(self) -> None:
+        """Read nothing more and answer what was read, for half of `brokerShutdownTimeoutMs` at most."""
+        for connection in self.connections:
+            connection.drain()
+        try:
+            async with asyncio.timeout(self.config.broker_shutdown_timeout_ms / 2000):
+                while self.storage_failure is None and self._is_busy():  # noqa: ASYNC110 - once per life; an event would cost every answer
+                    await asyncio.sleep(_DRAIN_LOOK_SECONDS)
+        except TimeoutError:
+            _logger.warning("not every request was answered before the end; clients repeat them after a reconnect")
+
+    def _is_busy(self) -> bool:
+        if any(connection.is_busy for connection in self.connections):
+            return True
+        if self.coordinators is not None and self.coordinators.is_busy:
+            return True
+        return any(isinstance(topic, Topic) and topic.is_busy for topic in self.topics.values())
 
     # ---- topics
 

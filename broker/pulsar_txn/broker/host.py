@@ -100,6 +100,11 @@ class MachineHost(Generic[RequestT, RecordT]):
 
     # ---- requests
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody waits for an answer of this host."""
+        return bool(self._waiting or self._awaiting)
+
     def submit(self, request: RequestT, *, reserve: bool = False) -> None:
         """Decide a request and carry it out. `reserve`: it must go on when the disk is full (ends, acks)."""
         if not self.ready:

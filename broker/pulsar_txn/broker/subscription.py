@@ -66,6 +66,11 @@ class Subscription:
         self._receipts: deque[tuple[int, Callable[[], None]]] = deque()
 
     @property
+    def is_busy(self) -> bool:
+        """Whether an acknowledgement is not answered yet."""
+        return bool(self._receipts or self._held) or (self.host is not None and self.host.is_busy)
+
+    @property
     def consumers(self) -> list[Consumer]:
         """Those that are connected."""
         return self.dispatcher.consumers
