@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, signed64, unsigned64
+from pulsar_txn.wire.hot_txn import (
+    decode_add_partitions,
+    decode_add_subscriptions,
+    decode_end_txn,
+    decode_new_txn,
+    encode_response,
+)
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
 from .coordinators import Coordinators
@@ -14,18 +22,24 @@ from .coordinators import Coordinators
 if TYPE_CHECKING:
     from .connection import Connection, Handler
 
+_NEW_TXN_RESPONSE, _ADD_PARTITION_RESPONSE, _ADD_SUBSCRIPTION_RESPONSE, _END_TXN_RESPONSE = 51, 53, 55, 57
+_ACTIONS: Final = {int(action): action for action in TxnAction}
 
-def _coordinators(connection: Connection) -> Coordinators:
+
+def _coordinators(connection: Connection, request_id: int) -> Coordinators | None:
+    """The coordinators; None when the request was answered with ERROR for lack of them."""
     coordinators = connection.broker.coordinators
     if coordinators is None:
         text = "transactions are not enabled on this broker; set transactionCoordinatorEnabled=true"
-        raise Refusal(ServerError.NotAllowedError, text)
+        connection.write_command("error", request_id=request_id, error=int(ServerError.NotAllowedError), message=text)
     return coordinators
 
 
 async def on_tc_connect(connection: Connection, body: Any) -> None:
     """TC_CLIENT_CONNECT_REQUEST: answered once the coordinator serves."""
-    coordinators = _coordinators(connection)
+    coordinators = _coordinators(connection, body.request_id)
+    if coordinators is None:
+        return
     try:
         await coordinators.connect(body.tc_id)
     except Refusal as refusal:
@@ -36,50 +50,47 @@ async def on_tc_connect(connection: Connection, body: Any) -> None:
         connection.write_command("tcClientConnectResponse", request_id=body.request_id)
 
 
-def on_new_txn(connection: Connection, body: Any) -> None:
+def on_new_txn(connection: Connection, frame: bytes) -> None:
     """NEW_TXN."""
-    answer = partial(_answer_new, connection, body.request_id, body.tc_id)
-    _coordinators(connection).new_txn(body.tc_id, body.txn_ttl_millis, connection.principal, answer)
+    request_id, timeout_ms, tc_id = decode_new_txn(frame)
+    coordinators = _coordinators(connection, request_id)
+    if coordinators is not None:
+        coordinators.new_txn(tc_id, timeout_ms, connection.principal, partial(_answer_new, connection, request_id, tc_id))
 
 
 def _answer_new(
     connection: Connection, request_id: int, tc_id: int, value: Any, error: ServerError | None, message: str
 ) -> None:
-    if error is None:
-        connection.write_command(
-            "newTxnResponse", request_id=request_id, txnid_least_bits=value.least, txnid_most_bits=value.most
-        )
-    else:
-        connection.write_command(
-            "newTxnResponse", request_id=request_id, txnid_most_bits=tc_id, error=int(error), message=message
-        )
+    _answer(connection, _NEW_TXN_RESPONSE, request_id, TxnId(tc_id, 0) if error is not None else value, None, error, message)
 
 
-def on_add_partition(connection: Connection, body: Any) -> None:
+def on_add_partition(connection: Connection, frame: bytes) -> None:
     """ADD_PARTITION_TO_TXN."""
-    _add(connection, body, "addPartitionToTxnResponse", [(topic, None) for topic in body.partitions])
+    request_id, txn_id, topics = decode_add_partitions(frame)
+    _add(connection, request_id, txn_id, _ADD_PARTITION_RESPONSE, [(topic, None) for topic in topics])
 
 
-def on_add_subscription(connection: Connection, body: Any) -> None:
+def on_add_subscription(connection: Connection, frame: bytes) -> None:
     """ADD_SUBSCRIPTION_TO_TXN."""
-    _add(connection, body, "addSubscriptionToTxnResponse", [(each.topic, each.subscription) for each in body.subscription])
+    request_id, txn_id, subscriptions = decode_add_subscriptions(frame)
+    _add(connection, request_id, txn_id, _ADD_SUBSCRIPTION_RESPONSE, subscriptions)
 
 
-def _add(connection: Connection, body: Any, response: str, named: list[tuple[str, str | None]]) -> None:
-    coordinators = _coordinators(connection)
-    txn_id = _txn_id(body)
-    answer = partial(_answer, connection, response, body.request_id, txn_id)
-    participants: list[Participant] = []
-    for topic, subscription in named:
-        try:
-            participants.append(Participant(_participant_name(topic), subscription))
-        except InvalidName as error:
-            answer(None, ServerError.InvalidTopicName, str(error))
-            return
-        except Refusal as refusal:
-            answer(None, refusal.code, refusal.message)
-            return
-    coordinators.add(txn_id, tuple(participants), connection.principal, answer)
+def _add(
+    connection: Connection, request_id: int, txn_id: TxnId, response: int, named: Sequence[tuple[str, str | None]]
+) -> None:
+    coordinators = _coordinators(connection, request_id)
+    if coordinators is None:
+        return
+    answer = partial(_answer, connection, response, request_id, txn_id)
+    try:
+        participants = tuple([Participant(_participant_name(topic), subscription) for topic, subscription in named])
+    except InvalidName as error:
+        answer(None, ServerError.InvalidTopicName, str(error))
+    except Refusal as refusal:
+        answer(None, refusal.code, refusal.message)
+    else:
+        coordinators.add(txn_id, participants, connection.principal, answer)
 
 
 @lru_cache(4096)
@@ -91,46 +102,52 @@ def _participant_name(topic: str) -> str:
     return str(name)
 
 
-def on_end_txn(connection: Connection, body: Any) -> None:
+def on_end_txn(connection: Connection, frame: bytes) -> None:
     """END_TXN: answered when every participant holds the outcome."""
-    txn_id = _txn_id(body)
-    answer = partial(_answer, connection, "endTxnResponse", body.request_id, txn_id)
-    _coordinators(connection).end(txn_id, TxnAction(body.txn_action), connection.principal, answer)
+    request_id, txn_id, action = decode_end_txn(frame)
+    coordinators = _coordinators(connection, request_id)
+    if coordinators is None:
+        return
+    answer = partial(_answer, connection, _END_TXN_RESPONSE, request_id, txn_id)
+    known = _ACTIONS.get(action)
+    if known is None:
+        answer(None, ServerError.NotAllowedError, f"{action} is no action; 0 commits and 1 aborts")
+    else:
+        coordinators.end(txn_id, known, connection.principal, answer)
 
 
 def on_end_txn_on_participant(response: str, connection: Connection, body: Any) -> None:
     """END_TXN_ON_PARTITION and _ON_SUBSCRIPTION: only coordinators may end something at a participant, and all are in here."""
-    answer = partial(_answer, connection, response, body.request_id, _txn_id(body))
-    answer(None, ServerError.NotAllowedError, "participants are told by their own broker's coordinators only; send END_TXN")
-
-
-def _txn_id(body: Any) -> TxnId:
-    return TxnId(signed64(body.txnid_most_bits), signed64(body.txnid_least_bits))
+    connection.write_command(
+        response,
+        request_id=body.request_id,
+        txnid_least_bits=body.txnid_least_bits,
+        txnid_most_bits=body.txnid_most_bits,
+        error=int(ServerError.NotAllowedError),
+        message="participants are told by their own broker's coordinators only; send END_TXN",
+    )
 
 
 def _answer(
     connection: Connection,
-    response: str,
+    response: int,
     request_id: int,
     txn_id: TxnId,
-    value: Any,
+    value: Any,  # an Answer's first argument; these have none
     error: ServerError | None,
     message: str,
 ) -> None:
-    least, most = unsigned64(txn_id.least), unsigned64(txn_id.most)
     if error is None:
-        connection.write_command(response, request_id=request_id, txnid_least_bits=least, txnid_most_bits=most)
-        return
-    connection.write_command(
-        response, request_id=request_id, txnid_least_bits=least, txnid_most_bits=most, error=int(error), message=message
-    )
+        connection.write(encode_response(response, request_id, txn_id))
+    else:
+        connection.write(encode_response(response, request_id, txn_id, error=int(error), message=message))
 
 
 HANDLERS: Final[dict[int, tuple[str, Handler]]] = {
-    50: ("newTxn", on_new_txn),
-    52: ("addPartitionToTxn", on_add_partition),
-    54: ("addSubscriptionToTxn", on_add_subscription),
-    56: ("endTxn", on_end_txn),
+    50: ("", on_new_txn),
+    52: ("", on_add_partition),
+    54: ("", on_add_subscription),
+    56: ("", on_end_txn),
     58: ("endTxnOnPartition", partial(on_end_txn_on_participant, "endTxnOnPartitionResponse")),
     60: ("endTxnOnSubscription", partial(on_end_txn_on_participant, "endTxnOnSubscriptionResponse")),
     62: ("tcClientConnectRequest", on_tc_connect),

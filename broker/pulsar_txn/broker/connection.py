@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 Handler: TypeAlias = "Callable[[Connection, Any], Coroutine[Any, Any, None] | None]"
-"""Takes a command's body; a coroutine is run as a task of the connection, its Refusal is answered with ERROR."""
+"""Takes a command's body; a coroutine is run as a task of the connection, its Refusal is answered with ERROR.
+
+The tables name the BaseCommand field of the body; an empty name stands for a handler that takes the frame.
+"""
 
 CONNECT: Final = 2
 PONG: Final = 19
@@ -140,6 +143,9 @@ class Connection(asyncio.Protocol):
             if handler is None:
                 raise WireError(f"command {kind} is nothing that a client sends, or not known here")
             name, function = handler
+            if not name:  # decodes the frame itself
+                function(self, frame)
+                return
             body = getattr(decode_command(frame), name)
             try:
                 coroutine = function(self, body)
