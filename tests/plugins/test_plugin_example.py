@@ -24,6 +24,7 @@ def half_buffer(tmp_path_factory):
     subprocess.run([sys.executable, "-m", "pip", "install", *quiet, "--target", str(target), str(EXAMPLE)], check=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(target))
+        patch.delitem(sys.modules, "pulsar_txn_half_buffer", raising=False)  # other tests import it from the tree
         (found,) = entry_points(group="pulsar_txn.transaction_buffers", name="half")
         loaded = found.load()
         assert Path(sys.modules[loaded.__module__].__file__).is_relative_to(target)
