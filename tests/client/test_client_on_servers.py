@@ -26,19 +26,14 @@ EARLIEST = InitialPosition.EARLIEST
 
 
 @pytest.fixture
-def server(stock_pulsar):
-    return stock_pulsar
-
-
-@pytest.fixture
-async def client(server):
-    async with Client(server.service_url) as connected:
+async def client(pulsar):
+    async with Client(pulsar.service_url) as connected:
         yield connected
 
 
-def make_partitions(server, topic, count):
+def make_partitions(pulsar, topic, count):
     path = topic.replace("://", "/")
-    url = f"{server.admin_url}/admin/v2/{path}/partitions"
+    url = f"{pulsar.admin_url}/admin/v2/{path}/partitions"
     request = urllib.request.Request(url, str(count).encode(), {"Content-Type": "application/json"}, method="PUT")
     urllib.request.urlopen(request, timeout=10).close()
 
@@ -89,8 +84,8 @@ async def test_schemas_and_everything_said_of_a_message(client, topic):
     assert (await reader.read_next(5)).value == {"a": [1, "zwei"]}
 
 
-async def test_partitions_keep_keys_together_and_all_are_received(client, server, topic):
-    make_partitions(server, topic, 3)
+async def test_partitions_keep_keys_together_and_all_are_received(client, pulsar, topic):
+    make_partitions(pulsar, topic, 3)
     producer = await client.create_producer(topic)
     assert producer.partitions == 3
     consumer = await client.subscribe(topic, "s", initial_position=EARLIEST)
@@ -310,7 +305,7 @@ async def test_a_cumulative_acknowledgement_in_a_transaction(client, topic):
     assert [message.data for message in await drain(again)] == [b"3"]
 
 
-async def test_two_transactions_cannot_take_one_message(client, server, topic):
+async def test_two_transactions_cannot_take_one_message(client, pulsar, topic):
     consumer = await client.subscribe(topic, "s", consumer_type=ConsumerType.SHARED, initial_position=EARLIEST)
     producer = await client.create_producer(topic)
     await producer.send(b"x")
@@ -321,7 +316,7 @@ async def test_two_transactions_cannot_take_one_message(client, server, topic):
         await consumer.acknowledge(message, txn=second)
     with pytest.raises(TransactionOperationFailed):
         await second.commit()
-    async with Client(server.service_url) as other:
+    async with Client(pulsar.service_url) as other:
         rival = await other.subscribe(topic, "s", consumer_type=ConsumerType.SHARED)
         third = await other.begin_transaction(timeout=20)
         with pytest.raises(TransactionConflict):
