@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import urllib.request
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from our_broker import OurBroker
 from targets import Target
 
-from pulsar_txn.client import Client, encode_batch, row
+from pulsar_txn.client import Client, HashingScheme, encode_batch, row
+from pulsar_txn.client.routing import key_partition
 from pulsar_txn.pipeline.spark.committer import Outcome, SinkCommitter
 from pulsar_txn.pipeline.spark.control import EndTxn, Marker, Publish, WriteRecord, decode_record
-from pulsar_txn.pipeline.spark.errors import SinkFenced
+from pulsar_txn.pipeline.spark.errors import OptionError, SinkFenced
 from pulsar_txn.pipeline.spark.options import Options, read_options
-from pulsar_txn.pipeline.spark.staged import Payload, rows_by_topic
-from pulsar_txn.pipeline.spark.store import PulsarSinkStore
+from pulsar_txn.pipeline.spark.staged import Payload, Stager, rows_by_topic
+from pulsar_txn.pipeline.spark.store import SUBSCRIPTION, PulsarSinkStore
 
 
 class Stopped(BaseException):
@@ -138,3 +142,61 @@ async def test_a_run_that_was_paused_while_another_took_over_changes_nothing(sin
     with pytest.raises(SinkFenced, match="newer run"):
         await asyncio.wait_for(paused, 60)
     await sink.check(1)
+
+
+async def test_what_stands_before_the_last_marker_is_acknowledged_now_and_then(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_txn.pipeline.spark.store._COMMITS_PER_TRIM", 2)
+    store, committer = sink.store(sink.client()), SinkCommitter("s")
+    for batch in range(3):
+        await sink.commit(store, committer, batch)
+    client = sink.client()
+    async with await client.subscribe(sink.control, SUBSCRIPTION) as consumer:
+        records = [decode_record((await consumer.receive(10)).data)]
+    assert [(type(record), getattr(record, "batch_id", None)) for record in records] == [(Marker, 2)]
+    assert await sink.commit(sink.store(sink.client()), SinkCommitter("s"), 2) is Outcome.SKIPPED
+
+
+async def test_a_broker_that_is_away_during_a_commit_only_delays_it(topic: str) -> None:
+    with OurBroker() as broker:
+        sink = Sink(broker.service_url, topic)
+        store, committer = sink.store(sink.client()), SinkCommitter("s")
+        assert await sink.commit(store, committer, 0) is Outcome.PUBLISHED
+        broker.kill()
+        commit = asyncio.create_task(sink.commit(store, committer, 1))
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(broker.start)
+        assert await asyncio.wait_for(commit, 60) is Outcome.PUBLISHED
+        assert await sink.commit(store, committer, 2) is Outcome.PUBLISHED
+        await sink.check(3)
+        for client in sink.clients:
+            await client.close()
+
+
+@pytest.mark.stock
+@pytest.mark.parametrize("pulsar", ["stock-4.2.4"], indirect=True)
+async def test_rows_go_to_the_partitions_of_their_keys(sink: Sink, pulsar: Target) -> None:
+    name = sink.targets[0].removeprefix("persistent://")
+    url = f"{pulsar.admin_url}/admin/v2/persistent/{name}/partitions"
+    request = urllib.request.Request(url, b"4", {"Content-Type": "application/json"}, method="PUT")
+    await asyncio.to_thread(urllib.request.urlopen, request)
+    keys = [str(number) for number in range(40)]
+    table = pa.RecordBatch.from_pydict({"value": keys, "key": keys, "topic": [sink.targets[0]] * 40})
+    stager = Stager(sink.options, lambda topic: 4, properties={}, spread=0)
+    stager.add(table)
+    payloads = stager.finish()
+    store, committer = sink.store(sink.client()), SinkCommitter("s")
+    await store.carry_out(committer.commit(0, rows_by_topic(payloads)), 0, payloads)
+    client = sink.client()
+    found = {index: await sink.read(client, f"{sink.targets[0]}-partition-{index}") for index in range(4)}
+    wanted = {
+        index: [key.encode() for key in keys if key_partition(HashingScheme.JAVA_STRING, key, 4) == index] for index in range(4)
+    }
+    assert found == wanted
+
+
+async def test_a_control_topic_that_nobody_can_own_is_refused(sink: Sink) -> None:
+    sink.control = sink.control.removeprefix("persistent://public/default/")
+    with pytest.raises(OptionError, match="full name of a topic without partitions"):
+        await sink.commit(sink.store(sink.client()), SinkCommitter("s"), 0)

@@ -102,7 +102,7 @@ class Observer(threading.Thread):
                         return
                     newest = [max(pair) for pair in zip(newest, await self._look(readers), strict=True)]
                 self.looks += 1
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
 
     async def _look(self, readers: list[Reader[bytes]]) -> list[int]:
         newest = []

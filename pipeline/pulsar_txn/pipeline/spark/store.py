@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from pulsar_txn.client import (
@@ -11,7 +13,9 @@ from pulsar_txn.client import (
     AccessMode,
     Client,
     CommitOutcomeUnknown,
+    Consumer,
     InitialPosition,
+    MessageId,
     Producer,
     PulsarError,
     Reader,
@@ -24,6 +28,7 @@ from pulsar_txn.pipeline.spark.control import (
     EndReply,
     EndTxn,
     Fence,
+    Intent,
     NewTxn,
     Pause,
     Publish,
@@ -35,13 +40,16 @@ from pulsar_txn.pipeline.spark.control import (
     encode_record,
 )
 from pulsar_txn.pipeline.spark.crash import crash_point, is_armed, kill_driver
-from pulsar_txn.pipeline.spark.errors import SinkError, SinkFenced, StoreFailed
+from pulsar_txn.pipeline.spark.errors import OptionError, SinkError, SinkFenced, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.staged import Payload
+
+logger = logging.getLogger(__name__)
 
 SUBSCRIPTION: Final = "__spark_sink"
 _PAUSE_SECONDS: Final = 0.05
 _READ_SECONDS: Final = 1.0
+_COMMITS_PER_TRIM: Final = 50
 _TURNS_TO_WRITE: Final = 8
 
 
@@ -59,6 +67,8 @@ class PulsarSinkStore:
         self._payloads: Sequence[Payload] = ()
         self._batch_id = -1
         self._deadline = 0.0
+        self._intent_id: MessageId | None = None
+        self._commits = 0
 
     async def carry_out(self, steps: Steps, batch_id: int, payloads: Sequence[Payload]) -> Any:
         """Drive a commit to its end; returns what it returns. SinkError, or the client's error when nothing can be done."""
@@ -72,6 +82,7 @@ class PulsarSinkStore:
                 request = steps.send(reply) if error is None else steps.throw(error)
             except StopIteration as done:
                 crash_point("sink.commit.end", batch_id=batch_id)
+                await self._let_go()
                 return done.value
             try:
                 reply, error = await self._perform(request), None
@@ -108,32 +119,59 @@ class PulsarSinkStore:
 
     async def _fence(self) -> int:
         await self.close()
-        await self._keep_markers()
+        if (await self._client.get_topic_partitions(self._control_topic))[0] != self._control_topic:
+            raise OptionError(
+                f"{self._control_topic} is partitioned or no full name; nobody can own it as a whole: set controlTopic to the "
+                "full name of a topic without partitions"
+            )
+        async with self._subscription() as consumer:
+            del consumer  # from now on it exists, and Pulsar keeps the records that it has not acknowledged
         self._control = await self._client.create_producer(
             self._control_topic, access_mode=AccessMode.EXCLUSIVE_WITH_FENCING, batching=False
         )
         self._reader = await self._client.create_reader(self._control_topic, EARLIEST_ID, receiver_queue_size=1000)
+        self._commits = 0
         epoch = self._control.topic_epoch or 0
         crash_point("sink.commit.after_fence", batch_id=self._batch_id, epoch=epoch)
         return epoch
 
-    async def _keep_markers(self) -> None:
-        """A durable subscription that nobody acknowledges: without one Pulsar deletes the topic's records, or the topic."""
+    @asynccontextmanager
+    async def _subscription(self) -> AsyncIterator[Consumer[bytes] | None]:
+        """The durable subscription that keeps the records; None while another run has it at this moment."""
         try:
             consumer = await self._client.subscribe(
                 self._control_topic, SUBSCRIPTION, initial_position=InitialPosition.EARLIEST, receiver_queue_size=1
             )
         except ConsumerBusy:
-            return  # another run is here at this moment: so it exists
-        await consumer.close()
+            yield None
+            return
+        async with consumer:
+            yield consumer
+
+    async def _let_go(self) -> None:
+        """Now and then allow Pulsar to delete what stands before the last marker. The micro-batch is published by now."""
+        intent_id, self._intent_id = self._intent_id, None
+        if intent_id is None:
+            return
+        self._commits += 1
+        if self._commits % _COMMITS_PER_TRIM != 1:
+            return
+        try:
+            async with self._subscription() as consumer:
+                if consumer is not None:
+                    await consumer.acknowledge_cumulative(intent_id, receipt=True)
+        except PulsarError as error:
+            logger.warning("%s: old records could not be acknowledged: %s", self._control_topic, error)
 
     async def _write(self, record: Record, txn_id: str | None) -> None:
         assert self._control is not None  # noqa: S101  # Fence comes first
         txn = None if txn_id is None else self._transactions[txn_id]
         try:
-            await self._control.send(encode_record(record), txn=txn)
+            message_id = await self._control.send(encode_record(record), txn=txn)
         except PulsarError as error:
             raise self._failed(f"writing to {self._control_topic}", error) from error
+        if isinstance(record, Intent):
+            self._intent_id = message_id
         if txn_id is not None:
             crash_point("sink.commit.after_marker", batch_id=self._batch_id, txn_id=txn_id)
 
