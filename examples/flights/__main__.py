@@ -1,0 +1,84 @@
+"""The demo: a month of flights through a broker, a worker and Spark, killed at the worst moments; exact to the cent.
+
+    python examples/flights [--flights small|jan|…|all] [--pulsar-url pulsar://…] [--report DIR]
+
+Exit code 0 when every check holds, 1 when one does not, 2 for wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import shutil
+import sys
+import time
+import uuid
+from pathlib import Path
+
+from data import MONTHS, flights_file
+from demo import Demo
+from processes import DemoFailedError
+from rich.console import Console
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="examples/flights", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--flights", choices=["small", *MONTHS, "all"], default="jan", help="small: 2,000 of January")
+    parser.add_argument("--pulsar-url", default=os.environ.get("PULSAR_URL") or None, help="a cluster with transactions")
+    parser.add_argument("--report", type=Path, default=Path("demo-report"), help="folder for the report and all logs")
+    parser.add_argument("--no-spark", action="store_true", help="only the worker, without the pipeline")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run it."""
+    given = arguments()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+    logging.getLogger("pulsar_txn").setLevel(logging.ERROR)  # reconnects are what this is about
+    try:
+        flights_file()
+    except FileNotFoundError as error:
+        console.print(str(error))
+        return 2
+    folder: Path = given.report.resolve()
+    if folder.exists():
+        if any(folder.iterdir()) and not (folder / ".demo").exists():
+            console.print(f"{folder} holds something else than a report of this demo; choose another --report")
+            return 2
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / ".demo").touch()
+    prefix = f"demo-{uuid.uuid4().hex[:8]}-" if given.pulsar_url else ""
+    begin = time.monotonic()
+    demo = Demo(console, folder, given.flights, outside=given.pulsar_url, prefix=prefix, spark=not given.no_spark)
+    try:
+        problems = asyncio.run(demo.run())
+    except KeyboardInterrupt:
+        console.print("interrupted; all processes are ended")
+        return 130
+    except BaseExceptionGroup as group:
+        failed = group.subgroup(DemoFailedError)
+        if failed is None:
+            raise
+        problems = [str(error) for error in _flat(failed)]
+    except DemoFailedError as error:
+        problems = [str(error)]
+    for problem in problems:
+        console.print(f"[bold red]✗[/] {problem}", soft_wrap=True)
+    verdict = "[bold red]FAILED[/]" if problems else "[bold green]all totals agree to the cent[/]"
+    console.print(f"{verdict} · {time.monotonic() - begin:.0f} s · {folder / 'index.html'}", soft_wrap=True)
+    return 1 if problems else 0
+
+
+def _flat(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _flat(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

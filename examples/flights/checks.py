@@ -1,0 +1,170 @@
+"""What must be true of the results. Plain functions of what was read, so that tests can show that they do find faults."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from crash import Kill
+from watch import Seen
+
+Totals = Mapping[tuple[str, str], tuple[int, int]]
+"""(dimension, key) -> (flights, net cents)."""
+
+_NAMED_AT_MOST = 5
+
+
+@attrs.frozen
+class Findings:
+    """What a topic of results has against the truth, flight by flight."""
+
+    topic: str
+    messages: int
+    cents: int
+    truth_cents: int
+    lost: tuple[int, ...]
+    doubled: tuple[int, ...]
+    wrong: tuple[int, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Every flight once, and right to the cent."""
+        return not (self.lost or self.doubled or self.wrong) and self.cents == self.truth_cents
+
+    def problems(self) -> list[str]:
+        """In words; empty when clean."""
+        found = [
+            f"{self.topic}: {len(ids)} flights are {what} ({_some(ids)})"
+            for what, ids in (("lost", self.lost), ("doubled", self.doubled), ("wrong", self.wrong))
+            if ids
+        ]
+        if self.cents != self.truth_cents:
+            found.append(f"{self.topic}: {cents(self.cents)} in all, and the truth is {cents(self.truth_cents)}")
+        return found
+
+
+def compare(topic: str, values: Iterable[Mapping[str, Any]], truth: Mapping[int, Mapping[str, Any]]) -> Findings:
+    """Compare each message with the truth of its flight, in every field that the truth knows; unknown flights are wrong."""
+    counted: Counter[int] = Counter()
+    wrong: set[int] = set()
+    total = 0
+    for value in values:
+        number = value["id"]
+        counted[number] += 1
+        total += value["net_cents"]
+        expected = truth.get(number)
+        if expected is None or any(value[key] != expected[key] for key in value.keys() & expected.keys()):
+            wrong.add(number)
+    return Findings(
+        topic=topic,
+        messages=counted.total(),
+        cents=total,
+        truth_cents=sum(int(each["net_cents"]) for each in truth.values()),
+        lost=tuple(sorted(truth.keys() - counted.keys())),
+        doubled=tuple(sorted(number for number, times in counted.items() if times > 1)),
+        wrong=tuple(sorted(wrong)),
+    )
+
+
+def sums(values: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Flights and cents per carrier, as a reader of the postings or settlements adds them up."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for value in values:
+        found["carrier", value["carrier"]][0] += 1
+        found["carrier", value["carrier"]][1] += value["net_cents"]
+    return {key: (flights, net) for key, (flights, net) in found.items()}
+
+
+def totals_problems(what: str, found: Totals, truth: Totals) -> list[str]:
+    """Every total that is missing, too many, or off by a flight or a cent."""
+    differing = [key for key in sorted(found.keys() | truth.keys()) if found.get(key) != truth.get(key)]
+    return [f"{what}: total of {' '.join(key)} is {found.get(key)}, and the truth is {truth.get(key)}" for key in differing]
+
+
+def kill_problems(kills: Sequence[Kill], expected: Sequence[str]) -> list[str]:
+    """A point that nobody was killed at, and a kill with nothing in flight, prove nothing."""
+    points = [kill.point for kill in kills]
+    missing = [f"nobody was killed at {point}" for point in expected if point not in points]
+    return missing + [f"nothing was in flight at {kill.point}" for kill in kills if kill.nothing_in_flight()]
+
+
+def recovery_problems(kill: Kill, rows: Mapping[str, Sequence[Seen]], *, committed: bool) -> list[str]:
+    """Whether the transaction that was in flight is in all topics of `rows` or, not `committed`, in none."""
+    counts = {topic: sum(seen.txn_id == kill.txn_id for seen in those) for topic, those in rows.items()}
+    if committed:
+        return [
+            f"{kill.point}: {topic} has nothing of the decided {kill.txn_id}" for topic, count in counts.items() if not count
+        ]
+    return [
+        f"{kill.point}: {topic} shows {count} messages of {kill.txn_id}, which never committed"
+        for topic, count in counts.items()
+        if count
+    ]
+
+
+def comparison_problems(mode: str, settled: Findings) -> list[str]:
+    """Without transactions the same kills must show: else they prove nothing about the transactions."""
+    if mode == "ack-first" and not settled.lost:
+        return ["transactions off, acknowledging first: nothing was lost, so the kills prove nothing"]
+    if mode == "send-first" and not settled.doubled:
+        return ["transactions off, sending first: nothing was doubled, so the kills prove nothing"]
+    return [f"transactions off, {mode}: {problem}" for problem in settled.problems() if "wrong" in problem]
+
+
+def batch_problems(topics: Mapping[str, Sequence[Seen]], truth: Totals) -> list[str]:
+    """What a reader sees of the pipeline's topics (`topics`: by dimension), rows of a micro-batch side by side.
+
+    Each topic: batches 0 … n, each once, whole and in order; all topics: the same batches, and in each batch the same sums;
+    the last batch: the truth.
+    """
+    problems: list[str] = []
+    grouped = {dimension: _batches(dimension, seen, problems) for dimension, seen in topics.items()}
+    newest = {dimension: max(batches, default=-1) for dimension, batches in grouped.items()}
+    if len(set(newest.values())) != 1:
+        problems.append(f"the topics are not at the same batch: {newest}")
+    for dimension, batches in grouped.items():
+        expected = list(range(newest[dimension] + 1))
+        if list(batches) != expected or not batches:
+            problems.append(f"totals by {dimension}: batches {list(batches)} instead of {expected or 'at least one'}")
+    for batch in sorted(set.intersection(*(set(batches) for batches in grouped.values()))):
+        whole = {dimension: _sum(batches[batch]) for dimension, batches in grouped.items()}
+        if len(set(whole.values())) != 1:
+            problems.append(f"batch {batch} is not the same in all topics: {whole} flights and cents")
+    last = {key: total for batches in grouped.values() if batches for key, total in batches[max(batches)].items()}
+    return problems + totals_problems("last micro-batch", last, truth)
+
+
+Batch = dict[tuple[str, str], tuple[int, int]]
+
+
+def _batches(dimension: str, seen: Sequence[Seen], problems: list[str]) -> dict[int, Batch]:
+    batches: dict[int, Batch] = {}
+    current = None
+    for each in seen:
+        batch_id = -1 if each.batch_id is None else each.batch_id
+        if batch_id != current and batch_id in batches:
+            problems.append(f"totals by {dimension}: batch {batch_id} appears again behind batch {current}")
+        current = batch_id
+        rows = batches.setdefault(batch_id, {})
+        key = (each.value["dimension"], each.value["key"])
+        if key in rows:
+            problems.append(f"totals by {dimension}: batch {batch_id} has {key[1]} twice")
+        rows[key] = (each.value["flights"], each.value["net_cents"])
+    return batches
+
+
+def _sum(batch: Batch) -> tuple[int, int]:
+    return sum(flights for flights, _ in batch.values()), sum(net for _, net in batch.values())
+
+
+def _some(ids: Sequence[int]) -> str:
+    more = f" and {len(ids) - _NAMED_AT_MOST} more" if len(ids) > _NAMED_AT_MOST else ""
+    return ", ".join(map(str, ids[:_NAMED_AT_MOST])) + more
+
+
+def cents(amount: int) -> str:
+    """Cents as dollars."""
+    sign = "-" if amount < 0 else ""
+    return f"{sign}${abs(amount) // 100:,}.{abs(amount) % 100:02}"

@@ -1,0 +1,186 @@
+"""The processes of the demo: started, started again after a kill that was asked for, and ended by their pid.
+
+Each child is the leader of a session of its own, so that Ctrl-C reaches this program alone, and whoever a child has
+started (Spark's Java) ends with it. What children write is kept in files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from crash import Kill, read_log
+
+HERE: Final = Path(__file__).resolve().parent
+_POLL_SECONDS: Final = 0.02
+_READY_SECONDS: Final = 60.0
+_STARTS_AT_MOST: Final = 5
+
+
+class DemoFailedError(Exception):
+    """The demo cannot go on; the message is for the user."""
+
+
+class Child:
+    """One process that can be started several times."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.log = log
+        self.starts = 0
+        self._command = list(command)
+        self._env = {**os.environ, **(env or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running process; None when there is none."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def start(self) -> None:
+        """Start it; what it writes is added to its log."""
+        self.starts += 1
+        with self.log.open("ab") as file:
+            self._process = subprocess.Popen(  # noqa: S603 - our own programs
+                self._command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=self._env, start_new_session=True
+            )
+
+    async def exited(self) -> int:
+        """Wait for its end; the code, negative for a signal. If cancelled, it goes on."""
+        process = self._process
+        if process is None:
+            raise DemoFailedError(f"{self.name} was never started")
+        while (code := process.poll()) is None:  # noqa: ASYNC110 - a process sets no event
+            await asyncio.sleep(_POLL_SECONDS)
+        return code
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the process alone; nothing happens when it is gone."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def end(self, seconds: float = 10.0) -> None:
+        """SIGTERM, wait, SIGKILL to it and to what it has started. Idempotent."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # the session that `start` made
+        process.wait(seconds)
+
+    def tail(self, lines: int = 15) -> str:
+        """The last lines that it wrote."""
+        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+class Children:
+    """All of them; leaving the block ends those that are left, in the opposite order of their starts."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._all: list[Child] = []
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for child in reversed(self._all):
+            child.end()
+
+    def make(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> Child:
+        """A child that is not started yet."""
+        child = Child(name, command, self._logs / f"{name}.log", env)
+        self._all.append(child)
+        return child
+
+    def program(self, name: str, script: str, arguments: Sequence[str], env: Mapping[str, str] | None = None) -> Child:
+        """A child that runs a Python program of this folder."""
+        return self.make(name, [sys.executable, str(HERE / script), *arguments], env)
+
+
+class Broker:
+    """`pulsar-txn standalone` on free ports of the loopback, and on the same ones after a restart."""
+
+    def __init__(self, children: Children, name: str, folder: Path, env: Mapping[str, str] | None = None) -> None:
+        self.ready_file = folder / f"{name}.ready.json"
+        port, http_port = _free_ports(2)
+        self.url = f"pulsar://127.0.0.1:{port}"
+        main = ["-c", "from pulsar_txn.broker.cli import main; main()", "standalone"]
+        places = ["--data", str(folder / f"{name}-data"), "--ready-file", str(self.ready_file)]
+        ports = ["--port", str(port), "--http-port", str(http_port)]
+        keys = ["--set", "brokerDeduplicationEnabled=true"]
+        self.child = children.make(name, [sys.executable, *main, *places, *ports, *keys], env)
+
+    async def start(self) -> float:
+        """Start it and wait until it serves; returns the seconds that took. Raises DemoFailedError."""
+        begin = time.monotonic()
+        self.ready_file.unlink(missing_ok=True)
+        self.child.start()
+        while not self.ready_file.exists():
+            if self.child.pid is None or time.monotonic() - begin > _READY_SECONDS:
+                raise DemoFailedError(f"{self.child.name} did not get ready; its last lines:\n{self.child.tail()}")
+            await asyncio.sleep(_POLL_SECONDS)
+        return time.monotonic() - begin
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+class Supervisor:
+    """Starts children again when they were killed as asked for, and only then.
+
+    `on_kill(kill)` is awaited when a kill was found in the log, before the restart; `on_restart(kill, seconds)` after it.
+    """
+
+    def __init__(
+        self,
+        crash_log: Path,
+        on_kill: Callable[[Kill], Awaitable[None]],
+        on_restart: Callable[[Kill, float], Awaitable[None]],
+    ) -> None:
+        self.crash_log = crash_log
+        self.kills: list[Kill] = []
+        self._on_kill = on_kill
+        self._on_restart = on_restart
+
+    async def keep(self, child: Child, start: Callable[[], Awaitable[float]] | None = None) -> None:
+        """Watch a started child until it ends with 0. Raises DemoFailedError when it ends otherwise and nobody asked for it."""
+        while (code := await child.exited()) != 0:
+            kill = self._kill_of(child.name)
+            if kill is None or child.starts >= _STARTS_AT_MOST:
+                asked = "and no crash point had asked for it" if kill is None else "and it has been started too often"
+                raise DemoFailedError(f"{child.name} ended with {code}, {asked}; its last lines:\n{child.tail()}")
+            await self._on_kill(kill)
+            begin = time.monotonic()
+            if start is None:
+                child.start()
+            else:
+                await start()
+            await self._on_restart(kill, time.monotonic() - begin)
+
+    def _kill_of(self, name: str) -> Kill | None:
+        """A kill of this child that was not seen before."""
+        for kill in read_log(self.crash_log):
+            if kill not in self.kills and name.startswith(kill.target):
+                self.kills.append(kill)
+                return kill
+        return None

@@ -1,0 +1,49 @@
+"""The topics of one run, and what must exist before anything is sent."""
+
+from __future__ import annotations
+
+import attrs
+
+from pulsar_txn.client import Client, ConsumerType, InitialPosition
+
+SUBSCRIPTION = "settle"
+"""The worker's subscription of `flights`."""
+
+KEEP = "keep"
+"""A subscription that nobody acknowledges: without one Pulsar removes what nobody has subscribed to."""
+
+
+@attrs.frozen
+class Topics:
+    """Names, with a prefix, so that runs do not meet on a cluster that keeps its data."""
+
+    prefix: str = ""
+
+    @property
+    def flights(self) -> str:
+        """The input, one message per flight."""
+        return self.prefix + "flights"
+
+    @property
+    def settlements(self) -> str:
+        """One message per settled flight."""
+        return self.prefix + "settlements"
+
+    @property
+    def postings(self) -> str:
+        """One message per settled flight, keyed by the carrier."""
+        return self.prefix + "postings"
+
+    @property
+    def totals(self) -> dict[str, str]:
+        """The topic of each dimension that the pipeline sums over."""
+        return {dimension: f"{self.prefix}totals-{dimension}" for dimension in ("carrier", "route")}
+
+    async def prepare(self, client: Client) -> None:
+        """Create all subscriptions, the worker's at the start of the flights."""
+        kept = (self.settlements, self.postings, *self.totals.values())
+        for topic, name in ((self.flights, SUBSCRIPTION), *((topic, KEEP) for topic in kept)):
+            consumer = await client.subscribe(
+                topic, name, consumer_type=ConsumerType.SHARED, initial_position=InitialPosition.EARLIEST, receiver_queue_size=1
+            )
+            await consumer.close()
