@@ -20,7 +20,6 @@ from targets import Target
 
 from pulsar_txn.client import Client, Reader
 from pulsar_txn.pipeline.spark.control import Marker, decode_record, encode_record
-from pulsar_txn.pipeline.spark.crash import java_ancestor
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -232,7 +231,3 @@ def test_a_batch_job_writes_at_once_and_reads_back(pulsar: Target, topic: str, s
     ).collect()
     assert sorted(int(row.key) for row in rows) == list(range(100))
     assert all(row.value == f"v{row.key}" and row.id == row.key and row.event_time is not None for row in rows)
-
-
-def test_no_java_is_found_above_a_process_without_one() -> None:
-    assert java_ancestor() is None
