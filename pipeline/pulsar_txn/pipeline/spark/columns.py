@@ -55,20 +55,38 @@ ARROW_SCHEMA: Final = pa.schema(
 
 
 def record_batch(messages: Sequence[Message[Any]]) -> pa.RecordBatch:
-    """Messages as Arrow, always of ARROW_SCHEMA: Spark checks the first batch only. Times are UTC."""
-    ids = [message.message_id for message in messages]
-    columns: list[list[Any]] = [
-        [None if message.key is None else message.key.encode() for message in messages],
+    """Messages of one topic partition as Arrow, always of ARROW_SCHEMA: Spark checks the first batch only. Times are UTC."""
+    count, first = len(messages), messages[0]
+    columns: list[Any] = [
+        [None if (key := message.key) is None else key.encode() for message in messages],
         [None if message.is_tombstone else message.data for message in messages],
-        [message.topic for message in messages],
-        [message_id.partition for message_id in ids],
-        [f"{each.ledger_id}:{each.entry_id}:{each.partition}:{each.batch_index}" for each in ids],
+        pa.repeat(first.topic, count),
+        pa.repeat(pa.scalar(first.message_id.partition, pa.int32()), count),
+        _message_ids(messages),
         [message.publish_time_ms * 1000 for message in messages],
-        [None if message.event_time_ms is None else message.event_time_ms * 1000 for message in messages],
-        [list(message.properties.items()) for message in messages],
+        [None if (time_ms := message.event_time_ms) is None else time_ms * 1000 for message in messages],
+        [list(properties.items()) if (properties := message.properties) else _NONE for message in messages],
         [message.ordering_key for message in messages],
         [message.producer_name for message in messages],
         [message.sequence_id for message in messages],
     ]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, ARROW_SCHEMA, strict=True)]
+    arrays = [
+        column if isinstance(column, pa.Array) else pa.array(column, field.type)
+        for column, field in zip(columns, ARROW_SCHEMA, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+_NONE: Final[list[tuple[str, str]]] = []
+
+
+def _message_ids(messages: Sequence[Message[Any]]) -> list[str]:
+    """`ledger:entry:partition:batch index`; the front is built once per entry."""
+    texts, entry, front = [], None, ""
+    for message in messages:
+        if message.entry is not entry:
+            entry = message.entry
+            ledger_id, entry_id, partition = message.message_id[:3]
+            front = f"{ledger_id}:{entry_id}:{partition}:"
+        texts.append(f"{front}{message.index}")
+    return texts
