@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from pulsar_txn.pipeline.spark import OptionError, PulsarDataSource, PulsarTxnDataSource
 from pulsar_txn.pipeline.spark.columns import SCHEMA
 from pulsar_txn.pipeline.spark.offsets import from_offset, parse_user_offset
-from pulsar_txn.pipeline.spark.options import read_options
+from pulsar_txn.pipeline.spark.options import Options, read_options
 from pulsar_txn.pipeline.spark.sink import default_control_topic, sink_id
 
 URL = {"service.url": "pulsar://localhost:6650"}
@@ -101,3 +104,15 @@ def test_spark_finds_the_source_by_the_name_of_its_module() -> None:
 
     assert pyspark_pulsar_txn.DefaultSource.name() == "pulsar"
     assert PulsarTxnDataSource.name() == "pulsar_txn"
+
+
+def test_every_option_stands_on_the_page_with_its_default() -> None:
+    page = Path(__file__).parents[2] / "docs" / "spark.md"
+    rows = re.findall(r"^\| `([\w.]+)` \| (?:`([^`]*)`)? ?\| ", page.read_text(encoding="utf-8"), re.MULTILINE)
+    defaults = {}
+    for field in attrs.fields(Options):
+        value = field.default
+        text = str(value).lower() if isinstance(value, bool) else "" if value in (None, "", ()) else str(value)
+        defaults[field.metadata["name"]] = text
+    defaults["compression"] = "none"
+    assert dict(rows) == defaults
