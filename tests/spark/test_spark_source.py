@@ -277,3 +277,23 @@ def test_all_that_a_message_says_of_itself_is_in_its_row(world: World) -> None:
     assert second["value"] is None
     assert second["sequence_id"] == first["sequence_id"] + 1
     assert second["event_time"] is None
+
+
+def test_an_empty_topic_is_read_as_nothing(world: World) -> None:
+    reader = world.source().reader(SCHEMA)
+    (partition,) = reader.partitions()
+    world.send(1)
+    assert list(reader.read(partition)) == []
+
+
+def test_a_gap_at_the_end_of_a_range_is_data_loss_even_when_later_messages_are_there(world: World) -> None:
+    world.send(2)
+    txn = world.begin()
+    world.send(1, txn)
+    reader = world.stream()
+    start = reader.initialOffset()
+    (ledger_id, entry_id) = reader.latestOffset(start, ALL)["p"][world.topic]
+    background().run(txn.abort())
+    world.send(1)
+    with pytest.raises(DataLossError):
+        list(reader.read(TopicRange(world.topic, NOTHING, (ledger_id, entry_id + 1))))

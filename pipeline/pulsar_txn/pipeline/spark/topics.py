@@ -141,14 +141,15 @@ class RangeReader:
         self._end = end
         self._reader: Reader[Any] | None = None
         self._place = start
-        self._done = False
+        self._done = start >= end
 
     async def next(self, most: int) -> list[Message[Any]]:
         """Some more messages; empty at the end. DataLossError when the end cannot be reached any more."""
-        if self._reader is None:
+        if self._reader is None and not self._done:
             self._reader = await open_reader(self._client, self._topic, self._start, queue=_QUEUE)
         waited = 0.0
         while not self._done:
+            assert self._reader is not None  # noqa: S101  # opened above
             try:
                 async with asyncio.timeout(_SLICE_SECONDS):
                     messages = await self._reader.read_many(most)
@@ -157,18 +158,15 @@ class RangeReader:
                 await self._check_stalled(waited)
                 continue
             inside = [message for message in messages if message.message_id.position <= self._end]
+            if inside:
+                self._place = inside[-1].message_id.position
             newest = messages[-1]
-            self._place = newest.message_id.position
-            self._done = self._place > self._end or (self._place == self._end and _ends_entry(newest))
-            if self._done and (not inside or inside[-1].message_id.position != self._end) and self._before_end(inside):
+            self._done = len(inside) < len(messages) or (self._place == self._end and _ends_entry(newest))
+            if self._done and self._place < self._end:
                 self._report_loss()
             if inside:
                 return inside
         return []
-
-    def _before_end(self, inside: list[Message[Any]]) -> bool:
-        """Whether the entry `end` itself was not among what was read."""
-        return not inside or inside[-1].message_id.position < self._end
 
     async def _check_stalled(self, waited: float) -> None:
         assert self._reader is not None  # noqa: S101  # it was opened by `next`
