@@ -18,6 +18,7 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.frames import command
+from pulsar_txn.wire.ids import TxnAction
 
 
 @pytest.fixture
@@ -375,6 +376,51 @@ async def test_a_copy_that_crossed_the_acknowledgement_is_dropped_and_one_behind
         await acknowledging
         assert await datas(consumer, 1) == [b"a"]
         await consumer.acknowledge(MessageId(1, 1), receipt=False)
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+async def test_what_was_queued_before_an_abort_is_not_handed_out_before_what_the_abort_brings_back(broker, cumulative):
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        for index in range(3):
+            broker.deliver(1, index, b"%d" % index, epoch=0)
+        message = await consumer.receive(1)
+        txn = FakeTransaction()
+        await (consumer.acknowledge_cumulative if cumulative else consumer.acknowledge)(message, txn=txn)
+        txn.end(TxnAction.ABORT)
+        assert consumer.queued == 0
+        await broker.until(lambda: broker.all("redeliverUnacknowledgedMessages"))
+        broker.deliver(1, 0, b"of the server's own rewind", epoch=0)
+        for index in range(3):
+            broker.deliver(1, index, b"%d" % index, epoch=1)
+        assert await datas(consumer, 3) == [b"0", b"1", b"2"]
+        assert [body.consumer_epoch for body in broker.all("redeliverUnacknowledgedMessages")] == [1]
+
+
+@pytest.mark.parametrize("outcome", [None, TxnAction.COMMIT])
+async def test_only_an_abort_makes_a_consumer_start_over(broker, outcome):
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        for index in range(2):
+            broker.deliver(1, index, b"%d" % index)
+        txn = FakeTransaction()
+        await consumer.acknowledge(await consumer.receive(1), txn=txn)
+        txn.end(outcome)
+        assert await datas(consumer, 1) == [b"1"]
+    assert not broker.all("redeliverUnacknowledgedMessages")
+
+
+async def test_a_shared_consumer_keeps_what_it_has_through_an_abort(broker):
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
+        for index in range(2):
+            broker.deliver(1, index, b"%d" % index)
+        txn = FakeTransaction()
+        await consumer.acknowledge(await consumer.receive(1), txn=txn)
+        txn.end(TxnAction.ABORT)
+        broker.deliver(1, 0, b"0")
+        assert await datas(consumer, 2) == [b"1", b"0"]
+    assert not broker.all("redeliverUnacknowledgedMessages")
 
 
 async def test_a_copy_dropped_for_an_acknowledgement_that_failed_is_asked_for_again(broker):

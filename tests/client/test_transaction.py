@@ -432,11 +432,21 @@ async def test_a_forgotten_transaction_is_a_resource_warning():
 async def test_consumers_are_told_when_the_transaction_is_over():
     told = []
     txn = await opened(ScriptedSessions())
-    txn.when_ended(lambda: told.append("first"))
+    txn.when_ended(lambda outcome: told.append(("first", outcome)))
     await txn.commit()
-    txn.when_ended(lambda: told.append("late"))
+    txn.when_ended(lambda outcome: told.append(("late", outcome)))
     await asyncio.sleep(0)
-    assert told == ["first", "late"]
+    assert told == [("first", TxnAction.COMMIT), ("late", TxnAction.COMMIT)]
+
+
+async def test_consumers_are_told_that_the_time_is_over_and_later_of_the_abort():
+    told = []
+    txn = await opened(ScriptedSessions())
+    txn.when_ended(told.append)
+    txn._time_out()
+    assert told == [None]
+    await txn.abort()
+    assert told == [None, TxnAction.ABORT]
 
 
 def test_actions_are_the_protocols():

@@ -17,7 +17,7 @@ from pulsar_txn.wire.batches import encode_batch
 from pulsar_txn.wire.entries import encode_entry, split_entry
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.frames import FrameReader, command, command_end, decode_command, frame_type
-from pulsar_txn.wire.ids import TxnId
+from pulsar_txn.wire.ids import TxnAction, TxnId
 
 SILENCE = object()
 """What a handler returns to say nothing."""
@@ -274,7 +274,7 @@ class FakeTransaction:
             self.registration.set_result(txn_id)
         self.started = 0
         self.finished: list[tuple[int, BaseException | None]] = []
-        self.end_callbacks: list[Callable[[], None]] = []
+        self.end_callbacks: list[Callable[[TxnAction | None], None]] = []
 
     def _enlist(self, messages):
         self.started += messages
@@ -295,9 +295,9 @@ class FakeTransaction:
     def when_ended(self, callback):
         self.end_callbacks.append(callback)
 
-    def end(self):
+    def end(self, outcome=TxnAction.COMMIT):
         for callback in self.end_callbacks:
-            callback()
+            callback(outcome)
 
 
 __all__ = ["SILENCE", "FakeBroker", "FakeRuntime", "FakeTransaction", "Pipe", "command_end", "fake_client", "sent_entry"]

@@ -21,9 +21,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
-from pulsar_txn.wire.ids import TxnId
+from pulsar_txn.wire.ids import TxnAction, TxnId
+
+WhenEnded: TypeAlias = Callable[[TxnAction | None], None]
+"""Told how a transaction ended; None while it can no longer be used here and nobody knows yet how it ends."""
 
 
 class Flushable(Protocol):
@@ -62,10 +65,12 @@ class Enlisting(Protocol):
         """The acknowledgement has its ACK_RESPONSE (`error` None) or failed; a failure dooms the transaction."""
         ...
 
-    def when_ended(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, on the loop, when the transaction has ended or can no longer be used here.
+    def when_ended(self, callback: WhenEnded) -> None:
+        """Call `callback(outcome)`, on the loop, when the transaction has ended or can no longer be used here.
 
-        Consumers use it to forget which messages were acknowledged in it. Called at once when that is so already.
+        COMMIT or ABORT once that is known. Before it, at most once, None: its time is over, or its outcome is unknown.
+        Consumers use it to forget which messages were acknowledged in it, and to have them again after an abort.
+        Called in the next turn of the loop when that is so already.
         """
         ...
 

@@ -12,9 +12,11 @@ is not beyond the last one.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from google.protobuf.message import DecodeError
 
@@ -40,7 +42,16 @@ from pulsar_txn.wire.compression import decompress
 from pulsar_txn.wire.entries import split_entry
 from pulsar_txn.wire.errors import ChecksumMismatch, MalformedBatch, WireError
 from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.ids import MessageId, Position, TxnId, ack_set_from_words, ack_set_to_words, full_ack_set, unsigned64
+from pulsar_txn.wire.ids import (
+    MessageId,
+    Position,
+    TxnAction,
+    TxnId,
+    ack_set_from_words,
+    ack_set_to_words,
+    full_ack_set,
+    unsigned64,
+)
 
 if TYPE_CHECKING:
     from pulsar_txn.client.consumer import Consumer
@@ -81,6 +92,7 @@ class PartitionConsumer:
         self._start_inclusive = options.start_message_id_inclusive
         self._seeking: asyncio.Future[None] | None = None
         self._acks = AckTracker()
+        self._claims: WeakKeyDictionary[Enlisting, list[Claim]] = WeakKeyDictionary()
         self._ack_timer: asyncio.TimerHandle | None = None
         self._attachment = Attachment(core, self.id, topic, open_on=self._open_on, on_lost=self._on_lost, on_failed=parent.fail)
 
@@ -462,8 +474,23 @@ class PartitionConsumer:
                 message_id = MessageId(ledger_id, entry_id, self.partition, index)
                 raise TransactionConflict(f"message {message_id} is acknowledged already in a transaction that is still open")
         self.open_acks.add(claim)
-        if claim.places:
-            txn.when_ended(lambda: self.open_acks.remove(claim))
+        claims = self._claims.get(txn)
+        if claims is None:
+            claims = self._claims[txn] = []
+            txn.when_ended(functools.partial(self._on_txn_ended, claims))
+        claims.append(claim)
+
+    def _on_txn_ended(self, claims: list[Claim], outcome: TxnAction | None) -> None:
+        """What it had acknowledged is nobody's any more.
+
+        After an abort a single consumer starts over: the server rewinds the subscription, too, but without a word, and
+        what is queued here would be handed out before what has to come first. A server does nothing when it was a
+        cumulative acknowledgement, so that it has to be asked anyway.
+        """
+        for claim in claims:
+            self.open_acks.remove(claim)
+        if outcome is TxnAction.ABORT and self._single:
+            self.redeliver()
 
     def _on_ack_failed(self, claim: Claim) -> None:
         """Nothing was acknowledged, so copies that were dropped meanwhile are asked for again."""

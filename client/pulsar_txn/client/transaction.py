@@ -28,7 +28,7 @@ from typing import Final, NoReturn, Protocol
 
 import attrs
 
-from pulsar_txn.client._enlist import Flushable
+from pulsar_txn.client._enlist import Flushable, WhenEnded
 from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
     InvalidTransactionStatus,
@@ -63,6 +63,7 @@ class TransactionState(enum.Enum):
 
 _USABLE: Final = frozenset({TransactionState.NOT_STARTED, TransactionState.OPEN})
 _FINAL: Final = frozenset({TransactionState.COMMITTED, TransactionState.ABORTED, TransactionState.ERROR})
+_OUTCOMES: Final = {TransactionState.COMMITTED: TxnAction.COMMIT, TransactionState.ABORTED: TxnAction.ABORT}
 
 
 class CoordinatorSessions(Protocol):
@@ -195,8 +196,8 @@ class Transaction:
         self._opening: asyncio.Task[TxnId] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._ending_action: TxnAction | None = None
-        self._end_callbacks: list[Callable[[], None]] = [lambda: on_end(self)]
-        self._usable_ended = False
+        self._end_callbacks: list[WhenEnded] = [lambda _outcome: on_end(self)]
+        self._told_ended = False
 
     # --- looking at it --------------------------------------------------------------------------------------------
 
@@ -327,11 +328,11 @@ class Transaction:
         """Acknowledgements are answered, or failed."""
         self._finished(self._targets[topic, subscription], messages, error)
 
-    def when_ended(self, callback: Callable[[], None]) -> None:
-        """Call back once it can no longer be used."""
-        if self._usable_ended:
-            asyncio.get_running_loop().call_soon(callback)
-        else:
+    def when_ended(self, callback: WhenEnded) -> None:
+        """Call back when it can no longer be used, and when its outcome is known; see `_enlist.Enlisting`."""
+        if self._told_ended:
+            asyncio.get_running_loop().call_soon(callback, _OUTCOMES.get(self._state))
+        if self._state not in _FINAL:
             self._end_callbacks.append(callback)
 
     def _enlist(self, core: object, key: tuple[str, str | None], messages: int) -> _Target:
@@ -611,11 +612,15 @@ class Transaction:
             self._tell_ended()
 
     def _tell_ended(self) -> None:
-        if not self._usable_ended:
-            self._usable_ended = True
-            callbacks, self._end_callbacks = self._end_callbacks, []
-            for callback in callbacks:
-                callback()
+        final = self._state in _FINAL
+        if self._told_ended and not final:
+            return
+        self._told_ended = True
+        callbacks = self._end_callbacks
+        if final:
+            self._end_callbacks = []
+        for callback in list(callbacks):
+            callback(_OUTCOMES.get(self._state))
 
 
 def _is_registered(target: _Target) -> bool:
