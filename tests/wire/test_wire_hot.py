@@ -395,9 +395,14 @@ def test_a_command_of_another_type_is_refused(name: str):
 
 @pytest.mark.parametrize("name", list(DECODERS))
 def test_every_truncation_is_refused(name: str):
-    data = {"message": b"\x08\x01\x12\x04\x08\x01\x10\x02", "ackResponse": b"\x08\x01\x30\xff\x01"}.get(
-        name, b"\x08\x01\x10\x01"
-    )
+    data = {
+        "send": b"\x08\x01\x10\x01\x30\xff\x01\x40\x01",
+        "message": b"\x08\x01\x12\x04\x08\x01\x10\x02\x28\x07",
+        "ack": b"\x08\x01\x10\x01\x1a\x04\x08\x01\x10\x02\x30\x01\x38\x01\x40\x07",
+        "ackResponse": b"\x08\x01\x30\xff\x01",
+        "newTxn": b"\x08\x01\x10\x01\x18\x01",
+        "endTxn": b"\x08\x01\x10\x01\x18\x01\x20\x01",
+    }.get(name, b"\x08\x01\x10\x01")
     frame = framed(name, data)
     DECODERS[name](frame)
     for size in range(len(frame)):

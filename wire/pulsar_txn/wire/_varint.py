@@ -33,6 +33,24 @@ def varint(value: int) -> bytes:
     return head + _MORE[value >> 42 & 16383] + _LAST[value >> 56]
 
 
+NUMBER: Final = rb"([\x80-\xff]{0,8}[\x00-\x7f]|[\x80-\xff]{9}[\x00\x01])"
+"""A regular expression of one varint of at most 64 bits, as a group; its number is `NUMBERS[group]`."""
+
+
+class _Numbers(dict[bytes, int]):
+    """Varint -> number: a look-up for the small ones, the others are put together when they are asked for."""
+
+    def __missing__(self, data: bytes) -> int:
+        if len(data) == 3:
+            return data[0] + data[1] * 128 + data[2] * 16384 - 16512
+        if data == MINUS_ONE:
+            return MASK64
+        return read_varint(data, 0)[0]
+
+
+NUMBERS: Final = _Numbers({data: number for number, data in enumerate(_LAST)})
+
+
 def signed32(value: int) -> int:
     """The int32 that a varint stands for: its low 32 bits, as every protobuf parser takes them."""
     value &= 0xFFFF_FFFF

@@ -11,12 +11,13 @@ only if both of its fields are present; (0, 0) is a transaction.
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from . import pulsar_pb2 as pb
-from ._varint import MASK64, MINUS_ONE, read_varint, signed32, varint
+from ._varint import NUMBER, NUMBERS, signed32, varint
 from .entries import BROKER_MAGIC, skip_broker_metadata
 from .errors import MalformedFrame
 from .frames import NAMES, command_end, decode_command
@@ -53,8 +54,6 @@ _2_64: Final = 1 << 64
 _MAX_LONG: Final = (1 << 63) - 1
 _MAX_INT: Final = (1 << 31) - 1
 _MAX_UINT: Final = (1 << 32) - 1
-_ACK_TYPES: Final = (0, 1)
-_NOT_NESTED: Final = -1
 
 
 def _ends(prefix: bytes) -> dict[bytes, int]:
@@ -74,47 +73,21 @@ _FLOW_ENDS: Final = _ends(_FLOW)
 _ACK_RESPONSE_ENDS: Final = _ends(_ACK_RESPONSE)
 
 
-def _flat(frame: bytes, end: int, nested: int, position: int = 8) -> list[int | None] | None:
-    """The numbers of a body that has only numbers, and at most one message of numbers (tag `nested`) inside.
+def _shape(*parts: bytes) -> Callable[[bytes, int, int], re.Match[bytes] | None]:
+    """A matcher of bodies that are exactly these parts: called with a frame, and where its body begins and ends.
 
-    Field n stands at index n, field n of the nested message at 9 + n, None where absent. None when the body is
-    anything else (other kinds of fields, numbers above 8, a field twice, damage): then protobuf is to be asked.
-    Continuation bits are taken off by subtraction: CPython has fast paths for +, - and *, not for & and |.
+    The one engine for bytes that runs in C: it is several times faster than a loop over the fields. `N` in a part
+    stands for a number (a group, see `NUMBER`); what a peer may leave out stands in `(?:…)?`.
     """
-    fields: list[int | None] = [None] * 18
-    base, inner = 0, -1
-    try:
-        while position < end:
-            tag = frame[position]
-            value = frame[position + 1]
-            position += 2
-            if value > 127:
-                second = frame[position]
-                if second < 128:
-                    value += second * 128 - 128
-                    position += 1
-                elif (third := frame[position + 1]) < 128:
-                    value += second * 128 + third * 16384 - 16512
-                    position += 2
-                elif frame[position - 1 : position + 9] == MINUS_ONE:
-                    value = MASK64
-                    position += 9
-                else:
-                    value, position = read_varint(frame, position - 1)
-            if tag == nested and inner < 0:
-                inner, base = position + value, 9
-            else:
-                index = base + (tag >> 3)
-                if tag & 7 or tag > 64 or fields[index] is not None:
-                    return None
-                fields[index] = value
-            if position == inner:
-                base = 0
-    except (IndexError, OverflowError):
-        return None
-    if position != end or base or fields[0] is not None or fields[9] is not None:
-        return None
-    return fields
+    return re.compile(b"".join(parts).replace(b"N", NUMBER), re.DOTALL).fullmatch
+
+
+_SEND_SHAPE: Final = _shape(rb"\x08N\x10N(?:\x18N)?(?:\x20N\x28N)?(?:\x30N)?(?:\x38([\x00\x01]))?(?:\x40([\x00\x01]))?")
+_SEND_RECEIPT_SHAPE: Final = _shape(rb"\x08N\x10N\x1a(.)(\x08N\x10N(?:\x18N)?)(?:\x20N)?")
+_MESSAGE_SHAPE: Final = _shape(rb"\x08N\x12(.)(\x08N\x10N(?:\x18N)?)(?:\x18N)?(?:\x20N)?(?:\x28N)?")
+_FLOW_SHAPE: Final = _shape(rb"\x08N\x10N")
+_ACK_SHAPE: Final = _shape(rb"\x08N\x10([\x00\x01])\x1a(.)(\x08N\x10N(?:\x28N)?(?:\x30N)?)(?:\x30N\x38N)?(?:\x40N)?")
+_ACK_RESPONSE_SHAPE: Final = _shape(rb"\x08N(?:\x10N\x18N)?(?:\x30N)?")
 
 
 def _txn_id(least: int, most: int) -> TxnId:
@@ -168,17 +141,19 @@ def encode_send(
 def decode_send(frame: bytes) -> Send:
     """See `Send`; `highest_sequence_id` is None when absent. The entry is not looked at. MalformedFrame."""
     end = _SEND_ENDS.get(frame[:8])
-    if end is not None and (fields := _flat(frame, end, _NOT_NESTED)) is not None:
-        producer_id, sequence_id, num_messages, least, most, highest, is_chunk, marker = fields[1:9]
-        if producer_id is not None and sequence_id is not None and (num_messages is None or num_messages <= _MAX_INT):
+    if end is not None and end <= len(frame) and (found := _SEND_SHAPE(frame, 8, end)) is not None:
+        producer, sequence, count, least, most, highest, is_chunk, marker = found.groups()
+        sequence_id = NUMBERS[sequence]
+        num_messages = 1 if count is None else NUMBERS[count]
+        if num_messages <= _MAX_INT:
             return (
-                producer_id,
+                NUMBERS[producer],
                 sequence_id if sequence_id <= _MAX_LONG else sequence_id - _2_64,
-                1 if num_messages is None else num_messages,
-                None if least is None or most is None else _txn_id(least, most),
-                highest if highest is None or highest <= _MAX_LONG else highest - _2_64,
-                bool(is_chunk),
-                bool(marker),
+                num_messages,
+                None if least is None else _txn_id(NUMBERS[least], NUMBERS[most]),
+                None if highest is None else signed64(NUMBERS[highest]),
+                is_chunk == b"\x01",
+                marker == b"\x01",
                 frame[end:],
             )
     send = _body(frame, 6).send
@@ -219,15 +194,16 @@ def encode_send_receipt(
 def decode_send_receipt(frame: bytes) -> SendReceipt:
     """See `SendReceipt`; a receipt without message id reads as position (-1, -1). MalformedFrame."""
     end = _SEND_RECEIPT_ENDS.get(frame[:8])
-    if end is not None and (fields := _flat(frame, end, 0x1A)) is not None:
-        producer_id, sequence_id, highest, ledger_id, entry_id = fields[1], fields[2], fields[4], fields[10], fields[11]
-        if producer_id is not None and sequence_id is not None and ledger_id is not None and entry_id is not None:
+    if end is not None and end <= len(frame) and (found := _SEND_RECEIPT_SHAPE(frame, 8, end)) is not None:
+        producer, sequence, size, place, ledger, entry, _, last = found.groups()
+        if len(place) == size[0]:
+            sequence_id, ledger_id, entry_id = NUMBERS[sequence], NUMBERS[ledger], NUMBERS[entry]
             return (
-                producer_id,
+                NUMBERS[producer],
                 sequence_id if sequence_id <= _MAX_LONG else sequence_id - _2_64,
                 ledger_id if ledger_id <= _MAX_LONG else ledger_id - _2_64,
                 entry_id if entry_id <= _MAX_LONG else entry_id - _2_64,
-                0 if highest is None else highest if highest <= _MAX_LONG else highest - _2_64,
+                0 if last is None else signed64(NUMBERS[last]),
             )
     receipt = _body(frame, 7).send_receipt
     ledger_id = entry_id = -1
@@ -267,18 +243,18 @@ def encode_message(
 def decode_message(frame: bytes) -> Message:
     """See `Message`; no `ack_set_words` means that all indexes are to be taken. MalformedFrame."""
     end = _MESSAGE_ENDS.get(frame[:8])
-    if end is not None and (fields := _flat(frame, end, 0x12)) is not None:
-        consumer_id, _, redelivered, word, epoch = fields[1:6]
-        ledger_id, entry_id, partition = fields[10:13]
-        if consumer_id is not None and ledger_id is not None and entry_id is not None:
+    if end is not None and end <= len(frame) and (found := _MESSAGE_SHAPE(frame, 8, end)) is not None:
+        consumer, size, place, ledger, entry, partition, redelivered, word, epoch = found.groups()
+        if len(place) == size[0]:
+            ledger_id, entry_id = NUMBERS[ledger], NUMBERS[entry]
             return (
-                consumer_id,
+                NUMBERS[consumer],
                 ledger_id if ledger_id <= _MAX_LONG else ledger_id - _2_64,
                 entry_id if entry_id <= _MAX_LONG else entry_id - _2_64,
-                -1 if partition is None or partition == MASK64 else signed32(partition),
-                0 if redelivered is None else redelivered & _MAX_UINT,
-                () if word is None else (signed64(word),),
-                None if epoch is None else signed64(epoch),
+                -1 if partition is None else signed32(NUMBERS[partition]),
+                0 if redelivered is None else NUMBERS[redelivered] & _MAX_UINT,
+                () if word is None else (signed64(NUMBERS[word]),),
+                None if epoch is None else signed64(NUMBERS[epoch]),
                 frame[skip_broker_metadata(frame, end) :] if frame[end : end + 2] == BROKER_MAGIC else frame[end:],
             )
     message = _body(frame, 9).message
@@ -303,10 +279,9 @@ def encode_flow(consumer_id: int, permits: int) -> bytes:
 def decode_flow(frame: bytes) -> tuple[int, int]:
     """`(consumer_id, permits)`. MalformedFrame."""
     end = _FLOW_ENDS.get(frame[:8])
-    if end is not None and (fields := _flat(frame, end, _NOT_NESTED)) is not None:
-        consumer_id, permits = fields[1:3]
-        if consumer_id is not None and permits is not None:
-            return consumer_id, permits & _MAX_UINT
+    if end is not None and end <= len(frame) and (found := _FLOW_SHAPE(frame, 8, end)) is not None:
+        consumer, permits = found.groups()
+        return NUMBERS[consumer], NUMBERS[permits] & _MAX_UINT
     flow = _body(frame, 11).flow
     return flow.consumer_id, flow.messagePermits
 
@@ -342,23 +317,23 @@ def encode_ack(
 def decode_ack(frame: bytes) -> Ack:
     """See `Ack` and `AckId`; `ack_set` is None for a whole entry. MalformedFrame."""
     end = _ACK_ENDS.get(frame[:8])
-    if end is not None and (fields := _flat(frame, end, 0x1A)) is not None:
-        consumer_id, kind, _, _, _, least, most, request_id = fields[1:9]
-        ledger_id, entry_id, _, _, word, batch_size = fields[10:16]
-        if consumer_id is not None and ledger_id is not None and entry_id is not None and kind in _ACK_TYPES:
+    if end is not None and end <= len(frame) and (found := _ACK_SHAPE(frame, 8, end)) is not None:
+        consumer, kind, size, place, ledger, entry, word, batch_size, least, most, request_id = found.groups()
+        if len(place) == size[0]:
+            ledger_id, entry_id = NUMBERS[ledger], NUMBERS[entry]
             return (
-                consumer_id,
-                kind == 1,
+                NUMBERS[consumer],
+                kind == b"\x01",
                 [
                     (
                         ledger_id if ledger_id <= _MAX_LONG else ledger_id - _2_64,
                         entry_id if entry_id <= _MAX_LONG else entry_id - _2_64,
-                        word,
-                        0 if batch_size is None else signed32(batch_size),
+                        None if word is None else NUMBERS[word],
+                        0 if batch_size is None else signed32(NUMBERS[batch_size]),
                     )
                 ],
-                None if least is None or most is None else _txn_id(least, most),
-                request_id,
+                None if least is None else _txn_id(NUMBERS[least], NUMBERS[most]),
+                None if request_id is None else NUMBERS[request_id],
             )
     ack = _body(frame, 10).ack
     has = ack.HasField
@@ -406,10 +381,10 @@ def encode_ack_response(
 def decode_ack_response(frame: bytes) -> AckResponse:
     """See `AckResponse`. MalformedFrame."""
     end = _ACK_RESPONSE_ENDS.get(frame[:9])
-    if end is not None and (fields := _flat(frame, end, _NOT_NESTED, 9)) is not None:
-        consumer_id, least, most, error, _, request_id = fields[1:7]
-        if consumer_id is not None and error is None:
-            return consumer_id, request_id, None if least is None or most is None else _txn_id(least, most), None, None
+    if end is not None and end <= len(frame) and (found := _ACK_RESPONSE_SHAPE(frame, 9, end)) is not None:
+        consumer, least, most, request = found.groups()
+        request_id = None if request is None else NUMBERS[request]
+        return NUMBERS[consumer], request_id, None if least is None else _txn_id(NUMBERS[least], NUMBERS[most]), None, None
     response = _body(frame, 38).ackResponse
     has = response.HasField
     return (

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from . import pulsar_pb2 as pb
-from ._varint import varint
+from ._varint import NUMBERS, varint
 from .errors import MalformedFrame
 from .frames import NAMES, decode_command
-from .hot import _NOT_NESTED, _ends, _flat, _txn_id  # the parts of which all hand-written codecs are made
+from .hot import _ends, _shape, _txn_id  # the parts of which all hand-written codecs are made
 from .ids import TxnId
 
 NEW_TXN, ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN, END_TXN = 50, 52, 54, 56
@@ -40,6 +41,12 @@ _ENDS: Final = {kind: _ends(prefix) for kind, prefix in _PREFIX.items()}
 _BODY: Final = 9
 """Where a body of less than 128 bytes begins."""
 
+_NEW_TXN_SHAPE: Final = _shape(rb"\x08N(?:\x10N)?(?:\x18N)?")
+_END_TXN_SHAPE: Final = _shape(rb"\x08N\x10N\x18N(?:\x20([\x00\x01]))?")
+_RESPONSE_SHAPE: Final = _shape(rb"\x08N\x10N\x18N")
+_PARTITION_SHAPE: Final = _shape(rb"\x08N\x10N\x18N\x22([\x00-\x7f])(.*)")
+_SUBSCRIPTION_SHAPE: Final = _shape(rb"\x08N\x10N\x18N\x22([\x00-\x7f])(\x0a([\x00-\x7f])(.*))")
+
 
 def _frame(kind: int, body: bytes) -> bytes:
     head = _PREFIX[kind] + varint(len(body))
@@ -58,20 +65,6 @@ def _ids(request_id: int, txn: TxnId) -> bytes:
     return b"\x08" + varint(request_id) + b"\x10" + varint(txn[1]) + b"\x18" + varint(txn[0])
 
 
-def _place(frame: bytes, kind: int) -> tuple[int, int]:
-    """Where the body begins and ends when the command is written in the usual way; (0, -1) when it is not."""
-    prefix = _PREFIX[kind]
-    if frame[4:8] != prefix or len(frame) < 10:
-        return 0, -1
-    size, start = frame[8], _BODY
-    if size > 127:
-        if frame[9] > 127:
-            return 0, -1
-        size, start = size - 128 + frame[9] * 128, 10
-    end = start + size
-    return (start, end) if end == len(frame) and int.from_bytes(frame[:4]) == end - 4 else (0, -1)
-
-
 # ---------------------------------------------------------------- NEW_TXN and END_TXN: numbers only
 
 
@@ -83,10 +76,9 @@ def encode_new_txn(request_id: int, timeout_ms: int, tc_id: int) -> bytes:
 def decode_new_txn(frame: bytes) -> tuple[int, int, int]:
     """`(request_id, timeout_ms, tc_id)`, unsigned as they travel. MalformedFrame."""
     end = _ENDS[NEW_TXN].get(frame[:_BODY])
-    if end is not None and (fields := _flat(frame, end, _NOT_NESTED, _BODY)) is not None and end == len(frame):
-        request_id, timeout_ms, tc_id = fields[1:4]
-        if request_id is not None:
-            return request_id, timeout_ms or 0, tc_id or 0
+    if end is not None and end <= len(frame) and (found := _NEW_TXN_SHAPE(frame, _BODY, end)) is not None:
+        request_id, timeout_ms, tc_id = found.groups(b"\0")
+        return NUMBERS[request_id], NUMBERS[timeout_ms], NUMBERS[tc_id]
     body = _body(frame, NEW_TXN).newTxn
     return body.request_id, body.txn_ttl_millis, body.tc_id
 
@@ -99,10 +91,9 @@ def encode_end_txn(request_id: int, txn: TxnId, action: int) -> bytes:
 def decode_end_txn(frame: bytes) -> tuple[int, TxnId, int]:
     """`(request_id, txn, action)`; no action means commit. MalformedFrame."""
     end = _ENDS[END_TXN].get(frame[:_BODY])
-    if end is not None and (fields := _flat(frame, end, _NOT_NESTED, _BODY)) is not None and end == len(frame):
-        request_id, least, most, action = fields[1:5]
-        if request_id is not None and (action is None or action < 2):
-            return request_id, _txn_id(least or 0, most or 0), action or 0
+    if end is not None and end <= len(frame) and (found := _END_TXN_SHAPE(frame, _BODY, end)) is not None:
+        request_id, least, most, action = found.groups(b"\0")
+        return NUMBERS[request_id], _txn_id(NUMBERS[least], NUMBERS[most]), action[0]
     body = _body(frame, END_TXN).endTxn
     return body.request_id, _txn_id(body.txnid_least_bits, body.txnid_most_bits), int(body.txn_action)
 
@@ -121,19 +112,22 @@ def encode_add_partitions(request_id: int, txn: TxnId, topics: Iterable[str]) ->
 
 def decode_add_partitions(frame: bytes) -> tuple[int, TxnId, list[str]]:
     """`(request_id, txn, topics)`. MalformedFrame."""
-    found = _numbers_and_texts(frame, ADD_PARTITION_TO_TXN)
-    if found is not None:
-        request_id, txn_id, places = found
-        try:
-            return request_id, txn_id, [frame[begin:until].decode() for begin, until in places]
-        except UnicodeDecodeError:
-            return _partitions_by_protobuf(frame)  # which says what is wrong
-    return _partitions_by_protobuf(frame)
-
-
-def _partitions_by_protobuf(frame: bytes) -> tuple[int, TxnId, list[str]]:
+    end = _ENDS[ADD_PARTITION_TO_TXN].get(frame[:_BODY])
+    if end is not None and end <= len(frame) and (found := _PARTITION_SHAPE(frame, _BODY, end)) is not None:
+        request_id, least, most, size, topic = found.groups()
+        if len(topic) == size[0] and (text := _text(topic)) is not None:
+            return NUMBERS[request_id], _txn_id(NUMBERS[least], NUMBERS[most]), [text]
     body = _body(frame, ADD_PARTITION_TO_TXN).addPartitionToTxn
     return body.request_id, _txn_id(body.txnid_least_bits, body.txnid_most_bits), list(body.partitions)
+
+
+@lru_cache(4096)
+def _text(data: bytes) -> str | None:
+    """A name; None when it is not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def encode_add_subscriptions(request_id: int, txn: TxnId, subscriptions: Iterable[tuple[str, str]]) -> bytes:
@@ -148,71 +142,24 @@ def encode_add_subscriptions(request_id: int, txn: TxnId, subscriptions: Iterabl
 
 def decode_add_subscriptions(frame: bytes) -> tuple[int, TxnId, list[tuple[str, str]]]:
     """`(request_id, txn, [(topic, subscription)])`. MalformedFrame."""
-    found = _numbers_and_texts(frame, ADD_SUBSCRIPTION_TO_TXN)
-    if found is not None:
-        request_id, txn_id, places = found
-        pairs: list[tuple[str, str]] = []
-        for begin, until in places:
-            pair = _pair(frame, begin, until)
-            if pair is None:
-                return _subscriptions_by_protobuf(frame)
-            pairs.append(pair)
-        return request_id, txn_id, pairs
-    return _subscriptions_by_protobuf(frame)
-
-
-def _subscriptions_by_protobuf(frame: bytes) -> tuple[int, TxnId, list[tuple[str, str]]]:
+    end = _ENDS[ADD_SUBSCRIPTION_TO_TXN].get(frame[:_BODY])
+    if end is not None and end <= len(frame) and (found := _SUBSCRIPTION_SHAPE(frame, _BODY, end)) is not None:
+        request_id, least, most, size, pair, first, rest = found.groups()
+        if len(pair) == size[0] and (named := _pair(first[0], rest)) is not None:
+            return NUMBERS[request_id], _txn_id(NUMBERS[least], NUMBERS[most]), [named]
     body = _body(frame, ADD_SUBSCRIPTION_TO_TXN).addSubscriptionToTxn
-    named = [(each.topic, each.subscription) for each in body.subscription]
-    return body.request_id, _txn_id(body.txnid_least_bits, body.txnid_most_bits), named
+    named_ones = [(each.topic, each.subscription) for each in body.subscription]
+    return body.request_id, _txn_id(body.txnid_least_bits, body.txnid_most_bits), named_ones
 
 
-def _numbers_and_texts(frame: bytes, kind: int) -> tuple[int, TxnId, list[tuple[int, int]]] | None:
-    """Fields 1 to 3, each a number in front, and where the values of field 4 lie; None for any other shape."""
-    start, end = _place(frame, kind)
-    if end < 0:
-        return None
-    at = start
-    while at < end and frame[at] != 0x22:  # the texts come last: a number's bytes are looked at by `_flat`
-        at = _behind_number(frame, at, end)
-    fields = _flat(frame, at, _NOT_NESTED, start)
-    if fields is None or fields[1] is None or any(value is not None for value in fields[4:]):
-        return None
-    places: list[tuple[int, int]] = []
-    while at < end:
-        begin = at + 2
-        if begin > end or frame[at] != 0x22:
-            return None
-        size = frame[at + 1]
-        if size > 127:
-            if begin >= end or frame[begin] > 127:
-                return None
-            size += frame[begin] * 128 - 128
-            begin += 1
-        at = begin + size
-        places.append((begin, at))
-    if at != end:
-        return None
-    return fields[1], _txn_id(fields[2] or 0, fields[3] or 0), places
-
-
-def _behind_number(frame: bytes, at: int, end: int) -> int:
-    """The position behind a tag of one byte and its number, `end` at the most."""
-    at += 1
-    while at < end and frame[at] > 127:
-        at += 1
-    return min(at + 1, end)
-
-
-def _pair(frame: bytes, begin: int, until: int) -> tuple[str, str] | None:
-    """A Subscription whose two texts are shorter than 128 bytes, in order and UTF-8; None for any other."""
-    if until - begin < 4 or frame[begin] != 0x0A or frame[begin + 1] > 127:
-        return None
-    middle = begin + 2 + frame[begin + 1]
-    if middle + 2 > until or frame[middle] != 0x12 or frame[middle + 1] > 127 or middle + 2 + frame[middle + 1] != until:
+@lru_cache(4096)
+def _pair(size: int, data: bytes) -> tuple[str, str] | None:
+    """The two names of a Subscription, the first of `size` bytes, the second with its tag and size before it."""
+    first, second = data[:size], data[size + 2 :]
+    if data[size : size + 2] != b"\x12" + bytes((len(second),)):
         return None
     try:
-        return frame[begin + 2 : middle].decode(), frame[middle + 2 : until].decode()
+        return first.decode(), second.decode()
     except UnicodeDecodeError:
         return None
 
@@ -234,10 +181,9 @@ def encode_response(kind: int, request_id: int, txn: TxnId, *, error: int | None
 def decode_response(frame: bytes, kind: int) -> Response:
     """See `Response`; `kind` is the frame's type, one of RESPONSES. MalformedFrame."""
     end = _ENDS[kind].get(frame[:_BODY])
-    if end is not None and (fields := _flat(frame, end, _NOT_NESTED, _BODY)) is not None and end == len(frame):
-        request_id, least, most, error = fields[1:5]
-        if request_id is not None and error is None:
-            return request_id, _txn_id(least or 0, most or 0), None, None
+    if end is not None and end <= len(frame) and (found := _RESPONSE_SHAPE(frame, _BODY, end)) is not None:
+        request_id, least, most = found.groups()
+        return NUMBERS[request_id], _txn_id(NUMBERS[least], NUMBERS[most]), None, None
     body = getattr(_body(frame, kind), NAMES[kind])
     return (
         body.request_id,
