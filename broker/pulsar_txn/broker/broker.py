@@ -97,7 +97,7 @@ class Broker:
 
     def connection(self) -> Connection:
         """A protocol for a new client."""
-        return Connection(self, _HANDLERS, commands_txn.FRAME_HANDLERS)
+        return Connection(self, _HANDLERS)
 
     def new_consumer_name(self) -> str:
         """A name for a consumer that brought none."""
