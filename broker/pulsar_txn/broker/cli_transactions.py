@@ -7,6 +7,7 @@ import re
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import click
@@ -25,6 +26,8 @@ class Admin:
         if not url.startswith(("http://", "https://")):
             raise Ending(USAGE, f"--admin-url {url}: write http://host:port")
         self.url = url.rstrip("/")
+        self.time_ms = 0
+        """The broker's time at the last answer, to the second; 0 when it did not say."""
 
     def ask(self, method: str, path: str) -> Any:
         """The decoded answer, None for an empty one. Raises Ending."""
@@ -32,6 +35,7 @@ class Admin:
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - as above
                 body = answer.read()
+                self.time_ms = _milliseconds(answer.headers["Date"])
         except urllib.error.HTTPError as error:
             raise Ending(REFUSED, f"the broker at {self.url} answers {error.code}: {_reason(error.read())}") from error
         except (urllib.error.URLError, OSError) as error:
@@ -41,6 +45,10 @@ class Admin:
             return json.loads(body) if body else None
         except ValueError as error:
             raise Ending(UNAVAILABLE, f"what answers at {self.url} is not a Pulsar admin API; check --admin-url") from error
+
+
+def _milliseconds(date: str | None) -> int:
+    return 0 if date is None else int(parsedate_to_datetime(date).timestamp() * 1000)
 
 
 def _reason(body: bytes) -> str:
@@ -76,7 +84,11 @@ def command(ctx: click.Context, admin_url: str) -> None:
 def list_open(admin: Admin, coordinator: int | None, seconds: float, as_json: bool) -> None:
     """List transactions that are open or being ended."""
     query = "" if coordinator is None else f"?coordinatorId={coordinator}"
-    found = admin.ask("GET", f"/slowTransactions/{int(seconds * 1000)}{query}") or {}
+    # The age is judged here: stock brokers compare the number in this path with the timeout of a transaction.
+    found: dict[str, Any] = admin.ask("GET", f"/slowTransactions/0{query}") or {}
+    opened_until_ms = admin.time_ms - seconds * 1000
+    if seconds and admin.time_ms:
+        found = {txn_id: txn for txn_id, txn in found.items() if txn["openTimestamp"] <= opened_until_ms}
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
