@@ -13,6 +13,7 @@ from pulsar_txn.wire.ids import Position
 from pulsar_txn.wire.topics import TopicName
 
 from .broker import AnyTopic, Broker
+from .commands_lookup import check_user_topic
 from .host import Answer
 from .subscription import Subscription
 from .topic import Topic
@@ -43,8 +44,12 @@ def topic_name(request: web.Request) -> TopicName:
 
 
 async def existing_topic(request: web.Request) -> AnyTopic:
-    """The topic that the path names, opened. Refusal TopicNotFound when it is not there; nothing is made."""
+    """The topic that the path names, opened. Refusal TopicNotFound when it is not there; nothing is made.
+
+    Refusal NotAllowedError for topics of the transaction machinery: their logs belong to somebody else.
+    """
     broker, name = request.app[BROKER], topic_name(request)
+    check_user_topic(name)
     found = broker.topics.get(str(name))
     if found is not None:
         return found
