@@ -5,7 +5,7 @@ randomness, sockets and timers reach it only through `runtime`.
 """
 
 from pulsar_txn.client._transactional import transactional
-from pulsar_txn.client.authentication import Authentication, TokenAuthentication
+from pulsar_txn.client.authentication import Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.batching import EncodedBatch, SendTicket, encode_batch, row
 from pulsar_txn.client.client import Client
 from pulsar_txn.client.consumer import Consumer
@@ -26,6 +26,7 @@ from pulsar_txn.client.errors import (
     TransactionTimedOut,
 )
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Message
+from pulsar_txn.client.oauth2 import OAuth2Authentication
 from pulsar_txn.client.producer import Producer
 from pulsar_txn.client.producer_options import AccessMode, BatchingType, Compression
 from pulsar_txn.client.reader import Reader
@@ -40,6 +41,7 @@ __all__ = [
     "AccessMode",
     "AlreadyClosed",
     "Authentication",
+    "BasicAuthentication",
     "BatchingType",
     "BrokerError",
     "BytesSchema",
@@ -56,6 +58,7 @@ __all__ = [
     "KeySharedPolicy",
     "Message",
     "MessageId",
+    "OAuth2Authentication",
     "OperationTimeout",
     "Producer",
     "PulsarError",
@@ -65,6 +68,7 @@ __all__ = [
     "Schema",
     "SendTicket",
     "StringSchema",
+    "TlsAuthentication",
     "TokenAuthentication",
     "Transaction",
     "TransactionAborted",

@@ -8,6 +8,7 @@ import attrs
 
 from pulsar_txn.client.authentication import Authentication
 from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.tls import TlsFiles, make_context
 
 
 def _positive(_instance: object, attribute: attrs.Attribute[float], value: float) -> None:
@@ -17,7 +18,7 @@ def _positive(_instance: object, attribute: attrs.Attribute[float], value: float
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """Seconds throughout. `tls_context` is used for `pulsar+ssl` addresses; None means the system's trusted roots."""
+    """Seconds throughout. `tls_context` is used for `pulsar+ssl` addresses; None means one made of `tls`."""
 
     operation_timeout: float = attrs.field(default=30.0, validator=_positive)
     connection_timeout: float = attrs.field(default=10.0, validator=_positive)
@@ -27,9 +28,10 @@ class Settings:
     max_lookup_redirects: int = 20
     authentication: Authentication | None = None
     tls_context: ssl.SSLContext | None = None
+    tls: TlsFiles = attrs.field(factory=TlsFiles)
     listener_name: str | None = None
     description: str = ""
 
     def ssl_context(self) -> ssl.SSLContext:
-        """The context for TLS connections: given, or one that checks certificates and host names."""
-        return self.tls_context if self.tls_context is not None else ssl.create_default_context()
+        """The context of a new TLS connection; files are read anew. InvalidConfiguration when one cannot be read."""
+        return self.tls_context if self.tls_context is not None else make_context(self.tls, self.authentication)

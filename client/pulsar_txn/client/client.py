@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
@@ -21,6 +22,7 @@ from pulsar_txn.client.producer_options import ProducerOptions
 from pulsar_txn.client.reader import Reader
 from pulsar_txn.client.runtime import AsyncioRuntime, Runtime
 from pulsar_txn.client.schema import BytesSchema, Schema
+from pulsar_txn.client.tls import TlsFiles
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
@@ -33,6 +35,10 @@ class Client(TransactionalClient):
     `service_url` names one or several hosts (`pulsar://a:6650,b:6650`), with TLS as `pulsar+ssl://`. Times are seconds.
     Nothing is connected before the first operation. An operation that meets a retriable error (a broker that is starting,
     a topic that moves) is tried again until `operation_timeout`. Use a client in the loop and process that made it.
+
+    TLS checks the broker's certificate and its name. `tls_trust_certs_file` is a PEM file of authorities (the system's
+    without it), `tls_certificate_file` with `tls_key_file` what we show ourselves; or give a `tls_context` of your own.
+    `tls_validate_hostname=False` accepts any name of a trusted authority, `tls_allow_insecure_connection` anybody.
     """
 
     def __init__(
@@ -46,6 +52,11 @@ class Client(TransactionalClient):
         max_backoff: float = 60.0,
         authentication: Authentication | None = None,
         tls_context: ssl.SSLContext | None = None,
+        tls_trust_certs_file: str | Path | None = None,
+        tls_certificate_file: str | Path | None = None,
+        tls_key_file: str | Path | None = None,
+        tls_validate_hostname: bool = True,
+        tls_allow_insecure_connection: bool = False,
         listener_name: str | None = None,
         max_lookup_redirects: int = 20,
         transactions: bool = True,
@@ -61,9 +72,18 @@ class Client(TransactionalClient):
             max_backoff=max_backoff,
             authentication=authentication,
             tls_context=tls_context,
+            tls=TlsFiles(
+                trust_certs_file=tls_trust_certs_file,
+                certificate_file=tls_certificate_file,
+                key_file=tls_key_file,
+                validate_hostname=tls_validate_hostname,
+                allow_insecure_connection=tls_allow_insecure_connection,
+            ),
             listener_name=listener_name,
             max_lookup_redirects=max_lookup_redirects,
         )
+        if "+ssl:" in service_url:
+            settings.ssl_context()  # what is wrong with its files is said here
         self.service_url = service_url
         self._core = Core(service_url, settings, runtime or AsyncioRuntime())
         self._init_transactions()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, cast
 
 from pulsar_txn.client._settings import Settings
+from pulsar_txn.client.authentication import Authentication, current_data
 from pulsar_txn.client.errors import (
     ConnectionLost,
     OperationTimeout,
@@ -115,6 +116,7 @@ class Connection(asyncio.Protocol):
         self._heard = True
         self._keep_alive: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
+        self._answering: asyncio.Task[None] | None = None
         self._handlers: dict[str, Callable[[Any], None]] = {
             "connected": self._on_connected,
             "authChallenge": self._on_auth_challenge,
@@ -144,7 +146,7 @@ class Connection(asyncio.Protocol):
             "feature_flags": {"supports_auth_refresh": True},
         }
         if authentication is not None:
-            fields |= {"auth_method_name": authentication.method_name, "auth_data": authentication.data()}
+            fields |= {"auth_method_name": authentication.method_name, "auth_data": await self._auth_data(authentication)}
         if self._proxy_to is not None:
             fields["proxy_to_broker_url"] = self._proxy_to
         self.write([command("connect", **fields)])
@@ -161,6 +163,23 @@ class Connection(asyncio.Protocol):
             raise
         self._keep_alive = self._runtime.call_later(self._settings.keep_alive_interval, self._tick)
 
+    async def _auth_data(self, authentication: Authentication) -> bytes:
+        """The credentials; when there are none in time, the connection is closed and the reason raised."""
+        try:
+            async with asyncio.timeout(self._settings.connection_timeout):
+                return await current_data(authentication)
+        except PulsarError as error:
+            self.close(error)
+            raise
+        except TimeoutError:
+            seconds = self._settings.connection_timeout
+            failure = OperationTimeout(f"no credentials within {seconds:g} s", endpoint=self.endpoint)
+            self.close(failure)
+            raise failure from None
+        except asyncio.CancelledError:
+            self.close()
+            raise
+
     def close(self, error: PulsarError | None = None) -> None:
         """End the connection now: requests fail with `error` (ConnectionLost without one), listeners are told."""
         if self.closed:
@@ -172,6 +191,8 @@ class Connection(asyncio.Protocol):
         for timer in (self._keep_alive, self._sweep):
             if timer is not None:
                 timer.cancel()
+        if self._answering is not None and self._answering is not asyncio.current_task():
+            self._answering.cancel()
         if self._transport is not None:
             self._transport.close()
         self._fail_everything(self.error)
@@ -287,7 +308,16 @@ class Connection(asyncio.Protocol):
                 from_server(3, "the broker asks who we are, and the client has no authentication", endpoint=self.endpoint)
             )
             return
-        response = {"auth_method_name": authentication.method_name, "auth_data": authentication.data()}
+        if self._answering is None or self._answering.done():
+            self._answering = self._loop.create_task(self._answer_challenge(authentication))
+
+    async def _answer_challenge(self, authentication: Authentication) -> None:
+        try:
+            data = await self._auth_data(authentication)
+        except PulsarError as error:
+            logger.warning("%s: the broker asked for fresh credentials, and there are none: %s", self.endpoint, error)
+            return
+        response = {"auth_method_name": authentication.method_name, "auth_data": data}
         fields = {"client_version": CLIENT_VERSION, "response": response, "protocol_version": PROTOCOL_VERSION}
         self.write([command("authResponse", **fields)])
 

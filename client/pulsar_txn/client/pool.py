@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from typing import Final
 
 from pulsar_txn.client._settings import Settings
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, OperationTimeout
 from pulsar_txn.client.runtime import Runtime
 from pulsar_txn.client.service_url import Address
+
+_WRONG_NAME: Final = frozenset({62, 63, 64})
+"""OpenSSL's codes X509_V_ERR_HOSTNAME_MISMATCH, _EMAIL_MISMATCH and _IP_ADDRESS_MISMATCH."""
 
 
 class ConnectionPool:
@@ -84,10 +88,11 @@ class ConnectionPool:
 
 def _connect_error(error: OSError, address: Address) -> ConnectionLost:
     if isinstance(error, ssl.SSLCertVerificationError):
+        name = error.verify_code in _WRONG_NAME
+        wrong_name = "use a host name that stands in the certificate (tls_validate_hostname=False would not look at it)"
+        hint = wrong_name if name else "give its authority with tls_trust_certs_file= or tls_context="
         failure = ConnectionLost(
-            f"the broker's certificate was not accepted: {error.verify_message}",
-            endpoint=str(address),
-            hint="give its authority with tls_context=, and use the host name that stands in the certificate",
+            f"the broker's certificate was not accepted: {error.verify_message}", endpoint=str(address), hint=hint
         )
         failure.retriable = False
         return failure

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import importlib
+import json
 import os
 import random
 import ssl
@@ -19,7 +21,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, UsageError
+from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, InvalidConfiguration, UsageError
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 T = TypeVar("T")
@@ -90,6 +92,43 @@ class AsyncioRuntime:
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
         """A timer of the running loop."""
         return asyncio.get_running_loop().call_later(delay, callback, *args)
+
+
+def monotonic_seconds() -> float:
+    """Seconds on a clock that never goes back, for what belongs to no client: a token's life."""
+    return time.monotonic()
+
+
+class JsonHttp:
+    """Small HTTP requests with JSON answers, by aiohttp; InvalidConfiguration where that is not installed."""
+
+    def __init__(self, *, timeout: float, tls_context: ssl.SSLContext | None = None) -> None:
+        try:
+            self._aiohttp = importlib.import_module("aiohttp")
+        except ImportError as error:
+            raise InvalidConfiguration("aiohttp is needed", hint="pip install 'pulsar-txn[oauth2]'") from error
+        self._timeout = timeout
+        self._tls: ssl.SSLContext | bool = tls_context or True
+
+    async def request(self, method: str, url: str, form: dict[str, str] | None = None) -> tuple[int, Any]:
+        """Status and parsed body (None when it is not JSON); redirects are not followed, proxies of the environment are used.
+
+        Raises OSError (TimeoutError within that), ValueError for a bad URL.
+        """
+        aiohttp = self._aiohttp
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout), trust_env=True) as session,
+                session.request(method, url, data=form, ssl=self._tls, allow_redirects=False) as answer,
+            ):
+                body = await answer.read()
+                status: int = answer.status
+        except aiohttp.ClientError as error:
+            raise OSError(str(error) or type(error).__name__) from error
+        try:
+            return status, json.loads(body)
+        except ValueError:
+            return status, None
 
 
 class LoopThread:
