@@ -378,6 +378,14 @@ async def test_a_copy_that_crossed_the_acknowledgement_is_dropped_and_one_behind
         await consumer.acknowledge(MessageId(1, 1), receipt=False)
 
 
+async def test_a_subscription_without_memory_begins_at_its_initial_position(broker):
+    async with fake_client(broker) as client:
+        await client.subscribe("t", "s", durable=False, initial_position=1)
+        await client.subscribe("t", "s", durable=False)
+    earliest, latest = [body.start_message_id for body in broker.all("subscribe")]
+    assert (earliest.ledgerId, latest.ledgerId) == (2**64 - 1, 2**63 - 1)
+
+
 @pytest.mark.parametrize("cumulative", [False, True])
 async def test_what_was_queued_before_an_abort_is_not_handed_out_before_what_the_abort_brings_back(broker, cumulative):
     async with fake_client(broker) as client:

@@ -25,7 +25,7 @@ from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
 from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, Place, cumulative_id, merged_ids
 from pulsar_txn.client.connection import Connection
-from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType
+from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_txn.client.errors import (
     ConnectionLost,
     InvalidConfiguration,
@@ -89,6 +89,8 @@ class PartitionConsumer:
         self._flow_at = max(1, options.receiver_queue_size // 2)
         self._last_position: Position | None = None
         self._start = options.start_message_id
+        if self._start is None and not options.durable and options.initial_position is InitialPosition.EARLIEST:
+            self._start = EARLIEST_ID
         self._start_inclusive = options.start_message_id_inclusive
         self._seeking: asyncio.Future[None] | None = None
         self._acks = AckTracker()
