@@ -152,3 +152,60 @@ async def test_a_commit_without_an_answer_in_time_is_unknown_and_can_be_resolved
     outcome = await unknown.value.resolve()
     assert outcome is TransactionState.COMMITTED or not pulsar.is_ours
     assert await eventually_visible(client, topic, [b"x"])
+
+
+async def test_a_commit_that_never_left_is_sent_again(
+    cuttable: Client, client: Client, runtime: CuttingRuntime, topic: str
+) -> None:
+    producer = await cuttable.create_producer(topic)
+    async with cuttable.transaction() as txn:
+        await producer.send(b"x", txn=txn)
+        runtime.cut_instead_of = COMMAND.END_TXN
+    assert runtime.cuts == 1
+    assert await visible(client, topic) == [b"x"]
+
+
+async def test_a_commit_cut_off_right_behind_the_request_is_done_or_honestly_unknown(
+    pulsar: Target, cuttable: Client, client: Client, runtime: CuttingRuntime, topic: str
+) -> None:
+    producer = await cuttable.create_producer(topic)
+    txn = await cuttable.begin_transaction()
+    await producer.send(b"x", txn=txn)
+    runtime.cut_behind = COMMAND.END_TXN
+    unknown: CommitOutcomeUnknown | None = None
+    try:
+        await txn.commit()
+    except CommitOutcomeUnknown as error:
+        unknown = error
+    assert unknown is None or not pulsar.is_ours  # ours remembers outcomes
+    if unknown is not None:
+        assert await unknown.resolve() in (TransactionState.UNKNOWN, TransactionState.COMMITTED)
+    assert runtime.cuts == 1
+    assert await eventually_visible(client, topic, [b"x"])
+
+
+async def test_a_send_that_never_left_is_sent_again_in_its_transaction(
+    cuttable: Client, client: Client, runtime: CuttingRuntime, topic: str
+) -> None:
+    producer = await cuttable.create_producer(topic, batching=False)
+    async with cuttable.transaction() as txn:
+        await producer.send(b"0", txn=txn)
+        runtime.cut_instead_of = COMMAND.SEND
+        await producer.send(b"1", txn=txn)
+    assert runtime.cuts == 1
+    assert await visible(client, topic) == [b"0", b"1"]
+
+
+async def test_a_consumer_that_lost_its_connection_gets_what_its_transaction_did_not_acknowledge(
+    cuttable: Client, client: Client, runtime: CuttingRuntime, topic: str
+) -> None:
+    source = await client.create_producer(topic, batching=False)
+    for number in range(3):
+        await source.send(b"%d" % number)
+    consumer = await cuttable.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
+    txn = await cuttable.begin_transaction()
+    await consumer.acknowledge(await consumer.receive(timeout=20), txn=txn)
+    runtime.cut_all()
+    assert await data_of(consumer, 2) == [b"1", b"2"]
+    await txn.abort()
+    assert await data_of(consumer, 3) == [b"0", b"1", b"2"]
