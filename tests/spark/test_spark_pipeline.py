@@ -21,7 +21,7 @@ from targets import Target
 from pulsar_txn.client import Client, Reader
 from pulsar_txn.pipeline.spark.control import Marker, decode_record, encode_record
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 on_both = pytest.mark.parametrize("pulsar", ["ours", pytest.param("stock-4.2.4", marks=pytest.mark.stock)], indirect=True)
 on_ours = pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
@@ -145,7 +145,7 @@ def run_until_killed(query: Totals, point: str, batch: int, log: Path) -> dict[s
         "PULSAR_TXN_CRASH_LOG": str(log),
     }
     program = [sys.executable, str(Path(spark_totals.__file__)), json.dumps(attrs.asdict(query))]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode != 0, done.stderr[-3000:]
     assert log.exists(), done.stderr[-3000:]
     in_flight: dict[str, Any] = json.loads(log.read_text().splitlines()[-1])
@@ -231,3 +231,23 @@ def test_a_batch_job_writes_at_once_and_reads_back(pulsar: Target, topic: str, s
     ).collect()
     assert sorted(int(row.key) for row in rows) == list(range(100))
     assert all(row.value == f"v{row.key}" and row.id == row.key and row.event_time is not None for row in rows)
+
+
+@on_ours
+def test_a_stream_from_latest_loses_nothing_that_comes_after_its_first_empty_batch(
+    pulsar: Target, topic: str, spark: Any, tmp_path: Path
+) -> None:
+    url, control = pulsar.service_url, topic + "-control"
+    asyncio.run(fill(url, topic, 10))
+
+    def run() -> None:
+        source = spark.readStream.format("pulsar").option("service.url", url).option("topic", topic).load()
+        sink = source.select("value").writeStream.format("pulsar").option("service.url", url).option("topic", topic + "-out")
+        sink = sink.option("controlTopic", control).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        sink.trigger(availableNow=True).start().awaitTermination()
+
+    run()
+    asyncio.run(fill(url, topic, 5))
+    run()
+    assert [row["v"] for _, row in asyncio.run(read(url, topic + "-out"))] == list(range(5))
+    assert sorted(asyncio.run(markers(url, control))) == [0, 1], "the empty micro-batch has its marker, too"
