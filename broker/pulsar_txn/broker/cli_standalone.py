@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import json
 import logging
@@ -32,6 +33,9 @@ _PLUGINS: Final = {
     "transaction_buffer_provider_class_name": plugins.TRANSACTION_BUFFERS,
     "transaction_pending_ack_store_provider_class_name": plugins.PENDING_ACKS,
 }
+_GC_THRESHOLDS: Final = (50_000, 20, 50)
+"""The broker makes few cycles and many short-lived objects: looking for cycles after every 700 took a sixth of its time."""
+
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
@@ -141,6 +145,9 @@ class Process:
             loop.add_signal_handler(number, self._signalled, number)
         try:
             await self._start()
+            gc.collect()
+            gc.freeze()  # what was loaded and recovered stays: no collection looks at it again
+            gc.set_threshold(*_GC_THRESHOLDS)
             self._say_ready()
             await self._until_end()
         except asyncio.CancelledError:

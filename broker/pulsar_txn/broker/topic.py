@@ -19,7 +19,7 @@ from pulsar_txn.ledger.machine import Reply
 from pulsar_txn.ledger.protocols import Cursor, DiskFull, EntryTooLarge, LedgerError, Log, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import PendingAck
 from pulsar_txn.rm_producer.requests import EndTxnOnPartition, Publish, TakeSnapshot, TopicRecord, TransactionBuffer
-from pulsar_txn.wire.entries import MARKER_PRODUCER, encode_marker, read_header, verify_checksum, with_txn_id
+from pulsar_txn.wire.entries import MARKER_PRODUCER, encode_marker, read_header, with_txn_id
 from pulsar_txn.wire.errors import ChecksumMismatch, ServerError, WireError
 from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Participant, Position, TxnAction, TxnId
 from pulsar_txn.wire.topics import TopicName
@@ -138,8 +138,7 @@ class Topic:
             producer.held.append((sequence_id, highest, is_chunk, txn_id, entry))
             return
         try:
-            verify_checksum(entry)
-            header = read_header(entry)
+            header = read_header(entry, verify=True)
         except ChecksumMismatch as error:
             self._refuse(producer, sequence_id, ServerError.ChecksumError, str(error))
             return

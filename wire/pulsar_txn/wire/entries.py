@@ -8,14 +8,16 @@ its own block (0x0e02, 4-byte size, BrokerEntryMetadata) before it all. Every re
 
 from __future__ import annotations
 
+import re
 import struct
+from functools import lru_cache
 from typing import Any, Final
 
 from crc32c import crc32c
 
 from . import pulsar_pb2 as pb
 from ._protobuf import parse
-from ._varint import read_varint, signed32, varint
+from ._varint import NUMBER, NUMBERS, read_varint, signed32, varint
 from .errors import ChecksumMismatch, MalformedFrame
 from .ids import EntryHeader, MarkerType, TxnAction, TxnId, signed64, unsigned64
 
@@ -99,13 +101,28 @@ def read_metadata(entry: bytes | memoryview) -> pb.MessageMetadata:
     return parse(pb.MessageMetadata, bytes(entry[begin:end]))
 
 
-def read_header(entry: bytes | memoryview) -> EntryHeader:
-    """What machines and topics need to know of an entry, without a look at the checksum. MalformedFrame.
+def read_header(entry: bytes | memoryview, *, verify: bool = False) -> EntryHeader:
+    """What machines and topics need to know of an entry. MalformedFrame; with `verify` ChecksumMismatch, too.
 
     `highest_sequence_id` is that of a batch, and `sequence_id` where the entry names none or a smaller one.
     `txn_id` is set only if both of its halves are present. Fields that are not returned are passed over, not checked.
     """
-    _, begin, end = _locate(entry)
+    checked, begin, end = _locate(entry)
+    if verify and checked:
+        _verify(entry, checked)
+    if (found := _USUAL(entry, begin, end)) is not None:
+        size, name, sequence, published, count, marker, least, most, highest = found.groups()
+        if len(name) == size[0] and (producer_name := _name(name)) is not None:
+            return _header(
+                producer_name,
+                NUMBERS[sequence],
+                NUMBERS[published],
+                None if count is None else NUMBERS[count],
+                None if marker is None else NUMBERS[marker],
+                None if least is None else NUMBERS[least],
+                None if most is None else NUMBERS[most],
+                None if highest is None else NUMBERS[highest],
+            )
     try:
         numbers = _numbers(entry, begin, end)
         first, size = numbers[1]
@@ -121,6 +138,28 @@ def read_header(entry: bytes | memoryview) -> EntryHeader:
         )
     except (KeyError, IndexError, OverflowError, TypeError, UnicodeDecodeError):
         return _header_by_protobuf(bytes(entry[begin:end]))
+
+
+_USUAL: Final = re.compile(
+    (
+        rb"\x0a([\x00-\x7f])(.*?)\x10N\x18N"  # producer name, sequence id, publish time
+        rb"(?:\x40[\x00-\x7f])?(?:\x48(?:N))?(?:\x58N)?"  # compression and size before it, messages in the batch
+        rb"(?:\xa0\x01N)?(?:\xb0\x01N\xb8\x01N)?(?:\xc0\x01N)?"  # marker, transaction, highest sequence id
+    )
+    .replace(b"(?:N)", NUMBER.replace(b"(", b"(?:"))
+    .replace(b"N", NUMBER),
+    re.DOTALL,
+).fullmatch
+"""The metadata of nearly every entry: what has more fields, or others, goes through the loop."""
+
+
+@lru_cache(4096)
+def _name(data: bytes) -> str | None:
+    """A producer's name; None when it is not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _numbers(entry: bytes | memoryview, position: int, end: int) -> dict[int, Any]:
