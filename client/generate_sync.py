@@ -22,19 +22,22 @@ SOURCES = {
     "Client": ["client.py:Client", "_transactional.py:TransactionalClient"],
 }
 GENERIC = {"Producer", "Consumer", "Reader"}
-BY_HAND = {"run_transaction", "new_backoff"}
+HANDMADE = {"TransactionalBatchBlock"}
+TWINS = {"txn", "producer", "consumer"}  # parameters that are handed on as the asyncio object behind them
+BY_HAND = {"run_transaction", "new_pauses"}
+ASYNCIO_ONLY = {"pipeline"}  # its handler is a coroutine function; a sync worker loops over transactional_batch()
 DROPPED = {"ambient"}  # a context variable of the caller's thread cannot be set from the loop's
 INTERNAL = {
     "Transaction": {"enlist_send", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"},
     "Producer": {"flush_nowait"},
-    "Consumer": {"enqueue", "drop_queued", "fail"},
+    "Consumer": {"enqueue", "drop_queued", "fail", "hand_out", "give_back_later", "recall", "runs"},
 }
 RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__anext__": "__next__", "__aiter__": "__iter__"}
 HEADER = '''"""The sync twin, written by `client/generate_sync.py` from the asyncio classes. Do not edit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
@@ -42,10 +45,13 @@ from typing import Any, NoReturn, Self, TypeVar, overload
 from pulsar_txn.client import _transactional, client, consumer, managed, producer, reader, transaction
 from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
 from pulsar_txn.client.batching import EncodedBatch
+from pulsar_txn.client.client_stats import ClientStats
+from pulsar_txn.client.consumer_options import ConsumerType
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Message
 from pulsar_txn.client.runtime import Future
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
+from pulsar_txn.client.sync._batches import TransactionalBatchBlock
 from pulsar_txn.client.transaction import TransactionState, TransactionStats
 from pulsar_txn.wire.ids import MessageId, TxnId
 
@@ -92,7 +98,7 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
 
 
 def _is_public(cls: str, method: str) -> bool:
-    if method in BY_HAND or method in INTERNAL.get(cls, ()) or (cls, method) == ("Client", "close"):
+    if method in BY_HAND or method in ASYNCIO_ONLY or method in INTERNAL.get(cls, ()) or (cls, method) == ("Client", "close"):
         return False
     return method in RENAMED or not method.startswith("_")
 
@@ -134,7 +140,7 @@ def _body(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: li
     result = f"self._loop.{how}({call})"
     if returns == "Self":
         return f"\n        {result}\n        return self"
-    if returns in SOURCES or returns.split("[")[0] in GENERIC:
+    if returns in SOURCES or returns.split("[")[0] in GENERIC | HANDMADE:
         result = f"{returns}(self._loop, {result})"
     elif returns == "tuple[Transaction, ...]":
         result = f"tuple(Transaction(self._loop, each) for each in {result})"
@@ -157,9 +163,9 @@ def _annotation(node: ast.expr | None) -> str:
 
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    parts = [each.arg for each in node.args.args[1:]]
+    parts = [f"inner({each.arg})" if each.arg in TWINS else each.arg for each in node.args.args[1:]]
     parts += [
-        f"{each.arg}={'inner(txn)' if each.arg == 'txn' else each.arg}"
+        f"{each.arg}={f'inner({each.arg})' if each.arg in TWINS else each.arg}"
         for each in node.args.kwonlyargs
         if each.arg not in DROPPED
     ]

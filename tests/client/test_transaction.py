@@ -7,6 +7,7 @@ import pytest
 
 from pulsar_txn.client._enlist import AMBIENT
 from pulsar_txn.client.errors import (
+    AlreadyClosed,
     CommitOutcomeUnknown,
     ConnectionLost,
     InvalidTransactionStatus,
@@ -45,17 +46,17 @@ class ScriptedSessions:
         if isinstance(answer, BaseException):
             raise answer
 
-    async def new_txn(self, timeout_ms):
+    async def new_txn(self, timeout_ms, *, tally):
         await self._answer("new", timeout_ms)
         return ID
 
-    async def add_partitions(self, txn_id, topics):
+    async def add_partitions(self, txn_id, topics, *, tally):
         await self._answer("partitions", *topics)
 
-    async def add_subscriptions(self, txn_id, subscriptions):
+    async def add_subscriptions(self, txn_id, subscriptions, *, tally):
         await self._answer("subscriptions", *subscriptions)
 
-    async def end_txn(self, txn_id, action, *, timeout):
+    async def end_txn(self, txn_id, action, *, timeout, tally):
         await self._answer("end", action.name)
 
     @property
@@ -256,6 +257,13 @@ async def test_a_commit_that_never_left_is_not_unknown():
     txn = await opened(ScriptedSessions(end=[ConnectionLost("no route")]))
     with pytest.raises(TransactionTimedOut):
         await txn.commit()
+
+
+async def test_a_commit_of_a_closed_client_never_left_and_is_not_unknown():
+    txn = await opened(ScriptedSessions(end=[AlreadyClosed("the client is closed")]))
+    with pytest.raises(AlreadyClosed):
+        await txn.commit()
+    assert txn.state is TransactionState.TIMED_OUT
 
 
 async def test_a_second_commit_is_a_mistake_and_a_second_abort_is_not():

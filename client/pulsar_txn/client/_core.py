@@ -6,14 +6,18 @@ import asyncio
 import itertools
 import math
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pulsar_txn.client._settings import Settings
-from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout, PulsarError
+from pulsar_txn.client._stock_defects import DeadlockWarning
+from pulsar_txn.client.errors import AlreadyClosed, LocalProtocolError, OperationTimeout, PulsarError
 from pulsar_txn.client.lookup import Lookup
 from pulsar_txn.client.pool import ConnectionPool
 from pulsar_txn.client.runtime import Runtime
 from pulsar_txn.client.service_url import parse_service_url
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.transaction import Transaction, TransactionOptions
 
 T = TypeVar("T")
 
@@ -57,6 +61,8 @@ class Core:
         self.pool = ConnectionPool(runtime, settings)
         self.lookup = Lookup(self.pool, settings, parse_service_url(service_url), self.next_request_id)
         self.closed = False
+        self.deadlock_warning = DeadlockWarning()
+        self.new_transaction: Callable[[TransactionOptions], Transaction] = _no_transactions
         self._resources: dict[int, Closable] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -87,6 +93,10 @@ class Core:
     def register(self, resource_id: int, resource: Closable) -> None:
         """Have the resource closed with the client."""
         self._resources[resource_id] = resource
+
+    def resources(self) -> list[Closable]:
+        """What is to be closed with the client."""
+        return list(self._resources.values())
 
     def unregister(self, resource_id: int) -> None:
         """The resource was closed by itself."""
@@ -133,6 +143,10 @@ class Core:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.pool.close()
+
+
+def _no_transactions(_options: TransactionOptions) -> Transaction:
+    raise LocalProtocolError("this core has no coordinators")
 
 
 def _given_up(error: PulsarError, what: str, seconds: float) -> PulsarError:

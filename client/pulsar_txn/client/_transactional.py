@@ -7,12 +7,23 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakSet
 
-from pulsar_txn.client._core import Backoff, Core
-from pulsar_txn.client.errors import CommitOutcomeUnknown, InvalidConfiguration, TransactionAborted
+from pulsar_txn.client._core import Core
+from pulsar_txn.client.client_stats import ClientStats, client_stats
+from pulsar_txn.client.consumer import Consumer
+from pulsar_txn.client.errors import (
+    CommitOutcomeUnknown,
+    InvalidConfiguration,
+    PulsarError,
+    TransactionAborted,
+    TransactionOperationFailed,
+    UsageError,
+)
 from pulsar_txn.client.managed import ManagedTransaction
+from pulsar_txn.client.observers import Observers
+from pulsar_txn.client.pipeline import Handler, Pipeline, PipelineEvent, PipelineOptions, PipelineResult, Poison
 from pulsar_txn.client.transaction import Rollback, Transaction, TransactionOptions, TransactionState
 from pulsar_txn.client.transaction_coordinators import TransactionCoordinators
 from pulsar_txn.wire.ids import TxnId
@@ -26,21 +37,25 @@ DEFAULT_TIMEOUT: Final = 60.0
 DEFAULT_ATTEMPTS: Final = 5
 
 
+Pauses: TypeAlias = Callable[[int], float]
+"""How long to wait behind the n-th attempt (1, 2, …), in seconds."""
+
+
 class Attempts:
     """Judges how an attempt of `run_transaction` ended; one per call."""
 
-    def __init__(self, attempts: int, *, retry_unknown: bool, backoff: Backoff) -> None:
+    def __init__(self, attempts: int, *, retry_unknown: bool, pauses: Pauses) -> None:
         if attempts < 1:
             raise InvalidConfiguration(f"attempts must be at least 1, not {attempts}")
         self._attempts = attempts
         self._done = 0
         self._retry_unknown = retry_unknown
-        self._backoff = backoff
+        self._pauses = pauses
 
     async def judge(self, error: Exception) -> float | None:
         """Seconds to wait before the next attempt; None when the unit is done after all. Raises what is final."""
         self._done += 1
-        again = isinstance(error, TransactionAborted)
+        again = isinstance(error, TransactionAborted) and not is_final(error)
         if isinstance(error, CommitOutcomeUnknown):
             outcome = await error.resolver()
             if outcome is TransactionState.COMMITTED:
@@ -50,8 +65,9 @@ class Attempts:
             if again:
                 error.add_note(f"given up after {self._attempts} attempts")
             raise error
-        logger.info("attempt %d of %d was not committed: %s", self._done, self._attempts, error)
-        return self._backoff.next()
+        extra = {"txn_id": str(getattr(error, "txn_id", None)), "state": "retry"}
+        logger.info("attempt %d of %d was not committed: %s", self._done, self._attempts, error, extra=extra)
+        return self._pauses(self._done)
 
     async def wait(self, seconds: float) -> None:
         """The pause."""
@@ -66,6 +82,8 @@ class TransactionalClient:
     def _init_transactions(self) -> None:
         self._coordinators = TransactionCoordinators(self._core)
         self._open_transactions: WeakSet[Transaction] = WeakSet()
+        self._observers = Observers()
+        self._core.new_transaction = self._new_transaction
 
     def transaction(
         self,
@@ -136,16 +154,19 @@ class TransactionalClient:
         attempts: int = DEFAULT_ATTEMPTS,
         timeout: float | timedelta = DEFAULT_TIMEOUT,
         name: str | None = None,
+        backoff: Pauses | None = None,
         retry_unknown: bool = False,
     ) -> T:
         """Run `await work(txn)` in a transaction, again in a new one when it was aborted by no fault of `work`.
 
-        Tried again, with growing pauses, up to `attempts` times: TransactionAborted and its kinds (conflict, timeout, a
-        failed operation). With `retry_unknown`, CommitOutcomeUnknown too, when the coordinator cannot say that it
-        committed: only for work that may happen twice. Any other exception aborts and is raised as it is.
+        Tried again, up to `attempts` times: TransactionAborted and its kinds (conflict, timeout, a failed operation),
+        unless an operation failed for a reason that is there to stay (`fatal`, or a UsageError). `backoff(n)` is the pause
+        in seconds behind the n-th attempt; without it pauses grow within the client's bounds. With `retry_unknown`,
+        CommitOutcomeUnknown too, when the coordinator cannot say that it committed: only for work that may happen twice.
+        Any other exception aborts and is raised as it is.
         Returns what `work` returned; None after a rollback. If cancelled: the open transaction is aborted.
         """
-        left = Attempts(attempts, retry_unknown=retry_unknown, backoff=self.new_backoff())
+        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=backoff or self.new_pauses())
         while True:
             result: Any = None
             try:
@@ -159,9 +180,64 @@ class TransactionalClient:
             else:
                 return result  # type: ignore[no-any-return]  # what `work` returned
 
-    def new_backoff(self) -> Backoff:
+    async def pipeline(
+        self,
+        consumer: Consumer[T],
+        handler: Handler[T],
+        *,
+        max_messages: int = 500,
+        max_wait: float = 0.2,
+        timeout: float | timedelta = 30.0,
+        concurrency: int = 1,
+        on_poison: Poison = Poison.DEAD_LETTER,
+        max_aborts: int = 3,
+        dead_letter_topic: str | None = None,
+        stop: asyncio.Event | None = None,
+        observer: Callable[[PipelineEvent], object] | None = None,
+    ) -> PipelineResult:
+        """Consume, process, produce, until `stop` is set: `await handler(batch)` in one transaction per batch.
+
+        The handler sends with `txn=batch.txn`; every message of the batch is acknowledged in the same transaction.
+        Batches hold up to `max_messages`, waited for up to `max_wait` seconds; `timeout` is each transaction's.
+        `concurrency` lanes work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
+        A message that fails alone and `max_aborts` times in all is poison: `on_poison` says what becomes of it;
+        `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default. `observer` is called with what happens.
+
+        Returns the counts, once `stop` is set and what was taken is finished. Raises what no further attempt mends
+        (`fatal` errors, UsageError, AlreadyClosed), the handler's error of a poison message with `Poison.RAISE`, and
+        CommitOutcomeUnknown when nobody can say whether a batch was committed. See `pulsar_txn.client.pipeline`.
+        If cancelled: open transactions are aborted, their messages come again.
+        """
+        options = PipelineOptions(
+            max_messages=max_messages,
+            max_wait=max_wait,
+            timeout=_seconds(timeout, "timeout"),
+            concurrency=concurrency,
+            on_poison=on_poison,
+            max_aborts=max_aborts,
+            dead_letter_topic=dead_letter_topic,
+        )
+        # The producers of dead letters are made by the other half of the client.
+        create_producer = self.create_producer  # type: ignore[attr-defined]  # of `Client`
+        pipeline = Pipeline(self._core, create_producer, consumer, handler, options, stop or asyncio.Event(), observer)
+        return await pipeline.run()
+
+    def add_observer(self, observer: object) -> None:
+        """Have an object told of every transaction: see `TransactionObserver`, of which it may have any methods."""
+        self._observers.add(observer)
+
+    def remove_observer(self, observer: object) -> None:
+        """Tell it no more."""
+        self._observers.remove(observer)
+
+    def stats(self) -> ClientStats:
+        """A frozen picture of the client: connections, producers, consumers, transactions."""
+        return client_stats(self._core, self._coordinators.count, self._observers.counts(self.transactions()))
+
+    def new_pauses(self) -> Pauses:
         """Growing pauses within the client's bounds."""
-        return self._core.backoff()
+        backoff = self._core.backoff()
+        return lambda _attempt: backoff.next()
 
     def transactions(self) -> tuple[Transaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""
@@ -177,9 +253,16 @@ class TransactionalClient:
             monotonic=self._core.runtime.monotonic,
             txn_id=txn_id,
             on_end=self._open_transactions.discard,
+            observers=self._observers,
         )
         self._open_transactions.add(txn)
         return txn
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether running the unit again cannot help: the reason is there to stay."""
+    causes = error.failures if isinstance(error, TransactionOperationFailed) and error.failures else (error,)
+    return any(isinstance(cause, UsageError) or (isinstance(cause, PulsarError) and cause.fatal) for cause in causes)
 
 
 def transactional(

@@ -91,14 +91,15 @@ def merged_ids(places: Iterable[Place]) -> list[AckId]:
 class Claim:
     """Messages acknowledged by one request of a transaction that is still open.
 
-    `answer` is the request's future once it has left; `dropped` are entries of which copies came in before its answer
-    and were dropped.
+    `up_to` is set for a cumulative one: everything up to and with it. `answer` is the request's future once it has left;
+    `dropped` are entries of which copies came in before its answer and were dropped.
     """
 
-    __slots__ = ("answer", "dropped", "places")
+    __slots__ = ("answer", "dropped", "places", "up_to")
 
-    def __init__(self, places: Iterable[Place]) -> None:
+    def __init__(self, places: Iterable[Place], up_to: Place | None = None) -> None:
         self.places = [place[:2] for place in places]
+        self.up_to = None if up_to is None else up_to[:2]
         self.answer: asyncio.Future[Any] | None = None
         self.dropped: list[Position] = []
 
@@ -116,24 +117,31 @@ class OpenTransactionAcks:
 
     def __init__(self) -> None:
         self._claims: dict[tuple[Position, int], Claim] = {}
+        self._cumulative: list[Claim] = []
 
     def __len__(self) -> int:
-        return len(self._claims)
+        return len(self._claims) + len(self._cumulative)
 
     def holds(self, place: Place) -> bool:
         """Whether this message is acknowledged in an open transaction."""
-        return place[:2] in self._claims
+        return place[:2] in self._claims or any(
+            claim.up_to is not None and place[:2] <= claim.up_to for claim in self._cumulative
+        )
 
     def add(self, claim: Claim) -> None:
         """These are now."""
         for place in claim.places:
             self._claims[place] = claim
+        if claim.up_to is not None:
+            self._cumulative.append(claim)
 
     def remove(self, claim: Claim) -> None:
         """Their transaction has ended, or the acknowledgement failed."""
         for place in claim.places:
             if self._claims.get(place) is claim:
                 del self._claims[place]
+        if claim in self._cumulative:
+            self._cumulative.remove(claim)
 
     def admits(self, position: Position, index: int) -> bool:
         """A message came in: whether it is to be handed out."""

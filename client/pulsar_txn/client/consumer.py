@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
+from pulsar_txn.client._runs import Handed, Runs
 from pulsar_txn.client.acks import Place
-from pulsar_txn.client.consumer_options import ConsumerOptions
+from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -24,7 +25,9 @@ from pulsar_txn.client.message import Message
 from pulsar_txn.client.nacks import NackTracker
 from pulsar_txn.client.partition_consumer import PartitionConsumer
 from pulsar_txn.client.schema import Schema
-from pulsar_txn.wire.ids import MessageId
+from pulsar_txn.client.transaction import TransactionOptions
+from pulsar_txn.client.transactional_batch import TransactionalBatchBlock
+from pulsar_txn.wire.ids import MessageId, Position
 
 T = TypeVar("T")
 Acknowledged: TypeAlias = "Message[Any] | MessageId"
@@ -52,6 +55,7 @@ class Consumer(Generic[T]):
         self._parts = [PartitionConsumer(core, self, name, index, subscription, options) for name, index in topics]
         self._only = self._parts[0] if len(self._parts) == 1 else None
         self._nacks = NackTracker(core.runtime, options.consumer_type)
+        self.runs = Runs()
 
     # --- what it is -------------------------------------------------------------------------------------------------
 
@@ -59,6 +63,11 @@ class Consumer(Generic[T]):
     def topics(self) -> list[str]:
         """The full names of the partitions (or of the topic without partitions) that it receives from."""
         return [part.topic for part in self._parts]
+
+    @property
+    def consumer_type(self) -> ConsumerType:
+        """How the subscription divides its messages among its consumers."""
+        return self._options.consumer_type
 
     @property
     def topic(self) -> str:
@@ -114,6 +123,10 @@ class Consumer(Generic[T]):
         The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
         Raises as `receive`. If cancelled, no message is lost.
         """
+        await self._ready(max_messages, max_wait)
+        return self._take(max_messages)
+
+    async def _ready(self, max_messages: int, max_wait: float | None) -> None:
         if max_messages < 1:
             raise InvalidConfiguration(f"max_messages must be at least 1, not {max_messages}")
         enough = 1 if max_wait is None else min(max_messages, self._options.receiver_queue_size)
@@ -121,13 +134,47 @@ class Consumer(Generic[T]):
             if self._failure is not None and not self._queue:
                 raise self._failure
             await self._wait(enough, max_wait)
-        return self._take(max_messages)
 
     def receive_nowait(self, max_messages: int = 500) -> list[Message[T]]:
         """Up to `max_messages` of those that are queued; does not wait, may be empty. Raises as `receive`."""
         if self._failure is not None and not self._queue:
             raise self._failure
         return self._take(max_messages)
+
+    def transactional_batch(
+        self,
+        max_messages: int = 500,
+        max_wait: float | None = 0.2,
+        timeout: float | timedelta = 30.0,
+        *,
+        name: str | None = None,
+        eager: bool = False,
+    ) -> TransactionalBatchBlock[T]:
+        """A block with a batch of messages that are acknowledged in one transaction, `batch.txn`, when it is left.
+
+        `max_messages` and `max_wait` (seconds) as `receive_many`; the batch may be empty. `timeout` and `name` as
+        `client.transaction()`; the transaction begins with the first operation in it, with `eager` on entering.
+        Leaving the block normally acknowledges every message and commits; any exception aborts, and the messages come
+        again. Raises what receiving and leaving a managed block raise; see `pulsar_txn.client.transactional_batch`.
+        """
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+        if not seconds > 0:
+            raise InvalidConfiguration(f"timeout must be more than 0, not {timeout!r}", hint="give seconds or a timedelta")
+        options = TransactionOptions(timeout=seconds, name=name, managed=True)
+        return TransactionalBatchBlock(
+            self,
+            lambda: self._core.new_transaction(options),
+            max_messages=max_messages,
+            max_wait=max_wait,
+            eager=eager,
+        )
+
+    async def hand_out(self, max_messages: int, max_wait: float | None) -> list[Handed]:
+        """For batches: `receive_many`, with each message's number in its run."""
+        self._check_open()
+        await self._ready(max_messages, max_wait)
+        before = {part: part.last_dequeued for part in self._parts}
+        return self.runs.hand_out(self._take(max_messages), before)
 
     def _take(self, max_messages: int) -> list[Message[T]]:
         queue = self._queue
@@ -284,6 +331,34 @@ class Consumer(Generic[T]):
         self._nacks.add(part, places[0][0], self._options.negative_ack_delay if seconds is None else seconds)
 
     def redeliver_unacknowledged(self) -> None:
+    def give_back(self, messages: Sequence[Message[T]]) -> None:
+        """Have messages that were received here delivered again, now, to whoever gets them.
+
+        On Exclusive and Failover everything of their partitions that is not acknowledged comes again, in order. Messages
+        that are acknowledged in an open transaction stay with it. No effect once the consumer is closed, for what is not
+        acknowledged comes again then anyway.
+        """
+        positions: dict[PartitionConsumer, dict[Position, None]] = {}
+        for message in messages:
+            entry = message.entry
+            part = entry.consumer if entry.consumer in self._parts else self._part_for(entry.consumer.topic)
+            positions.setdefault(part, {})[entry.position] = None
+        for part, those in positions.items():
+            part.redeliver(list(those))
+
+    def recall(self, matches: Callable[[Message[T]], bool]) -> None:
+        """For pipelines: give back those that wait in the queue and match."""
+        taken = [message for message in self._queue if matches(message)]
+        if taken:
+            self._queue = deque(message for message in self._queue if not matches(message))
+            for message in taken:
+                message.entry.consumer.give_permits_back(1)
+            self.give_back(taken)
+
+    def give_back_later(self, messages: Sequence[Message[T]], delay: float) -> None:
+        """For batches: `give_back` in `delay` seconds."""
+        self._core.runtime.call_later(delay, self.give_back, messages)
+
         """Have everything delivered again that was received here and is not acknowledged; the queue starts anew."""
         self._check_open()
         for part in self._parts:

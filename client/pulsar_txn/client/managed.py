@@ -23,7 +23,7 @@ from pulsar_txn.client.errors import PulsarError, TransactionStateError
 from pulsar_txn.client.transaction import ABORT_WAIT_SECONDS, Rollback, Transaction, TransactionState
 from pulsar_txn.wire.ids import TxnAction
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("pulsar_txn.client.txn")
 
 
 class ManagedTransaction:
@@ -76,5 +76,7 @@ class ManagedTransaction:
             async with asyncio.timeout(seconds):
                 await self._txn.abort(timeout=seconds)
         except (PulsarError, TimeoutError) as failed:
-            logger.warning("the abort of %r failed; its coordinator aborts it at its timeout: %s", self._txn, failed)
+            extra = {"txn_id": str(self._txn.id), "state": self._txn.state.value}
+            text = "the abort of %r failed; its coordinator aborts it at its timeout: %s"
+            logger.warning(text, self._txn, failed, extra=extra)
             error.add_note(f"the transaction {self._txn.id} could not be aborted ({failed}); its timeout does that")

@@ -24,7 +24,7 @@ LATEST_ID: Final = MessageId(*LATEST)
 class Entry:
     """What the messages of one entry share."""
 
-    __slots__ = ("batch_size", "consumer", "metadata", "position", "redelivery_count")
+    __slots__ = ("batch_size", "consumer", "metadata", "position", "redelivery_count", "tenure")
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class Entry:
         self.metadata = metadata
         self.batch_size = batch_size
         self.redelivery_count = redelivery_count
+        self.tenure = consumer.tenure
 
 
 class Message(Generic[T]):

@@ -77,6 +77,8 @@ class PartitionConsumer:
         self.is_active = options.consumer_type is not ConsumerType.FAILOVER
         self.reached_end = False
         self.open_acks = OpenTransactionAcks()
+        self.tenure = 0
+        """Counts how often others may have got messages of this subscription meanwhile: connections, changes of activity."""
         self.last_dequeued: Message[Any] | None = None
         self._core = core
         self._parent = parent
@@ -85,6 +87,7 @@ class PartitionConsumer:
         self._single = options.consumer_type.is_single
         self._connection: Connection | None = None
         self._epoch = 0
+        self._server_version = ""
         self._permits_back = 0
         self._flow_at = max(1, options.receiver_queue_size // 2)
         self._last_position: Position | None = None
@@ -155,6 +158,7 @@ class PartitionConsumer:
     def _subscribe_fields(self) -> dict[str, Any]:
         options = self._options
         fields: dict[str, Any] = {
+        self._server_version = connection.server_version
             "topic": self.topic,
             "subscription": self._subscription,
             "subType": int(options.consumer_type),
@@ -206,6 +210,7 @@ class PartitionConsumer:
         self._permits_back = 0
         self._last_position = None
         self._acks.forget_partial()
+        self.tenure += 1
 
     def _on_lost(self, _error: PulsarError) -> None:
         self._connection = None
@@ -224,6 +229,7 @@ class PartitionConsumer:
         """REACHED_END_OF_TOPIC."""
         self.reached_end = True
 
+        self.tenure += 1
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def on_message(self, frame: hot.Message) -> None:
@@ -457,7 +463,7 @@ class PartitionConsumer:
     async def ack_in_transaction(self, places: Sequence[Place], txn: Enlisting, *, cumulative: bool) -> None:
         """Acknowledge in a transaction: register, check for conflicts of our own, send, wait for the answer."""
         registered = txn.enlist_ack(self._core, self.topic, self._subscription, len(places), cumulative=cumulative)
-        claim = Claim(() if cumulative else places)
+        claim = Claim((), places[-1]) if cumulative else Claim(places)
         try:
             self._claim(claim, txn)
             if not isinstance(registered, TxnId):
@@ -491,7 +497,9 @@ class PartitionConsumer:
         """
         for claim in claims:
             self.open_acks.remove(claim)
-        if outcome is TxnAction.ABORT and self._single:
+        if outcome is not TxnAction.ABORT:
+            return
+        if self._single:
             self.redeliver()
 
     def _on_ack_failed(self, claim: Claim) -> None:
@@ -500,6 +508,8 @@ class PartitionConsumer:
         if claim.dropped:
             self.redeliver(claim.dropped)
 
+        else:
+            self._core.deadlock_warning.on_abort(self._server_version, self.topic, self._subscription)
 
 def _seek_field(message_id: MessageId, *, inclusive: bool) -> dict[str, Any]:
     """The entry, and within a batch the indexes that are still wanted, so that the broker counts the others as done."""

@@ -21,10 +21,9 @@ Sources: PIP-31; the protocol's transaction commands 50 to 57; the coordinator's
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Final, NoReturn, Protocol
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 import attrs
 
@@ -38,27 +37,29 @@ from pulsar_txn.client.errors import (
     TransactionOperationFailed,
     TransactionStateError,
     TransactionTimedOut,
+    UsageError,
 )
-from pulsar_txn.wire.ids import TxnAction, TxnId
+from pulsar_txn.client.observers import Observers
+from pulsar_txn.client.transaction_stats import (
+    PartitionStats,
+    Phases,
+    RequestTally,
+    SubscriptionStats,
+    TransactionState,
+    TransactionStats,
+)
+from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from pulsar_txn.client.consumer import Acknowledged, Consumer
+    from pulsar_txn.client.producer import Producer
+
+logger = logging.getLogger("pulsar_txn.client.txn")
+
+T = TypeVar("T")
 
 ABORT_WAIT_SECONDS: Final = 2.0
 """How long leaving a block on cancellation waits for its abort; the coordinator's timeout does the rest."""
-
-
-class TransactionState(enum.Enum):
-    """Where a transaction stands, as far as this client knows."""
-
-    NOT_STARTED = "NOT_STARTED"
-    OPEN = "OPEN"
-    COMMITTING = "COMMITTING"
-    COMMITTED = "COMMITTED"
-    ABORTING = "ABORTING"
-    ABORTED = "ABORTED"
-    TIMED_OUT = "TIMED_OUT"
-    UNKNOWN = "UNKNOWN"
-    ERROR = "ERROR"
 
 
 _USABLE: Final = frozenset({TransactionState.NOT_STARTED, TransactionState.OPEN})
@@ -67,21 +68,24 @@ _OUTCOMES: Final = {TransactionState.COMMITTED: TxnAction.COMMIT, TransactionSta
 
 
 class CoordinatorSessions(Protocol):
-    """The requests that a transaction makes of its coordinator; errors say in `maybe_processed` whether they had left."""
+    """The requests that a transaction makes of its coordinator; errors say in `maybe_processed` whether they had left.
 
-    async def new_txn(self, timeout_ms: int) -> TxnId:
+    `tally` is told of requests that were sent again, and who answered.
+    """
+
+    async def new_txn(self, timeout_ms: int, *, tally: RequestTally) -> TxnId:
         """NEW_TXN at the next coordinator, round robin."""
         ...
 
-    async def add_partitions(self, txn_id: TxnId, topics: Iterable[str]) -> None:
+    async def add_partitions(self, txn_id: TxnId, topics: Iterable[str], *, tally: RequestTally) -> None:
         """ADD_PARTITION_TO_TXN."""
         ...
 
-    async def add_subscriptions(self, txn_id: TxnId, subscriptions: Iterable[tuple[str, str]]) -> None:
+    async def add_subscriptions(self, txn_id: TxnId, subscriptions: Iterable[tuple[str, str]], *, tally: RequestTally) -> None:
         """ADD_SUBSCRIPTION_TO_TXN, each (topic partition, subscription)."""
         ...
 
-    async def end_txn(self, txn_id: TxnId, action: TxnAction, *, timeout: float) -> None:
+    async def end_txn(self, txn_id: TxnId, action: TxnAction, *, timeout: float, tally: RequestTally) -> None:
         """END_TXN, sent again after a lost connection until `timeout` seconds are over."""
         ...
 
@@ -92,46 +96,6 @@ class Rollback(Exception):  # noqa: N818 - control flow, not an error
     def __init__(self, txn: Transaction) -> None:
         super().__init__(f"rollback of {txn!r}")
         self.txn = txn
-
-
-@attrs.frozen
-class PartitionStats:
-    """What a transaction did to one topic partition: messages started, receipted, failed, and bytes."""
-
-    topic: str
-    registered: bool
-    sent: int
-    confirmed: int
-    failed: int
-    bytes: int
-
-
-@attrs.frozen
-class SubscriptionStats:
-    """What a transaction did to one subscription: messages acknowledged (started), confirmed, failed."""
-
-    topic: str
-    subscription: str
-    registered: bool
-    acked: int
-    confirmed: int
-    failed: int
-    cumulative: bool
-
-
-@attrs.frozen
-class TransactionStats:
-    """A transaction at a moment."""
-
-    id: TxnId | None
-    name: str | None
-    state: TransactionState
-    age_ms: int
-    partitions: tuple[PartitionStats, ...]
-    subscriptions: tuple[SubscriptionStats, ...]
-    operations_in_flight: int
-    doomed: bool
-    doom_cause: BaseException | None
 
 
 @attrs.frozen(kw_only=True)
@@ -158,6 +122,26 @@ class _Target:
         self.started = self.confirmed = self.failed = self.bytes = 0
         self.cumulative = False
 
+    @property
+    def in_flight(self) -> int:
+        """Messages without an answer."""
+        return self.started - self.confirmed - self.failed
+
+    @property
+    def registered(self) -> bool:
+        """Whether the coordinator knows it."""
+        future = self.registration
+        return future is not None and future.done() and not future.cancelled() and future.exception() is None
+
+    def partition_stats(self) -> PartitionStats:
+        """Of sends."""
+        return PartitionStats(self.topic, self.registered, self.started, self.confirmed, self.failed, self.bytes)
+
+    def subscription_stats(self) -> SubscriptionStats:
+        """Of acknowledgements."""
+        counts = (self.registered, self.started, self.confirmed, self.failed, self.cumulative)
+        return SubscriptionStats(self.topic, self.subscription or "", *counts)
+
 
 class Transaction:
     """A unit of sends and acknowledgements that takes effect as a whole or not at all. Not thread-safe.
@@ -175,6 +159,7 @@ class Transaction:
         monotonic: Callable[[], float],
         txn_id: TxnId | None = None,
         on_end: Callable[[Transaction], None] = lambda _txn: None,
+        observers: Observers | None = None,
     ) -> None:
         self._core = core
         self._coordinators = coordinators
@@ -189,6 +174,10 @@ class Transaction:
         self._targets: dict[tuple[str, str | None], _Target] = {}
         self._unregistered: list[_Target] = []
         self._flushables: dict[Flushable, None] = {}
+        self._observers = Observers() if observers is None else observers
+        self._tally = RequestTally()
+        self._seconds_begin = self._seconds_register = self._seconds_busy = self._seconds_wait = self._seconds_end = 0.0
+        self._busy_since = 0.0
         self._in_flight = 0
         self._idle: asyncio.Future[None] | None = None
         self._failures: list[BaseException] = []
@@ -227,6 +216,11 @@ class Transaction:
         return self._failures[0] if self._failures else None
 
     @property
+    def deadline(self) -> float | None:
+        """When operations are refused, on the clock of `loop.time()`; None as `remaining`."""
+        return self._deadline
+
+    @property
     def remaining(self) -> float | None:
         """Seconds until operations are refused; None for a transaction begun elsewhere or not begun yet."""
         return None if self._deadline is None else self._deadline - self._monotonic()
@@ -234,33 +228,30 @@ class Transaction:
     def stats(self) -> TransactionStats:
         """A frozen picture of the transaction."""
         targets = self._targets.values()
+        sends = [each for each in targets if each.subscription is None]
+        acks = [each for each in targets if each.subscription is not None]
         return TransactionStats(
             id=self._id,
             name=self.name,
             state=self._state,
+            opened_at=None if self._id is None else self._opened_at,
             age_ms=int((self._monotonic() - self._opened_at) * 1000),
-            partitions=tuple(
-                PartitionStats(each.topic, _is_registered(each), each.started, each.confirmed, each.failed, each.bytes)
-                for each in targets
-                if each.subscription is None
-            ),
-            subscriptions=tuple(
-                SubscriptionStats(
-                    each.topic,
-                    each.subscription,
-                    _is_registered(each),
-                    each.started,
-                    each.confirmed,
-                    each.failed,
-                    each.cumulative,
-                )
-                for each in targets
-                if each.subscription is not None
-            ),
-            operations_in_flight=self._in_flight,
+            partitions=tuple(each.partition_stats() for each in sends),
+            subscriptions=tuple(each.subscription_stats() for each in acks),
+            sends_in_flight=sum(each.in_flight for each in sends),
+            acks_in_flight=sum(each.in_flight for each in acks),
             doomed=self.doomed,
             doom_cause=self.doom_cause,
+            phases=self._phases(),
+            retries=self._tally.retries,
+            coordinator_id=None if self._id is None else self._id.most,
+            coordinator_endpoint=self._tally.endpoint,
         )
+
+    def _phases(self) -> Phases:
+        busy = self._seconds_busy + (self._monotonic() - self._busy_since if self._in_flight else 0.0)
+        seconds = (self._seconds_begin, self._seconds_register, busy, self._seconds_wait, self._seconds_end)
+        return Phases(*(each * 1000 for each in seconds))
 
     def __repr__(self) -> str:
         topics = sum(subscription is None for _, subscription in self._targets)
@@ -273,7 +264,27 @@ class Transaction:
         if self._state is TransactionState.OPEN and self._deadline is not None:
             import warnings
 
-            warnings.warn(f"{self!r} was never ended; its coordinator aborts it at its timeout", ResourceWarning, stacklevel=2)
+            # Not repr(): it asks the loop for the time, and the collector may run where no loop is.
+            text = f"transaction {self._id} was never ended; its coordinator aborts it at its timeout"
+            warnings.warn(text, ResourceWarning, stacklevel=2)
+
+    # --- using it -----------------------------------------------------------------------------------------------------
+
+    async def send(self, producer: Producer[T], value: T | None, **options: Any) -> MessageId:
+        """`producer.send(value, txn=self, **options)`."""
+        return await producer.send(value, txn=self, **options)
+
+    async def acknowledge(self, consumer: Consumer[Any], message: Acknowledged | Sequence[Acknowledged]) -> None:
+        """`consumer.acknowledge(message, txn=self)`."""
+        await consumer.acknowledge(message, txn=self)
+
+    def savepoint(self) -> NoReturn:
+        """Refused with TransactionStateError: Pulsar has no savepoints."""
+        raise TransactionStateError(
+            "Pulsar has no savepoints: a transaction takes effect as a whole or not at all",
+            txn_id=self._id,
+            hint="use several transactions; one inside another is a second, independent one",
+        )
 
     # --- opening --------------------------------------------------------------------------------------------------
 
@@ -288,13 +299,15 @@ class Transaction:
     async def _open(self) -> TxnId:
         before = self._monotonic()
         timeout = self._options.timeout
-        self._id = await self._coordinators.new_txn(int(timeout * 1000))
+        self._id = await self._coordinators.new_txn(int(timeout * 1000), tally=self._tally)
         self._opened_at = before
+        self._seconds_begin = self._monotonic() - before
         self._deadline = before + timeout - min(1.0, timeout * 0.05)
         if self._state is TransactionState.NOT_STARTED:
             self._state = TransactionState.OPEN
         delay = self._deadline - self._monotonic()
         self._timer = asyncio.get_running_loop().call_later(max(0.0, delay), self._time_out)
+        self._observers.opened(self)
         return self._id
 
     def _time_out(self) -> None:
@@ -347,6 +360,8 @@ class Transaction:
         if target is None:
             target = self._targets[key] = _Target(*key)
         target.started += messages
+        if self._in_flight == 0:
+            self._busy_since = self._monotonic()
         self._in_flight += messages
         return target
 
@@ -386,12 +401,15 @@ class Transaction:
                 self._spawn(self._register_group(group))
 
     async def _register_group(self, group: list[_Target]) -> None:
+        before = None
         try:
             txn_id = await self.open()
+            before = self._monotonic()
             if group[0].subscription is None:
-                await self._coordinators.add_partitions(txn_id, [each.topic for each in group])
+                await self._coordinators.add_partitions(txn_id, [each.topic for each in group], tally=self._tally)
             else:
-                await self._coordinators.add_subscriptions(txn_id, [(each.topic, each.subscription or "") for each in group])
+                pairs = [(each.topic, each.subscription or "") for each in group]
+                await self._coordinators.add_subscriptions(txn_id, pairs, tally=self._tally)
         except Exception as error:  # noqa: BLE001 - it goes to every waiter, as it is
             for each in group:
                 future = each.registration
@@ -402,6 +420,10 @@ class Transaction:
             for each in group:
                 if each.registration is not None and not each.registration.done():
                     each.registration.set_result(txn_id)
+            self._observers.registered(self, [(each.topic, each.subscription) for each in group])
+        finally:
+            if before is not None:
+                self._seconds_register += self._monotonic() - before
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -413,10 +435,17 @@ class Transaction:
             target.confirmed += messages
         else:
             target.failed += messages
-            self._failures.append(error)
+            self._fail(error)
         self._in_flight -= messages
-        if self._in_flight == 0 and self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
+        if self._in_flight == 0:
+            self._seconds_busy += self._monotonic() - self._busy_since
+            if self._idle is not None and not self._idle.done():
+                self._idle.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failures.append(error)
+        if len(self._failures) == 1:
+            self._observers.doomed(self, error)
 
     # --- ending ---------------------------------------------------------------------------------------------------
 
@@ -455,6 +484,7 @@ class Transaction:
             budget = self._commit_timeout if timeout is None else timeout
             work = self._commit(budget) if action is TxnAction.COMMIT else self._abort(budget)
             self._ending_action = action
+            self._observers.ending(self, action)
             self._ending = asyncio.get_running_loop().create_task(work)
             self._ending.add_done_callback(_retrieve)
         if self._ending is not None:
@@ -507,6 +537,7 @@ class Transaction:
             flushable.flush_nowait()
         if self._in_flight == 0:
             return
+        before = self._monotonic()
         if self._deadline is not None:
             end = min(end, self._deadline)
         self._idle = asyncio.get_running_loop().create_future()
@@ -514,20 +545,31 @@ class Transaction:
             async with asyncio.timeout(max(0.0, end - self._monotonic())):
                 await self._idle
         except TimeoutError:
-            self._failures.append(
-                TransactionTimedOut(f"{self._in_flight} operations were not confirmed in time", txn_id=self._id)
-            )
+            self._fail(TransactionTimedOut(f"{self._in_flight} operations were not confirmed in time", txn_id=self._id))
+        finally:
+            self._seconds_wait += self._monotonic() - before
+
+    async def _end_txn(self, txn_id: TxnId, action: TxnAction, timeout: float) -> None:
+        before = self._monotonic()
+        try:
+            await self._coordinators.end_txn(txn_id, action, timeout=timeout, tally=self._tally)
+        finally:
+            self._seconds_end += self._monotonic() - before
 
     async def _end_commit(self, txn_id: TxnId, budget: float, *, maybe_before: bool) -> None:
         try:
-            await self._coordinators.end_txn(txn_id, TxnAction.COMMIT, timeout=budget)
+            await self._end_txn(txn_id, TxnAction.COMMIT, budget)
         except (TransactionNotFound, InvalidTransactionStatus) as error:
             if (maybe_before or error.maybe_processed) and isinstance(error, TransactionNotFound):
                 raise self._unknown(error) from error
             self._set_state(TransactionState.ABORTED)
             raise self._ended_elsewhere(error) from error
         except PulsarError as error:
-            if isinstance(error, TimeoutError | ConnectionError) and not (error.maybe_processed or maybe_before):
+            never_left = not (error.maybe_processed or maybe_before)
+            if never_left and isinstance(error, UsageError):  # the client was closed
+                self._set_state(TransactionState.TIMED_OUT)
+                raise
+            if never_left and isinstance(error, TimeoutError | ConnectionError):
                 # END_TXN never left, so the coordinator cannot have committed: it aborts at its timeout.
                 self._set_state(TransactionState.TIMED_OUT)
                 raise TransactionTimedOut("the commit could not be sent in time", txn_id=txn_id) from error
@@ -573,7 +615,7 @@ class Transaction:
         if self._state in _FINAL or self._id is None:
             return self._state
         try:
-            await self._coordinators.end_txn(self._id, TxnAction.COMMIT, timeout=self._commit_timeout)
+            await self._end_txn(self._id, TxnAction.COMMIT, self._commit_timeout)
         except InvalidTransactionStatus:
             self._set_state(TransactionState.ABORTED)
         except TransactionNotFound:
@@ -593,16 +635,17 @@ class Transaction:
             await asyncio.wait([self._opening], timeout=max(0.0, end - self._monotonic()))
         if self._id is not None:
             try:
-                await self._coordinators.end_txn(self._id, TxnAction.ABORT, timeout=max(0.001, end - self._monotonic()))
+                await self._end_txn(self._id, TxnAction.ABORT, max(0.001, end - self._monotonic()))
             except TransactionNotFound:
-                logger.debug("transaction %s was over before its abort", self._id)
+                extra = {"txn_id": str(self._id), "state": self._state.value}
+                logger.debug("transaction %s was over before its abort", self._id, extra=extra)
             except InvalidTransactionStatus:
                 self._set_state(TransactionState.ERROR)
                 raise
         self._set_state(TransactionState.ABORTED)
 
     def _set_state(self, state: TransactionState) -> None:
-        self._state = state
+        before, self._state = self._state, state
         if state in _USABLE:
             return
         if self._timer is not None:
@@ -610,6 +653,8 @@ class Transaction:
             self._timer = None
         if state in _FINAL or state in (TransactionState.TIMED_OUT, TransactionState.UNKNOWN):
             self._tell_ended()
+            if self._id is not None and state is not before:
+                self._observers.ended(self)
 
     def _tell_ended(self) -> None:
         final = self._state in _FINAL
@@ -623,12 +668,21 @@ class Transaction:
             callback(_OUTCOMES.get(self._state))
 
 
-def _is_registered(target: _Target) -> bool:
-    future = target.registration
-    return future is not None and future.done() and not future.cancelled() and future.exception() is None
-
-
 def _retrieve(task: asyncio.Task[None]) -> None:
     """The caller of an end may be gone; its result was recorded in the state."""
     if not task.cancelled():
         task.exception()
+
+
+__all__ = [
+    "ABORT_WAIT_SECONDS",
+    "CoordinatorSessions",
+    "PartitionStats",
+    "Phases",
+    "Rollback",
+    "SubscriptionStats",
+    "Transaction",
+    "TransactionOptions",
+    "TransactionState",
+    "TransactionStats",
+]

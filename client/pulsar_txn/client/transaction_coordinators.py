@@ -29,6 +29,7 @@ from pulsar_txn.client.errors import (
     TopicNotFound,
     TransactionsDisabled,
 )
+from pulsar_txn.client.transaction_stats import RequestTally
 from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.topics import ASSIGN_TOPIC, partition_name
 
@@ -138,7 +139,9 @@ class CoordinatorSession:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def request(self, name: str, txn_id: TxnId | None, timeout: float | None, **fields: Any) -> Any:
+    async def request(
+        self, name: str, txn_id: TxnId | None, timeout: float | None, tally: RequestTally | None = None, **fields: Any
+    ) -> Any:
         """Ask the coordinator, over reconnects, until there is an answer or `timeout` seconds are over.
 
         Raises the answer's typed error; OperationTimeout, ConnectionLost, CoordinatorUnavailable or ServiceNotReady when
@@ -156,6 +159,9 @@ class CoordinatorSession:
             left = deadline - self._core.runtime.monotonic()
             connection = await self._connected(left, name, failure, txn_id)
             try:
+                if tally is not None:
+                    tally.endpoint = connection.endpoint
+                    tally.retries += failure is not None
                 return await connection.request(name, request_id, timeout=left, **fields)
             except PulsarError as error:
                 lost_answer = lost_answer or error.maybe_processed
@@ -272,7 +278,7 @@ class TransactionCoordinators:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    async def new_txn(self, timeout_ms: int, *, timeout: float | None = None) -> TxnId:
+    async def new_txn(self, timeout_ms: int, *, timeout: float | None = None, tally: RequestTally | None = None) -> TxnId:
         """Open a transaction at the next coordinator that is connected; the coordinator aborts it after `timeout_ms`.
 
         When an answer was lost the request goes out again; the transaction that nobody knows then ends by its timeout.
@@ -281,31 +287,42 @@ class TransactionCoordinators:
         await self.start()
         session = self._pick()
         try:
-            answer = await session.request("newTxn", None, timeout, txn_ttl_millis=timeout_ms, tc_id=session.coordinator_id)
+            answer = await session.request(
+                "newTxn", None, timeout, tally, txn_ttl_millis=timeout_ms, tc_id=session.coordinator_id
+            )
         except NotAllowedError as error:
             raise TransactionsDisabled(error.message, endpoint=error.endpoint) from error
         return TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
 
-    async def add_partitions(self, txn_id: TxnId, topics: Iterable[str], *, timeout: float | None = None) -> None:
+    async def add_partitions(
+        self, txn_id: TxnId, topics: Iterable[str], *, timeout: float | None = None, tally: RequestTally | None = None
+    ) -> None:
         """ADD_PARTITION_TO_TXN: the partitions' full names. Idempotent. Raises the answer's error; see `request`."""
         session = await self._session(txn_id)
-        await session.request("addPartitionToTxn", txn_id, timeout, partitions=list(topics), **_bits(txn_id))
+        await session.request("addPartitionToTxn", txn_id, timeout, tally, partitions=list(topics), **_bits(txn_id))
 
     async def add_subscriptions(
-        self, txn_id: TxnId, subscriptions: Iterable[tuple[str, str]], *, timeout: float | None = None
+        self,
+        txn_id: TxnId,
+        subscriptions: Iterable[tuple[str, str]],
+        *,
+        timeout: float | None = None,
+        tally: RequestTally | None = None,
     ) -> None:
         """ADD_SUBSCRIPTION_TO_TXN: pairs of a partition's full name and a subscription. Idempotent."""
         session = await self._session(txn_id)
         wanted = [{"topic": topic, "subscription": subscription} for topic, subscription in subscriptions]
-        await session.request("addSubscriptionToTxn", txn_id, timeout, subscription=wanted, **_bits(txn_id))
+        await session.request("addSubscriptionToTxn", txn_id, timeout, tally, subscription=wanted, **_bits(txn_id))
 
-    async def end_txn(self, txn_id: TxnId, action: TxnAction, *, timeout: float | None = None) -> None:
+    async def end_txn(
+        self, txn_id: TxnId, action: TxnAction, *, timeout: float | None = None, tally: RequestTally | None = None
+    ) -> None:
         """END_TXN. Raises InvalidTransactionStatus, TransactionNotFound and the others of `CoordinatorSession.request`.
 
         `maybe_processed` on the error tells whether an earlier attempt may have ended the transaction.
         """
         session = await self._session(txn_id)
-        await session.request("endTxn", txn_id, timeout, txn_action=int(action), **_bits(txn_id))
+        await session.request("endTxn", txn_id, timeout, tally, txn_action=int(action), **_bits(txn_id))
 
     def _pick(self) -> CoordinatorSession:
         """Round robin over the connected sessions; when none is, over all."""

@@ -9,6 +9,18 @@ One private thread with an event loop does the work, so that keep-alive, receipt
 computes. Objects may be shared by threads. After a fork a client is dead in the child: make a new one there.
 """
 
+from pulsar_txn.client.sync._base import transactional
+from pulsar_txn.client.sync._batches import TransactionalBatch, TransactionalBatchBlock
 from pulsar_txn.client.sync._twins import Client, Consumer, ManagedTransaction, Producer, Reader, Transaction
 
-__all__ = ["Client", "Consumer", "ManagedTransaction", "Producer", "Reader", "Transaction"]
+__all__ = [
+    "Client",
+    "Consumer",
+    "ManagedTransaction",
+    "Producer",
+    "Reader",
+    "Transaction",
+    "TransactionalBatch",
+    "TransactionalBatchBlock",
+    "transactional",
+]

@@ -6,11 +6,10 @@ import functools
 import logging
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from pulsar_txn.client import client as asyncio_client
-from pulsar_txn.client import transaction
-from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts
+from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses
 from pulsar_txn.client.errors import CommitOutcomeUnknown
 from pulsar_txn.client.runtime import LoopThread
 
@@ -21,6 +20,7 @@ logger = logging.getLogger("pulsar_txn.client.sync")
 
 I = TypeVar("I")  # noqa: E741 - the inner class
 M = TypeVar("M")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -87,10 +87,11 @@ class ClientBase(Twin[asyncio_client.Client]):
         attempts: int = DEFAULT_ATTEMPTS,
         timeout: float | timedelta = DEFAULT_TIMEOUT,
         name: str | None = None,
+        backoff: Pauses | None = None,
         retry_unknown: bool = False,
     ) -> T:
         """Run `work(txn)`, here in the caller's thread, as the asyncio client's `run_transaction` does."""
-        left = Attempts(attempts, retry_unknown=retry_unknown, backoff=self._inner.new_backoff())
+        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=backoff or self._inner.new_pauses())
         while True:
             result: Any = None
             block = self._as_client().transaction(timeout=timeout, name=name)
@@ -109,6 +110,22 @@ class ClientBase(Twin[asyncio_client.Client]):
         return self  # type: ignore[return-value]  # the generated class is the only one that derives from this
 
 
-def inner(txn: Transaction | None) -> transaction.Transaction | None:
-    """The asyncio transaction behind a sync one."""
-    return None if txn is None else txn._inner  # noqa: SLF001 - its own other half
+def inner(twin: Any) -> Any:
+    """The asyncio object behind a sync one; None for None."""
+    return None if twin is None else twin._inner  # noqa: SLF001 - its own other half
+
+
+def transactional(
+    work: Callable[P, T] | None = None, *, client_arg: str = "client", **options: Any
+) -> Callable[..., Any]:
+    """Decorate `def work(client, …, txn)`, as `pulsar_txn.client.transactional` does with `async def`."""
+
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> T:
+            client = kwargs[client_arg] if client_arg in kwargs else args[0]
+            return client.run_transaction(lambda txn: function(*args, **kwargs, txn=txn), **options)  # type: ignore[no-any-return]  # the client's type is the caller's
+
+        return run
+
+    return decorate if work is None else decorate(work)

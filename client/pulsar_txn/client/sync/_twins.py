@@ -10,10 +10,13 @@ from typing import Any, NoReturn, Self, TypeVar, overload
 from pulsar_txn.client import consumer, managed, producer, reader, transaction
 from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
 from pulsar_txn.client.batching import EncodedBatch
+from pulsar_txn.client.client_stats import ClientStats
+from pulsar_txn.client.consumer_options import ConsumerType
 from pulsar_txn.client.message import EARLIEST_ID, Message
 from pulsar_txn.client.runtime import Future
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
+from pulsar_txn.client.sync._batches import TransactionalBatchBlock
 from pulsar_txn.client.transaction import TransactionState, TransactionStats
 from pulsar_txn.wire.ids import MessageId, TxnId
 
@@ -50,6 +53,11 @@ class Transaction(Twin[transaction.Transaction]):
         return self._inner.doom_cause
 
     @property
+    def deadline(self) -> float | None:
+        """When operations are refused, on the clock of `loop.time()`; None as `remaining`."""
+        return self._inner.deadline
+
+    @property
     def remaining(self) -> float | None:
         """Seconds until operations are refused; None for a transaction begun elsewhere or not begun yet."""
         return self._inner.remaining
@@ -57,6 +65,19 @@ class Transaction(Twin[transaction.Transaction]):
     def stats(self) -> TransactionStats:
         """A frozen picture of the transaction."""
         return self._loop.call(lambda: self._inner.stats())
+
+    def send(self, producer: Producer[T], value: T | None, **options: Any) -> MessageId:
+        """`producer.send(value, txn=self, **options)`."""
+        return self._loop.run(lambda: self._inner.send(inner(producer), value, **options))
+
+    def acknowledge(self, consumer: Consumer[Any], message: Acknowledged | Sequence[Acknowledged]) -> None:
+        """`consumer.acknowledge(message, txn=self)`."""
+        self._loop.run(lambda: self._inner.acknowledge(inner(consumer), message))
+
+    def savepoint(self) -> NoReturn:
+        """Refused with TransactionStateError: Pulsar has no savepoints."""
+        self._inner.savepoint()
+        raise AssertionError
 
     def commit(self, *, timeout: float | None = None) -> None:
         """Wait for the operations, then commit.
@@ -259,6 +280,11 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
         return self._inner.topics
 
     @property
+    def consumer_type(self) -> ConsumerType:
+        """How the subscription divides its messages among its consumers."""
+        return self._inner.consumer_type
+
+    @property
     def topic(self) -> str:
         """The topic's name, of the first one when there are several."""
         return self._inner.topic
@@ -302,6 +328,27 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
         """Up to `max_messages` of those that are queued; does not wait, may be empty. Raises as `receive`."""
         return self._loop.call(lambda: self._inner.receive_nowait(max_messages))
 
+    def transactional_batch(
+        self,
+        max_messages: int = 500,
+        max_wait: float | None = 0.2,
+        timeout: float | timedelta = 30.0,
+        *,
+        name: str | None = None,
+        eager: bool = False,
+    ) -> TransactionalBatchBlock[T]:
+        """A block with a batch of messages that are acknowledged in one transaction, `batch.txn`, when it is left.
+
+        `max_messages` and `max_wait` (seconds) as `receive_many`; the batch may be empty. `timeout` and `name` as
+        `client.transaction()`; the transaction begins with the first operation in it, with `eager` on entering.
+        Leaving the block normally acknowledges every message and commits; any exception aborts, and the messages come
+        again. Raises what receiving and leaving a managed block raise; see `pulsar_txn.client.transactional_batch`.
+        """
+        return TransactionalBatchBlock[T](
+            self._loop,
+            self._loop.call(lambda: self._inner.transactional_batch(max_messages, max_wait, timeout, name=name, eager=eager)),
+        )
+
     def __iter__(self) -> Self:
         return self
 
@@ -340,6 +387,15 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
         Raises TransactionStateError when the message is acknowledged in an open transaction.
         """
         self._loop.call(lambda: self._inner.negative_acknowledge(message, delay=delay))
+
+    def give_back(self, messages: Sequence[Message[T]]) -> None:
+        """Have messages that were received here delivered again, now, to whoever gets them.
+
+        On Exclusive and Failover everything of their partitions that is not acknowledged comes again, in order. Messages
+        that are acknowledged in an open transaction stay with it. No effect once the consumer is closed, for what is not
+        acknowledged comes again then anyway.
+        """
+        self._loop.call(lambda: self._inner.give_back(messages))
 
     def redeliver_unacknowledged(self) -> None:
         """Have everything delivered again that was received here and is not acknowledged; the queue starts anew."""
@@ -584,6 +640,18 @@ class Client(ClientBase):
         Raises InvalidConfiguration when the text is no id.
         """
         return Transaction(self._loop, self._loop.call(lambda: self._inner.attach_transaction(txn_id)))
+
+    def add_observer(self, observer: object) -> None:
+        """Have an object told of every transaction: see `TransactionObserver`, of which it may have any methods."""
+        self._loop.call(lambda: self._inner.add_observer(observer))
+
+    def remove_observer(self, observer: object) -> None:
+        """Tell it no more."""
+        self._loop.call(lambda: self._inner.remove_observer(observer))
+
+    def stats(self) -> ClientStats:
+        """A frozen picture of the client: connections, producers, consumers, transactions."""
+        return self._loop.call(lambda: self._inner.stats())
 
     def transactions(self) -> tuple[Transaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""

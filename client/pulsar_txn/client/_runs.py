@@ -1,0 +1,112 @@
+"""When the messages of a batch may be acknowledged with one cumulative acknowledgement per partition.
+
+A cumulative acknowledgement takes everything in front of it along and, other than a list, conflicts with nobody. So it is
+right only when nothing in front of it is unsettled and nobody else can have taken a part of it:
+
+* the batch follows directly on what was settled before, and has no gap; messages that the program received by other
+  means in between are a gap;
+* all of it was delivered since the consumer last became the one that gets messages (same connection, same activity):
+  what another consumer may have settled meanwhile must conflict;
+* it is behind everything that was settled here, and after a rewind it begins at or before what came back.
+
+In doubt the answer is no, and a list is acknowledged.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from pulsar_txn.client.message import Message
+from pulsar_txn.wire.ids import Position
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.partition_consumer import PartitionConsumer
+
+Handed: TypeAlias = tuple[Message[Any], int]
+"""A message, and its number among those handed out for batches of its partition."""
+
+Place: TypeAlias = tuple[Position, int]
+
+_NOWHERE: Final[Place] = ((-1, -1), -1)
+
+
+class _Line:
+    """The messages of one partition in the order in which they were handed out."""
+
+    __slots__ = ("floor", "last", "must_reach", "next", "settled")
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.settled = -1
+        self.last: Message[Any] | None = None
+        self.floor: Place | None = None
+        self.must_reach: Place | None = None
+
+
+class Runs:
+    """Watches what one consumer hands out for batches."""
+
+    def __init__(self) -> None:
+        self._lines: dict[PartitionConsumer, _Line] = {}
+
+    def hand_out(
+        self, messages: Iterable[Message[Any]], before: Mapping[PartitionConsumer, Message[Any] | None]
+    ) -> list[Handed]:
+        """Number messages that were just received; `before` is what each partition had handed out last, by any means."""
+        handed = []
+        seen: set[PartitionConsumer] = set()
+        for message in messages:
+            part = message.entry.consumer
+            line = self._lines.setdefault(part, _Line())
+            if part not in seen:
+                seen.add(part)
+                self._follow(line, before.get(part))
+            handed.append((message, line.next))
+            line.next += 1
+            line.last = message
+        return handed
+
+    @staticmethod
+    def _follow(line: _Line, before: Message[Any] | None) -> None:
+        if before is None:
+            line.settled, line.floor, line.must_reach = line.next - 1, None, None  # the first ones, or moved by a seek
+        elif before is not line.last:
+            line.next += 1
+
+    def is_run(self, part: PartitionConsumer, group: Sequence[Handed]) -> bool:
+        """Whether one cumulative acknowledgement of its last message says the same as a list of this partition's group."""
+        line = self._lines[part]
+        first, last = group[0], group[-1]
+        if first[1] != line.settled + 1 or last[1] - first[1] != len(group) - 1:
+            return False
+        if first[0].entry.tenure != part.tenure:
+            return False
+        places = [_place(message) for message, _ in group]
+        if line.floor is not None and places[0] <= line.floor:
+            return False
+        if line.must_reach is not None and places[0] > line.must_reach:
+            return False
+        return all(one < other for one, other in itertools.pairwise(places))
+
+    def settle(self, part: PartitionConsumer, group: Sequence[Handed]) -> None:
+        """The group was committed."""
+        line = self._lines[part]
+        if group[0][1] == line.settled + 1 and group[-1][1] - group[0][1] == len(group) - 1:
+            line.settled = group[-1][1]
+            line.floor = _place(group[-1][0])
+            line.must_reach = None
+
+    def rewind(self, part: PartitionConsumer, group: Sequence[Handed]) -> None:
+        """All that is unsettled comes again, the group too."""
+        line = self._lines[part]
+        if group[0][1] == line.settled + 1:
+            line.must_reach = _place(group[0][0])
+        elif line.must_reach is None:
+            line.must_reach = _NOWHERE
+        line.settled = line.next - 1
+
+
+def _place(message: Message[Any]) -> Place:
+    return message.entry.position, message.index
