@@ -1,5 +1,6 @@
 """What the data folder says before anything of it is read: a sentence each."""
 
+import asyncio
 import errno
 
 import pytest
@@ -28,6 +29,18 @@ async def test_a_folder_in_use_is_refused_until_it_is_closed(tmp_path):
             await check(tmp_path / "data")
     async with JournalStore(tmp_path / "data", **SMALL) as store:
         assert store.names() == []
+
+
+async def test_a_folder_whose_owner_is_just_ending_is_waited_for(tmp_path):
+    first = JournalStore(tmp_path, **SMALL)
+    await first.start()
+    second = JournalStore(tmp_path, **SMALL)
+    starting = asyncio.ensure_future(second.start())
+    await asyncio.sleep(0.1)
+    assert not starting.done()
+    await first.close()
+    await starting
+    await second.close()
 
 
 async def test_a_newer_format_is_refused(tmp_path):

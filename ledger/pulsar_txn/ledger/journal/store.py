@@ -35,6 +35,7 @@ from pulsar_txn.ledger.protocols import (
     LogNotFound,
     MetadataStore,
     StorageFailed,
+    StoreInUse,
     Versioned,
 )
 
@@ -45,6 +46,7 @@ DEFAULT_MAX_ENTRY_BYTES: Final = (5 << 20) + (256 << 10)
 DEFAULT_CACHE_BYTES: Final = 32 << 20
 _ENTRY_OVERHEAD_BYTES: Final = 200  # of an entry in the tail cache: object, key, table slot
 _GROUP_BYTES: Final = 4 << 20
+_LOCK_PAUSES: Final = (0.05, 0.1, 0.2, 0.4)  # seconds; how long a predecessor that is just ending is waited for
 
 
 class JournalStore:
@@ -229,8 +231,17 @@ class JournalStore:
         if self._logs.get(log.name) is log:
             del self._logs[log.name]
 
+    async def _enter(self) -> int:
+        """The folder's lock. A predecessor that is just ending (killed a moment ago, say) is waited for a little."""
+        for pause in _LOCK_PAUSES:
+            try:
+                return folders.enter(self._files, self.folder)
+            except StoreInUse:
+                await asyncio.sleep(pause)
+        return folders.enter(self._files, self.folder)
+
     async def _start(self) -> None:
-        self._lock_fd = folders.enter(self._files, self.folder)
+        self._lock_fd = await self._enter()
         form = folders.read_format(self._files, self.folder)
         if form is None:
             form = folders.Format(uuids.uuid4().bytes, started=False)
