@@ -32,15 +32,34 @@ from pulsar_txn.client.producer_options import AccessMode, BatchingType, Compres
 from pulsar_txn.client.reader import Reader
 from pulsar_txn.client.routing import HashingScheme, RoutingMode
 from pulsar_txn.client.schema import BytesSchema, JsonSchema, Schema, StringSchema
+from pulsar_txn.client.schema_avro import AvroSchema
+from pulsar_txn.client.schema_primitives import (
+    BOOLEAN_SCHEMA,
+    DOUBLE_SCHEMA,
+    FLOAT_SCHEMA,
+    INT8_SCHEMA,
+    INT16_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+)
+from pulsar_txn.client.schema_protobuf import ProtobufNativeSchema
 from pulsar_txn.client.transaction import Rollback, Transaction, TransactionState
 from pulsar_txn.wire.ids import MessageId, TxnId
 
 __all__ = [
+    "BOOLEAN_SCHEMA",
+    "DOUBLE_SCHEMA",
     "EARLIEST_ID",
+    "FLOAT_SCHEMA",
+    "INT8_SCHEMA",
+    "INT16_SCHEMA",
+    "INT32_SCHEMA",
+    "INT64_SCHEMA",
     "LATEST_ID",
     "AccessMode",
     "AlreadyClosed",
     "Authentication",
+    "AvroSchema",
     "BasicAuthentication",
     "BatchingType",
     "BrokerError",
@@ -61,6 +80,7 @@ __all__ = [
     "OAuth2Authentication",
     "OperationTimeout",
     "Producer",
+    "ProtobufNativeSchema",
     "PulsarError",
     "Reader",
     "Rollback",

@@ -240,7 +240,8 @@ class Consumer(Generic[T]):
             self._queue.clear()
         else:
             self._queue = deque(message for message in self._queue if message.entry.consumer is not part)
-        part.give_permits_back(before - len(self._queue))
+        held = 0 if part.writers is None else part.writers.drop()
+        part.give_permits_back(before - len(self._queue) + held)
 
     def fail(self, error: PulsarError) -> None:
         """For partition consumers: one of them has ended for good."""
@@ -330,7 +331,6 @@ class Consumer(Generic[T]):
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         self._nacks.add(part, places[0][0], self._options.negative_ack_delay if seconds is None else seconds)
 
-    def redeliver_unacknowledged(self) -> None:
     def give_back(self, messages: Sequence[Message[T]]) -> None:
         """Have messages that were received here delivered again, now, to whoever gets them.
 
@@ -359,6 +359,7 @@ class Consumer(Generic[T]):
         """For batches: `give_back` in `delay` seconds."""
         self._core.runtime.call_later(delay, self.give_back, messages)
 
+    def redeliver_unacknowledged(self) -> None:
         """Have everything delivered again that was received here and is not acknowledged; the queue starts anew."""
         self._check_open()
         for part in self._parts:

@@ -34,7 +34,8 @@ from pulsar_txn.client.errors import (
     TransactionConflict,
 )
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Entry, Message, single_row
-from pulsar_txn.client.schema import Schema
+from pulsar_txn.client.schema import Schema, WrittenSchema
+from pulsar_txn.client.writer_schemas import WriterSchemas
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import decode_batch
@@ -76,9 +77,9 @@ class PartitionConsumer:
         self.schema: Schema[Any] = parent.schema
         self.is_active = options.consumer_type is not ConsumerType.FAILOVER
         self.reached_end = False
-        self.open_acks = OpenTransactionAcks()
         self.tenure = 0
         """Counts how often others may have got messages of this subscription meanwhile: connections, changes of activity."""
+        self.open_acks = OpenTransactionAcks()
         self.last_dequeued: Message[Any] | None = None
         self._core = core
         self._parent = parent
@@ -86,8 +87,8 @@ class PartitionConsumer:
         self._options = options
         self._single = options.consumer_type.is_single
         self._connection: Connection | None = None
-        self._epoch = 0
         self._server_version = ""
+        self._epoch = 0
         self._permits_back = 0
         self._flow_at = max(1, options.receiver_queue_size // 2)
         self._last_position: Position | None = None
@@ -100,6 +101,9 @@ class PartitionConsumer:
         self._claims: WeakKeyDictionary[Enlisting, list[Claim]] = WeakKeyDictionary()
         self._ack_timer: asyncio.TimerHandle | None = None
         self._attachment = Attachment(core, self.id, topic, open_on=self._open_on, on_lost=self._on_lost, on_failed=parent.fail)
+        self.writers: WriterSchemas[Any] | None = None
+        if isinstance(self.schema, WrittenSchema):
+            self.writers = WriterSchemas(core, topic, self.schema, self._attachment.connected, self._queue)
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -121,6 +125,8 @@ class PartitionConsumer:
         self.flush_acks()
         connection, self._connection = self._connection, None
         self._attachment.close()
+        if self.writers is not None:
+            self.writers.drop()
         if self._ack_timer is not None:
             self._ack_timer.cancel()
         if connection is None or connection.consumers.pop(self.id, None) is None:
@@ -152,13 +158,13 @@ class PartitionConsumer:
         if connection.closed or connection.consumers.get(self.id) is not self:
             raise ConnectionLost("the consumer was closed while it opened", endpoint=connection.endpoint)
         self._connection = connection
+        self._server_version = connection.server_version
         connection.write([hot.encode_flow(self.id, self._options.receiver_queue_size)])
         self.flush_acks()
 
     def _subscribe_fields(self) -> dict[str, Any]:
         options = self._options
         fields: dict[str, Any] = {
-        self._server_version = connection.server_version
             "topic": self.topic,
             "subscription": self._subscription,
             "subType": int(options.consumer_type),
@@ -204,13 +210,13 @@ class PartitionConsumer:
 
     def _start_over(self) -> None:
         """All that is queued will come again."""
+        self.tenure += 1
         if not self._options.durable and self.last_dequeued is not None:
             self._start, self._start_inclusive = self.last_dequeued.message_id, False
         self._parent.drop_queued(self)
         self._permits_back = 0
         self._last_position = None
         self._acks.forget_partial()
-        self.tenure += 1
 
     def _on_lost(self, _error: PulsarError) -> None:
         self._connection = None
@@ -223,13 +229,13 @@ class PartitionConsumer:
 
     def on_active_change(self, is_active: bool) -> None:
         """ACTIVE_CONSUMER_CHANGE."""
+        self.tenure += 1
         self.is_active = is_active
 
     def on_end_of_topic(self) -> None:
         """REACHED_END_OF_TOPIC."""
         self.reached_end = True
 
-        self.tenure += 1
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def on_message(self, frame: hot.Message) -> None:
@@ -271,7 +277,8 @@ class PartitionConsumer:
             self._discard(position, reason, count, error)
             return
         entry = Entry(self, position, metadata, batch_size, redelivery_count)
-        self._queue(entry, rows, ack_words)
+        if self.writers is None or not self.writers.holds(entry, rows, ack_words):
+            self._queue(entry, rows, ack_words)
 
     def _queue(self, entry: Entry, rows: Sequence[Any], ack_words: tuple[int, ...]) -> None:
         if entry.batch_size:
@@ -501,6 +508,8 @@ class PartitionConsumer:
             return
         if self._single:
             self.redeliver()
+        else:
+            self._core.deadlock_warning.on_abort(self._server_version, self.topic, self._subscription)
 
     def _on_ack_failed(self, claim: Claim) -> None:
         """Nothing was acknowledged, so copies that were dropped meanwhile are asked for again."""
@@ -508,8 +517,6 @@ class PartitionConsumer:
         if claim.dropped:
             self.redeliver(claim.dropped)
 
-        else:
-            self._core.deadlock_warning.on_abort(self._server_version, self.topic, self._subscription)
 
 def _seek_field(message_id: MessageId, *, inclusive: bool) -> dict[str, Any]:
     """The entry, and within a batch the indexes that are still wanted, so that the broker counts the others as done."""

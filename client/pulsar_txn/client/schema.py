@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
-from pulsar_txn.client.errors import SchemaMismatch
+from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
 
 T = TypeVar("T")
+R = TypeVar("R", covariant=True)
 
 STRING: Final = 1
 JSON: Final = 2
+AVRO: Final = 4
+PROTOBUF_NATIVE: Final = 20
+
+
+def need(module: str, extra: str) -> Any:
+    """A module that only some installations have; InvalidConfiguration names the extra that brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InvalidConfiguration(f"{error.name or module} is needed", hint=f"pip install 'pulsar-txn[{extra}]'") from error
 
 
 @attrs.frozen
@@ -39,6 +51,15 @@ class Schema(Protocol[T]):
 
     def decode(self, payload: bytes) -> T:
         """The value of a payload; SchemaMismatch when it cannot be read."""
+        ...
+
+
+@runtime_checkable
+class WrittenSchema(Protocol[R]):
+    """A schema that reads a payload better when it knows what it was written with (Avro does not work without)."""
+
+    def decode_written(self, payload: bytes, writer: SchemaInfo) -> R:
+        """The value of a payload that was written with the schema `writer`; SchemaMismatch when it cannot be read."""
         ...
 
 
@@ -84,27 +105,41 @@ class StringSchema:
 class JsonSchema(Generic[T]):
     """JSON documents.
 
-    `definition` is the Avro-style definition that brokers keep for JSON topics; without it the broker sees plain bytes.
-    `to_json` and `from_json` convert between values and what `json` understands (dicts by default).
+    `of` is an attrs class, a dataclass or a pydantic model (extra `json`), or the Avro-style definition that brokers keep for
+    JSON topics; without it the broker sees plain bytes. `to_json` and `from_json` convert between values and what `json`
+    understands (dicts by default; by the class where one was given).
     """
 
     def __init__(
         self,
-        definition: str | None = None,
+        of: type[T] | str | None = None,
         *,
         to_json: Callable[[T], Any] | None = None,
         from_json: Callable[[Any], T] | None = None,
     ) -> None:
+        self._class: type[T] | None = None
+        definition: str | None
+        if isinstance(of, type):
+            kind = self._class = of
+            types = need("pulsar_txn.client.schema_types", "json")
+            converter = types.json_converter()
+            to_json = to_json or (lambda value: converter.unstructure(value, unstructure_as=kind))
+            from_json = from_json or (lambda document: converter.structure(document, kind))
+            definition = json.dumps(types.definition_of(kind))
+        else:
+            definition = of
         self.info: SchemaInfo | None = None if definition is None else SchemaInfo(JSON, definition.encode(), "JSON")
         self._to_json = to_json
         self._from_json = from_json
 
     def encode(self, value: T) -> bytes:
         """Compact UTF-8 JSON."""
+        if self._class is not None and not isinstance(value, self._class):
+            raise SchemaMismatch(f"{self._class.__name__} is needed, not {type(value).__name__}")
         try:
             document = value if self._to_json is None else self._to_json(value)
-            return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-        except (TypeError, ValueError) as error:
+            return json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=self._class is None).encode()
+        except (TypeError, ValueError, AttributeError) as error:
             raise SchemaMismatch(f"the value is not JSON: {error}") from error
 
     def decode(self, payload: bytes) -> T:
@@ -113,4 +148,11 @@ class JsonSchema(Generic[T]):
             document = json.loads(payload)
         except ValueError as error:
             raise SchemaMismatch(f"the payload is not JSON: {error}") from error
-        return document if self._from_json is None else self._from_json(document)  # T is the caller's word
+        if self._from_json is None:
+            return document  # type: ignore[no-any-return]  # T is the caller's word
+        try:
+            return self._from_json(document)
+        except Exception as error:
+            if self._class is None:
+                raise
+            raise SchemaMismatch(f"the document is no {self._class.__name__}: {error!r}") from error
