@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import shutil
+import signal
 import sys
 import time
 import uuid
@@ -54,6 +55,7 @@ def main() -> int:
     prefix = f"demo-{uuid.uuid4().hex[:8]}-" if given.pulsar_url else ""
     begin = time.monotonic()
     demo = Demo(console, folder, given.flights, outside=given.pulsar_url, prefix=prefix, spark=not given.no_spark)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))  # ends as Ctrl-C does
     try:
         problems = asyncio.run(demo.run())
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from watch import Seen
 Totals = Mapping[tuple[str, str], tuple[int, int]]
 """(dimension, key) -> (flights, net cents)."""
 
+MOST_APART_MS = 4_000
 _NAMED_AT_MOST = 5
 
 
@@ -134,6 +135,22 @@ def batch_problems(topics: Mapping[str, Sequence[Seen]], truth: Totals) -> list[
             problems.append(f"batch {batch} is not the same in all topics: {whole} flights and cents")
     last = {key: total for batches in grouped.values() if batches for key, total in batches[max(batches)].items()}
     return problems + totals_problems("last micro-batch", last, truth)
+
+
+def gap_problems(arrivals: Mapping[str, Mapping[int, int]]) -> list[str]:
+    """What readers that follow all topics saw (batch -> ms): a batch comes to all of them together.
+
+    A transaction's markers reach its topics one after the other, a matter of milliseconds; the bound is wide, and far
+    below what a restart of the pipeline takes.
+    """
+    problems = []
+    for batch in sorted({batch for seen in arrivals.values() for batch in seen}):
+        times = [seen[batch] for seen in arrivals.values() if batch in seen]
+        if len(times) < len(arrivals):
+            problems.append(f"batch {batch} never reached all topics")
+        elif max(times) - min(times) > MOST_APART_MS:
+            problems.append(f"batch {batch} reached the topics {max(times) - min(times)} ms apart")
+    return problems
 
 
 Batch = dict[tuple[str, str], tuple[int, int]]

@@ -6,11 +6,14 @@ import asyncio
 from pathlib import Path
 
 from processes import Children
-from report import RESULTS, killed_at, results_row, write_report
+from report import RESULTS, killed_at, results_row, totals_line, write_report
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from runs import Input, Run, Stage, WorkerRun
+from runs import Input, KillReport, Run, Stage, WorkerRun, topics_of
+from totals import PipelineRun
+
+from pulsar_txn.client import Client
 
 _LIMIT_SECONDS = {"small": 300.0, "all": 3600.0}
 _LIMIT = 900.0
@@ -47,11 +50,30 @@ class Demo:
             stage = Stage(known, children, self._folder, self._say, self._show, self._outside, self._prefix)
             self._say(f"{len(known.truth):,} flights, {known.units} units of {known.batch}")
             async with asyncio.timeout(_LIMIT_SECONDS.get(self._selection, _LIMIT)):
-                runs = [await WorkerRun(stage, mode).run() for mode in ("transactional", "ack-first", "send-first")]
-        problems = [problem for run in runs for problem in run.problems]
-        write_report(self._folder / "index.html", known, runs, problems)
-        self._console.print(results_table(runs), kills_table(runs))
+                worker = WorkerRun(stage, "transactional")
+                runs = [await worker.run()]
+                async with asyncio.TaskGroup() as group:
+                    comparing = group.create_task(self._compare(stage))
+                    totals = await PipelineRun(stage, worker.url, worker.topics).run() if self._spark else None
+                runs += comparing.result()
+                if self._outside is not None:
+                    await self._clean_up(self._outside)
+        problems = [problem for run in [*runs, totals] if run is not None for problem in run.problems]
+        write_report(self._folder / "index.html", known, runs, totals, problems)
+        reports = [report for run in [*runs, totals] if run is not None for report in run.kills]
+        self._console.print(results_table(runs), kills_table(reports))
+        if totals is not None:
+            self._console.print(totals_line(totals))
         return problems
+
+    async def _clean_up(self, url: str) -> None:
+        async with Client(url) as client:
+            for mode in ("transactional", "ack-first", "send-first"):
+                await topics_of(self._prefix, mode).forget(client)
+
+    async def _compare(self, stage: Stage) -> list[Run]:
+        """On brokers of their own, one after the other, beside the pipeline."""
+        return [await WorkerRun(stage, mode).run() for mode in ("ack-first", "send-first")]
 
     def _say(self, text: str) -> None:
         self._progress.console.print(f"[dim]·[/] {text}", soft_wrap=True)
@@ -82,12 +104,11 @@ def results_table(runs: list[Run]) -> Table:
     return table
 
 
-def kills_table(runs: list[Run]) -> Table:
+def kills_table(reports: list[KillReport]) -> Table:
     """A line per kill."""
     table = Table(title="kills", title_justify="left", show_lines=True)
     for heading, ratio in (("run", 2), ("SIGKILL at", 3), ("in flight", 6), ("what recovery did", 7)):
         table.add_column(heading, overflow="fold", ratio=ratio)
-    for run in runs:
-        for report in run.kills:
-            table.add_row(run.name, killed_at(report.kill), report.kill.describe(), report.recovery)
+    for report in reports:
+        table.add_row(report.run, killed_at(report.kill), report.kill.describe(), report.recovery)
     return table

@@ -10,6 +10,7 @@ from crash import Kill
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from runs import Input, Run
+from totals import TotalsRun
 
 _KILL_COLOURS = {"broker": "#c0392b", "worker": "#8e44ad", "pipeline": "#d35400"}
 _RUN_COLOURS = {"transactional": "#1f77b4", "ack-first": "#c0392b", "send-first": "#e08e0b"}
@@ -109,6 +110,26 @@ def totals_plot(runs: Sequence[Run], known: Input) -> str:
     axes.set_xticks([place + 0.4 for place in range(len(keys))], [key[1] for key in keys])
     axes.axhline(0, color="black", linewidth=0.8)
     axes.legend()
+    return _svg(figure)
+
+
+def batches_plot(run: TotalsRun) -> str:
+    """When a reader saw which micro-batch in which topic."""
+    first = [ms for seen in run.arrivals.values() for ms in seen.values()] + [report.kill.time_ms for report in run.kills]
+    begin = min(first, default=0)
+    figure, axes = _figure("micro-batch", "seconds since the first one")
+    for (dimension, seen), marker in zip(run.arrivals.items(), "ox", strict=True):
+        axes.plot(
+            [(ms - begin) / 1000 for ms in seen.values()],
+            list(seen),
+            marker,
+            markersize=8,
+            fillstyle="none",
+            label=f"totals-{dimension}",
+        )
+    _mark_kills(axes, [report.kill for report in run.kills], begin)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.legend(loc="lower right")
     return _svg(figure)
 
 

@@ -61,6 +61,7 @@ class Child:
             raise DemoFailedError(f"{self.name} was never started")
         while (code := process.poll()) is None:  # noqa: ASYNC110 - a process sets no event
             await asyncio.sleep(_POLL_SECONDS)
+        _end_session(process.pid)
         return code
 
     def signal(self, number: signal.Signals) -> None:
@@ -71,20 +72,24 @@ class Child:
     def end(self, seconds: float = 10.0) -> None:
         """SIGTERM, wait, SIGKILL to it and to what it has started. Idempotent."""
         process, self._process = self._process, None
-        if process is None:
+        if process is None or process.poll() is not None:
             return
-        if process.poll() is None:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(seconds)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # the session that `start` made
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        _end_session(process.pid)
         process.wait(seconds)
 
     def tail(self, lines: int = 15) -> str:
         """The last lines that it wrote."""
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
+
+
+def _end_session(leader: int) -> None:
+    """Whoever is left of the process group of a child that has just ended, or does not want to."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 class Children:

@@ -10,6 +10,7 @@ import plots
 from checks import cents
 from crash import Kill
 from runs import Input, KillReport, Run
+from totals import TotalsRun
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -50,9 +51,27 @@ def killed_at(kill: Kill) -> str:
     return kill.point if kill.point.startswith(kill.target) else f"{kill.point}: {kill.target}"
 
 
-def write_report(path: Path, known: Input, runs: Sequence[Run], problems: Sequence[str]) -> None:
+def totals_line(run: TotalsRun) -> str:
+    """What came out of the pipeline, in a sentence."""
+    apart = [
+        abs(at - other[batch])
+        for seen in run.arrivals.values()
+        for other in run.arrivals.values()
+        for batch, at in seen.items()
+        if batch in other
+    ]
+    cents_in_all = sum(net for (dimension, _), (_, net) in run.last.items() if dimension == "carrier")
+    return (
+        f"pipeline: micro-batches 0 to {run.batches - 1} in {run.transactions} transactions and {run.seconds:.1f} s; a reader "
+        f"of both topics saw them at most {max(apart, default=0)} ms apart; the last one has {len(run.last)} of {run.totals} "
+        f"totals, {cents(cents_in_all)} in all"
+    )
+
+
+def write_report(path: Path, known: Input, runs: Sequence[Run], totals: TotalsRun | None, problems: Sequence[str]) -> None:
     """Write it; all checks are done."""
     transactional = runs[0]
+    reports = [report for run in [*runs, totals] if run is not None for report in run.kills]
     verdict = "All totals agree to the cent." if not problems else f"{len(problems)} checks failed."
     parts = [
         f"<h1>{len(known.truth):,} flights, settled in transactions</h1>",
@@ -62,7 +81,7 @@ def write_report(path: Path, known: Input, runs: Sequence[Run], problems: Sequen
         _table(RESULTS, [results_row(run) for run in runs]),
         "<p>Truth: straight from the input, by columns, in code that shares nothing with the worker.</p>",
         "<h2>Kills</h2>",
-        _kills([report for run in runs for report in run.kills]),
+        _kills(reports),
         "<h2>maxReadPosition and the end of the log</h2>",
         f"<p>{_HELD_BACK}</p>",
         plots.positions_plot(transactional),
@@ -74,6 +93,8 @@ def write_report(path: Path, known: Input, runs: Sequence[Run], problems: Sequen
         plots.totals_plot(runs, known),
         _totals(runs, known),
     ]
+    if totals is not None:
+        parts += ["<h2>The pipeline's micro-batches</h2>", f"<p>{escape(totals_line(totals))}</p>", plots.batches_plot(totals)]
     page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>pulsar-txn demo</title><style>{_STYLE}</style><body>'
     path.write_text(page + "\n".join(parts) + "</body></html>\n", encoding="utf-8")
 

@@ -90,12 +90,17 @@ class Stage:
     prefix: str = ""
 
 
+def topics_of(prefix: str, mode: str) -> Topics:
+    """The topics of the run in a mode."""
+    return Topics(prefix + ("" if mode == "transactional" else f"{mode}-"))
+
+
 class WorkerRun:
     """One run in one mode. `topics` and `url` are known once it has begun; a broker of ours is left running."""
 
     def __init__(self, stage: Stage, mode: str) -> None:
         self.mode = mode
-        self.topics = Topics(stage.prefix + ("" if mode == "transactional" else f"{mode}-"))
+        self.topics = topics_of(stage.prefix, mode)
         self.url = stage.outside or ""
         self._stage = stage
         self._in_transactions = mode == "transactional"

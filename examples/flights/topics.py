@@ -39,11 +39,20 @@ class Topics:
         """The topic of each dimension that the pipeline sums over."""
         return {dimension: f"{self.prefix}totals-{dimension}" for dimension in ("carrier", "route")}
 
+    async def forget(self, client: Client) -> None:
+        """Give up all subscriptions, so that the cluster may remove the topics in its own time."""
+        for topic, name in self._subscriptions():
+            consumer = await client.subscribe(topic, name, consumer_type=ConsumerType.SHARED, receiver_queue_size=1)
+            await consumer.unsubscribe()
+
     async def prepare(self, client: Client) -> None:
         """Create all subscriptions, the worker's at the start of the flights."""
-        kept = (self.settlements, self.postings, *self.totals.values())
-        for topic, name in ((self.flights, SUBSCRIPTION), *((topic, KEEP) for topic in kept)):
+        for topic, name in self._subscriptions():
             consumer = await client.subscribe(
                 topic, name, consumer_type=ConsumerType.SHARED, initial_position=InitialPosition.EARLIEST, receiver_queue_size=1
             )
             await consumer.close()
+
+    def _subscriptions(self) -> list[tuple[str, str]]:
+        kept = (self.settlements, self.postings, *self.totals.values())
+        return [(self.flights, SUBSCRIPTION), *((topic, KEEP) for topic in kept)]

@@ -73,5 +73,13 @@ class Watch:
                 await asyncio.sleep(_SAMPLE_SECONDS)
 
 
+async def follow_batches(client: Client, topic: str, arrivals: dict[int, int]) -> None:
+    """Note when each micro-batch was first seen, until cancelled."""
+    async with await client.create_reader(topic) as reader:
+        while True:
+            for message in await reader.read_many(1000, max_wait=_SAMPLE_SECONDS):
+                arrivals.setdefault(int(message.properties["__batch_id"]), _now_ms())
+
+
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000

@@ -8,7 +8,18 @@ import pytest
 
 pytest.importorskip("pandas")
 
-from checks import batch_problems, cents, compare, comparison_problems, kill_problems, recovery_problems, sums, totals_problems
+from checks import (
+    MOST_APART_MS,
+    batch_problems,
+    cents,
+    compare,
+    comparison_problems,
+    gap_problems,
+    kill_problems,
+    recovery_problems,
+    sums,
+    totals_problems,
+)
 from crash import Kill
 from watch import Seen
 
@@ -183,3 +194,10 @@ def test_a_last_batch_that_is_off_by_a_cent_is_found() -> None:
 
 def test_no_batch_at_all_is_found() -> None:
     assert any("instead of at least one" in problem for problem in batch_problems({"carrier": [], "route": []}, FINAL))
+
+
+def test_a_batch_that_comes_to_one_topic_only_or_much_later_is_found() -> None:
+    assert gap_problems({"carrier": {0: 10, 1: 500}, "route": {0: 12, 1: 500 + MOST_APART_MS}}) == []
+    assert gap_problems({"carrier": {0: 10, 1: 500}, "route": {0: 12}}) == ["batch 1 never reached all topics"]
+    late = gap_problems({"carrier": {0: 10}, "route": {0: 11 + MOST_APART_MS}})
+    assert late == [f"batch 0 reached the topics {1 + MOST_APART_MS} ms apart"]
