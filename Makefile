@@ -18,7 +18,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
              "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench docs clean constraints
+.PHONY: help setup demo test coverage lint bench docs clean constraints
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,12 @@ demo: $(READY) ## flights through Pulsar and Spark, killed at the worst moments;
 test: $(READY) ## all tests, also on stock Apache Pulsar where Java and Maven are
 	@$(PY) tests/support/stock_install.py
 	$(PY) -m pytest $(TESTS) -n $(WORKERS) --dist loadfile $(ARGS)
+
+coverage: $(READY) ## the machines' own tests take every branch of them
+	$(BIN)/coverage run --branch --source=tc/pulsar_txn,rm_producer/pulsar_txn,rm_pending_ack/pulsar_txn \
+	  --data-file=$(VENV)/.coverage -m pytest -q -p no:cacheprovider tests/tc tests/rm_producer tests/rm_pending_ack
+	$(BIN)/coverage report --data-file=$(VENV)/.coverage --omit='*_pb2.py,*/testing/*,*/testing.py' --fail-under=100 \
+	  --show-missing --skip-covered
 
 lint: $(READY) ## style, types, who imports whom, links of the docs
 	$(BIN)/ruff check .
