@@ -10,6 +10,7 @@ from pulsar_txn.client.batching import EncodedBatch, SendTicket, encode_batch, r
 from pulsar_txn.client.client import Client
 from pulsar_txn.client.consumer import Consumer
 from pulsar_txn.client.consumer_options import ConsumerType, InitialPosition, KeySharedPolicy
+from pulsar_txn.client.dead_letters import DeadLetterPolicy
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     BrokerError,
@@ -30,6 +31,7 @@ from pulsar_txn.client.oauth2 import OAuth2Authentication
 from pulsar_txn.client.producer import Producer
 from pulsar_txn.client.producer_options import AccessMode, BatchingType, Compression
 from pulsar_txn.client.reader import Reader
+from pulsar_txn.client.redelivery import RedeliveryBackoff
 from pulsar_txn.client.routing import HashingScheme, RoutingMode
 from pulsar_txn.client.schema import BytesSchema, JsonSchema, Schema, StringSchema
 from pulsar_txn.client.schema_avro import AvroSchema
@@ -70,6 +72,7 @@ __all__ = [
     "ConnectionLost",
     "Consumer",
     "ConsumerType",
+    "DeadLetterPolicy",
     "EncodedBatch",
     "HashingScheme",
     "InitialPosition",
@@ -83,6 +86,7 @@ __all__ = [
     "ProtobufNativeSchema",
     "PulsarError",
     "Reader",
+    "RedeliveryBackoff",
     "Rollback",
     "RoutingMode",
     "Schema",

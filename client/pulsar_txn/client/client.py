@@ -185,6 +185,9 @@ class Client(TransactionalClient):
         names = [parse_topic(topic) for topic in topics]
         if not names:
             raise InvalidConfiguration("no topic to subscribe to")
+        policy = options.dead_letter_policy
+        if policy is not None and policy.has_retry_topic:
+            names.append(parse_topic(policy.retry_topic(str(names[0]), subscription)))
         parts: list[tuple[str, int]] = []
         for name in names:
             count = await self._partitions(name)

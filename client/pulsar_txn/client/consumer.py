@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
@@ -14,6 +14,7 @@ from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client._runs import Handed, Runs
 from pulsar_txn.client.acks import Place
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType
+from pulsar_txn.client.dead_letters import DeadLetters
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -24,6 +25,7 @@ from pulsar_txn.client.errors import (
 from pulsar_txn.client.message import Message
 from pulsar_txn.client.nacks import NackTracker
 from pulsar_txn.client.partition_consumer import PartitionConsumer
+from pulsar_txn.client.redelivery import AckTimeouts
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.transaction import TransactionOptions
 from pulsar_txn.client.transactional_batch import TransactionalBatchBlock
@@ -55,6 +57,10 @@ class Consumer(Generic[T]):
         self._parts = [PartitionConsumer(core, self, name, index, subscription, options) for name, index in topics]
         self._only = self._parts[0] if len(self._parts) == 1 else None
         self._nacks = NackTracker(core.runtime, options.consumer_type)
+        wants_timeouts = options.ack_timeout or options.ack_timeout_backoff is not None
+        self.timeouts = AckTimeouts(core.runtime, options.ack_timeout, options.ack_timeout_backoff) if wants_timeouts else None
+        policy = options.dead_letter_policy
+        self.letters = None if policy is None else DeadLetters(core, topics[0][0], subscription, schema, policy)
         self.runs = Runs()
 
     # --- what it is -------------------------------------------------------------------------------------------------
@@ -115,6 +121,8 @@ class Consumer(Generic[T]):
         part = message.entry.consumer
         part.last_dequeued = message
         part.give_permits_back(1)
+        if self.timeouts is not None:
+            self.timeouts.received([message])
         return message
 
     async def receive_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
@@ -185,6 +193,8 @@ class Consumer(Generic[T]):
             taken = [queue.popleft() for _ in range(max_messages)]
         if not taken:
             return taken
+        if self.timeouts is not None:
+            self.timeouts.received(taken)
         if self._only is not None:
             self._only.last_dequeued = taken[-1]
             self._only.give_permits_back(len(taken))
@@ -316,7 +326,9 @@ class Consumer(Generic[T]):
             part.ack_cumulative_soon(places[0])
 
     def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
-        """Have the message's entry delivered again after `delay` (the consumer's `negative_ack_delay` by default).
+        """Have the message's entry delivered again after `delay`.
+
+        By default that is the consumer's `negative_ack_delay`, or what its `negative_ack_backoff` says of this delivery.
 
         On Exclusive and Failover everything that is not acknowledged comes again, because their order is kept.
         Raises TransactionStateError when the message is acknowledged in an open transaction.
@@ -328,8 +340,39 @@ class Consumer(Generic[T]):
                 "the message is acknowledged in a transaction that is still open",
                 hint="abort the transaction, its messages come again by themselves",
             )
+        if self.timeouts is not None:
+            self.timeouts.settled(part, places, cumulative=False)
+        self._nacks.add(part, places[0][0], self._nack_delay(message, delay))
+
+    def _nack_delay(self, message: Acknowledged, delay: float | timedelta | None) -> float:
+        if delay is not None:
+            return delay.total_seconds() if isinstance(delay, timedelta) else delay
+        backoff = self._options.negative_ack_backoff
+        if backoff is None or not isinstance(message, Message):
+            return self._options.negative_ack_delay
+        return backoff.delay(message.redelivery_count)
+
+    async def reconsume_later(
+        self,
+        message: Message[T],
+        *,
+        delay: float | timedelta = 0.0,
+        properties: Mapping[str, str] | None = None,
+        txn: Enlisting | None = None,
+    ) -> None:
+        """Put a message off: send it to the retry topic, to come again after `delay`, and acknowledge it here.
+
+        With `properties` more is said of it. What was put off `max_redeliver_count` times goes to the dead-letter topic.
+        In a transaction both happen or neither; without one a crash in between leaves it twice. Needs a
+        `dead_letter_policy` with `retry`, else InvalidConfiguration. Raises as `Producer.send` and `acknowledge`.
+        """
+        self._check_open()
+        if self.letters is None:
+            raise InvalidConfiguration("the consumer has no dead_letter_policy", hint="subscribe with one that has retry=True")
+        txn = txn or AMBIENT.get()
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-        self._nacks.add(part, places[0][0], self._options.negative_ack_delay if seconds is None else seconds)
+        await self.letters.put_off(message, seconds, properties, txn)
+        await self.acknowledge(message, txn=txn)
 
     def give_back(self, messages: Sequence[Message[T]]) -> None:
         """Have messages that were received here delivered again, now, to whoever gets them.
@@ -444,11 +487,15 @@ class Consumer(Generic[T]):
             return
         self._closed = True
         self._nacks.close()
+        if self.timeouts is not None:
+            self.timeouts.close()
         self._queue.clear()
         self._failure = AlreadyClosed(f"the consumer of {self.topic} is closed")
         self._wake()
         self._core.unregister(self._parts[0].id)
         await asyncio.gather(*(part.close() for part in self._parts))
+        if self.letters is not None:
+            await self.letters.close()
 
     async def __aenter__(self) -> Self:
         return self

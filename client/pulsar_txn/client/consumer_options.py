@@ -8,7 +8,9 @@ from typing import Any
 
 import attrs
 
+from pulsar_txn.client.dead_letters import DeadLetterPolicy
 from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.redelivery import RedeliveryBackoff
 from pulsar_txn.wire.ids import MessageId
 
 
@@ -60,6 +62,10 @@ class ConsumerOptions:
     ack_group_delay: float = attrs.field(default=0.1, validator=_at_least(0))
     ack_receipt: bool = False
     negative_ack_delay: float = attrs.field(default=60.0, validator=_at_least(0))
+    negative_ack_backoff: RedeliveryBackoff | None = None
+    ack_timeout: float = attrs.field(default=0.0, validator=_at_least(0))
+    ack_timeout_backoff: RedeliveryBackoff | None = None
+    dead_letter_policy: DeadLetterPolicy | None = None
     priority_level: int = 0
     read_compacted: bool = False
     key_shared_policy: KeySharedPolicy | None = None
@@ -69,3 +75,11 @@ class ConsumerOptions:
     durable: bool = True
     start_message_id: MessageId | None = None
     start_message_id_inclusive: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.dead_letter_policy is not None and self.consumer_type.is_single:
+            raise InvalidConfiguration(
+                f"a dead-letter policy has no effect on a {self.consumer_type.name} subscription",
+                hint="its broker counts deliveries on Shared and Key_Shared only",
+            )
+

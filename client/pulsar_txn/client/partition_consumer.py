@@ -217,6 +217,8 @@ class PartitionConsumer:
         self._permits_back = 0
         self._last_position = None
         self._acks.forget_partial()
+        if self._parent.timeouts is not None:
+            self._parent.timeouts.forget(self)
 
     def _on_lost(self, _error: PulsarError) -> None:
         self._connection = None
@@ -293,6 +295,10 @@ class PartitionConsumer:
             messages = [Message(entry, -1, rows[0])]
         if self.open_acks:
             messages = [message for message in messages if self.open_acks.admits(entry.position, message.index)]
+        letters = self._parent.letters
+        if letters is not None and messages and entry.redelivery_count > letters.limit:
+            letters.bury_soon(self, entry.position, messages)
+            messages = []
         skipped = len(rows) - len(messages)
         if messages:
             self._parent.enqueue(messages)
@@ -355,6 +361,8 @@ class PartitionConsumer:
             self._last_position = None
             self._acks.forget_partial()
             self._parent.drop_queued(self)
+            if self._parent.timeouts is not None:
+                self._parent.timeouts.forget(self)
         else:
             fields["message_ids"] = [{"ledgerId": ledger_id, "entryId": entry_id} for ledger_id, entry_id in positions]
         self._connection.write([command("redeliverUnacknowledgedMessages", **fields)])
@@ -413,11 +421,15 @@ class PartitionConsumer:
 
     def ack_soon(self, place: Place) -> None:
         """Acknowledge with the next group."""
+        if self._parent.timeouts is not None:
+            self._parent.timeouts.settled(self, [place], cumulative=False)
         self._acks.add(place)
         self._group()
 
     def ack_cumulative_soon(self, place: Place) -> None:
         """Acknowledge everything up to this with the next group."""
+        if self._parent.timeouts is not None:
+            self._parent.timeouts.settled(self, [place], cumulative=True)
         self._acks.add_cumulative(place)
         self._group()
 
@@ -446,6 +458,8 @@ class PartitionConsumer:
     ) -> None:
         """Acknowledge now and wait for ACK_RESPONSE."""
         connection = await self._attachment.connected("acknowledge")
+        if self._parent.timeouts is not None:
+            self._parent.timeouts.settled(self, places, cumulative=cumulative)
         if txn_id is None:
             for place in places:
                 if cumulative:

@@ -150,6 +150,8 @@ class PartitionProducer:
             fields["schema"] = {"name": self._schema.name, "type": self._schema.type, "schema_data": self._schema.data}
         if self.topic_epoch is not None:
             fields["topic_epoch"] = self.topic_epoch
+        if self._options.initial_subscription is not None:
+            fields["initial_subscription_name"] = self._options.initial_subscription
         return fields
 
     def _opened(self, connection: Connection, answer: Any) -> None:

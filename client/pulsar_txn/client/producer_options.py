@@ -66,3 +66,4 @@ class ProducerOptions:
     hashing: HashingScheme = attrs.field(default=HashingScheme.JAVA_STRING, converter=HashingScheme)
     access_mode: AccessMode = attrs.field(default=AccessMode.SHARED, converter=AccessMode)
     properties: Mapping[str, str] | None = None
+    initial_subscription: str | None = None

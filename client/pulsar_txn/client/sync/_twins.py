@@ -381,12 +381,30 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
         self._loop.run(lambda: self._inner.acknowledge_cumulative(message, txn=inner(txn), receipt=receipt))
 
     def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
-        """Have the message's entry delivered again after `delay` (the consumer's `negative_ack_delay` by default).
+        """Have the message's entry delivered again after `delay`.
+
+        By default that is the consumer's `negative_ack_delay`, or what its `negative_ack_backoff` says of this delivery.
 
         On Exclusive and Failover everything that is not acknowledged comes again, because their order is kept.
         Raises TransactionStateError when the message is acknowledged in an open transaction.
         """
         self._loop.call(lambda: self._inner.negative_acknowledge(message, delay=delay))
+
+    def reconsume_later(
+        self,
+        message: Message[T],
+        *,
+        delay: float | timedelta = 0.0,
+        properties: Mapping[str, str] | None = None,
+        txn: Transaction | None = None,
+    ) -> None:
+        """Put a message off: send it to the retry topic, to come again after `delay`, and acknowledge it here.
+
+        With `properties` more is said of it. What was put off `max_redeliver_count` times goes to the dead-letter topic.
+        In a transaction both happen or neither; without one a crash in between leaves it twice. Needs a
+        `dead_letter_policy` with `retry`, else InvalidConfiguration. Raises as `Producer.send` and `acknowledge`.
+        """
+        self._loop.run(lambda: self._inner.reconsume_later(message, delay=delay, properties=properties, txn=inner(txn)))
 
     def give_back(self, messages: Sequence[Message[T]]) -> None:
         """Have messages that were received here delivered again, now, to whoever gets them.

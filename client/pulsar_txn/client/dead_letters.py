@@ -1,0 +1,184 @@
+"""Messages that cannot be processed: to a retry topic for later, and to a dead-letter topic in the end.
+
+Names and properties are those of the other Pulsar clients, so that their consumers and tools understand them:
+REAL_TOPIC and ORIGIN_MESSAGE_ID say where a message comes from, RECONSUMETIMES how often it was put off, DELAY_TIME
+(milliseconds) for how long. A dead letter is stored before its original is acknowledged: after a crash in between
+there are two of it, never none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from pulsar_txn.client._core import Core
+from pulsar_txn.client._enlist import AMBIENT, Enlisting
+from pulsar_txn.client.errors import InvalidConfiguration, PulsarError
+from pulsar_txn.client.message import Message
+from pulsar_txn.client.producer import Producer
+from pulsar_txn.client.producer_options import ProducerOptions
+from pulsar_txn.client.schema import Schema, SchemaInfo, WrittenSchema
+from pulsar_txn.wire.ids import Position
+from pulsar_txn.wire.topics import TopicName
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.partition_consumer import PartitionConsumer
+
+logger = logging.getLogger("pulsar_txn.client.consumer")
+
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_SUBSCRIPTION: Final = "REAL_SUBSCRIPTION"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIMES: Final = "RECONSUMETIMES"
+DELAY_TIME: Final = "DELAY_TIME"
+RETRY_AFTER_FAILURE: Final = 1.0
+"""Seconds until a message comes again that could not be stored as a dead letter."""
+
+
+@attrs.frozen(kw_only=True)
+class DeadLetterPolicy:
+    """What becomes of messages that fail again and again, on Shared and Key_Shared subscriptions.
+
+    A message is handed out `max_redeliver_count` times after its first delivery; instead of once more it is sent to
+    `dead_letter_topic` (`<topic>-<subscription>-DLQ` without it) and acknowledged. `initial_subscription` is created
+    there, so that no letter is lost. With `retry` (or a `retry_letter_topic`, else `<topic>-<subscription>-RETRY`) the
+    consumer receives from that topic, too, and has `reconsume_later`. InvalidConfiguration below 1.
+    """
+
+    max_redeliver_count: int
+    dead_letter_topic: str | None = None
+    retry: bool = False
+    retry_letter_topic: str | None = None
+    initial_subscription: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.max_redeliver_count < 1:
+            raise InvalidConfiguration(f"max_redeliver_count must be at least 1, not {self.max_redeliver_count}")
+
+    @property
+    def has_retry_topic(self) -> bool:
+        """Whether messages can be put off."""
+        return self.retry or self.retry_letter_topic is not None
+
+    def retry_topic(self, topic: str, subscription: str) -> str:
+        """The retry topic of a consumer whose first topic is `topic`."""
+        return self.retry_letter_topic or f"{TopicName.parse(topic).base}-{subscription}-RETRY"
+
+    def dead_topic(self, topic: str, subscription: str) -> str:
+        """The dead-letter topic of a consumer whose first topic is `topic`."""
+        return self.dead_letter_topic or f"{TopicName.parse(topic).base}-{subscription}-DLQ"
+
+
+@attrs.frozen
+class _Payloads:
+    """Sends payloads as they were received, under the consumer's schema."""
+
+    info: SchemaInfo | None
+
+    def encode(self, value: bytes) -> bytes:
+        return value
+
+    def decode(self, payload: bytes) -> bytes:
+        return payload
+
+
+class DeadLetters:
+    """Sends for one consumer; its producers are made when they are needed."""
+
+    def __init__(self, core: Core, topic: str, subscription: str, schema: Schema[Any], policy: DeadLetterPolicy) -> None:
+        self.policy = policy
+        self.limit = policy.max_redeliver_count
+        self._core = core
+        self._subscription = subscription
+        self._dead_topic = policy.dead_topic(topic, subscription)
+        self._retry_topic = policy.retry_topic(topic, subscription)
+        # What was written with another version of a schema must not be labelled with this one.
+        self._schema: Schema[bytes] = _Payloads(None if isinstance(schema, WrittenSchema) else schema.info)
+        self._producers: dict[str, asyncio.Task[Producer[bytes]]] = {}
+        self._burying: set[tuple[int, Position]] = set()
+
+    def bury_soon(self, part: PartitionConsumer, position: Position, messages: Sequence[Message[Any]]) -> None:
+        """Send an entry's messages to the dead-letter topic and acknowledge them, in the background."""
+        if (part.id, position) not in self._burying:
+            self._burying.add((part.id, position))
+            self._core.spawn(self._bury(part, position, messages))
+
+    async def _bury(self, part: PartitionConsumer, position: Position, messages: Sequence[Message[Any]]) -> None:
+        AMBIENT.set(None)  # whose transaction it was when the connection was made is no concern of ours
+        try:
+            producer = await self._producer(self._dead_topic)
+            await asyncio.gather(
+                *(self._send(producer, message, self._properties(message), None, None) for message in messages)
+            )
+            await part.ack_with_receipt([(position, each.index, each.entry.batch_size) for each in messages], cumulative=False)
+            logger.info("%s %s went to %s", part.topic, position, self._dead_topic)
+        except PulsarError as error:
+            logger.warning("%s %s cannot go to %s yet: %s", part.topic, position, self._dead_topic, error)
+            self._core.runtime.call_later(RETRY_AFTER_FAILURE, part.redeliver, [position])
+        finally:
+            self._burying.discard((part.id, position))
+
+    async def put_off(
+        self, message: Message[Any], delay: float, properties: Mapping[str, str] | None, txn: Enlisting | None
+    ) -> None:
+        """Send to the retry topic, or to the dead-letter topic when that was done often enough."""
+        if not self.policy.has_retry_topic:
+            raise InvalidConfiguration("the consumer has no retry topic", hint="give its DeadLetterPolicy retry=True")
+        before = message.properties.get(RECONSUME_TIMES, "0")
+        times = (int(before) if before.isdecimal() else 0) + 1
+        said = self._properties(message) | dict(properties or {})
+        said |= {RECONSUME_TIMES: str(times), DELAY_TIME: str(int(delay * 1000))}
+        over = times > self.limit
+        producer = await self._producer(self._dead_topic if over else self._retry_topic)
+        await self._send(producer, message, said, None if over or not delay else delay, txn)
+
+    def _properties(self, message: Message[Any]) -> dict[str, str]:
+        first = {
+            REAL_TOPIC: message.topic,
+            REAL_SUBSCRIPTION: self._subscription,
+            ORIGIN_MESSAGE_ID: str(message.message_id),
+        }
+        return first | dict(message.properties)
+
+    @staticmethod
+    async def _send(
+        producer: Producer[bytes],
+        message: Message[Any],
+        properties: Mapping[str, str],
+        delay: float | None,
+        txn: Enlisting | None,
+    ) -> None:
+        await producer.send(
+            None if message.is_tombstone else message.data,
+            txn=txn,
+            key=message.key,
+            ordering_key=message.ordering_key,
+            properties=properties,
+            event_time_ms=message.event_time_ms,
+            deliver_after=delay,
+        )
+
+    async def _producer(self, topic: str) -> Producer[bytes]:
+        task = self._producers.get(topic)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._producers[topic] = self._core.spawn(self._make(topic))
+        return await asyncio.shield(task)
+
+    async def _make(self, topic: str) -> Producer[bytes]:
+        initial = self.policy.initial_subscription if topic == self._dead_topic else None
+        options = ProducerOptions(initial_subscription=initial)
+        name = TopicName.parse(topic)
+        count = await self._core.retrying(lambda: self._core.lookup.partitions(topic), f"looking up {topic}")
+        producer = Producer(self._core, name, count, self._schema, options)
+        await producer._start()  # noqa: SLF001 - as the client does
+        return producer
+
+    async def close(self) -> None:
+        """Close the producers."""
+        for task in self._producers.values():
+            if task.done() and not task.cancelled() and task.exception() is None:
+                await task.result().close()
