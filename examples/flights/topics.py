@@ -46,7 +46,7 @@ class Topics:
             await consumer.unsubscribe()
 
     async def prepare(self, client: Client) -> None:
-        """Create all subscriptions, the worker's at the start of the flights."""
+        """Create all subscriptions, the worker's at the start of the flights; what is there already stays as it is."""
         for topic, name in self._subscriptions():
             consumer = await client.subscribe(
                 topic, name, consumer_type=ConsumerType.SHARED, initial_position=InitialPosition.EARLIEST, receiver_queue_size=1

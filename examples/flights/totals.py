@@ -114,7 +114,7 @@ class PipelineRun:
             return
         batch_id = kill.in_flight["batch_id"]
         state = await client.attach_transaction(kill.txn_id).resolve()
-        said = "its coordinator has forgotten it, since it is over" if state is TransactionState.UNKNOWN else state.value
+        said = "over, and forgotten by its coordinator" if state is TransactionState.UNKNOWN else state.value
         found = {str(seen.txn_id) for those in rows.values() for seen in those if seen.batch_id == batch_id}
         if found == {kill.txn_id}:
             report.recovery += (
