@@ -68,6 +68,7 @@ def test_the_rule_sees(source: str) -> None:
         "from .timers import time_left",
         "from datetime import timedelta",
         "self.create_connection()",
+        "from uuid import UUID",
     ],
 )
 def test_the_rule_leaves_alone(source: str) -> None:

@@ -10,6 +10,9 @@ MODULES: Final = frozenset(
     {"time", "random", "secrets", "uuid", "socket", "threading", "concurrent.futures", "multiprocessing"}
 )
 
+TYPES: Final = frozenset({"uuid.UUID"})
+"""Names of those modules that are mere types."""
+
 NAMES_OF: Final = {
     "os": frozenset({"urandom", "getrandom", "fork"}),
     "asyncio": frozenset(
@@ -51,6 +54,8 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
+                if name in TYPES:
+                    continue
                 if _forbidden_module(node.module) or _forbidden_module(name) or alias.name in NAMES_OF.get(node.module, ()):
                     yield node.lineno, name
 
