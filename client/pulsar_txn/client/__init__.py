@@ -10,12 +10,14 @@ from pulsar_txn.client.batching import EncodedBatch, SendTicket, encode_batch, r
 from pulsar_txn.client.client import Client
 from pulsar_txn.client.consumer import Consumer
 from pulsar_txn.client.consumer_options import ConsumerType, InitialPosition, KeySharedPolicy
+from pulsar_txn.client.crypto import CryptoFailureAction, CryptoKeys, EncryptionContext, PemKeys
 from pulsar_txn.client.dead_letters import DeadLetterPolicy
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     BrokerError,
     CommitOutcomeUnknown,
     ConnectionLost,
+    CryptoError,
     OperationTimeout,
     PulsarError,
     TransactionAborted,
@@ -72,8 +74,12 @@ __all__ = [
     "ConnectionLost",
     "Consumer",
     "ConsumerType",
+    "CryptoError",
+    "CryptoFailureAction",
+    "CryptoKeys",
     "DeadLetterPolicy",
     "EncodedBatch",
+    "EncryptionContext",
     "HashingScheme",
     "InitialPosition",
     "JsonSchema",
@@ -82,6 +88,7 @@ __all__ = [
     "MessageId",
     "OAuth2Authentication",
     "OperationTimeout",
+    "PemKeys",
     "Producer",
     "ProtobufNativeSchema",
     "PulsarError",

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from pulsar_txn.client._enlist import Enlisting
+from pulsar_txn.client.crypto import Encryptor
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch as encode_rows
 from pulsar_txn.wire.compression import compress
@@ -151,11 +152,12 @@ _ABSENT: Final = (None, None, 0, None, None, False)
 
 @attrs.frozen
 class EntryFactory:
-    """Turns rows into entries for one producer: its name, compression and schema version."""
+    """Turns rows into entries for one producer: its name, compression, schema version and encryption."""
 
     producer_name: str
     compression: int
     schema_version: bytes
+    encryptor: Encryptor | None = None
 
     def batch(
         self, rows: list[Row], sequence_id: int, highest: int, now_ms: int, txn_id: TxnId | None, group: str | None
@@ -172,7 +174,8 @@ class EntryFactory:
         metadata.highest_sequence_id = highest
         if group is not None:
             metadata.partition_key = group
-        return encode_entry(metadata, batch.payload)
+        payload = batch.payload if self.encryptor is None else self.encryptor.seal(metadata, batch.payload)
+        return encode_entry(metadata, payload)
 
     def single(self, message: Row, sequence_id: int, now_ms: int, txn_id: TxnId | None, deliver_at_ms: int | None) -> bytes:
         """The entry of one message that stands alone."""
@@ -194,6 +197,8 @@ class EntryFactory:
             metadata.null_value = True
         if deliver_at_ms is not None:
             metadata.deliver_at_time = deliver_at_ms
+        if self.encryptor is not None:
+            packed = self.encryptor.seal(metadata, packed)
         return encode_entry(metadata, packed)
 
     def _metadata(

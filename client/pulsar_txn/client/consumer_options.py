@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from pulsar_txn.client.crypto import CryptoFailureAction, CryptoKeys
 from pulsar_txn.client.dead_letters import DeadLetterPolicy
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.redelivery import RedeliveryBackoff
@@ -83,3 +84,5 @@ class ConsumerOptions:
                 hint="its broker counts deliveries on Shared and Key_Shared only",
             )
 
+    crypto_keys: CryptoKeys | None = None
+    crypto_failure_action: CryptoFailureAction = attrs.field(default=CryptoFailureAction.FAIL, converter=CryptoFailureAction)

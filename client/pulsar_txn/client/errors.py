@@ -12,6 +12,7 @@ PulsarError
 ├── ConnectionLost
 ├── OperationTimeout
 ├── ProducerQueueFull
+├── CryptoError
 ├── BrokerError
 │   ├── UnknownError
 │   ├── MetadataError
@@ -179,6 +180,10 @@ class ProducerQueueFull(PulsarError):
 
     retriable = True
     default_hint = "await producer.wait_for_room() or use await producer.send()"
+
+
+class CryptoError(PulsarError):
+    """End-to-end encryption: a key cannot be had or used, or a payload cannot be decrypted."""
 
 
 # --- the broker said no ---------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from pulsar_txn.client.crypto import EncryptionContext, encryption_context
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import BatchMessage
 from pulsar_txn.wire.ids import LATEST, MessageId, Position, TxnId
@@ -24,7 +25,7 @@ LATEST_ID: Final = MessageId(*LATEST)
 class Entry:
     """What the messages of one entry share."""
 
-    __slots__ = ("batch_size", "consumer", "metadata", "position", "redelivery_count", "tenure")
+    __slots__ = ("batch_size", "consumer", "metadata", "position", "redelivery_count", "tenure", "undecrypted")
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Entry:
         self.batch_size = batch_size
         self.redelivery_count = redelivery_count
         self.tenure = consumer.tenure
+        self.undecrypted = False
 
 
 class Message(Generic[T]):
@@ -134,6 +136,11 @@ class Message(Generic[T]):
     def schema_version(self) -> bytes:
         """The version of the topic's schema that it was sent with; empty without."""
         return self.entry.metadata.schema_version
+
+    @property
+    def encryption_context(self) -> EncryptionContext | None:
+        """How it was encrypted end to end; None when it was not."""
+        return encryption_context(self.entry.metadata, decryption_failed=self.entry.undecrypted)
 
     @property
     def is_tombstone(self) -> bool:

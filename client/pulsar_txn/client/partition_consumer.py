@@ -26,8 +26,10 @@ from pulsar_txn.client._enlist import Enlisting
 from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, Place, cumulative_id, merged_ids
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
+from pulsar_txn.client.crypto import CryptoFailureAction, Decryptor
 from pulsar_txn.client.errors import (
     ConnectionLost,
+    CryptoError,
     InvalidConfiguration,
     OperationTimeout,
     PulsarError,
@@ -97,6 +99,7 @@ class PartitionConsumer:
             self._start = EARLIEST_ID
         self._start_inclusive = options.start_message_id_inclusive
         self._seeking: asyncio.Future[None] | None = None
+        self._decryptor = Decryptor(options.crypto_keys)
         self._acks = AckTracker()
         self._claims: WeakKeyDictionary[Enlisting, list[Claim]] = WeakKeyDictionary()
         self._ack_timer: asyncio.TimerHandle | None = None
@@ -263,13 +266,16 @@ class PartitionConsumer:
                 logger.info("%s was rewound by the server; what was queued is dropped, it comes again", self.topic)
                 self._parent.drop_queued(self)
             self._last_position = position
-        if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
-            what = "encrypted" if metadata.encryption_keys else "a chunk of a larger one"
-            logger.warning(
-                "%s %s: the message is %s, which this client cannot read; it stays unacknowledged", self.topic, position, what
-            )
+        if metadata.num_chunks_from_msg > 1:
+            logger.warning("%s %s: the message is a chunk of a larger one; it stays unacknowledged", self.topic, position)
             self.give_permits_back(count)
             return
+        if metadata.encryption_keys:
+            try:
+                payload = self._decryptor.open(metadata, payload)  # type: ignore[assignment]  # a view or bytes
+            except CryptoError as error:
+                self._undecrypted(Entry(self, position, metadata, 0, redelivery_count), payload, count, error)
+                return
         try:
             if metadata.compression:
                 payload = decompress(metadata.compression, payload, metadata.uncompressed_size, max_size=MAX_UNCOMPRESSED)  # type: ignore[assignment]  # a view or bytes
@@ -281,6 +287,20 @@ class PartitionConsumer:
         entry = Entry(self, position, metadata, batch_size, redelivery_count)
         if self.writers is None or not self.writers.holds(entry, rows, ack_words):
             self._queue(entry, rows, ack_words)
+
+    def _undecrypted(self, entry: Entry, payload: memoryview, count: int, error: CryptoError) -> None:
+        """An entry that cannot be decrypted, as `crypto_failure_action` says."""
+        action = self._options.crypto_failure_action
+        if action is CryptoFailureAction.DISCARD:
+            self._discard(entry.position, pb.CommandAck.DecryptionError, count, error)
+            return
+        if action is CryptoFailureAction.CONSUME:
+            entry.undecrypted = True
+            self.give_permits_back(count - 1)
+            self._queue(entry, [single_row(entry.metadata, bytes(payload))], ())
+            return
+        logger.error("%s %s stays unacknowledged: %s", self.topic, entry.position, error)
+        self.give_permits_back(count)
 
     def _queue(self, entry: Entry, rows: Sequence[Any], ack_words: tuple[int, ...]) -> None:
         if entry.batch_size:
@@ -326,8 +346,8 @@ class PartitionConsumer:
         return index < start.batch_index if self._start_inclusive else index <= start.batch_index
 
     def _discard(self, position: Position, reason: int, count: int, error: Exception) -> None:
-        """A damaged entry: tell the broker why, and go on."""
-        logger.error("%s %s is damaged and was discarded: %s", self.topic, position, error)
+        """An entry that cannot be read: tell the broker why, and go on."""
+        logger.error("%s %s cannot be read and was discarded: %s", self.topic, position, error)
         if self._connection is not None:
             place = {"ledgerId": position[0], "entryId": position[1]}
             self._connection.write(

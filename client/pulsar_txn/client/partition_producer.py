@@ -33,7 +33,7 @@ from pulsar_txn.client.errors import (
     PulsarError,
     TopicTerminatedError,
 )
-from pulsar_txn.client.producer_options import AccessMode, BatchingType, ProducerOptions
+from pulsar_txn.client.producer_options import AccessMode, BatchingType, ProducerOptions, encryptor_for
 from pulsar_txn.client.schema import SchemaInfo
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.frames import MAX_MESSAGE_SIZE, command
@@ -64,7 +64,8 @@ class PartitionProducer:
         self._next_sequence_id: int | None = options.initial_sequence_id
         self._epoch = 0
         self._connection: Connection | None = None
-        self._entries = EntryFactory(self.name, int(options.compression), b"")
+        self._encryptor = encryptor_for(options, core.runtime)
+        self._entries = EntryFactory(self.name, int(options.compression), b"", self._encryptor)
         self._max_message_size = MAX_MESSAGE_SIZE
         self._builders: dict[object, Builder] = {}
         self._ready: list[Builder] = []
@@ -146,6 +147,8 @@ class PartitionProducer:
             fields["producer_name"] = self.name
         if self._options.properties:
             fields["metadata"] = [{"key": key, "value": value} for key, value in self._options.properties.items()]
+        if self._encryptor is not None:
+            fields["encrypted"] = True
         if self._schema is not None:
             fields["schema"] = {"name": self._schema.name, "type": self._schema.type, "schema_data": self._schema.data}
         if self.topic_epoch is not None:
@@ -161,7 +164,7 @@ class PartitionProducer:
         if self._next_sequence_id is None:
             self._next_sequence_id = answer.last_sequence_id + 1
             self.last_sequence_id = answer.last_sequence_id
-        self._entries = EntryFactory(self.name, int(self._options.compression), answer.schema_version)
+        self._entries = EntryFactory(self.name, int(self._options.compression), answer.schema_version, self._encryptor)
         self._max_message_size = connection.max_message_size
         self._connection = connection
         for pending in self._pending:

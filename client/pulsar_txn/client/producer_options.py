@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from pulsar_txn.client.crypto import CryptoKeys, Encryptor
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.routing import HashingScheme, Router, RoutingMode
+from pulsar_txn.client.runtime import Runtime, secret_bytes
 
 
 class AccessMode(enum.IntEnum):
@@ -46,9 +48,16 @@ def _at_least(least: float) -> Callable[[object, attrs.Attribute[Any], Any], Non
     return check
 
 
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 @attrs.frozen(kw_only=True)
 class ProducerOptions:
-    """Options of `Client.create_producer`; times in seconds, sizes in bytes."""
+    """Options of `Client.create_producer`; times in seconds, sizes in bytes.
+
+    With `encryption_keys` (names) and `crypto_keys` payloads are encrypted end to end; a message that cannot be is not sent.
+    """
 
     producer_name: str | None = None
     initial_sequence_id: int | None = None
@@ -67,3 +76,17 @@ class ProducerOptions:
     access_mode: AccessMode = attrs.field(default=AccessMode.SHARED, converter=AccessMode)
     properties: Mapping[str, str] | None = None
     initial_subscription: str | None = None
+    encryption_keys: Sequence[str] = attrs.field(default=(), converter=_names)
+    crypto_keys: CryptoKeys | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Keys and where they come from go together."""
+        if bool(self.encryption_keys) != (self.crypto_keys is not None):
+            raise InvalidConfiguration("encryption_keys (names) and crypto_keys (where they come from) go together")
+
+
+def encryptor_for(options: ProducerOptions, runtime: Runtime) -> Encryptor | None:
+    """The encryption that the options ask for. CryptoError when a key cannot be used."""
+    if options.crypto_keys is None:
+        return None
+    return Encryptor(options.encryption_keys, options.crypto_keys, random_bytes=secret_bytes, monotonic=runtime.monotonic)

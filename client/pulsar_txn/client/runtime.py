@@ -99,6 +99,11 @@ def monotonic_seconds() -> float:
     return time.monotonic()
 
 
+def secret_bytes(count: int) -> bytes:
+    """Random bytes that are fit for keys and nonces."""
+    return os.urandom(count)
+
+
 class JsonHttp:
     """Small HTTP requests with JSON answers, by aiohttp; InvalidConfiguration where that is not installed."""
 
