@@ -1,0 +1,421 @@
+"""Consume, process, produce as a loop, on our broker in this process: nothing lost, nothing doubled, poison put aside."""
+
+import asyncio
+
+import pytest
+from fake_broker import FakeBroker, fake_client
+
+from pulsar_txn.broker.server import Standalone
+from pulsar_txn.client import AccessMode, Client, CommitOutcomeUnknown, ConsumerType, InitialPosition, TransactionConflict
+from pulsar_txn.client._lanes import Suspects, is_blamed
+from pulsar_txn.client.errors import (
+    AlreadyClosed,
+    ConnectionLost,
+    InvalidConfiguration,
+    ProducerFenced,
+    SchemaMismatch,
+    TransactionNotFound,
+    TransactionOperationFailed,
+    TransactionTimedOut,
+)
+from pulsar_txn.client.pipeline import Poison, dead_letter_topic
+from pulsar_txn.wire.errors import ServerError
+from pulsar_txn.wire.frames import command
+from pulsar_txn.wire.topics import ASSIGN_TOPIC
+
+EARLIEST = InitialPosition.EARLIEST
+
+
+@pytest.fixture
+async def client():
+    async with Standalone(None) as broker, Client(broker.service_url, initial_backoff=0.01, max_backoff=0.05) as connected:
+        yield connected
+
+
+class World:
+    """A topic with numbers, a pipeline that doubles them, and what came out."""
+
+    def __init__(self, client, count, *, kind=ConsumerType.EXCLUSIVE, keys=1, **options):
+        self.client = client
+        self.count = count
+        self.kind = kind
+        self.keys = keys
+        self.options = options
+        self.stop = asyncio.Event()
+        self.events = []
+        self.batches = []
+        self.poison = set()
+        self.fail = lambda _numbers: None
+
+    async def run(self):
+        source = await self.client.create_producer("in", batching=False)
+        for number in range(self.count):
+            await source.send(b"%d" % number, key=f"k{number % self.keys}", properties={"n": str(number)})
+        self.consumer = await self.client.subscribe("in", "s", consumer_type=self.kind, initial_position=EARLIEST)
+        self.target = await self.client.create_producer("out")
+        options = {"max_messages": 10, "max_wait": 0.02, "timeout": 10, "stop": self.stop, "observer": self.seen} | self.options
+        async with asyncio.timeout(30):
+            return await self.client.pipeline(self.consumer, self.handle, **options)
+
+    async def handle(self, batch):
+        numbers = [int(message.data) for message in batch]
+        self.batches.append(numbers)
+        for message in batch:
+            self.target.send_nowait(message.data, key=message.key, txn=batch.txn)
+        if self.poison & set(numbers):
+            raise LookupError(f"cannot do {self.poison & set(numbers)}")
+        self.fail(numbers)
+
+    def seen(self, event):
+        self.events.append(event.kind)
+        done = sum(self.events.count(kind) for kind in ("dead_letter", "skipped"))
+        self.settled = getattr(self, "settled", 0) + (len(event.messages) if event.kind == "committed" else 0)
+        if self.settled + done >= self.count:
+            self.stop.set()
+
+    async def output(self):
+        reader = await self.client.create_reader("out")
+        found = []
+        while await reader.has_message_available():
+            found.append((await reader.read_next(5)).data)
+        return [int(data) for data in found]
+
+    async def left(self):
+        """What the subscription still has."""
+        await self.consumer.close()
+        again = await self.client.subscribe("in", "s", consumer_type=self.kind)
+        return [int(message.data) for message in await again.receive_many(1, max_wait=0.1)]
+
+
+async def test_everything_goes_through_once_in_order_in_few_transactions(client):
+    world = World(client, 35)
+    result = await world.run()
+    assert await world.output() == list(range(35))
+    assert await world.left() == []
+    assert (result.messages, result.aborted, result.dead_lettered, result.skipped) == (35, 0, 0, 0)
+    assert result.committed < 35
+    assert client.transactions() == ()
+
+
+async def test_stop_is_answered_at_once_and_what_was_taken_is_finished(client):
+    world = World(client, 5, max_wait=20.0)
+    world.fail = lambda _numbers: world.stop.set()
+    async with asyncio.timeout(10):
+        running = asyncio.create_task(world.run())
+        await asyncio.sleep(0.3)
+        world.stop.set()
+        result = await running
+    assert result.messages in (0, 5)
+    assert await world.output() == list(range(result.messages))
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.EXCLUSIVE, ConsumerType.SHARED, ConsumerType.KEY_SHARED])
+async def test_a_handler_that_fails_now_and_then_loses_and_doubles_nothing(client, kind):
+    world = World(client, 40, kind=kind, max_aborts=100)
+    calls = []
+
+    def now_and_then(numbers):
+        calls.append(numbers)
+        if len(calls) % 3 == 1:
+            raise ConnectionResetError("a database of a user")
+
+    world.fail = now_and_then
+    result = await world.run()
+    assert await world.output() == list(range(40))
+    assert result.aborted > 0
+    assert await world.left() == []
+
+
+async def test_aborts_by_conflicts_are_ordinary(client):
+    """Another consumer of the subscription has taken a message in a transaction that ends meanwhile."""
+    world = World(client, 20, kind=ConsumerType.SHARED)
+    rival = []
+
+    async def handle(batch):
+        if not rival:
+            rival.append(await client.begin_transaction(timeout=10))
+            other = await client.subscribe("in", "s", consumer_type=ConsumerType.SHARED)
+            await other.acknowledge(batch[3].message_id, txn=rival[0])
+            asyncio.get_running_loop().call_later(0.2, lambda: asyncio.ensure_future(rival[0].commit()))
+            await other.close()
+            world.count -= 1
+        await original(batch)
+
+    original, world.handle = world.handle, handle
+    result = await world.run()
+    assert result.aborted >= 1
+    assert sorted(await world.output()) == [number for number in range(20) if number != 3]
+    assert await world.left() == []
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.EXCLUSIVE, ConsumerType.SHARED])
+async def test_a_poison_message_is_found_and_its_dead_letter_says_where_it_came_from(client, kind):
+    world = World(client, 30, kind=kind, max_aborts=2)
+    world.poison = {13}
+    dead = await client.subscribe("in-s-DLQ", "look", initial_position=EARLIEST)
+    result = await world.run()
+    assert sorted(await world.output()) == [number for number in range(30) if number != 13]
+    letter = await dead.receive(5)
+    assert (letter.data, letter.key, letter.txn_id is not None) == (b"13", "k0", True)
+    said = letter.properties
+    assert (said["REAL_TOPIC"], said["REAL_SUBSCRIPTION"], said["n"]) == ("persistent://public/default/in", "s", "13")
+    assert said["EXCEPTION"] == "LookupError: cannot do {13}"
+    assert int(said["ABORTS"]) >= 2
+    assert said["ORIGIN_MESSAGE_ID"]
+    assert (result.dead_lettered, result.messages) == (1, 29)
+    assert await dead.receive_many(1, max_wait=0.1) == []
+    assert await world.left() == []
+    assert len([numbers for numbers in world.batches if 13 in numbers]) <= 7  # halved, not tried one by one
+
+
+async def test_poison_can_be_skipped(client):
+    world = World(client, 12, on_poison=Poison.SKIP, max_aborts=1)
+    world.poison = {0, 11}
+    result = await world.run()
+    assert (result.skipped, result.dead_lettered) == (2, 0)
+    assert await world.output() == list(range(1, 11))
+    assert await world.left() == []
+
+
+async def test_poison_can_end_the_pipeline_with_the_handlers_error(client):
+    world = World(client, 8, on_poison=Poison.RAISE, max_aborts=1)
+    world.poison = {5}
+    with pytest.raises(LookupError, match="cannot do") as raised:
+        await world.run()
+    assert "failed" in raised.value.__notes__[0]
+    assert await world.output() == [0, 1, 2, 3, 4]
+    assert await world.left() == [5]
+
+
+async def test_a_dead_letter_topic_of_ones_own(client):
+    world = World(client, 3, dead_letter_topic="morgue", max_aborts=1)
+    world.poison = {1}
+    dead = await client.subscribe("morgue", "look", initial_position=EARLIEST)
+    await world.run()
+    assert (await dead.receive(5)).data == b"1"
+    assert await world.output() == [0, 2]
+
+
+async def test_a_dead_letter_that_cannot_be_written_stays_a_message(client):
+    """Another producer has the topic to itself; the message is neither lost nor acknowledged meanwhile."""
+    world = World(client, 3, dead_letter_topic="morgue", max_aborts=1)
+    world.poison = {1}
+    holder = await client.create_producer("morgue", access_mode=AccessMode.EXCLUSIVE)
+    asyncio.get_running_loop().call_later(0.5, lambda: asyncio.ensure_future(holder.close()))
+    dead = await client.subscribe("morgue", "look", initial_position=EARLIEST)
+    result = await world.run()
+    assert result.dead_lettered == 1
+    assert (await dead.receive(5)).data == b"1"
+    assert await world.output() == [0, 2]
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.KEY_SHARED, ConsumerType.SHARED, ConsumerType.EXCLUSIVE])
+async def test_lanes_work_at_once_and_keep_the_order_of_each_key(client, kind):
+    world = World(client, 60, kind=kind, keys=7, concurrency=4, max_aborts=50)
+    at_once, most, calls = 0, 0, 0
+
+    async def handle(batch):
+        nonlocal at_once, most, calls
+        at_once += 1
+        calls += 1
+        most = max(most, at_once)
+        failing = calls % 4 == 2
+        try:
+            await asyncio.sleep(0.01)
+            if failing:
+                raise ConnectionResetError("now and then")
+            await original(batch)
+        finally:
+            at_once -= 1
+
+    original, world.handle = world.handle, handle
+    await world.run()
+    output = await world.output()
+    assert sorted(output) == list(range(60))
+    if kind is ConsumerType.EXCLUSIVE:
+        assert output == list(range(60))
+        return
+    assert most > 1
+    if kind is ConsumerType.KEY_SHARED:
+        for key in range(7):
+            assert [n for n in output if n % 7 == key] == list(range(key, 60, 7))
+
+
+async def test_an_error_of_one_lane_ends_all_of_them(client):
+    world = World(client, 40, kind=ConsumerType.SHARED, concurrency=3, on_poison=Poison.RAISE, max_aborts=1)
+    world.poison = {7}
+    with pytest.raises(LookupError):
+        await world.run()
+    output = await world.output()
+    assert len(output) == len(set(output))
+    assert 7 not in output
+
+
+@pytest.mark.parametrize("error", [ProducerFenced("a successor writes"), AlreadyClosed("the producer was closed")])
+async def test_what_no_further_attempt_mends_ends_the_pipeline(client, error):
+    world = World(client, 3)
+
+    def fail(_numbers):
+        raise error
+
+    world.fail = fail
+    with pytest.raises(type(error)):
+        await world.run()
+    assert await world.output() == []
+    assert await world.left() == [0]
+
+
+async def test_a_rollback_of_the_handler_counts_as_a_failure_of_it(client):
+    world = World(client, 2, on_poison=Poison.SKIP, max_aborts=2)
+
+    async def handle(batch):
+        if batch[0].data == b"0":
+            batch.txn.rollback()
+        await original(batch)
+
+    original, world.handle = world.handle, handle
+    result = await world.run()
+    assert (result.skipped, await world.output()) == (1, [1])
+
+
+async def test_a_cancelled_pipeline_leaves_its_messages_to_the_next_one(client):
+    world = World(client, 4)
+    started = asyncio.Event()
+
+    async def handle(batch):
+        started.set()
+        await asyncio.sleep(60)
+
+    world.handle = handle
+    running = asyncio.create_task(world.run())
+    await started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await world.output() == []
+    assert await world.left() == [0]
+
+
+async def test_an_observer_that_fails_disturbs_nothing(client, caplog):
+    world = World(client, 3)
+    original = world.seen
+
+    def observer(event):
+        original(event)
+        raise ZeroDivisionError
+
+    world.options["observer"] = observer
+    result = await world.run()
+    assert result.messages == 3
+    assert "the observer" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{"max_messages": 0}, {"concurrency": 0}, {"max_aborts": 0}, {"timeout": -1}])
+async def test_arguments_are_checked(client, options):
+    consumer = await client.subscribe("t", "s")
+    with pytest.raises(InvalidConfiguration):
+        await client.pipeline(consumer, print, **options)
+
+
+# --- commits without an answer --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["committed", "aborted", "unknown"])
+async def test_a_commit_without_an_answer_is_resolved_before_the_pipeline_goes_on(outcome):
+    broker = FakeBroker()
+    broker.partitions[ASSIGN_TOPIC] = 1
+    stop, handled = asyncio.Event(), []
+
+    def end(pipe, body):
+        number = len(broker.all("endTxn"))
+        if number == 1:
+            pipe.cut()
+            return None
+        fields = {"request_id": body.request_id}
+        if number == 2 or outcome == "unknown":
+            fields |= {"error": int(ServerError.TransactionNotFound), "message": "forgotten"}
+        elif number == 3 and outcome == "aborted":
+            fields |= {"error": int(ServerError.InvalidTxnStatus), "message": "was aborted"}
+            deliver_again(pipe, body)  # as a broker does behind the abort
+        return command("endTxnResponse", **fields)
+
+    async def handler(batch):
+        handled.append([message.data for message in batch])
+
+    def observer(event):
+        if event.kind == "committed":
+            stop.set()
+
+    def deliver_again(_pipe, _body):
+        for entry in range(2):
+            broker.deliver(1, entry, b"%d" % entry)
+
+    broker.on["endTxn"] = end
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
+        deliver_again(None, None)
+        options = {"max_messages": 2, "max_wait": 1, "stop": stop, "observer": observer}
+        async with asyncio.timeout(10):
+            if outcome == "unknown":
+                with pytest.raises(CommitOutcomeUnknown) as raised:
+                    await client.pipeline(consumer, handler, **options)
+                assert "forgotten" in raised.value.__notes__[0]
+            elif outcome == "committed":
+                result = await client.pipeline(consumer, handler, **options)
+                assert (result.committed, result.aborted) == (1, 0)
+            else:
+                result = await client.pipeline(consumer, handler, **options)
+                assert result.aborted == 1
+    assert handled == [[b"0", b"1"]] * (2 if outcome == "aborted" else 1)
+
+
+# --- small parts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "blamed"),
+    [
+        (ValueError("x"), True),
+        (SchemaMismatch("x"), True),
+        (TransactionTimedOut("x"), True),
+        (TransactionConflict("x"), False),
+        (ConnectionLost("x"), False),
+        (TransactionNotFound("x"), False),
+        (CommitOutcomeUnknown("x"), False),
+        (TransactionOperationFailed("x"), False),
+    ],
+)
+def test_only_what_a_handler_did_is_blamed_on_its_messages(error, blamed):
+    assert is_blamed(error) is blamed
+    failed = TransactionOperationFailed("of several")
+    failed.failures = (error,)
+    assert is_blamed(failed) is blamed
+
+
+def test_the_dead_letter_topic_is_of_the_whole_topic():
+    assert dead_letter_topic("persistent://a/b/t-partition-3", "s") == "persistent://a/b/t-s-DLQ"
+    assert dead_letter_topic("t", "s") == "persistent://public/default/t-s-DLQ"
+
+
+class Place:
+    def __init__(self, number):
+        self.topic, self.index = "t", -1
+        self.entry = self
+        self.position = (1, number)
+
+
+@pytest.mark.parametrize("poison", [0, 7, 250, 499])
+def test_halving_finds_one_message_of_500_in_about_ten_aborts(poison):
+    suspects, pending, aborts, found = Suspects(3), [(Place(number), number) for number in range(500)], 0, []
+    while pending:
+        group = suspects.next_group(pending)
+        if not any(number == poison for _, number in group):
+            suspects.settled(group)
+            pending = pending[len(group) :]
+            continue
+        aborts += 1
+        if suspects.failed(group):
+            found += [number for _, number in group]
+            pending = pending[len(group) :]
+    assert found == [poison]
+    assert aborts <= 12
