@@ -177,7 +177,8 @@ class StockPulsar:
 
     def _wait_until_ready(self, timeout: float) -> None:
         until = time.monotonic() + timeout
-        while not is_ready(self.service_url, self.admin_url):
+        coordinators = self._conf["transactionCoordinatorEnabled"] == "true"
+        while not is_ready(self.service_url, self.admin_url, coordinators=coordinators):
             if self._process is None or self._process.poll() is not None:
                 raise StartError(f"Pulsar {self.version} ended while starting:\n{self.log_tail()}")
             if time.monotonic() > until:
@@ -229,8 +230,8 @@ def with_keys(text: str, keys: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def is_ready(service_url: str, admin_url: str) -> bool:
-    """True when a transactional client can be served: port, health, default namespace and the coordinator's topic."""
+def is_ready(service_url: str, admin_url: str, *, coordinators: bool = True) -> bool:
+    """True when a client can be served: port, health, default namespace and, unless it has none, the coordinator's topic."""
     host, _, port = service_url.removeprefix("pulsar://").split(",")[0].rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
@@ -239,6 +240,8 @@ def is_ready(service_url: str, admin_url: str) -> bool:
         return False
     if _get(admin_url + "/admin/v2/brokers/health") is None or _get(admin_url + "/admin/v2/namespaces/public/default") is None:
         return False
+    if not coordinators:
+        return True
     answer = _get(admin_url + _ASSIGN)
     return answer is not None and json.loads(answer).get("partitions", 0) > 0
 
