@@ -12,6 +12,8 @@ from raw_client import FULL, RawClient
 
 from pulsar_txn.broker.runtime import LoopThread
 from pulsar_txn.broker.server import Standalone
+from pulsar_txn.client import Compression
+from pulsar_txn.client.sync import Client
 from pulsar_txn.wire.ids import TxnAction
 
 TYPES = [
@@ -249,3 +251,149 @@ def test_the_official_client_reads_committed_data_only(
     while reader.has_message_available():
         found.append(reader.read_next(TIMEOUT).data())
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    "compression",
+    [
+        pulsar.CompressionType.LZ4,
+        pulsar.CompressionType.ZLib,
+        pulsar.CompressionType.ZSTD,
+        pulsar.CompressionType.SNAPPY,
+    ],
+    ids=str,
+)
+def test_compressed_messages_come_out_as_they_went_in_also_in_our_client(
+    thread: Any, official: pulsar.Client, name: str, compression: pulsar.CompressionType
+) -> None:
+    consumer = official.subscribe(name, "s")
+    payloads = [b"%d " % number * 500 for number in range(20)]
+    for batching in (False, True):
+        producer = official.create_producer(
+            name, compression_type=compression, batching_enabled=batching, batching_max_publish_delay_ms=20
+        )
+        for payload in payloads[:10] if not batching else payloads[10:]:
+            producer.send_async(payload, None)
+        producer.flush()
+        producer.close()
+    assert [consumer.receive(TIMEOUT).data() for _ in payloads] == payloads
+    with Client(thread.service_url) as ours:
+        reader = ours.create_reader(name)
+        assert [reader.read_next(timeout=10).data for _ in payloads] == payloads
+
+
+@pytest.mark.parametrize("kind", list(Compression), ids=lambda kind: kind.name)
+def test_what_our_client_compressed_in_a_transaction_the_official_one_reads(
+    thread: Any, official: pulsar.Client, name: str, kind: Compression
+) -> None:
+    consumer = official.subscribe(name, "s")
+    payloads = [b"%d " % number * 300 for number in range(20)]
+    with Client(thread.service_url) as ours:
+        producer = ours.create_producer(name, compression=kind)
+        with ours.transaction() as txn:
+            for payload in payloads:
+                producer.send_nowait(payload, txn=txn, key="k", properties={"a": "b"})
+    messages = [consumer.receive(TIMEOUT) for _ in payloads]
+    assert [message.data() for message in messages] == payloads
+    assert {(message.partition_key(), message.properties()["a"]) for message in messages} == {("k", "b")}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_subscription_type_of_the_official_client_sees_what_our_transactions_committed_and_nothing_else(
+    thread: Any, official: pulsar.Client, name: str, kind: pulsar.ConsumerType
+) -> None:
+    consumer = official.subscribe(name, "s", consumer_type=kind)
+    with Client(thread.service_url) as ours:
+        producer = ours.create_producer(name)
+        expected = []
+        for number in range(12):
+            with ours.transaction() as txn:
+                for part in range(3):
+                    producer.send(b"%d-%d" % (number, part), txn=txn, key=str(number))
+                if number % 3 == 1:
+                    txn.rollback()
+                expected += [b"%d-%d" % (number, part) for part in range(3)]
+        open_one = ours.begin_transaction()
+        producer.send(b"open", txn=open_one)
+        producer.send(b"behind")
+        received = []
+        for _ in expected:
+            message = consumer.receive(TIMEOUT)
+            received.append(message.data())
+            consumer.acknowledge(message)
+        assert received == expected
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(200)
+        open_one.abort()
+        assert consumer.receive(TIMEOUT).data() == b"behind"
+
+
+def test_key_shared_keeps_each_key_with_one_official_consumer_and_in_order(official: pulsar.Client, name: str) -> None:
+    consumers = [official.subscribe(name, "s", consumer_type=pulsar.ConsumerType.KeyShared) for _ in range(2)]
+    producer = official.create_producer(name, batching_type=pulsar.BatchingType.KeyBased)
+    for number in range(200):
+        producer.send_async(b"%d" % number, None, partition_key=str(number % 20))
+    producer.flush()
+    seen: list[dict[str, list[int]]] = [{}, {}]
+    for which, consumer in enumerate(consumers):
+        try:
+            while True:
+                message = consumer.receive(500)
+                seen[which].setdefault(message.partition_key(), []).append(int(message.data()))
+                consumer.acknowledge(message)
+        except pulsar.Timeout:
+            pass
+    assert not seen[0].keys() & seen[1].keys()
+    assert seen[0]
+    assert seen[1]
+    assert {key: numbers for half in seen for key, numbers in half.items()} == {
+        str(key): list(range(key, 200, 20)) for key in range(20)
+    }
+
+
+def test_a_partitioned_topic_written_by_our_transaction_is_read_whole_by_the_official_client(
+    thread: Any, official: pulsar.Client, name: str
+) -> None:
+    from pulsar_txn.wire.topics import TopicName
+
+    async def create(broker: Any) -> None:
+        await broker.catalog.create_partitioned(TopicName.parse(name), 3)
+
+    broker = thread._started.result().broker
+    asyncio.run_coroutine_threadsafe(create(broker), thread._loop).result(10)
+    consumer = official.subscribe(name, "s")
+    with Client(thread.service_url) as ours:
+        producer = ours.create_producer(name)
+        for outcome in ("aborted", "committed"):
+            with ours.transaction() as txn:
+                for number in range(30):
+                    producer.send(f"{outcome} {number}".encode(), txn=txn, key=str(number))
+                if outcome == "aborted":
+                    txn.rollback()
+    found = {consumer.receive(TIMEOUT).data() for _ in range(30)}
+    assert found == {f"committed {number}".encode() for number in range(30)}
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(100)
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_what_our_client_acknowledged_in_a_transaction_does_not_come_to_the_official_one(
+    thread: Any, official: pulsar.Client, name: str, batching: bool
+) -> None:
+    official.subscribe(name, "s", consumer_type=pulsar.ConsumerType.Shared).close()
+    producer = official.create_producer(name, batching_enabled=batching, batching_max_publish_delay_ms=20)
+    for number in range(6):
+        producer.send_async(b"%d" % number, None)
+    producer.flush()
+    with Client(thread.service_url) as ours:
+        consumer = ours.subscribe(name, "s", consumer_type=1)
+        messages = [consumer.receive(timeout=10) for _ in range(6)]
+        with ours.transaction() as txn:
+            consumer.acknowledge([messages[0], messages[3]], txn=txn)
+        with ours.transaction() as txn:
+            consumer.acknowledge([messages[1]], txn=txn)
+            txn.rollback()
+    rest = official.subscribe(name, "s", consumer_type=pulsar.ConsumerType.Shared)
+    assert sorted(rest.receive(TIMEOUT).data() for _ in range(4)) == [b"1", b"2", b"4", b"5"]
+    with pytest.raises(pulsar.Timeout):
+        rest.receive(100)
