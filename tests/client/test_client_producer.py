@@ -144,6 +144,28 @@ async def test_key_based_batches_hold_one_key(broker):
     assert found == {"k0": [b"0", b"2", b"4"], "k1": [b"1", b"3", b"5"]}
 
 
+async def test_key_based_batches_go_by_the_ordering_key_where_there_is_one(broker):
+    async with fake_client(broker) as client:
+        producer = await client.create_producer("t", batching_type=BatchingType.KEY_BASED)
+        sends = [producer.send(b"%d" % index, key="same", ordering_key=b"o%d" % (index % 2)) for index in range(6)]
+        await asyncio.gather(*sends, producer.send(b"a"), producer.send(b"b"), producer.send(b"k", key="same"))
+    found = {}
+    for body in broker.all("send"):
+        metadata = sent_entry(body)[0]
+        found[metadata.ordering_key or metadata.partition_key] = payloads(body)
+    assert found == {b"o0": [b"0", b"2", b"4"], b"o1": [b"1", b"3", b"5"], "": [b"a", b"b"], "same": [b"k"]}
+
+
+async def test_key_based_batches_never_mix_transactions(broker):
+    async with fake_client(broker) as client:
+        producer = await client.create_producer("t", batching_type=BatchingType.KEY_BASED)
+        first, second = FakeTransaction(TxnId(0, 1)), FakeTransaction(TxnId(0, 2))
+        sends = [producer.send(b"%d" % index, key="k", txn=(first, second, None)[index % 3]) for index in range(6)]
+        await asyncio.gather(*sends)
+    found = [(sent_entry(body)[0].txnid_least_bits, payloads(body)) for body in broker.all("send")]
+    assert sorted(found) == [(0, [b"2", b"5"]), (1, [b"0", b"3"]), (2, [b"1", b"4"])]
+
+
 @pytest.mark.parametrize("kind", [Compression.LZ4, Compression.ZLIB, Compression.ZSTD, Compression.SNAPPY])
 async def test_compressed_payloads_say_how(broker, kind):
     async with fake_client(broker) as client:

@@ -93,7 +93,9 @@ class Builder:
         "txn_id",
     )
 
-    def __init__(self, key: object, txn: Enlisting | None, group: str | None = None, deliver_at_ms: int | None = None) -> None:
+    def __init__(
+        self, key: object, txn: Enlisting | None, group: str | bytes | None = None, deliver_at_ms: int | None = None
+    ) -> None:
         self.key = key
         self.txn = txn
         self.group = group
@@ -160,19 +162,27 @@ class EntryFactory:
     encryptor: Encryptor | None = None
 
     def batch(
-        self, rows: list[Row], sequence_id: int, highest: int, now_ms: int, txn_id: TxnId | None, group: str | None
+        self, rows: list[Row], sequence_id: int, highest: int, now_ms: int, txn_id: TxnId | None, group: str | bytes | None
     ) -> bytes:
         """The entry of several messages."""
         return self.encoded(encode_batch(rows, compression=self.compression), sequence_id, highest, now_ms, txn_id, group)
 
     def encoded(
-        self, batch: EncodedBatch, sequence_id: int, highest: int, now_ms: int, txn_id: TxnId | None, group: str | None = None
+        self,
+        batch: EncodedBatch,
+        sequence_id: int,
+        highest: int,
+        now_ms: int,
+        txn_id: TxnId | None,
+        group: str | bytes | None = None,
     ) -> bytes:
         """The entry of a batch that was built before."""
         metadata = self._metadata(sequence_id, now_ms, txn_id, batch.compression, batch.uncompressed_size)
         metadata.num_messages_in_batch = batch.num_messages
         metadata.highest_sequence_id = highest
-        if group is not None:
+        if isinstance(group, bytes):
+            metadata.ordering_key = group
+        elif group is not None:
             metadata.partition_key = group
         payload = batch.payload if self.encryptor is None else self.encryptor.seal(metadata, batch.payload)
         return encode_entry(metadata, payload)

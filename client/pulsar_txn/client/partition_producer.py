@@ -195,9 +195,9 @@ class PartitionProducer:
         group = None
         if deliver_at_ms is not None:
             key = (txn, deliver_at_ms)
-        elif self._keyed and len(message) > 1 and message[1] is not None:
-            group = message[1]
-            key = (txn, group)
+        elif self._keyed and len(message) > 1:
+            group = message[1] if message[5] is None else message[5]
+            key = txn if group is None else (txn, group)
         registered = None if txn is None else txn.enlist_send(self._core, self.topic, 1, size, self)
         builder = self._builders.get(key)
         if builder is None:
