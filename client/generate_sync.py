@@ -30,7 +30,7 @@ DROPPED = {"ambient"}  # a context variable of the caller's thread cannot be set
 INTERNAL = {
     "Transaction": {"enlist_send", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"},
     "Producer": {"flush_nowait"},
-    "Consumer": {"enqueue", "drop_queued", "fail", "hand_out", "give_back_later", "recall", "runs"},
+    "Consumer": {"enqueue", "drop_queued", "fail", "part_failed", "hand_out", "give_back_later", "recall", "runs"},
 }
 RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__anext__": "__next__", "__aiter__": "__iter__"}
 HEADER = '''"""The sync twin, written by `client/generate_sync.py` from the asyncio classes. Do not edit."""
@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from re import Pattern
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
 

@@ -9,7 +9,7 @@ from pulsar_txn.client.authentication import Authentication, BasicAuthentication
 from pulsar_txn.client.batching import EncodedBatch, SendTicket, encode_batch, row
 from pulsar_txn.client.client import Client
 from pulsar_txn.client.consumer import Consumer
-from pulsar_txn.client.consumer_options import ConsumerType, InitialPosition, KeySharedPolicy
+from pulsar_txn.client.consumer_options import ConsumerType, InitialPosition, KeySharedPolicy, RegexSubscriptionMode
 from pulsar_txn.client.crypto import CryptoFailureAction, CryptoKeys, EncryptionContext, PemKeys
 from pulsar_txn.client.dead_letters import DeadLetterPolicy
 from pulsar_txn.client.errors import (
@@ -94,6 +94,7 @@ __all__ = [
     "PulsarError",
     "Reader",
     "RedeliveryBackoff",
+    "RegexSubscriptionMode",
     "Rollback",
     "RoutingMode",
     "Schema",

@@ -6,10 +6,12 @@ import ssl
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from re import Pattern
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from pulsar_txn.client._core import Core
+from pulsar_txn.client._growth import TopicPattern
 from pulsar_txn.client._settings import Settings
 from pulsar_txn.client._transactional import TransactionalClient
 from pulsar_txn.client.authentication import Authentication
@@ -114,18 +116,22 @@ class Client(TransactionalClient):
 
     @overload
     async def subscribe(
-        self, topic: str | Sequence[str], subscription: str, *, schema: None = None, **options: Any
+        self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: None = None, **options: Any
     ) -> Consumer[bytes]: ...
 
     @overload
     async def subscribe(
-        self, topic: str | Sequence[str], subscription: str, *, schema: Schema[T], **options: Any
+        self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: Schema[T], **options: Any
     ) -> Consumer[T]: ...
 
     async def subscribe(
-        self, topic: str | Sequence[str], subscription: str, *, schema: Schema[Any] | None = None, **options: Any
+        self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: Schema[Any] | None = None, **options: Any
     ) -> Consumer[Any]:
-        """Subscribe to a topic, all partitions of a partitioned one, or several topics.
+        """Subscribe to a topic, all partitions of a partitioned one, several topics, or those that match a pattern.
+
+        A compiled regular expression (`re.compile(r"tenant/namespace/orders-.*")`) stands for the topics of that namespace
+        with a matching name; new ones are found every `pattern_discovery_period` seconds, as are new partitions every
+        `auto_update_partitions` seconds, and are received from their beginning.
 
         `options` are the fields of `ConsumerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout. If cancelled, a new subscription may
@@ -134,6 +140,8 @@ class Client(TransactionalClient):
         if not subscription:
             raise InvalidConfiguration("a subscription needs a name")
         chosen = _options(ConsumerOptions, options)
+        if isinstance(topic, Pattern):
+            return await self._follow(topic, subscription, schema, chosen)
         return await self._consume([topic] if isinstance(topic, str) else topic, subscription, schema, chosen)
 
     @overload
@@ -189,10 +197,31 @@ class Client(TransactionalClient):
         if policy is not None and policy.has_retry_topic:
             names.append(parse_topic(policy.retry_topic(str(names[0]), subscription)))
         parts: list[tuple[str, int]] = []
+        partitioned: dict[TopicName, int] = {}
         for name in names:
             count = await self._partitions(name)
+            if count:
+                partitioned[name] = count
             parts += [(str(name.with_partition(index)), index) for index in range(count)] or [(str(name), name.partition)]
-        consumer: Consumer[Any] = Consumer(self._core, parts, subscription, schema or BytesSchema(), options)
+        consumer: Consumer[Any] = Consumer(
+            self._core, parts, subscription, schema or BytesSchema(), options, partitioned=partitioned
+        )
+        await consumer._start()  # noqa: SLF001 - its other half
+        return consumer
+
+    async def _follow(
+        self, topics: Pattern[str], subscription: str, schema: Schema[Any] | None, options: ConsumerOptions
+    ) -> Consumer[Any]:
+        self._core.check_open()
+        pattern = TopicPattern.parse(topics)
+        policy = options.dead_letter_policy
+        if policy is not None and policy.has_retry_topic:
+            raise InvalidConfiguration(
+                "a consumer of a pattern has no retry topic", hint="name the topics, or use the dead-letter topic only"
+            )
+        found = await pattern.find(self._core, options.regex_subscription_mode)
+        parts = [(topic, TopicName.parse(topic).partition) for topic in found]
+        consumer: Consumer[Any] = Consumer(self._core, parts, subscription, schema or BytesSchema(), options, pattern=pattern)
         await consumer._start()  # noqa: SLF001 - its other half
         return consumer
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
+import attrs
+
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
+from pulsar_txn.client._growth import TopicPattern, new_partitions, watch
 from pulsar_txn.client._runs import Handed, Runs
 from pulsar_txn.client.acks import Place
-from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType
+from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_txn.client.dead_letters import DeadLetters
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -22,7 +26,7 @@ from pulsar_txn.client.errors import (
     PulsarError,
     TransactionStateError,
 )
-from pulsar_txn.client.message import Message
+from pulsar_txn.client.message import EARLIEST_ID, Message
 from pulsar_txn.client.nacks import NackTracker
 from pulsar_txn.client.partition_consumer import PartitionConsumer
 from pulsar_txn.client.redelivery import AckTimeouts
@@ -30,6 +34,9 @@ from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.transaction import TransactionOptions
 from pulsar_txn.client.transactional_batch import TransactionalBatchBlock
 from pulsar_txn.wire.ids import MessageId, Position
+from pulsar_txn.wire.topics import TopicName
+
+logger = logging.getLogger("pulsar_txn.client.consumer")
 
 T = TypeVar("T")
 Acknowledged: TypeAlias = "Message[Any] | MessageId"
@@ -43,7 +50,15 @@ class Consumer(Generic[T]):
     """
 
     def __init__(
-        self, core: Core, topics: Sequence[tuple[str, int]], subscription: str, schema: Schema[T], options: ConsumerOptions
+        self,
+        core: Core,
+        topics: Sequence[tuple[str, int]],
+        subscription: str,
+        schema: Schema[T],
+        options: ConsumerOptions,
+        *,
+        pattern: TopicPattern | None = None,
+        partitioned: Mapping[TopicName, int] | None = None,
     ) -> None:
         self.schema = schema
         self.subscription = subscription
@@ -54,13 +69,18 @@ class Consumer(Generic[T]):
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
         self._failure: PulsarError | None = None
         self._closed = False
-        self._parts = [PartitionConsumer(core, self, name, index, subscription, options) for name, index in topics]
-        self._only = self._parts[0] if len(self._parts) == 1 else None
+        self._pattern = pattern
+        self._partitioned = dict(partitioned or {})
+        self._watcher: asyncio.Task[None] | None = None
+        self._id = core.next_resource_id()
         self._nacks = NackTracker(core.runtime, options.consumer_type)
         wants_timeouts = options.ack_timeout or options.ack_timeout_backoff is not None
         self.timeouts = AckTimeouts(core.runtime, options.ack_timeout, options.ack_timeout_backoff) if wants_timeouts else None
         policy = options.dead_letter_policy
-        self.letters = None if policy is None else DeadLetters(core, topics[0][0], subscription, schema, policy)
+        first = topics[0][0] if topics else ""
+        self.letters = None if policy is None else DeadLetters(core, first, subscription, schema, policy)
+        self._parts = [PartitionConsumer(core, self, name, index, subscription, options) for name, index in topics]
+        self._only = self._parts[0] if len(self._parts) == 1 and pattern is None else None
         self.runs = Runs()
 
     # --- what it is -------------------------------------------------------------------------------------------------
@@ -77,8 +97,10 @@ class Consumer(Generic[T]):
 
     @property
     def topic(self) -> str:
-        """The topic's name, of the first one when there are several."""
-        return self._parts[0].topic
+        """The topic's name, of the first one when there are several; the pattern when it stands for none yet."""
+        if self._parts or self._pattern is None:
+            return self._parts[0].topic
+        return f"{self._pattern.namespace}/{self._pattern.names.pattern}"
 
     @property
     def is_connected(self) -> bool:
@@ -253,8 +275,17 @@ class Consumer(Generic[T]):
         held = 0 if part.writers is None else part.writers.drop()
         part.give_permits_back(before - len(self._queue) + held)
 
+    def part_failed(self, part: PartitionConsumer, error: PulsarError) -> None:
+        """For partition consumers: this one has ended for good. The others of a pattern go on without it."""
+        if self._pattern is not None and part in self._parts:
+            logger.warning("%s is not received from any more: %s", part.topic, error)
+            self._parts.remove(part)
+            self.drop_queued(part)
+            return
+        self.fail(error)
+
     def fail(self, error: PulsarError) -> None:
-        """For partition consumers: one of them has ended for good."""
+        """For partition consumers: nothing can be received any more."""
         self._failure = self._failure or error
         self._wake()
 
@@ -461,7 +492,7 @@ class Consumer(Generic[T]):
 
         `ledger_id` and `entry_id` are -1 for an empty topic. Raises the broker's error, ConnectionLost, OperationTimeout.
         """
-        return max((await self.get_last_message_ids()).values())
+        return max((await self.get_last_message_ids()).values(), default=MessageId(-1, -1))
 
     async def get_last_message_ids(self) -> dict[str, MessageId]:
         """By topic partition, as `get_last_message_id`."""
@@ -492,7 +523,9 @@ class Consumer(Generic[T]):
         self._queue.clear()
         self._failure = AlreadyClosed(f"the consumer of {self.topic} is closed")
         self._wake()
-        self._core.unregister(self._parts[0].id)
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self._core.unregister(self._id)
         await asyncio.gather(*(part.close() for part in self._parts))
         if self.letters is not None:
             await self.letters.close()
@@ -514,7 +547,46 @@ class Consumer(Generic[T]):
         if failures:
             await self.close()
             raise failures[0]
-        self._core.register(self._parts[0].id, self)
+        self._core.register(self._id, self)
+        if self._pattern is not None:
+            self._watcher = self._core.spawn(watch(self._options.pattern_discovery_period, self._follow_pattern, self.topic))
+        elif self._partitioned and self._options.auto_update_partitions:
+            self._watcher = self._core.spawn(watch(self._options.auto_update_partitions, self._grow, self.topic))
+
+    async def _grow(self) -> None:
+        known = dict(self._partitioned)
+        await self._add_parts(await new_partitions(self._core, known))
+        self._partitioned = known
+
+    async def _follow_pattern(self) -> None:
+        """Receive from what has come into being and matches; leave what has gone."""
+        if self._pattern is None:
+            return
+        found = set(await self._pattern.find(self._core, self._options.regex_subscription_mode))
+        gone = [part for part in self._parts if part.topic not in found]
+        for part in gone:
+            self._parts.remove(part)
+            self.drop_queued(part)
+        await asyncio.gather(*(part.close() for part in gone))
+        new = sorted(found - {part.topic for part in self._parts})
+        await self._add_parts([(topic, TopicName.parse(topic).partition) for topic in new])
+
+    async def _add_parts(self, topics: Sequence[tuple[str, int]]) -> None:
+        """Receive from these, too, from their beginning: they are younger than the consumer, and nothing is to be missed."""
+        options = attrs.evolve(self._options, initial_position=InitialPosition.EARLIEST)
+        if not options.durable:
+            options = attrs.evolve(options, start_message_id=EARLIEST_ID)
+        for name, index in topics:
+            part = PartitionConsumer(self._core, self, name, index, self.subscription, options)
+            self._only = None
+            self._parts.append(part)
+            try:
+                await part.start()
+            except BaseException:
+                if part in self._parts:
+                    self._parts.remove(part)
+                await part.close()
+                raise
 
     def _check_open(self) -> None:
         if self._closed:

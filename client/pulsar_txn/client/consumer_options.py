@@ -36,6 +36,14 @@ class InitialPosition(enum.IntEnum):
     EARLIEST = 1
 
 
+class RegexSubscriptionMode(enum.IntEnum):
+    """Which topics a pattern stands for (protocol enum Mode of GET_TOPICS_OF_NAMESPACE)."""
+
+    PERSISTENT_ONLY = 0
+    NON_PERSISTENT_ONLY = 1
+    ALL_TOPICS = 2
+
+
 @attrs.frozen
 class KeySharedPolicy:
     """How a Key_Shared subscription divides keys: by the broker, or by fixed ranges of the slots 0 to 65535 (inclusive)."""
@@ -54,7 +62,7 @@ def _at_least(least: float) -> Callable[[object, attrs.Attribute[Any], Any], Non
 
 @attrs.frozen(kw_only=True)
 class ConsumerOptions:
-    """Options of `Client.subscribe`; times in seconds."""
+    """Options of `Client.subscribe`; times in seconds, 0 for `ack_timeout` and `auto_update_partitions`: never."""
 
     consumer_type: ConsumerType = attrs.field(default=ConsumerType.EXCLUSIVE, converter=ConsumerType)
     consumer_name: str | None = None
@@ -67,6 +75,11 @@ class ConsumerOptions:
     ack_timeout: float = attrs.field(default=0.0, validator=_at_least(0))
     ack_timeout_backoff: RedeliveryBackoff | None = None
     dead_letter_policy: DeadLetterPolicy | None = None
+    auto_update_partitions: float = attrs.field(default=60.0, validator=_at_least(0))
+    pattern_discovery_period: float = attrs.field(default=60.0, validator=_at_least(0.001))
+    regex_subscription_mode: RegexSubscriptionMode = attrs.field(
+        default=RegexSubscriptionMode.PERSISTENT_ONLY, converter=RegexSubscriptionMode
+    )
     priority_level: int = 0
     read_compacted: bool = False
     key_shared_policy: KeySharedPolicy | None = None

@@ -94,8 +94,7 @@ class DeadLetters:
         self.limit = policy.max_redeliver_count
         self._core = core
         self._subscription = subscription
-        self._dead_topic = policy.dead_topic(topic, subscription)
-        self._retry_topic = policy.retry_topic(topic, subscription)
+        self._first_topic = topic
         # What was written with another version of a schema must not be labelled with this one.
         self._schema: Schema[bytes] = _Payloads(None if isinstance(schema, WrittenSchema) else schema.info)
         self._producers: dict[str, asyncio.Task[Producer[bytes]]] = {}
@@ -107,17 +106,22 @@ class DeadLetters:
             self._burying.add((part.id, position))
             self._core.spawn(self._bury(part, position, messages))
 
+    def _dead_topic(self, topic: str) -> str:
+        """Of a message of this topic; those of a consumer with a retry topic go together."""
+        return self.policy.dead_topic(self._first_topic if self.policy.has_retry_topic else topic, self._subscription)
+
     async def _bury(self, part: PartitionConsumer, position: Position, messages: Sequence[Message[Any]]) -> None:
         AMBIENT.set(None)  # whose transaction it was when the connection was made is no concern of ours
+        topic = self._dead_topic(part.topic)
         try:
-            producer = await self._producer(self._dead_topic)
+            producer = await self._producer(topic, dead=True)
             await asyncio.gather(
                 *(self._send(producer, message, self._properties(message), None, None) for message in messages)
             )
             await part.ack_with_receipt([(position, each.index, each.entry.batch_size) for each in messages], cumulative=False)
-            logger.info("%s %s went to %s", part.topic, position, self._dead_topic)
+            logger.info("%s %s went to %s", part.topic, position, topic)
         except PulsarError as error:
-            logger.warning("%s %s cannot go to %s yet: %s", part.topic, position, self._dead_topic, error)
+            logger.warning("%s %s cannot go to %s yet: %s", part.topic, position, topic, error)
             self._core.runtime.call_later(RETRY_AFTER_FAILURE, part.redeliver, [position])
         finally:
             self._burying.discard((part.id, position))
@@ -133,7 +137,8 @@ class DeadLetters:
         said = self._properties(message) | dict(properties or {})
         said |= {RECONSUME_TIMES: str(times), DELAY_TIME: str(int(delay * 1000))}
         over = times > self.limit
-        producer = await self._producer(self._dead_topic if over else self._retry_topic)
+        retry_topic = self.policy.retry_topic(self._first_topic, self._subscription)
+        producer = await self._producer(self._dead_topic(message.topic) if over else retry_topic, dead=over)
         await self._send(producer, message, said, None if over or not delay else delay, txn)
 
     def _properties(self, message: Message[Any]) -> dict[str, str]:
@@ -162,14 +167,15 @@ class DeadLetters:
             deliver_after=delay,
         )
 
-    async def _producer(self, topic: str) -> Producer[bytes]:
+    async def _producer(self, topic: str, *, dead: bool) -> Producer[bytes]:
         task = self._producers.get(topic)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._producers[topic] = self._core.spawn(self._make(topic))
+            task = self._producers[topic] = self._core.spawn(
+                self._make(topic, self.policy.initial_subscription if dead else None)
+            )
         return await asyncio.shield(task)
 
-    async def _make(self, topic: str) -> Producer[bytes]:
-        initial = self.policy.initial_subscription if topic == self._dead_topic else None
+    async def _make(self, topic: str, initial: str | None) -> Producer[bytes]:
         options = ProducerOptions(initial_subscription=initial)
         name = TopicName.parse(topic)
         count = await self._core.retrying(lambda: self._core.lookup.partitions(topic), f"looking up {topic}")

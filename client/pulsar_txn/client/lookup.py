@@ -37,6 +37,15 @@ class Lookup:
         )
         return int(answer.partitions)
 
+    async def topics(self, namespace: str, mode: int) -> list[str]:
+        """The topics of `tenant/namespace`, partitions one by one; `mode` 0 persistent, 1 non-persistent, 2 both.
+
+        Raises as `partitions`.
+        """
+        connection = await self._any_connection()
+        answer = await connection.request("getTopicsOfNamespace", self._next_request_id(), namespace=namespace, mode=mode)
+        return list(answer.topics)
+
     async def connection_for(self, topic: str) -> Connection:
         """A connection to the broker that serves `topic` (a partition's full name), following redirects.
 

@@ -103,7 +103,9 @@ class PartitionConsumer:
         self._acks = AckTracker()
         self._claims: WeakKeyDictionary[Enlisting, list[Claim]] = WeakKeyDictionary()
         self._ack_timer: asyncio.TimerHandle | None = None
-        self._attachment = Attachment(core, self.id, topic, open_on=self._open_on, on_lost=self._on_lost, on_failed=parent.fail)
+        self._attachment = Attachment(
+            core, self.id, topic, open_on=self._open_on, on_lost=self._on_lost, on_failed=self._on_failed
+        )
         self.writers: WriterSchemas[Any] | None = None
         if isinstance(self.schema, WrittenSchema):
             self.writers = WriterSchemas(core, topic, self.schema, self._attachment.connected, self._queue)
@@ -227,6 +229,9 @@ class PartitionConsumer:
         self._connection = None
         if self._options.consumer_type is ConsumerType.FAILOVER:
             self.is_active = False
+
+    def _on_failed(self, error: PulsarError) -> None:
+        self._parent.part_failed(self, error)
 
     def on_closed_by_broker(self) -> None:
         """CLOSE_CONSUMER: the topic moves, or the subscription was moved; subscribe anew."""

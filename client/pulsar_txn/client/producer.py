@@ -11,6 +11,7 @@ from typing import Generic, Self, TypeVar
 from pulsar_txn.client._budget import Budget
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
+from pulsar_txn.client._growth import new_partitions, watch
 from pulsar_txn.client.batching import EncodedBatch, SendTicket, row
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerQueueFull
 from pulsar_txn.client.partition_producer import PartitionProducer
@@ -37,7 +38,9 @@ class Producer(Generic[T]):
         self._options = options
         self._budget = Budget(options.max_pending_messages, options.max_pending_bytes)
         names = [(str(topic.with_partition(i)), i) for i in range(partitions)] or [(str(topic), topic.partition)]
-        self._partitions = [PartitionProducer(core, name, index, options, self._budget, schema.info) for name, index in names]
+        self._partitions = [self._partition(name, index) for name, index in names]
+        self._known = {topic: partitions} if partitions else {}
+        self._watcher: asyncio.Task[None] | None = None
         self._router = self._make_router(partitions)
         self._only = self._partitions[0] if len(self._partitions) == 1 else None
         self._closed = False
@@ -223,6 +226,8 @@ class Producer(Generic[T]):
         if self._closed:
             return
         self._closed = True
+        if self._watcher is not None:
+            self._watcher.cancel()
         self._budget.wake_all()
         self._core.unregister(self._partitions[0].id)
         await asyncio.gather(*(partition.close() for partition in self._partitions))
@@ -245,6 +250,27 @@ class Producer(Generic[T]):
             await asyncio.gather(*(partition.close() for partition in self._partitions))
             raise failures[0]
         self._core.register(self._partitions[0].id, self)
+        if self._known and self._options.auto_update_partitions:
+            self._watcher = self._core.spawn(watch(self._options.auto_update_partitions, self._grow, self.topic))
+
+    def _partition(self, name: str, index: int) -> PartitionProducer:
+        return PartitionProducer(self._core, name, index, self._options, self._budget, self._schema.info)
+
+    async def _grow(self) -> None:
+        """Send to new partitions, too. Keys move to other partitions then, as with every Pulsar client."""
+        before = dict(self._known)
+        added = [self._partition(name, index) for name, index in await new_partitions(self._core, self._known)]
+        if not added:
+            return
+        try:
+            await asyncio.gather(*(partition.start() for partition in added))
+        except BaseException:
+            self._known = before
+            await asyncio.gather(*(partition.close() for partition in added))
+            raise
+        self._partitions += added
+        self._only = None
+        self._router = self._make_router(len(self._partitions))
 
     def _check_persistent(self) -> None:
         if not self._name.is_persistent:

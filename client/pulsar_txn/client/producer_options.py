@@ -76,6 +76,7 @@ class ProducerOptions:
     access_mode: AccessMode = attrs.field(default=AccessMode.SHARED, converter=AccessMode)
     properties: Mapping[str, str] | None = None
     initial_subscription: str | None = None
+    auto_update_partitions: float = attrs.field(default=60.0, validator=_at_least(0))
     encryption_keys: Sequence[str] = attrs.field(default=(), converter=_names)
     crypto_keys: CryptoKeys | None = None
 

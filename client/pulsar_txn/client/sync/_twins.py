@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from re import Pattern
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
 
@@ -286,7 +287,7 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
 
     @property
     def topic(self) -> str:
-        """The topic's name, of the first one when there are several."""
+        """The topic's name, of the first one when there are several; the pattern when it stands for none yet."""
         return self._inner.topic
 
     @property
@@ -542,16 +543,22 @@ class Client(ClientBase):
 
     @overload
     def subscribe(
-        self, topic: str | Sequence[str], subscription: str, *, schema: None = None, **options: Any
+        self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: None = None, **options: Any
     ) -> Consumer[bytes]: ...
 
     @overload
-    def subscribe(self, topic: str | Sequence[str], subscription: str, *, schema: Schema[T], **options: Any) -> Consumer[T]: ...
+    def subscribe(
+        self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: Schema[T], **options: Any
+    ) -> Consumer[T]: ...
 
     def subscribe(
-        self, topic: str | Sequence[str], subscription: str, *, schema: Schema[Any] | None = None, **options: Any
+        self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: Schema[Any] | None = None, **options: Any
     ) -> Consumer[Any]:
-        """Subscribe to a topic, all partitions of a partitioned one, or several topics.
+        """Subscribe to a topic, all partitions of a partitioned one, several topics, or those that match a pattern.
+
+        A compiled regular expression (`re.compile(r"tenant/namespace/orders-.*")`) stands for the topics of that namespace
+        with a matching name; new ones are found every `pattern_discovery_period` seconds, as are new partitions every
+        `auto_update_partitions` seconds, and are received from their beginning.
 
         `options` are the fields of `ConsumerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout. If cancelled, a new subscription may

@@ -1,0 +1,131 @@
+"""Topics found by a pattern, and partitions that are added, while producers and consumers live."""
+
+import asyncio
+import re
+
+import pytest
+from fake_broker import FakeBroker, fake_client
+
+from pulsar_txn.broker.server import Standalone
+from pulsar_txn.client import Client, ConsumerType, DeadLetterPolicy, InitialPosition, RegexSubscriptionMode
+from pulsar_txn.client._growth import TopicPattern
+from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
+from pulsar_txn.wire.frames import command
+
+BASE = "persistent://public/default/"
+
+
+@pytest.fixture
+async def client():
+    async with Standalone(None) as broker, Client(broker.service_url) as connected:
+        yield connected
+
+
+async def test_a_pattern_receives_from_what_matches_and_from_what_comes_to_match_later(client):
+    producers = {name: await client.create_producer(name) for name in ("orders-a", "orders-b", "other")}
+    consumer = await client.subscribe(re.compile("orders-.*"), "s", pattern_discovery_period=0.05)
+    assert sorted(consumer.topics) == [f"{BASE}orders-a", f"{BASE}orders-b"]
+    producers["orders-c"] = await client.create_producer("orders-c")
+    for name, producer in producers.items():
+        await producer.send(name.encode())
+    messages = await consumer.receive_many(3, max_wait=5)
+    assert sorted(message.value for message in messages) == [b"orders-a", b"orders-b", b"orders-c"]
+    async with client.transaction() as txn:
+        await consumer.acknowledge(messages, txn=txn)
+    await consumer.close()
+    again = await client.subscribe(re.compile(r"public/default/orders-.*"), "s")
+    assert await again.receive_many(1, max_wait=0.2) == []
+
+
+async def test_a_pattern_may_stand_for_nothing_yet(client):
+    consumer = await client.subscribe(re.compile("soon-.*"), "s", pattern_discovery_period=0.05)
+    assert (consumer.topic, consumer.topics, consumer.is_connected) == ("public/default/soon-.*", [], True)
+    waiting = asyncio.create_task(consumer.receive(5))
+    await (await client.create_producer("soon-now")).send(b"m")
+    assert (await waiting).value == b"m"
+    await consumer.close()
+    await (await client.subscribe(re.compile("never"), "s")).unsubscribe()
+
+
+async def test_what_is_listed_no_more_is_left_and_the_rest_goes_on():
+    broker = FakeBroker()
+    topics = [f"{BASE}a", f"{BASE}b-partition-0", f"{BASE}__change_events", f"{BASE}a-s__transaction_pending_ack"]
+    asked = []
+
+    def listed(_pipe, body):
+        asked.append((body.namespace, body.mode))
+        return command("getTopicsOfNamespaceResponse", request_id=body.request_id, topics=topics)
+
+    broker.on["getTopicsOfNamespace"] = listed
+    async with fake_client(broker) as client:
+        mode = RegexSubscriptionMode.ALL_TOPICS
+        consumer = await client.subscribe(re.compile(".*"), "s", pattern_discovery_period=0.02, regex_subscription_mode=mode)
+        assert consumer.topics == topics[:2]
+        broker.deliver(1, 0, b"of b")
+        await broker.until(lambda: consumer.queued == 1)
+        del topics[1]
+        await broker.until(lambda: consumer.topics == topics[:1] and broker.all("close_consumer"))
+        assert consumer.queued == 0
+        assert asked[0] == ("public/default", 2)
+        topics.append(f"{BASE}new")
+        await broker.until(lambda: len(consumer.topics) == 2)
+        assert [int(body.initialPosition) for body in broker.all("subscribe")] == [0, 0, 1]
+
+
+async def test_new_partitions_are_sent_to_and_received_from():
+    broker = FakeBroker()
+    broker.partitions[f"{BASE}t"] = 1
+    async with fake_client(broker) as client:
+        producer = await client.create_producer("t", auto_update_partitions=0.02, batching=False)
+        consumer = await client.subscribe("t", "s", auto_update_partitions=0.02)
+        fixed = await client.create_producer("t", auto_update_partitions=0)
+        assert (producer.partitions, consumer.topics) == (1, [f"{BASE}t-partition-0"])
+        broker.partitions[f"{BASE}t"] = 3
+        await broker.until(lambda: producer.partitions == 3 and len(consumer.topics) == 3 and consumer.is_connected)
+        assert {(await producer.send(b"m")).partition for _ in range(6)} == {0, 1, 2}
+        assert fixed.partitions == 1
+        broker.deliver(1, 0, b"m")
+        message = await consumer.receive(1)
+        assert message.topic == f"{BASE}t-partition-2"
+        await consumer.acknowledge(message, receipt=True)
+        assert int(broker.all("subscribe")[-1].initialPosition) == InitialPosition.EARLIEST
+
+
+async def test_a_partition_that_cannot_be_opened_yet_is_tried_again():
+    broker = FakeBroker()
+    broker.partitions[f"{BASE}t"] = 1
+    refused = []
+
+    def refuse_once(_pipe, body):
+        if body.topic.endswith("-1") and not refused:
+            refused.append(body)
+            return command("error", request_id=body.request_id, error=3, message="not now")
+        return command("producer_success", request_id=body.request_id, producer_name="p", last_sequence_id=-1)
+
+    broker.on["producer"] = refuse_once
+    async with fake_client(broker) as client:
+        producer = await client.create_producer("t", auto_update_partitions=0.02)
+        broker.partitions[f"{BASE}t"] = 2
+        await broker.until(lambda: producer.partitions == 2)
+        assert len(refused) == 1
+
+
+@pytest.mark.parametrize("text", ["tenant/x", "ten.*/[a]/x", "a/b/"])
+def test_a_pattern_that_leaves_the_namespace_open_is_refused(text):
+    with pytest.raises(InvalidTopicName):
+        TopicPattern.parse(re.compile(text))
+
+
+def test_a_pattern_keeps_its_flags_and_slashes():
+    pattern = TopicPattern.parse(re.compile("non-persistent://a/b/X+", re.IGNORECASE))
+    assert (pattern.namespace, pattern.matches("persistent://a/b/xx"), pattern.matches("persistent://a/b/xy")) == (
+        "a/b",
+        True,
+        False,
+    )
+
+
+async def test_a_pattern_has_no_retry_topic(client):
+    policy = DeadLetterPolicy(max_redeliver_count=1, retry=True)
+    with pytest.raises(InvalidConfiguration, match="retry topic"):
+        await client.subscribe(re.compile("x"), "s", consumer_type=ConsumerType.SHARED, dead_letter_policy=policy)
