@@ -5,7 +5,8 @@ without the broker. One that was aborted later is delivered again by the broker,
 back, too.
 
 Which message is at fault is found by halving: once a message was in `max_aborts` aborted groups, its groups are cut in
-half at every further abort, until it fails alone.
+half at every further abort, until it fails alone; when it has failed alone `max_aborts` times, too, it is poison. So a
+message that shared its batches with a poison one is not taken for one because of one failure of its own.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class Suspects:
     def __init__(self, max_aborts: int) -> None:
         self._max_aborts = max_aborts
         self._aborts: dict[Key, int] = {}
+        self._alone: dict[Key, int] = {}
         self._sizes: dict[Key, int] = {}
 
     def failed(self, group: Sequence[Handed]) -> bool:
@@ -70,21 +72,24 @@ class Suspects:
         keys = [_key(message) for message, _ in group]
         for key in keys:
             self._aborts[key] = self._aborts.pop(key, 0) + 1
-        exhausted = max(self._aborts[key] for key in keys) >= self._max_aborts
-        if exhausted:
+        if max(self._aborts[key] for key in keys) >= self._max_aborts:
             self._sizes.update(dict.fromkeys(keys, max(1, len(keys) // 2)))
+        if len(keys) == 1:
+            self._alone[keys[0]] = self._alone.get(keys[0], 0) + 1
         while len(self._aborts) > SUSPECTS_LIMIT:
             oldest = next(iter(self._aborts))
-            del self._aborts[oldest]
-            self._sizes.pop(oldest, None)
-        return exhausted and len(keys) == 1
+            self._forget(oldest)
+        return len(keys) == 1 and self._alone.get(keys[0], 0) >= self._max_aborts
 
     def settled(self, group: Sequence[Handed]) -> None:
         """Forget them."""
         if self._aborts:
             for message, _ in group:
-                self._aborts.pop(_key(message), None)
-                self._sizes.pop(_key(message), None)
+                self._forget(_key(message))
+
+    def _forget(self, key: Key) -> None:
+        for each in (self._aborts, self._alone, self._sizes):
+            each.pop(key, None)
 
     def aborts(self, message: Message[Any]) -> int:
         """How often its groups were aborted."""

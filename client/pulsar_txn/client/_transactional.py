@@ -200,7 +200,7 @@ class TransactionalClient:
         The handler sends with `txn=batch.txn`; every message of the batch is acknowledged in the same transaction.
         Batches hold up to `max_messages`, waited for up to `max_wait` seconds; `timeout` is each transaction's.
         `concurrency` lanes work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
-        A message that fails alone and `max_aborts` times in all is poison: `on_poison` says what becomes of it;
+        A message that has failed alone `max_aborts` times is poison: `on_poison` says what becomes of it;
         `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default. `observer` is called with what happens.
 
         Returns the counts, once `stop` is set and what was taken is finished. Raises what no further attempt mends
