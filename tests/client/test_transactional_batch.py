@@ -370,3 +370,37 @@ async def test_an_abort_of_shared_acknowledgements_is_warned_of_once_on_a_server
                 warnings = [record.getMessage() for record in caplog.records if "can deadlock" in record.getMessage()]
                 assert len(warnings) == (end == "abort")
     assert "docs/stock-pulsar.md" in warnings[0]
+
+
+async def test_a_server_that_does_not_bring_back_what_comes_first_is_asked_again(broker):
+    """Stock servers may answer a redelivery as if the acknowledgements of the aborted transaction were still pending."""
+    asked = []
+
+    def redeliver(_pipe, body):
+        asked.append(body.consumer_epoch)
+        deliver(broker, *((0, 1, 2) if len(asked) > 3 else (2,)), epoch=body.consumer_epoch)
+
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        broker.on["redeliverUnacknowledgedMessages"] = redeliver
+        deliver(broker, 0, 1, 2, epoch=0)
+        with pytest.raises(ZeroDivisionError):
+            async with consumer.transactional_batch(max_messages=2, max_wait=1):
+                raise ZeroDivisionError
+        async with consumer.transactional_batch(max_messages=3, max_wait=0.05) as batch:
+            assert [message.data for message in batch] == [b"0", b"1", b"2"]
+    assert acks(broker) == [(True, [2])]
+
+
+async def test_what_somebody_else_has_settled_is_not_waited_for_for_ever(broker):
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        broker.on["redeliverUnacknowledgedMessages"] = lambda _pipe, body: deliver(broker, 2, epoch=body.consumer_epoch)
+        deliver(broker, 0, 1, 2, epoch=0)
+        with pytest.raises(ZeroDivisionError):
+            async with consumer.transactional_batch(max_messages=2, max_wait=1):
+                raise ZeroDivisionError
+        async with consumer.transactional_batch(max_messages=1, max_wait=0.05) as batch:
+            assert [message.data for message in batch] == [b"2"]
+    assert len(broker.all("redeliverUnacknowledgedMessages")) == 5
+    assert acks(broker) == [(False, [2])]

@@ -8,6 +8,7 @@ from pulsar_txn.client._transactional import transactional
 from pulsar_txn.client.authentication import Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.batching import EncodedBatch, SendTicket, encode_batch, row
 from pulsar_txn.client.client import Client
+from pulsar_txn.client.client_stats import ClientStats
 from pulsar_txn.client.consumer import Consumer
 from pulsar_txn.client.consumer_options import ConsumerType, InitialPosition, KeySharedPolicy, RegexSubscriptionMode
 from pulsar_txn.client.crypto import CryptoFailureAction, CryptoKeys, EncryptionContext, PemKeys
@@ -30,6 +31,8 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Message
 from pulsar_txn.client.oauth2 import OAuth2Authentication
+from pulsar_txn.client.observers import TransactionObserver
+from pulsar_txn.client.pipeline import PipelineEvent, PipelineResult, Poison
 from pulsar_txn.client.producer import Producer
 from pulsar_txn.client.producer_options import AccessMode, BatchingType, Compression
 from pulsar_txn.client.reader import Reader
@@ -47,7 +50,8 @@ from pulsar_txn.client.schema_primitives import (
     INT64_SCHEMA,
 )
 from pulsar_txn.client.schema_protobuf import ProtobufNativeSchema
-from pulsar_txn.client.transaction import Rollback, Transaction, TransactionState
+from pulsar_txn.client.transaction import Rollback, Transaction, TransactionState, TransactionStats
+from pulsar_txn.client.transactional_batch import TransactionalBatch
 from pulsar_txn.wire.ids import MessageId, TxnId
 
 __all__ = [
@@ -69,6 +73,7 @@ __all__ = [
     "BrokerError",
     "BytesSchema",
     "Client",
+    "ClientStats",
     "CommitOutcomeUnknown",
     "Compression",
     "ConnectionLost",
@@ -89,6 +94,9 @@ __all__ = [
     "OAuth2Authentication",
     "OperationTimeout",
     "PemKeys",
+    "PipelineEvent",
+    "PipelineResult",
+    "Poison",
     "Producer",
     "ProtobufNativeSchema",
     "PulsarError",
@@ -106,10 +114,13 @@ __all__ = [
     "TransactionAborted",
     "TransactionConflict",
     "TransactionError",
+    "TransactionObserver",
     "TransactionOperationFailed",
     "TransactionState",
     "TransactionStateError",
+    "TransactionStats",
     "TransactionTimedOut",
+    "TransactionalBatch",
     "TransactionsDisabled",
     "TxnId",
     "encode_batch",

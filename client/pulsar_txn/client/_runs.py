@@ -10,6 +10,10 @@ right only when nothing in front of it is unsettled and nobody else can have tak
 * it is behind everything that was settled here, and after a rewind it begins at or before what came back.
 
 In doubt the answer is no, and a list is acknowledged.
+
+After a rewind something else is watched: whether what has to come first does come first. A stock server may take its own
+time over an abort, and answer a request to deliver again as if the acknowledgements were still pending; it has to be asked
+again then, or later messages overtake those that come again.
 """
 
 from __future__ import annotations
@@ -29,13 +33,16 @@ Handed: TypeAlias = tuple[Message[Any], int]
 
 Place: TypeAlias = tuple[Position, int]
 
+ASK_AGAIN: Final = 4
+"""How often a server is asked for what did not come first; then somebody else has settled it."""
+
 _NOWHERE: Final[Place] = ((-1, -1), -1)
 
 
 class _Line:
     """The messages of one partition in the order in which they were handed out."""
 
-    __slots__ = ("floor", "last", "must_reach", "next", "settled")
+    __slots__ = ("asked", "floor", "last", "must_reach", "next", "settled")
 
     def __init__(self) -> None:
         self.next = 0
@@ -43,6 +50,7 @@ class _Line:
         self.last: Message[Any] | None = None
         self.floor: Place | None = None
         self.must_reach: Place | None = None
+        self.asked = ASK_AGAIN
 
 
 class Runs:
@@ -106,6 +114,28 @@ class Runs:
         elif line.must_reach is None:
             line.must_reach = _NOWHERE
         line.settled = line.next - 1
+        line.asked = 0 if line.must_reach != _NOWHERE else ASK_AGAIN
+
+    def overdue(self, queued: Iterable[Message[Any]]) -> list[tuple[PartitionConsumer, int]]:
+        """Partitions of which something else has come than what a rewind has to bring first, or nothing at all.
+
+        Each with how often it was found so before; after `ASK_AGAIN` times it counts as settled by somebody else.
+        """
+        waiting = {part: line for part, line in self._lines.items() if line.asked < ASK_AGAIN and line.must_reach is not None}
+        if not waiting:
+            return []
+        first: dict[PartitionConsumer, Message[Any]] = {}
+        for message in queued:
+            first.setdefault(message.entry.consumer, message)
+        overdue = []
+        for part, line in waiting.items():
+            message = first.get(part)
+            if message is not None and line.must_reach is not None and _place(message) <= line.must_reach:
+                line.asked = ASK_AGAIN
+            elif message is not None or not first:
+                overdue.append((part, line.asked))
+                line.asked += 1
+        return overdue
 
 
 def _place(message: Message[Any]) -> Place:

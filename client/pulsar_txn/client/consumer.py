@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 import attrs
 
@@ -39,6 +39,9 @@ from pulsar_txn.wire.topics import TopicName
 logger = logging.getLogger("pulsar_txn.client.consumer")
 
 T = TypeVar("T")
+ASK_AGAIN_PAUSE: Final = 0.05
+"""Seconds before a server is asked again for what an abort has to bring back; doubled each time."""
+
 Acknowledged: TypeAlias = "Message[Any] | MessageId"
 
 
@@ -203,6 +206,11 @@ class Consumer(Generic[T]):
         """For batches: `receive_many`, with each message's number in its run."""
         self._check_open()
         await self._ready(max_messages, max_wait)
+        while overdue := self.runs.overdue(self._queue):
+            for part, _ in overdue:
+                part.redeliver()
+            await asyncio.sleep(ASK_AGAIN_PAUSE * 2 ** max(asked for _, asked in overdue))
+            await self._ready(max_messages, max_wait)
         before = {part: part.last_dequeued for part in self._parts}
         return self.runs.hand_out(self._take(max_messages), before)
 
