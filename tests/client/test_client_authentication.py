@@ -3,18 +3,13 @@
 import asyncio
 import base64
 import json
-import time
 
-import jwt
 import pytest
 from aiohttp import web
 from fake_broker import FakeBroker, fake_client
-from stock_pulsar import StockPulsar
 
 from pulsar_txn.client import (
     BasicAuthentication,
-    Client,
-    InitialPosition,
     OAuth2Authentication,
     OperationTimeout,
     TlsAuthentication,
@@ -268,48 +263,3 @@ def test_a_key_file_that_is_none_is_refused(tmp_path, text):
     file.write_text(text)
     with pytest.raises(InvalidConfiguration, match="key file"):
         OAuth2Authentication.from_key_file(file)
-
-
-# --- a server that checks -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.stock
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-async def test_a_stock_server_takes_our_tokens_asks_for_fresh_ones_and_refuses_others(tmp_path):
-    key = b"k" * 32
-
-    def token(life=None, subject="admin", secret=key):
-        return jwt.encode({"sub": subject} | ({} if life is None else {"exp": int(time.time() + life)}), secret, "HS256")
-
-    conf = {
-        "authenticationEnabled": "true",
-        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
-        "tokenSecretKey": f"data:;base64,{base64.b64encode(key).decode()}",
-        "authenticationRefreshCheckSeconds": "1",
-        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
-        "brokerClientAuthenticationParameters": f"token:{token()}",
-        # Without a token the fixture's questions over HTTP are those of this role.
-        "anonymousUserRole": "anonymous",
-    }
-    server = StockPulsar("4.2.4", conf=conf)
-    made = []
-
-    def fresh():
-        made.append(token(life=4))
-        return made[-1]
-
-    with server:
-        async with Client(server.service_url, authentication=TokenAuthentication(fresh)) as client:
-            consumer = await client.subscribe("t", "s", initial_position=InitialPosition.EARLIEST)
-            producer = await client.create_producer("t")
-            async with asyncio.timeout(30):
-                while len(made) < 3:
-                    async with client.transaction() as txn:
-                        await producer.send(b"x", txn=txn)
-                    await consumer.acknowledge(await consumer.receive(timeout=10), receipt=True)
-                    await asyncio.sleep(0.2)
-        forged = TokenAuthentication(token(secret=b"x" * 32))
-        async with Client(server.service_url, authentication=forged) as client:
-            with pytest.raises(AuthenticationError):
-                await client.create_producer("t")
