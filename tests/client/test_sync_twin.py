@@ -106,6 +106,64 @@ def test_run_transaction_runs_again_after_an_abort(url):
     assert tried == [threading.current_thread()] * 2
 
 
+def test_a_transactional_batch_commits_on_leaving_and_comes_again_after_an_exception(url):
+    with sync.Client(url) as client:
+        source, target = client.create_producer("in"), client.create_producer("out")
+        consumer, reader = client.subscribe("in", "s"), client.subscribe("out", "r")
+        for data in (b"1", b"2"):
+            source.send(data)
+        with pytest.raises(ZeroDivisionError), consumer.transactional_batch(max_messages=2, max_wait=5) as batch:
+            assert [message.data for message in batch] == [b"1", b"2"]
+            raise ZeroDivisionError
+        with consumer.transactional_batch(max_messages=2, max_wait=5) as batch:
+            for message in batch:
+                batch.txn.send(target, message.data + b"!")
+        assert (len(batch), batch[1].data, batch[:1][0].data, batch.consumer.topics) == (2, b"2", b"1", consumer.topics)
+        assert batch.txn.state is asyncio_side.TransactionState.COMMITTED
+        assert [reader.receive(5).data for _ in range(2)] == [b"1!", b"2!"]
+        assert client.stats().transactions.committed == 1
+        assert "TransactionalBatch of 2" in repr(batch)
+        batch.redeliver()
+        assert consumer.receive_many(1, max_wait=0.2) == []
+
+
+def test_sugar_observers_and_what_is_refused(url):
+    told = []
+
+    class Observer:
+        def txn_ended(self, txn):
+            told.append(txn.state)
+
+    with sync.Client(url) as client:
+        client.add_observer(Observer())
+        producer, consumer = client.create_producer("t"), client.subscribe("t", "s")
+        producer.send(b"x")
+        with client.transaction() as txn:
+            txn.acknowledge(consumer, consumer.receive(5))
+            with pytest.raises(errors.TransactionStateError, match="no savepoints"):
+                txn.savepoint()
+        assert txn.stats().subscriptions[0].confirmed == 1
+    assert told == [asyncio_side.TransactionState.COMMITTED]
+
+
+def test_a_decorated_function_runs_again_in_the_callers_thread(url):
+    tried = []
+
+    @sync.transactional(attempts=3, backoff=lambda attempt: 0.01 * attempt)
+    def work(client, data, txn):
+        tried.append(threading.current_thread())
+        producer.send(data, txn=txn)
+        if len(tried) == 1:
+            raise errors.TransactionConflict("acknowledged elsewhere")
+        return data
+
+    with sync.Client(url) as client:
+        producer = client.create_producer("t")
+        assert work(client, b"x") == b"x"
+        assert work(data=b"y", client=client) == b"y"
+    assert tried == [threading.current_thread()] * 3
+
+
 def test_an_unknown_outcome_is_resolved_without_await():
     error = errors.CommitOutcomeUnknown("?")
 
