@@ -92,6 +92,8 @@ class Runs:
         if first[0].entry.tenure != part.tenure:
             return False
         places = [_place(message) for message, _ in group]
+        if part.chunks.holds_before(places[-1][0]):
+            return False  # a message that is not complete yet would be acknowledged along
         if line.floor is not None and places[0] <= line.floor:
             return False
         if line.must_reach is not None and places[0] > line.must_reach:

@@ -14,6 +14,7 @@ import attrs
 
 from pulsar_txn.client._enlist import Enlisting
 from pulsar_txn.client.crypto import Encryptor
+from pulsar_txn.client.errors import MessageTooLarge
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch as encode_rows
 from pulsar_txn.wire.compression import compress
@@ -149,6 +150,10 @@ class Pending:
 
 
 _MASK: Final = 2**64 - 1
+_CHUNK_FIELDS: Final = 16
+"""Bytes of a chunk's number and count in the metadata."""
+_ENCRYPTION_FIELDS: Final = 2048
+"""Bytes for the encrypted data keys in the metadata, and for what the cipher adds."""
 _ABSENT: Final = (None, None, 0, None, None, False)
 
 
@@ -189,6 +194,43 @@ class EntryFactory:
 
     def single(self, message: Row, sequence_id: int, now_ms: int, txn_id: TxnId | None, deliver_at_ms: int | None) -> bytes:
         """The entry of one message that stands alone."""
+        metadata, packed = self._single(message, sequence_id, now_ms, txn_id, deliver_at_ms)
+        return self._sealed(metadata, packed)
+
+    def chunks(
+        self,
+        message: Row,
+        sequence_id: int,
+        now_ms: int,
+        txn_id: TxnId | None,
+        deliver_at_ms: int | None,
+        max_bytes: int,
+    ) -> list[bytes]:
+        """The entries of one message, metadata included of at most `max_bytes` each; one when it fits (PIP-37)."""
+        metadata, packed = self._single(message, sequence_id, now_ms, txn_id, deliver_at_ms)
+        if len(packed) + metadata.ByteSize() <= max_bytes:
+            return [self._sealed(metadata, packed)]
+        metadata.uuid = f"{self.producer_name}-{sequence_id}"
+        metadata.total_chunk_msg_size = len(packed)
+        room = max_bytes - metadata.ByteSize() - _CHUNK_FIELDS - (0 if self.encryptor is None else _ENCRYPTION_FIELDS)
+        if room < 1:
+            raise MessageTooLarge(f"the message's properties have {metadata.ByteSize()} bytes, a chunk has {max_bytes}")
+        metadata.num_chunks_from_msg = -(-len(packed) // room)
+        entries = []
+        for number in range(metadata.num_chunks_from_msg):
+            metadata.chunk_id = number
+            entries.append(self._sealed(metadata, packed[number * room : (number + 1) * room]))
+        return entries
+
+    def _sealed(self, metadata: pb.MessageMetadata, packed: bytes) -> bytes:
+        if self.encryptor is not None:
+            del metadata.encryption_keys[:]
+            packed = self.encryptor.seal(metadata, packed)
+        return encode_entry(metadata, packed)
+
+    def _single(
+        self, message: Row, sequence_id: int, now_ms: int, txn_id: TxnId | None, deliver_at_ms: int | None
+    ) -> tuple[pb.MessageMetadata, bytes]:
         payload, key, properties, event_time_ms, _, ordering_key, null_value = (
             message if len(message) > 1 else (*message, *_ABSENT)
         )
@@ -207,9 +249,7 @@ class EntryFactory:
             metadata.null_value = True
         if deliver_at_ms is not None:
             metadata.deliver_at_time = deliver_at_ms
-        if self.encryptor is not None:
-            packed = self.encryptor.seal(metadata, packed)
-        return encode_entry(metadata, packed)
+        return metadata, packed
 
     def _metadata(
         self, sequence_id: int, now_ms: int, txn_id: TxnId | None, compression: int, uncompressed_size: int

@@ -275,6 +275,7 @@ class Consumer(Generic[T]):
 
     def drop_queued(self, part: PartitionConsumer) -> None:
         """For partition consumers: what is queued from there will come again."""
+        part.chunks.clear()
         before = len(self._queue)
         if part is self._only:
             self._queue.clear()

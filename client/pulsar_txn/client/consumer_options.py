@@ -75,6 +75,9 @@ class ConsumerOptions:
     ack_timeout: float = attrs.field(default=0.0, validator=_at_least(0))
     ack_timeout_backoff: RedeliveryBackoff | None = None
     dead_letter_policy: DeadLetterPolicy | None = None
+    max_pending_chunked_messages: int = attrs.field(default=10, validator=_at_least(1))
+    auto_ack_oldest_chunked_message: bool = False
+    expire_incomplete_chunks: float = attrs.field(default=60.0, validator=_at_least(0))
     auto_update_partitions: float = attrs.field(default=60.0, validator=_at_least(0))
     pattern_discovery_period: float = attrs.field(default=60.0, validator=_at_least(0.001))
     regex_subscription_mode: RegexSubscriptionMode = attrs.field(

@@ -24,6 +24,7 @@ from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
 from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, Place, cumulative_id, merged_ids
+from pulsar_txn.client.chunks import MAX_CHUNKED, ChunkedMessages
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_txn.client.crypto import CryptoFailureAction, Decryptor
@@ -99,6 +100,8 @@ class PartitionConsumer:
             self._start = EARLIEST_ID
         self._start_inclusive = options.start_message_id_inclusive
         self._seeking: asyncio.Future[None] | None = None
+        self.chunks = ChunkedMessages(topic, options.max_pending_chunked_messages)
+        self._chunk_timer: asyncio.TimerHandle | None = None
         self._decryptor = Decryptor(options.crypto_keys)
         self._acks = AckTracker()
         self._claims: WeakKeyDictionary[Enlisting, list[Claim]] = WeakKeyDictionary()
@@ -132,8 +135,9 @@ class PartitionConsumer:
         self._attachment.close()
         if self.writers is not None:
             self.writers.drop()
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
+        for timer in (self._ack_timer, self._chunk_timer):
+            if timer is not None:
+                timer.cancel()
         if connection is None or connection.consumers.pop(self.id, None) is None:
             return
         request = connection.request("close_consumer", self._core.next_request_id(), consumer_id=self.id)
@@ -271,19 +275,23 @@ class PartitionConsumer:
                 logger.info("%s was rewound by the server; what was queued is dropped, it comes again", self.topic)
                 self._parent.drop_queued(self)
             self._last_position = position
-        if metadata.num_chunks_from_msg > 1:
-            logger.warning("%s %s: the message is a chunk of a larger one; it stays unacknowledged", self.topic, position)
-            self.give_permits_back(count)
-            return
         if metadata.encryption_keys:
             try:
                 payload = self._decryptor.open(metadata, payload)  # type: ignore[assignment]  # a view or bytes
             except CryptoError as error:
                 self._undecrypted(Entry(self, position, metadata, 0, redelivery_count), payload, count, error)
                 return
+        chunked = metadata.num_chunks_from_msg > 1
+        if chunked:
+            whole = self._on_chunk(position, metadata, payload)
+            if whole is None:
+                self.give_permits_back(count)
+                return
+            payload = whole  # type: ignore[assignment]  # a view or bytes
         try:
             if metadata.compression:
-                payload = decompress(metadata.compression, payload, metadata.uncompressed_size, max_size=MAX_UNCOMPRESSED)  # type: ignore[assignment]  # a view or bytes
+                most = MAX_CHUNKED if chunked else MAX_UNCOMPRESSED
+                payload = decompress(metadata.compression, payload, metadata.uncompressed_size, max_size=most)  # type: ignore[assignment]  # a view or bytes
             rows = decode_batch(payload, batch_size) if batch_size else [single_row(metadata, bytes(payload))]
         except MalformedBatch as error:
             reason = pb.CommandAck.DecompressionError if metadata.compression else pb.CommandAck.BatchDeSerializeError
@@ -292,6 +300,27 @@ class PartitionConsumer:
         entry = Entry(self, position, metadata, batch_size, redelivery_count)
         if self.writers is None or not self.writers.holds(entry, rows, ack_words):
             self._queue(entry, rows, ack_words)
+
+    def _on_chunk(self, position: Position, metadata: pb.MessageMetadata, payload: bytes | memoryview) -> bytes | None:
+        """The whole payload when this was the last chunk. What stays incomplete for too long is acknowledged and gone."""
+        options, runtime = self._options, self._core.runtime
+        whole, given_up = self.chunks.add(position, metadata, payload, runtime.monotonic())
+        if given_up and options.auto_ack_oldest_chunked_message:
+            self._give_up_chunks(given_up)
+        if self._chunk_timer is None and self.chunks.incomplete and options.expire_incomplete_chunks:
+            self._chunk_timer = runtime.call_later(options.expire_incomplete_chunks, self._expire_chunks)
+        return whole
+
+    def _expire_chunks(self) -> None:
+        self._chunk_timer = None
+        period = self._options.expire_incomplete_chunks
+        self._give_up_chunks(self.chunks.expire(self._core.runtime.monotonic() - period))
+        if self.chunks.incomplete:
+            self._chunk_timer = self._core.runtime.call_later(period, self._expire_chunks)
+
+    def _give_up_chunks(self, positions: Sequence[Position]) -> None:
+        for position in positions:
+            self.ack_soon((position, -1, 0))
 
     def _undecrypted(self, entry: Entry, payload: memoryview, count: int, error: CryptoError) -> None:
         """An entry that cannot be decrypted, as `crypto_failure_action` says."""
@@ -389,6 +418,7 @@ class PartitionConsumer:
             if self._parent.timeouts is not None:
                 self._parent.timeouts.forget(self)
         else:
+            positions = self.chunks.with_chunks(positions)
             fields["message_ids"] = [{"ledgerId": ledger_id, "entryId": entry_id} for ledger_id, entry_id in positions]
         self._connection.write([command("redeliverUnacknowledgedMessages", **fields)])
 
@@ -448,11 +478,20 @@ class PartitionConsumer:
         """Acknowledge with the next group."""
         if self._parent.timeouts is not None:
             self._parent.timeouts.settled(self, [place], cumulative=False)
+        if self.chunks.remembers_any:
+            for earlier in self.chunks.places([place])[:-1]:
+                self._acks.add(earlier)
         self._acks.add(place)
         self._group()
 
     def ack_cumulative_soon(self, place: Place) -> None:
-        """Acknowledge everything up to this with the next group."""
+        """Acknowledge everything up to this with the next group.
+
+        With an incomplete message in front of it that would be lost, so that only the message itself is acknowledged.
+        """
+        if self.chunks.holds_before(place[0]):
+            self.ack_soon(place)
+            return
         if self._parent.timeouts is not None:
             self._parent.timeouts.settled(self, [place], cumulative=True)
         self._acks.add_cumulative(place)
@@ -485,6 +524,9 @@ class PartitionConsumer:
         connection = await self._attachment.connected("acknowledge")
         if self._parent.timeouts is not None:
             self._parent.timeouts.settled(self, places, cumulative=cumulative)
+        cumulative = cumulative and not self.chunks.holds_before(places[-1][0])
+        if self.chunks.remembers_any and not cumulative:
+            places = self.chunks.places(places)
         if txn_id is None:
             for place in places:
                 if cumulative:
@@ -508,6 +550,10 @@ class PartitionConsumer:
 
     async def ack_in_transaction(self, places: Sequence[Place], txn: Enlisting, *, cumulative: bool) -> None:
         """Acknowledge in a transaction: register, check for conflicts of our own, send, wait for the answer."""
+        if cumulative and self.chunks.holds_before(places[-1][0]):
+            raise InvalidConfiguration(
+                "a message in chunks that is not complete yet would be acknowledged along", hint="acknowledge a list"
+            )
         registered = txn.enlist_ack(self._core, self.topic, self._subscription, len(places), cumulative=cumulative)
         claim = Claim((), places[-1]) if cumulative else Claim(places)
         try:

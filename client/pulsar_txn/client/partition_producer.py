@@ -189,8 +189,10 @@ class PartitionProducer:
         if self._failure is not None:
             raise self._failure
         size = len(message[0])
-        if size > self._max_message_size and not self._options.compression:
-            raise MessageTooLarge(f"{size} bytes; the broker takes {self._max_message_size}", hint="split it, or compress")
+        if size > self._max_message_size and not self._options.compression and not self._options.chunking:
+            raise MessageTooLarge(
+                f"{size} bytes; the broker takes {self._max_message_size}", hint="use chunking=True, split it, or compress"
+            )
         key: object = txn
         group = None
         if deliver_at_ms is not None:
@@ -305,11 +307,30 @@ class PartitionProducer:
                 pending = Pending(builder, futures, len(rows), size)
             builder.in_flight += 1
             try:
-                entry = self._entry_of(pending, rows)
+                *chunks, entry = self._entries_of(pending, rows)
             except PulsarError as error:
                 self._settle(pending, error)
                 continue
-            self._send(pending, entry)
+            for chunk in chunks:
+                self._send_chunk(pending, chunk)
+            self._send(pending, entry, is_chunk=bool(chunks))
+
+    def _entries_of(self, pending: Pending, rows: list[Row]) -> list[bytes]:
+        """One entry, or those of all chunks of a large message."""
+        options, builder = self._options, pending.builder
+        limit = min(options.chunk_max_bytes or self._max_message_size, self._max_message_size)
+        if not options.chunking or len(rows) != 1 or len(rows[0][0]) < limit // 2:
+            return [self._entry_of(pending, rows)]
+        self._number(pending, rows)
+        now_ms = self._core.runtime.wall_ms()
+        return self._entries.chunks(rows[0], pending.sequence_id, now_ms, builder.txn_id, builder.deliver_at_ms, limit)
+
+    def _send_chunk(self, whole: Pending, entry: bytes) -> None:
+        """A chunk that is not the last: it counts for nothing, and when it fails so does the message."""
+        pending = Pending(whole.builder, whole.futures, 0, 0)
+        pending.sequence_id = pending.highest = whole.sequence_id
+        whole.builder.in_flight += 1
+        self._send(pending, entry, is_chunk=True)
 
     def _entry_of(self, pending: Pending, rows: list[Row]) -> bytes:
         builder = pending.builder
@@ -334,7 +355,7 @@ class PartitionProducer:
         pending.sequence_id, pending.highest = first, max(first, last)
         self._next_sequence_id = max(following, pending.highest + 1)
 
-    def _send(self, pending: Pending, entry: bytes) -> None:
+    def _send(self, pending: Pending, entry: bytes, *, is_chunk: bool = False) -> None:
         builder = pending.builder
         pending.buffers = hot.encode_send(
             self.id,
@@ -343,6 +364,7 @@ class PartitionProducer:
             entry,
             txn=builder.txn_id,
             highest_sequence_id=pending.highest if pending.highest != pending.sequence_id else None,
+            is_chunk=is_chunk,
         )
         timeout = self._options.send_timeout
         pending.deadline = self._core.runtime.monotonic() + timeout if timeout else math.inf
@@ -360,6 +382,9 @@ class PartitionProducer:
             self._on_odd_receipt(sequence_id)
             return
         pending = self._pending.popleft()
+        if not pending.messages:
+            self._settle(pending, None)
+            return
         self.last_sequence_id = pending.highest
         partition, size = self.partition, pending.messages
         if size == 1 or pending.builder.encoded is not None:
@@ -385,11 +410,9 @@ class PartitionProducer:
             if self._connection is not None:
                 self._connection.close(ConnectionLost(f"a send was refused: {error}", endpoint=self._connection.endpoint))
         else:
-            for pending in self._pending:
-                if pending.sequence_id == sequence_id:
-                    self._pending.remove(pending)
-                    self._settle(pending, error)
-                    break
+            for pending in [each for each in self._pending if each.sequence_id == sequence_id]:  # all chunks of a message
+                self._pending.remove(pending)
+                self._settle(pending, error)
 
     def _settle(self, pending: Pending, error: BaseException | None) -> None:
         """The batch is done: futures (on failure), bounds, transaction, and the next batch that waited for this one."""
@@ -398,7 +421,7 @@ class PartitionProducer:
             _fail(pending.futures, error, looked_at=builder.txn is not None)
         self._budget.give_back(pending.messages, pending.size)
         builder.in_flight -= 1
-        if builder.txn is not None:
+        if builder.txn is not None and pending.messages:
             builder.txn.send_finished(self.topic, pending.messages, error)
         if builder.in_flight == 0:
             if builder.futures:

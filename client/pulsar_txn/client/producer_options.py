@@ -65,6 +65,8 @@ class ProducerOptions:
     compression: Compression = attrs.field(default=Compression.NONE, converter=Compression)
     batching: bool = True
     batching_type: BatchingType = attrs.field(default=BatchingType.DEFAULT, converter=BatchingType)
+    chunking: bool = False
+    chunk_max_bytes: int = attrs.field(default=0, validator=_at_least(0))
     batching_max_messages: int = attrs.field(default=1000, validator=_at_least(1))
     batching_max_bytes: int = attrs.field(default=128 * 1024, validator=_at_least(1))
     batching_max_delay: float = attrs.field(default=0.01, validator=_at_least(0))
