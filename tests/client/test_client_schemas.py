@@ -27,9 +27,11 @@ from pulsar_txn.client import (
     INT16_SCHEMA,
     INT32_SCHEMA,
     INT64_SCHEMA,
+    AutoSchema,
     AvroSchema,
     JsonSchema,
     ProtobufNativeSchema,
+    StringSchema,
 )
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
 from pulsar_txn.client.schema import SchemaInfo, WrittenSchema
@@ -376,6 +378,42 @@ async def test_a_connection_that_breaks_while_a_version_is_asked_for_only_delays
         broker.deliver(1, 0, OLD.encode(Point(1, 1)), schema_version=b"\x00")
         assert (await consumer.receive(timeout=2)).value == PointWithName(1, 1)
         assert consumer.queued == 0
+
+
+MESSAGE = struct_pb2.Struct()
+MESSAGE["a"] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "seen"),
+    [
+        (StringSchema(), "text", "text"),
+        (INT32_SCHEMA, 7, 7),
+        (BOOLEAN_SCHEMA, True, True),
+        (JsonSchema(Point), Point(1, 2), {"x": 1, "y": 2}),
+        (AvroSchema(Point), Point(1, 2), {"x": 1, "y": 2}),
+        (ProtobufNativeSchema(struct_pb2.Struct), MESSAGE, MESSAGE),
+    ],
+)
+def test_auto_reads_by_what_the_writer_said(schema, value, seen):
+    decoded = AutoSchema().decode_written(schema.encode(value), schema.info)
+    if isinstance(seen, struct_pb2.Struct):
+        assert type(decoded) is not struct_pb2.Struct
+        decoded = struct_pb2.Struct.FromString(decoded.SerializeToString())
+    assert decoded == seen
+
+
+@pytest.mark.parametrize("info", [SchemaInfo(4, b"{", "AVRO"), SchemaInfo(4, b"\xff", "AVRO"), SchemaInfo(20, b"{}", "P")])
+def test_auto_says_so_when_a_writers_schema_cannot_be_used(info):
+    with pytest.raises(SchemaMismatch, match="cannot be used"):
+        AutoSchema().decode_written(b"x", info)
+
+
+def test_auto_hands_out_bytes_where_nothing_is_known_and_never_writes():
+    assert AutoSchema().decode(b"x") == b"x"
+    assert AutoSchema().decode_written(b"x", SchemaInfo(15, b"", "KeyValue")) == b"x"
+    with pytest.raises(SchemaMismatch, match="only reads"):
+        AutoSchema().encode("x")
 
 
 async def test_a_tombstone_has_no_value_and_a_schema_that_needs_no_versions_asks_for_none():

@@ -31,6 +31,7 @@ from schema_samples import Kind, Point, PointWithName
 
 from pulsar_txn.client import (
     INT64_SCHEMA,
+    AutoSchema,
     AvroSchema,
     Client,
     InitialPosition,
@@ -171,6 +172,21 @@ async def test_a_schema_that_grows_is_read_by_its_oldest_and_newest_definitions_
     values = sorted((message.value for message in messages), key=lambda value: value.x)
     assert values == [PointWithName(1, 2, "none"), PointWithName(3, 4, "none"), PointWithName(5, 6, "p")]
     assert len({message.schema_version for message in messages}) == 2
+
+
+@newest
+async def test_auto_reads_whatever_is_there(client, theirs, topic):
+    ours = await client.create_producer(topic, schema=AvroSchema(Leg))
+    await ours.send(Leg("a", 0.5))
+    other = await in_thread(theirs.create_producer, f"{topic}-json", schema=OfficialJsonSchema(OfficialLeg))
+    await in_thread(other.send, OfficialLeg(symbol="b", amount=2.5))
+    plain = await client.create_producer(f"{topic}-plain")
+    await plain.send(b"bytes")
+    topics = [topic, f"{topic}-json", f"{topic}-plain"]
+    consumer = await client.subscribe(topics, "s", schema=AutoSchema(), initial_position=EARLIEST)
+    values = [(await consumer.receive(timeout=20)).value for _ in topics]
+    assert sorted(values, key=str) == [b"bytes", {"symbol": "a", "amount": 0.5}, {"symbol": "b", "amount": 2.5}]
+    await in_thread(other.close)
 
 
 @stock_only

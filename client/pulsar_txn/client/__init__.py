@@ -39,6 +39,7 @@ from pulsar_txn.client.reader import Reader
 from pulsar_txn.client.redelivery import RedeliveryBackoff
 from pulsar_txn.client.routing import HashingScheme, RoutingMode
 from pulsar_txn.client.schema import BytesSchema, JsonSchema, Schema, StringSchema
+from pulsar_txn.client.schema_auto import AutoSchema
 from pulsar_txn.client.schema_avro import AvroSchema
 from pulsar_txn.client.schema_primitives import (
     BOOLEAN_SCHEMA,
@@ -67,6 +68,7 @@ __all__ = [
     "AccessMode",
     "AlreadyClosed",
     "Authentication",
+    "AutoSchema",
     "AvroSchema",
     "BasicAuthentication",
     "BatchingType",
