@@ -190,6 +190,7 @@ def _settings(server: StockPulsar, journal_sync_data: bool) -> dict[str, str]:
     settings = {
         "transactionCoordinatorEnabled": "true",
         "acknowledgmentAtBatchIndexLevelEnabled": "true",
+        "activeConsumerFailoverDelayTimeMillis": "100",  # a second at every change of the active consumer is long in tests
         "brokerServicePort": str(server.port),
         "webServicePort": str(server.http_port),
         "bindAddress": "127.0.0.1",

@@ -16,7 +16,7 @@ from pulsar_txn.wire.frames import FrameReader, frame_type
 
 PATIENCE: Final = 20.0
 """Seconds to wait for what has to come: servers share two cores with everything else."""
-QUIET: Final = 0.7
+QUIET: Final = 0.3
 """Seconds of silence that are taken for "nothing comes"; where it matters, something sent later comes first."""
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
