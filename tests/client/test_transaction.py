@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -435,6 +437,27 @@ async def test_a_forgotten_transaction_is_a_resource_warning():
     with pytest.warns(ResourceWarning, match="was never ended"):
         del txn
         gc.collect()
+
+
+def test_a_transaction_left_open_at_the_end_of_the_program_is_no_error_of_the_interpreter():
+    program = """
+import asyncio, builtins
+from pulsar_txn.client.transaction import Transaction, TransactionOptions
+from pulsar_txn.wire.ids import TxnId
+
+class Sessions:
+    async def new_txn(self, *_, **__):
+        return TxnId(0, 1)
+
+async def main():
+    time = asyncio.get_running_loop().time
+    builtins.left = Transaction(object(), Sessions(), TransactionOptions(), operation_timeout=1.0, monotonic=time)
+    await builtins.left.open()
+
+asyncio.run(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "Exception ignored" not in ended.stderr
 
 
 async def test_consumers_are_told_when_the_transaction_is_over():

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import warnings
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
@@ -262,8 +263,6 @@ class Transaction:
 
     def __del__(self) -> None:
         if self._state is TransactionState.OPEN and self._deadline is not None:
-            import warnings
-
             # Not repr(): it asks the loop for the time, and the collector may run where no loop is.
             text = f"transaction {self._id} was never ended; its coordinator aborts it at its timeout"
             warnings.warn(text, ResourceWarning, stacklevel=2)
