@@ -44,8 +44,9 @@ _KEPT_DATA_KEYS: Final = 1000
 class CryptoFailureAction(enum.Enum):
     """What a consumer does with a message that it cannot decrypt.
 
-    FAIL leaves it unacknowledged and hands out the next, DISCARD acknowledges it unseen, CONSUME hands it out as it came:
-    one message per entry, `data` encrypted and compressed, `encryption_context` says how.
+    FAIL leaves it unacknowledged and hands out the next (a cumulative acknowledgement behind it takes it along), DISCARD
+    acknowledges it unseen, CONSUME hands it out as it came: one message per entry, `data` encrypted and compressed,
+    `encryption_context` says how.
     """
 
     FAIL = "fail"

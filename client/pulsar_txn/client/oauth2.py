@@ -30,8 +30,8 @@ class OAuth2Authentication:
     """Client credentials of an identity provider. Tokens are kept until nine tenths of their life are over.
 
     `issuer_url` is where discovery starts; `token_url` names the token endpoint itself and makes discovery needless.
-    `timeout` is seconds per HTTP request. `tls_context` is for the provider, not for the broker. The secret is left out of
-    `repr`. InvalidConfiguration without the extra `oauth2`.
+    `timeout` is seconds per HTTP request. `tls_context` is for the provider, not for the broker. For clients of one event
+    loop. The secret is left out of `repr`. InvalidConfiguration without the extra `oauth2`.
     """
 
     method_name = "token"
