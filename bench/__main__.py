@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -241,6 +242,7 @@ def parse() -> Any:
 def main() -> int:
     """Run it, print the table, write it where it belongs."""
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end with it
     if not options.no_memory:
         print("start-up ...", flush=True)
     start_times = {} if options.no_memory else starts(options)

@@ -27,6 +27,7 @@ from pulsar_txn.client import Client, Consumer, ConsumerType, InitialPosition, M
 
 PAYLOAD = bytes(100)
 PRODUCER_QUEUE = 20_000
+CHUNK = 500
 
 
 def cpu_seconds(pids: list[int]) -> float:
@@ -190,34 +191,29 @@ async def run_transactions(client: Client, arguments: argparse.Namespace) -> Win
 async def run_plain(client: Client, arguments: argparse.Namespace) -> Window:
     """`plain`."""
     payload = bytes(arguments.size)
-    producer = await client.create_producer(f"bench-{time.time_ns()}-plain", max_pending_messages=PRODUCER_QUEUE)
+    producer = await client.create_producer(f"bench-{time.time_ns()}-plain", max_pending_messages=2 * PRODUCER_QUEUE)
     per_batch = max(1, min(1000, (128 << 10) // (arguments.size + 20)))
     batch = encode_batch([payload] * per_batch)
     window = Window(arguments)
 
-    def settled(ticket: asyncio.Future[Any]) -> None:
-        error = None if ticket.cancelled() else ticket.exception()
-        window.done(per_batch if arguments.encoded else 1, error=error)
-
-    while not window.over:
-        await producer.wait_for_room()
-        if arguments.encoded:
-            producer.send_encoded_nowait(batch).add_done_callback(settled)
-            continue
-        for _ in range(500):
-            ticket = producer.send_nowait(payload)
-        ticket.add_done_callback(_settled_many(window, 500))
-    await producer.flush()
-    return window
-
-
-def _settled_many(window: Window, count: int) -> Any:
-    """Receipts come in order: the last one of many stands for all."""
+    room = asyncio.Semaphore(PRODUCER_QUEUE // CHUNK)
+    count = per_batch if arguments.encoded else CHUNK  # receipts come in order: the last one of a chunk stands for all
 
     def settled(ticket: asyncio.Future[Any]) -> None:
+        room.release()
         window.done(count, error=None if ticket.cancelled() else ticket.exception())
 
-    return settled
+    while not window.over:
+        if arguments.encoded:
+            await producer.wait_for_room()
+            producer.send_encoded_nowait(batch).add_done_callback(settled)
+        else:
+            await room.acquire()
+            for _ in range(CHUNK):
+                ticket = producer.send_nowait(payload)
+            ticket.add_done_callback(settled)
+    await producer.flush()
+    return window
 
 
 async def run(arguments: argparse.Namespace) -> Window:
