@@ -19,9 +19,10 @@ SOURCES = {
     "Producer": ["producer.py:Producer"],
     "Consumer": ["consumer.py:Consumer"],
     "Reader": ["reader.py:Reader"],
+    "TableView": ["table_view.py:TableView"],
     "Client": ["client.py:Client", "_transactional.py:TransactionalClient"],
 }
-GENERIC = {"Producer", "Consumer", "Reader"}
+GENERIC = {"Producer", "Consumer", "Reader", "TableView"}
 HANDMADE = {"TransactionalBatchBlock"}
 TWINS = {"txn", "producer", "consumer"}  # parameters that are handed on as the asyncio object behind them
 BY_HAND = {"run_transaction", "new_pauses"}
@@ -43,12 +44,13 @@ from re import Pattern
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
 
-from pulsar_txn.client import _transactional, client, consumer, managed, producer, reader, transaction
+from pulsar_txn.client import _transactional, client, consumer, managed, producer, reader, table_view, transaction
 from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
 from pulsar_txn.client.batching import EncodedBatch
 from pulsar_txn.client.client_stats import ClientStats
 from pulsar_txn.client.consumer_options import ConsumerType
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Message
+from pulsar_txn.client.resource_stats import ConsumerStats, ProducerStats
 from pulsar_txn.client.runtime import Future
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
@@ -85,7 +87,7 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
         .replace("async ", "")
         .replace("an context", "a context")
     )
-    module = {"Client": "client", "ManagedTransaction": "managed"}.get(name, name.lower())
+    module = {"ManagedTransaction": "managed", "TableView": "table_view"}.get(name, name.lower())
     base = (
         "ClientBase"
         if name == "Client"

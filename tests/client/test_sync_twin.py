@@ -42,13 +42,13 @@ def names(cls):
     return {name for name in dir(cls) if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("name", ["Client", "Producer", "Consumer", "Reader", "Transaction"])
+@pytest.mark.parametrize("name", ["Client", "Producer", "Consumer", "Reader", "TableView", "Transaction"])
 def test_the_twin_has_the_same_names(name):
     original = AsyncioClient if name == "Client" else getattr(asyncio_side, name)
     assert names(original) - INTERNAL == names(getattr(sync, name)) - {"check_open"} - INTERNAL
 
 
-@pytest.mark.parametrize("name", ["Producer", "Consumer", "Reader", "Transaction"])
+@pytest.mark.parametrize("name", ["Producer", "Consumer", "Reader", "TableView", "Transaction"])
 def test_the_twin_takes_the_same_arguments(name):
     for method in names(getattr(asyncio_side, name)) - INTERNAL:
         original, twin = (getattr(getattr(side, name), method) for side in (asyncio_side, sync))

@@ -29,6 +29,7 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
     TransactionTimedOut,
 )
+from pulsar_txn.client.interceptors import ConsumerInterceptor, OutgoingMessage, ProducerInterceptor
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Message
 from pulsar_txn.client.oauth2 import OAuth2Authentication
 from pulsar_txn.client.observers import TransactionObserver
@@ -51,6 +52,7 @@ from pulsar_txn.client.schema_primitives import (
     INT64_SCHEMA,
 )
 from pulsar_txn.client.schema_protobuf import ProtobufNativeSchema
+from pulsar_txn.client.table_view import TableView
 from pulsar_txn.client.transaction import Rollback, Transaction, TransactionState, TransactionStats
 from pulsar_txn.client.transactional_batch import TransactionalBatch
 from pulsar_txn.wire.ids import MessageId, TxnId
@@ -80,6 +82,7 @@ __all__ = [
     "Compression",
     "ConnectionLost",
     "Consumer",
+    "ConsumerInterceptor",
     "ConsumerType",
     "CryptoError",
     "CryptoFailureAction",
@@ -99,7 +102,9 @@ __all__ = [
     "PipelineEvent",
     "PipelineResult",
     "Poison",
+    "OutgoingMessage",
     "Producer",
+    "ProducerInterceptor",
     "ProtobufNativeSchema",
     "PulsarError",
     "Reader",
@@ -110,6 +115,7 @@ __all__ = [
     "Schema",
     "SendTicket",
     "StringSchema",
+    "TableView",
     "TlsAuthentication",
     "TokenAuthentication",
     "Transaction",

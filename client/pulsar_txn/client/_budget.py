@@ -9,11 +9,12 @@ from collections import deque
 class Budget:
     """Counts messages and bytes; `full` once either bound is reached. One message always fits into an empty budget."""
 
-    __slots__ = ("_waiters", "bytes", "full", "max_bytes", "max_messages", "messages")
+    __slots__ = ("_waiters", "all_bytes", "all_messages", "bytes", "failed", "full", "max_bytes", "max_messages", "messages")
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self.max_messages = max_messages
         self.max_bytes = max_bytes
+        self.all_messages = self.all_bytes = self.failed = 0
         self.messages = 0
         self.bytes = 0
         self.full = False
@@ -23,6 +24,8 @@ class Budget:
         """Messages were queued."""
         self.messages += messages
         self.bytes += size
+        self.all_messages += messages
+        self.all_bytes += size
         self.full = self.messages >= self.max_messages or self.bytes >= self.max_bytes
 
     def give_back(self, messages: int, size: int) -> None:

@@ -24,6 +24,7 @@ from pulsar_txn.client.producer_options import ProducerOptions
 from pulsar_txn.client.reader import Reader
 from pulsar_txn.client.runtime import AsyncioRuntime, Runtime
 from pulsar_txn.client.schema import BytesSchema, Schema
+from pulsar_txn.client.table_view import TableView
 from pulsar_txn.client.tls import TlsFiles
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import InvalidName, TopicName
@@ -185,6 +186,22 @@ class Client(TransactionalClient):
                 await consumer.close()
                 raise
         return Reader(consumer)
+
+    @overload
+    async def create_table_view(self, topic: str, *, schema: None = None, **options: Any) -> TableView[bytes]: ...
+
+    @overload
+    async def create_table_view(self, topic: str, *, schema: Schema[T], **options: Any) -> TableView[T]: ...
+
+    async def create_table_view(self, topic: str, *, schema: Schema[Any] | None = None, **options: Any) -> TableView[Any]:
+        """Create a view of the newest value of every key; returns when all that the topic holds has been read.
+
+        `options` as `create_reader`. Raises as `subscribe`.
+        """
+        reader: Reader[Any] = await self.create_reader(topic, schema=schema or BytesSchema(), **options)
+        view: TableView[Any] = TableView(self._core, reader)
+        await view._start()  # noqa: SLF001 - its other half
+        return view
 
     async def _consume(
         self, topics: Sequence[str], subscription: str, schema: Schema[Any] | None, options: ConsumerOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
@@ -26,10 +26,12 @@ from pulsar_txn.client.errors import (
     PulsarError,
     TransactionStateError,
 )
+from pulsar_txn.client.interceptors import ConsumerChain
 from pulsar_txn.client.message import EARLIEST_ID, Message
 from pulsar_txn.client.nacks import NackTracker
 from pulsar_txn.client.partition_consumer import PartitionConsumer
 from pulsar_txn.client.redelivery import AckTimeouts
+from pulsar_txn.client.resource_stats import ConsumerStats
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.transaction import TransactionOptions
 from pulsar_txn.client.transactional_batch import TransactionalBatchBlock
@@ -76,9 +78,12 @@ class Consumer(Generic[T]):
         self._partitioned = dict(partitioned or {})
         self._watcher: asyncio.Task[None] | None = None
         self._id = core.next_resource_id()
+        self._received = self._acknowledged = self._refused = 0
+        self._chain = ConsumerChain(self, options.interceptors) if options.interceptors else None
         self._nacks = NackTracker(core.runtime, options.consumer_type)
         wants_timeouts = options.ack_timeout or options.ack_timeout_backoff is not None
         self.timeouts = AckTimeouts(core.runtime, options.ack_timeout, options.ack_timeout_backoff) if wants_timeouts else None
+        self._observed = self.timeouts is not None or self._chain is not None
         policy = options.dead_letter_policy
         first = topics[0][0] if topics else ""
         self.letters = None if policy is None else DeadLetters(core, first, subscription, schema, policy)
@@ -125,6 +130,17 @@ class Consumer(Generic[T]):
         """Messages that wait to be received."""
         return len(self._queue)
 
+    def stats(self) -> ConsumerStats:
+        """What the program has received and settled so far, and the queue of this moment."""
+        return ConsumerStats(
+            received=self._received,
+            acknowledged=self._acknowledged,
+            negatively_acknowledged=self._refused,
+            queued=len(self._queue),
+            connected_partitions=sum(part.is_connected for part in self._parts),
+            partitions=len(self._parts),
+        )
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else "connected" if self.is_connected else "connecting"
         return f"<Consumer {self.subscription!r} of {self.topic} {state}, {len(self._queue)} queued>"
@@ -146,8 +162,9 @@ class Consumer(Generic[T]):
         part = message.entry.consumer
         part.last_dequeued = message
         part.give_permits_back(1)
-        if self.timeouts is not None:
-            self.timeouts.received([message])
+        self._received += 1
+        if self._observed:
+            self._observe([message])
         return message
 
     async def receive_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
@@ -223,8 +240,9 @@ class Consumer(Generic[T]):
             taken = [queue.popleft() for _ in range(max_messages)]
         if not taken:
             return taken
-        if self.timeouts is not None:
-            self.timeouts.received(taken)
+        self._received += len(taken)
+        if self._observed:
+            self._observe(taken)
         if self._only is not None:
             self._only.last_dequeued = taken[-1]
             self._only.give_permits_back(len(taken))
@@ -234,6 +252,12 @@ class Consumer(Generic[T]):
                 part.last_dequeued = message
                 part.give_permits_back(1)
         return taken
+
+    def _observe(self, messages: Sequence[Message[T]]) -> None:
+        if self.timeouts is not None:
+            self.timeouts.received(messages)
+        if self._chain is not None:
+            self._chain.received(messages)
 
     async def _wait(self, messages: int, timeout: float | None) -> None:
         """Until so many are queued, or the time is over."""
@@ -328,8 +352,20 @@ class Consumer(Generic[T]):
         if txn is None and not wants_receipt and isinstance(message, Message) and message.entry.consumer in self._parts:
             entry = message.entry
             entry.consumer.ack_soon((entry.position, message.index, entry.batch_size))
+            self._settled([message], None)
             return
-        places = self._places([message] if isinstance(message, (Message, MessageId)) else message)
+        those = [message] if isinstance(message, (Message, MessageId)) else message
+        try:
+            await self._acknowledge(self._places(those), txn, wants_receipt=wants_receipt)
+        except BaseException as error:
+            self._settled(those, error)
+            raise
+        self._settled(those, None)
+
+    async def _acknowledge(
+        self, places: dict[PartitionConsumer, list[Place]], txn: Enlisting | None, *, wants_receipt: bool
+    ) -> None:
+        work: list[Coroutine[Any, Any, None]]
         if txn is None and not wants_receipt:
             for part, those in places.items():
                 for place in those:
@@ -341,6 +377,12 @@ class Consumer(Generic[T]):
         else:
             work = [part.ack_with_receipt(those, cumulative=False) for part, those in places.items()]
         await _all(work)
+
+    def _settled(self, messages: Sequence[Acknowledged], error: BaseException | None) -> None:
+        if error is None:
+            self._acknowledged += len(messages)
+        if self._chain is not None:
+            self._chain.acknowledged(messages, error)
 
     async def acknowledge_cumulative(
         self, message: Acknowledged, *, txn: Enlisting | None = None, receipt: bool | None = None
@@ -364,6 +406,7 @@ class Consumer(Generic[T]):
             await part.ack_with_receipt(places, cumulative=True)
         else:
             part.ack_cumulative_soon(places[0])
+        self._settled([message], None)
 
     def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
         """Have the message's entry delivered again after `delay`.
@@ -382,6 +425,9 @@ class Consumer(Generic[T]):
             )
         if self.timeouts is not None:
             self.timeouts.settled(part, places, cumulative=False)
+        self._refused += 1
+        if self._chain is not None:
+            self._chain.refused(message)
         self._nacks.add(part, places[0][0], self._nack_delay(message, delay))
 
     def _nack_delay(self, message: Acknowledged, delay: float | timedelta | None) -> float:

@@ -11,6 +11,7 @@ import attrs
 from pulsar_txn.client.crypto import CryptoFailureAction, CryptoKeys
 from pulsar_txn.client.dead_letters import DeadLetterPolicy
 from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.interceptors import ConsumerInterceptor
 from pulsar_txn.client.redelivery import RedeliveryBackoff
 from pulsar_txn.wire.ids import MessageId
 
@@ -75,6 +76,7 @@ class ConsumerOptions:
     ack_timeout: float = attrs.field(default=0.0, validator=_at_least(0))
     ack_timeout_backoff: RedeliveryBackoff | None = None
     dead_letter_policy: DeadLetterPolicy | None = None
+    interceptors: Sequence[ConsumerInterceptor] = ()
     max_pending_chunked_messages: int = attrs.field(default=10, validator=_at_least(1))
     auto_ack_oldest_chunked_message: bool = False
     expire_incomplete_chunks: float = attrs.field(default=60.0, validator=_at_least(0))

@@ -419,6 +419,7 @@ class PartitionProducer:
         builder = pending.builder
         if error is not None:
             _fail(pending.futures, error, looked_at=builder.txn is not None)
+            self._budget.failed += pending.messages
         self._budget.give_back(pending.messages, pending.size)
         builder.in_flight -= 1
         if builder.txn is not None and pending.messages:

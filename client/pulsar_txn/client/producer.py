@@ -8,14 +8,18 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+import attrs
+
 from pulsar_txn.client._budget import Budget
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client._growth import new_partitions, watch
 from pulsar_txn.client.batching import EncodedBatch, SendTicket, row
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerQueueFull
+from pulsar_txn.client.interceptors import OutgoingMessage, ProducerChain
 from pulsar_txn.client.partition_producer import PartitionProducer
 from pulsar_txn.client.producer_options import ProducerOptions
+from pulsar_txn.client.resource_stats import ProducerStats
 from pulsar_txn.client.routing import RoundRobin, Router, RoutingMode, SinglePartition
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.wire.ids import MessageId
@@ -44,6 +48,7 @@ class Producer(Generic[T]):
         self._router = self._make_router(partitions)
         self._only = self._partitions[0] if len(self._partitions) == 1 else None
         self._closed = False
+        self._chain = ProducerChain(self, options.interceptors) if options.interceptors else None
 
     def _make_router(self, partitions: int) -> Router:
         options, runtime = self._options, self._core.runtime
@@ -165,14 +170,41 @@ class Producer(Generic[T]):
             txn = AMBIENT.get()
         if txn is not None:
             self._check_persistent()
-        null_value = value is None
-        payload = b"" if value is None else self._encode(value)
-        message = row(payload, key, properties, event_time_ms or 0, sequence_id, ordering_key, null_value)
-        target = self._only if partition is None else None
-        if target is None:
-            target = self._target(self._router(key, payload) if partition is None else partition)
-        delayed = deliver_at is not None or deliver_after is not None
-        return target.add(message, txn, self._deliver_at_ms(deliver_at, deliver_after) if delayed else None)
+        steps: list[OutgoingMessage] = []
+        if self._chain is not None:
+            first = OutgoingMessage(
+                value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms
+            )
+            steps = self._chain.before(first)
+            value, key, ordering_key, properties, event_time_ms = attrs.astuple(steps[-1], recurse=False)
+        try:
+            null_value = value is None
+            payload = b"" if value is None else self._encode(value)
+            message = row(payload, key, properties, event_time_ms or 0, sequence_id, ordering_key, null_value)
+            target = self._only if partition is None else None
+            if target is None:
+                target = self._target(self._router(key, payload) if partition is None else partition)
+            delayed = deliver_at is not None or deliver_after is not None
+            ticket = target.add(message, txn, self._deliver_at_ms(deliver_at, deliver_after) if delayed else None)
+        except BaseException as error:
+            if self._chain is not None:
+                self._chain.finish(steps, None, error)
+            raise
+        if self._chain is not None:
+            self._chain.watch(steps, ticket)
+        return ticket
+
+    def stats(self) -> ProducerStats:
+        """What it has done so far, and what is in flight."""
+        budget = self._budget
+        return ProducerStats(
+            messages=budget.all_messages,
+            bytes=budget.all_bytes,
+            answered=budget.all_messages - budget.messages - budget.failed,
+            failed=budget.failed,
+            in_flight_messages=budget.messages,
+            in_flight_bytes=budget.bytes,
+        )
 
     async def send_encoded(
         self, batch: EncodedBatch, *, txn: Enlisting | None = None, key: str | None = None, partition: int | None = None

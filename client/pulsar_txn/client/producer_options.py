@@ -10,6 +10,7 @@ import attrs
 
 from pulsar_txn.client.crypto import CryptoKeys, Encryptor
 from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.interceptors import ProducerInterceptor
 from pulsar_txn.client.routing import HashingScheme, Router, RoutingMode
 from pulsar_txn.client.runtime import Runtime, secret_bytes
 
@@ -78,6 +79,7 @@ class ProducerOptions:
     access_mode: AccessMode = attrs.field(default=AccessMode.SHARED, converter=AccessMode)
     properties: Mapping[str, str] | None = None
     initial_subscription: str | None = None
+    interceptors: Sequence[ProducerInterceptor] = ()
     auto_update_partitions: float = attrs.field(default=60.0, validator=_at_least(0))
     encryption_keys: Sequence[str] = attrs.field(default=(), converter=_names)
     crypto_keys: CryptoKeys | None = None

@@ -58,6 +58,10 @@ class Reader(Generic[T]):
         """As `Consumer.get_last_message_id`."""
         return await self._consumer.get_last_message_id()
 
+    async def get_last_message_ids(self) -> dict[str, MessageId]:
+        """By topic partition, as `get_last_message_id`."""
+        return await self._consumer.get_last_message_ids()
+
     async def seek(self, target: MessageId | datetime | int, *, inclusive: bool = False) -> None:
         """Go to a message or a time; as `Consumer.seek`."""
         await self._consumer.seek(target, inclusive=inclusive)

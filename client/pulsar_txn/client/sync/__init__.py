@@ -11,7 +11,7 @@ computes. Objects may be shared by threads. After a fork a client is dead in the
 
 from pulsar_txn.client.sync._base import transactional
 from pulsar_txn.client.sync._batches import TransactionalBatch, TransactionalBatchBlock
-from pulsar_txn.client.sync._twins import Client, Consumer, ManagedTransaction, Producer, Reader, Transaction
+from pulsar_txn.client.sync._twins import Client, Consumer, ManagedTransaction, Producer, Reader, TableView, Transaction
 
 __all__ = [
     "Client",
@@ -19,6 +19,7 @@ __all__ = [
     "ManagedTransaction",
     "Producer",
     "Reader",
+    "TableView",
     "Transaction",
     "TransactionalBatch",
     "TransactionalBatchBlock",

@@ -8,12 +8,13 @@ from re import Pattern
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
 
-from pulsar_txn.client import consumer, managed, producer, reader, transaction
+from pulsar_txn.client import consumer, managed, producer, reader, table_view, transaction
 from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
 from pulsar_txn.client.batching import EncodedBatch
 from pulsar_txn.client.client_stats import ClientStats
 from pulsar_txn.client.consumer_options import ConsumerType
 from pulsar_txn.client.message import EARLIEST_ID, Message
+from pulsar_txn.client.resource_stats import ConsumerStats, ProducerStats
 from pulsar_txn.client.runtime import Future
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
@@ -230,6 +231,10 @@ class Producer(GenericTwin[producer.Producer[T], T]):
             )
         )
 
+    def stats(self) -> ProducerStats:
+        """What it has done so far, and what is in flight."""
+        return self._loop.call(lambda: self._inner.stats())
+
     def send_encoded(
         self, batch: EncodedBatch, *, txn: Transaction | None = None, key: str | None = None, partition: int | None = None
     ) -> MessageId:
@@ -309,6 +314,10 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
     def queued(self) -> int:
         """Messages that wait to be received."""
         return self._inner.queued
+
+    def stats(self) -> ConsumerStats:
+        """What the program has received and settled so far, and the queue of this moment."""
+        return self._loop.call(lambda: self._inner.stats())
 
     def receive(self, timeout: float | None = None) -> Message[T]:
         """The next message, waiting for it; OperationTimeout after `timeout` seconds.
@@ -496,6 +505,10 @@ class Reader(GenericTwin[reader.Reader[T], T]):
         """As `Consumer.get_last_message_id`."""
         return self._loop.run(lambda: self._inner.get_last_message_id())
 
+    def get_last_message_ids(self) -> dict[str, MessageId]:
+        """By topic partition, as `get_last_message_id`."""
+        return self._loop.run(lambda: self._inner.get_last_message_ids())
+
     def seek(self, target: MessageId | datetime | int, *, inclusive: bool = False) -> None:
         """Go to a message or a time; as `Consumer.seek`."""
         self._loop.run(lambda: self._inner.seek(target, inclusive=inclusive))
@@ -510,6 +523,54 @@ class Reader(GenericTwin[reader.Reader[T], T]):
     def __next__(self) -> Message[T]:
         """The next message."""
         return self._next(self._inner.__anext__)
+
+    def __enter__(self) -> Self:
+        """Enter the block."""
+        self._loop.run(lambda: self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the block."""
+        self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
+
+
+class TableView(GenericTwin[table_view.TableView[T], T]):
+    """Key and newest value of a topic's committed messages. Made by `Client.create_table_view`; a context manager."""
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._inner.topic
+
+    @property
+    def size(self) -> int:
+        """How many keys have a value."""
+        return self._inner.size
+
+    def get(self, key: str) -> T | None:
+        """The newest value of a key; None without one."""
+        return self._loop.call(lambda: self._inner.get(key))
+
+    def keys(self) -> list[str]:
+        """The keys that have a value, by now."""
+        return self._loop.call(lambda: self._inner.keys())
+
+    def snapshot(self) -> dict[str, T]:
+        """All keys and values by now, as a dict of the caller's own."""
+        return self._loop.call(lambda: self._inner.snapshot())
+
+    def refresh(self, timeout: float = 30.0) -> None:
+        """Wait until everything that is stored and committed at this moment is here; OperationTimeout after `timeout` s.
+
+        Raises the broker's error, ConnectionLost, and what ended the reading. If cancelled, only the waiting ends.
+        """
+        self._loop.run(lambda: self._inner.refresh(timeout))
+
+    def close(self) -> None:
+        """Stop reading; idempotent."""
+        self._loop.run(lambda: self._inner.close())
 
     def __enter__(self) -> Self:
         """Enter the block."""
@@ -602,6 +663,21 @@ class Client(ClientBase):
             ),
         )
 
+    @overload
+    def create_table_view(self, topic: str, *, schema: None = None, **options: Any) -> TableView[bytes]: ...
+
+    @overload
+    def create_table_view(self, topic: str, *, schema: Schema[T], **options: Any) -> TableView[T]: ...
+
+    def create_table_view(self, topic: str, *, schema: Schema[Any] | None = None, **options: Any) -> TableView[Any]:
+        """Create a view of the newest value of every key; returns when all that the topic holds has been read.
+
+        `options` as `create_reader`. Raises as `subscribe`.
+        """
+        return TableView[Any](
+            self._loop, self._loop.run(lambda: self._inner.create_table_view(topic, schema=schema, **options))
+        )
+
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""
         return self._loop.run(lambda: self._inner.get_topic_partitions(topic))
@@ -683,4 +759,4 @@ class Client(ClientBase):
         return tuple(Transaction(self._loop, each) for each in self._loop.call(lambda: self._inner.transactions()))
 
 
-__all__ = ["Client", "Consumer", "ManagedTransaction", "Producer", "Reader", "Transaction"]
+__all__ = ["Client", "Consumer", "ManagedTransaction", "Producer", "Reader", "TableView", "Transaction"]

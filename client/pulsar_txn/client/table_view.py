@@ -1,0 +1,151 @@
+"""The newest value of every key of a topic, kept up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import TracebackType
+from typing import Final, Generic, Self, TypeVar
+
+from pulsar_txn.client._core import Core
+from pulsar_txn.client._enlist import AMBIENT
+from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout, PulsarError, SchemaMismatch
+from pulsar_txn.client.message import Message
+from pulsar_txn.client.reader import Reader
+from pulsar_txn.wire.ids import MessageId
+
+logger = logging.getLogger("pulsar_txn.client.table_view")
+
+T = TypeVar("T")
+
+_POLL: Final = 0.2
+"""Seconds after which the end of the topic is looked up again while catching up."""
+
+
+class TableView(Generic[T]):
+    """Key and newest value of a topic's committed messages. Made by `Client.create_table_view`; an async context manager.
+
+    Messages without a key are left out, a tombstone takes its key away. Looking up never waits; it raises what ended the
+    reading for good, or AlreadyClosed.
+    """
+
+    def __init__(self, core: Core, reader: Reader[T]) -> None:
+        self._core = core
+        self._reader = reader
+        self._values: dict[str, T] = {}
+        self._seen: dict[str, MessageId] = {}
+        self._failure: PulsarError | None = None
+        self._changed = asyncio.Event()
+        self._caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = core.spawn(self._follow())
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._reader.topic
+
+    @property
+    def size(self) -> int:
+        """How many keys have a value."""
+        return len(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def get(self, key: str) -> T | None:
+        """The newest value of a key; None without one."""
+        self._check()
+        return self._values.get(key)
+
+    def keys(self) -> list[str]:
+        """The keys that have a value, by now."""
+        self._check()
+        return list(self._values)
+
+    def snapshot(self) -> dict[str, T]:
+        """All keys and values by now, as a dict of the caller's own."""
+        self._check()
+        return dict(self._values)
+
+    async def refresh(self, timeout: float = 30.0) -> None:
+        """Wait until everything that is stored and committed at this moment is here; OperationTimeout after `timeout` s.
+
+        Raises the broker's error, ConnectionLost, and what ended the reading. If cancelled, only the waiting ends.
+        """
+        self._check()
+        try:
+            async with asyncio.timeout(timeout):
+                last = await self._reader.get_last_message_ids()
+                while any(self._is_ahead(topic, message_id) for topic, message_id in last.items()):
+                    self._changed.clear()
+                    await self._changed.wait()
+                    self._check()
+        except TimeoutError as error:
+            if isinstance(error, PulsarError):
+                raise
+            raise OperationTimeout(f"the view of {self.topic} is not up to date within {timeout:g} s") from None
+
+    async def close(self) -> None:
+        """Stop reading; idempotent."""
+        self._failure = self._failure or AlreadyClosed(f"the table view of {self.topic} is closed")
+        self._changed.set()
+        self._task.cancel()
+        await self._reader.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _is_ahead(self, topic: str, last: MessageId) -> bool:
+        seen = self._seen.get(topic)
+        if last.entry_id < 0:
+            return False
+        return seen is None or (seen.position, seen.batch_index) < (last.position, last.batch_index)
+
+    async def _start(self) -> None:
+        """Until all that the topic holds has been read."""
+        try:
+            await asyncio.shield(self._caught_up)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _follow(self) -> None:
+        AMBIENT.set(None)  # reading belongs to nobody's transaction
+        try:
+            while await self._reader.has_message_available():
+                self._apply(await self._reader.read_many(max_wait=_POLL))
+            self._caught_up.set_result(None)
+            while True:
+                self._apply(await self._reader.read_many())
+        except PulsarError as error:
+            self._failure = self._failure or error
+            self._changed.set()
+            if not self._caught_up.done():
+                self._caught_up.set_exception(error)
+
+    def _apply(self, messages: list[Message[T]]) -> None:
+        for message in messages:
+            self._seen[message.topic] = message.message_id
+            key = message.key
+            if key is None:
+                continue
+            if message.is_tombstone:
+                self._values.pop(key, None)
+                continue
+            try:
+                self._values[key] = message.value
+            except SchemaMismatch as error:
+                logger.error("%s of %s is left out: %s", message.message_id, message.topic, error)  # noqa: TRY400 - no trace
+        self._changed.set()
