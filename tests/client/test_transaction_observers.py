@@ -163,6 +163,14 @@ async def test_the_log_names_transaction_and_state(broker, caplog):
     assert [(record.txn_id, record.state) for record in records] == [(str(txn.id), "OPEN"), (str(txn.id), "COMMITTED")]
 
 
+async def test_a_dry_run_in_the_explicit_form_ends_with_an_abort(broker):
+    async with fake_client(broker) as client:
+        txn = await client.begin_transaction(force_abort=True)
+        await txn.commit()
+        assert txn.state is TransactionState.ABORTED
+    assert [body.txn_action for body in broker.all("endTxn")] == [1]
+
+
 # --- what there is not ----------------------------------------------------------------------------------------------
 
 

@@ -118,6 +118,7 @@ class TransactionalClient:
         timeout: float | timedelta = DEFAULT_TIMEOUT,
         name: str | None = None,
         commit_timeout: float | timedelta | None = None,
+        force_abort: bool = False,
     ) -> Transaction:
         """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
 
@@ -129,6 +130,7 @@ class TransactionalClient:
                 timeout=_seconds(timeout, "timeout"),
                 commit_timeout=None if commit_timeout is None else _seconds(commit_timeout, "commit_timeout"),
                 name=name,
+                force_abort=force_abort,
             )
         )
         await txn.open()

@@ -201,7 +201,8 @@ class Pipeline(Generic[T]):
         return zlib.crc32(message.topic.encode()) % len(self._lanes)
 
     def recall(self, lane: Lane[T]) -> None:
-        """A lane's messages come again: what waits for it in a Key_Shared consumer must not go before them."""
+        """A lane has given its messages back: what waits for it in a Key_Shared consumer must not go before them."""
+        self._room.set()
         if self.consumer.consumer_type is ConsumerType.KEY_SHARED:
             self.consumer.recall(lambda message: self._lanes[self.lane_of(message)] is lane)
 

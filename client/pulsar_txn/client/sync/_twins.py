@@ -723,6 +723,7 @@ class Client(ClientBase):
         timeout: float | timedelta = DEFAULT_TIMEOUT,
         name: str | None = None,
         commit_timeout: float | timedelta | None = None,
+        force_abort: bool = False,
     ) -> Transaction:
         """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
 
@@ -731,7 +732,11 @@ class Client(ClientBase):
         """
         return Transaction(
             self._loop,
-            self._loop.run(lambda: self._inner.begin_transaction(timeout=timeout, name=name, commit_timeout=commit_timeout)),
+            self._loop.run(
+                lambda: self._inner.begin_transaction(
+                    timeout=timeout, name=name, commit_timeout=commit_timeout, force_abort=force_abort
+                )
+            ),
         )
 
     def attach_transaction(self, txn_id: TxnId | str) -> Transaction:
