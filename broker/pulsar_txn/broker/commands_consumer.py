@@ -83,9 +83,10 @@ async def _initial(topic: Any, body: Any) -> Position:
 
 
 def _start_of(topic: Topic, message_id: Any) -> Position:
-    """Where a reader starts: behind the message; before its entry when it is one of a batch, for the client skips the rest."""
+    """Where a reader starts: before the entry it names. The client skips what it does not want of it; stock does the same,
+    and the official client counts on it to read from a message on, the message included."""
     ledger_id, entry_id = signed64(message_id.ledgerId), signed64(message_id.entryId)
-    if entry_id >= 0 and message_id.HasField("batch_index") and message_id.batch_index >= 0:
+    if entry_id >= 0:
         entry_id -= 1
     return min((ledger_id, entry_id), topic.log.last_appended)
 
