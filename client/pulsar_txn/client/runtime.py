@@ -12,7 +12,9 @@ import atexit
 import concurrent.futures
 import importlib
 import json
+import logging
 import os
+import queue
 import random
 import ssl
 import threading
@@ -25,6 +27,7 @@ from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, InvalidCo
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 T = TypeVar("T")
+logger = logging.getLogger("pulsar_txn.client")
 Future = concurrent.futures.Future
 """What the sync client's `send_nowait` returns: a future for threads."""
 
@@ -185,6 +188,11 @@ class LoopThread:
         inner = self.run(started)
         return asyncio.run_coroutine_threadsafe(waited(inner), self._loop)
 
+    def post(self, function: Callable[[], object]) -> None:
+        """Have a function called on the loop, soon; does not wait. Raises as `run`."""
+        self._check()
+        self._loop.call_soon_threadsafe(function)
+
     def stop(self) -> None:
         """End the loop and its thread. Idempotent."""
         if not self.stopped and os.getpid() == self._pid:
@@ -201,6 +209,84 @@ class LoopThread:
             raise AlreadyClosed("the client is closed")
         if threading.current_thread() is self._thread:
             raise UsageError("the sync client was called on its own thread, by a routing function or a schema; it would hang")
+
+
+class WorkerThread:
+    """A daemon thread that calls what it is given, in order: a program's callbacks, which must not run on the IO thread.
+
+    What a call raises is logged and does no harm. The thread starts with the first call.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, function: Callable[..., object], *args: Any) -> None:
+        """Have it called. From any thread."""
+        if self._thread is None:
+            self._start()
+        self._calls.put((function, args))
+
+    def drain(self) -> None:
+        """Wait until everything submitted before has been called; at once on the thread itself."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            done = threading.Event()
+            self.submit(done.set)
+            done.wait()
+
+    def stop(self) -> None:
+        """End behind what was submitted before; does not wait."""
+        self._calls.put(None)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                call[0](*call[1])
+            except Exception:
+                logger.exception("a callback of the program failed")
+
+
+class Gate:
+    """Open or closed; threads wait at it while it is closed."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._event.set()
+
+    def open(self) -> None:
+        """Let all go on."""
+        self._event.set()
+
+    def close(self) -> None:
+        """Have them wait."""
+        self._event.clear()
+
+    def wait(self) -> None:
+        """Wait until it is open."""
+        self._event.wait()
+
+
+class Slots:
+    """So many threads, or things in flight, at once."""
+
+    def __init__(self, count: int) -> None:
+        self._semaphore = threading.Semaphore(count)
+
+    def take(self) -> None:
+        """Wait for a free one and take it."""
+        self._semaphore.acquire()
+
+    def give_back(self) -> None:
+        """From any thread."""
+        self._semaphore.release()
 
 
 STOP_SECONDS = 2.0

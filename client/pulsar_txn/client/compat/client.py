@@ -1,0 +1,308 @@
+"""The client with the official methods: the sync client behind official arguments."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_txn.client import sync
+from pulsar_txn.client.compat._arguments import check, check_optional, dead
+from pulsar_txn.client.compat.authentication import Authentication
+from pulsar_txn.client.compat.consumer import Consumer, Reader
+from pulsar_txn.client.compat.enums import (
+    BatchingType,
+    CompressionType,
+    ConsumerCryptoFailureAction,
+    ConsumerType,
+    InitialPosition,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    RegexSubscriptionMode,
+)
+from pulsar_txn.client.compat.exceptions import BY_NAME, mapped, not_supported
+from pulsar_txn.client.compat.ids import MessageId
+from pulsar_txn.client.compat.messages import Message
+from pulsar_txn.client.compat.options import consumer_options, producer_options
+from pulsar_txn.client.compat.policies import (
+    AutoClusterFailover,
+    ConsoleLogger,
+    ConsumerBatchReceivePolicy,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
+    CryptoKeyReader,
+    FileLogger,
+    ServiceInfo,
+    ServiceInfoProvider,
+)
+from pulsar_txn.client.compat.producer import Producer
+from pulsar_txn.client.compat.schema import BytesSchema, Schema
+from pulsar_txn.client.runtime import Slots, WorkerThread
+from pulsar_txn.client.service_url import parse_service_url
+
+_BYTES = BytesSchema()
+
+
+class _Forwarding(logging.Handler):
+    """Hands what this client logs to the logger that the program gave."""
+
+    def __init__(self, target: logging.Logger) -> None:
+        super().__init__()
+        self._target = target
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._target.isEnabledFor(record.levelno):
+            self._target.handle(record)
+
+
+class Client:
+    """A client for one cluster.
+
+    Arguments as the official client's. Different: the broker's name in its certificate is checked unless
+    `tls_validate_hostname=False`; without `tls_trust_certs_file_path` the system's roots are trusted.
+    """
+
+    def __init__(
+        self,
+        service_url: str,
+        authentication: Authentication | None = None,
+        operation_timeout_seconds: float = 30,
+        io_threads: int = 1,
+        message_listener_threads: int = 1,
+        concurrent_lookup_requests: int = 50000,
+        log_conf_file_path: str | None = None,
+        stats_interval_in_seconds: int = 600,
+        use_tls: bool = False,
+        tls_trust_certs_file_path: str | None = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = True,
+        logger: Any = None,
+        connection_timeout_ms: int = 10000,
+        listener_name: str | None = None,
+        tls_private_key_file_path: str | None = None,
+        tls_certificate_file_path: str | None = None,
+    ) -> None:
+        if isinstance(service_url, (AutoClusterFailover, ServiceInfoProvider)):
+            raise not_supported(type(service_url).__name__, "give the service URL")
+        check(str, service_url, "service_url")
+        check_optional(Authentication, authentication, "authentication")
+        check((int, float), operation_timeout_seconds, "operation_timeout_seconds")
+        check(int, connection_timeout_ms, "connection_timeout_ms")
+        check(int, message_listener_threads, "message_listener_threads")
+        check(bool, tls_allow_insecure_connection, "tls_allow_insecure_connection")
+        check(bool, tls_validate_hostname, "tls_validate_hostname")
+        check_optional(str, listener_name, "listener_name")
+        dead("io_threads", io_threads, 1, "one event loop does the work")
+        dead("concurrent_lookup_requests", concurrent_lookup_requests, 50000, "the broker's limit is respected")
+        dead("log_conf_file_path", log_conf_file_path, None, "configure Python's logging")
+        dead("stats_interval_in_seconds", stats_interval_in_seconds, 600, "nothing is logged by itself")
+        dead("use_tls", use_tls, False, "the scheme of the service URL decides")
+        self._handler = self._forward(logger)
+        self._service_info = ServiceInfo(service_url, authentication, tls_trust_certs_file_path)
+        self._slots = Slots(max(1, message_listener_threads))
+        self._worker = WorkerThread("pulsar-txn-callbacks")
+        self._consumers: set[Consumer | Reader] = set()
+        self._twin = self._open(
+            service_url,
+            authentication=None if authentication is None else authentication.native(),
+            operation_timeout=operation_timeout_seconds,
+            connection_timeout=connection_timeout_ms / 1000,
+            listener_name=listener_name or None,
+            tls_trust_certs_file=tls_trust_certs_file_path,
+            tls_certificate_file=tls_certificate_file_path,
+            tls_key_file=tls_private_key_file_path,
+            tls_validate_hostname=tls_validate_hostname,
+            tls_allow_insecure_connection=tls_allow_insecure_connection,
+        )
+
+    @staticmethod
+    @mapped
+    def _open(service_url: str, **options: Any) -> sync.Client:
+        try:
+            parse_service_url(service_url)
+        except ValueError as error:
+            raise BY_NAME["InvalidUrl"](str(error)) from error
+        return sync.Client(service_url, **options)
+
+    @staticmethod
+    def _forward(logger: Any) -> _Forwarding | None:
+        if logger is None:
+            return None
+        if isinstance(logger, (ConsoleLogger, FileLogger)):
+            dead("logger", logger, None, "this client logs through Python's logging, as `pulsar_txn.client`")
+            return None
+        if not isinstance(logger, logging.Logger):
+            raise ValueError("logger must be None, a logging.Logger, ConsoleLogger or FileLogger")  # noqa: TRY004 - the official client's class
+        handler = _Forwarding(logger)
+        logging.getLogger("pulsar_txn.client").addHandler(handler)
+        return handler
+
+    @mapped
+    def create_producer(
+        self,
+        topic: str,
+        producer_name: str | None = None,
+        schema: Schema = _BYTES,
+        initial_sequence_id: int | None = None,
+        send_timeout_millis: int = 30000,
+        compression_type: CompressionType = CompressionType.NONE,
+        max_pending_messages: int = 1000,
+        max_pending_messages_across_partitions: int = 50000,
+        block_if_queue_full: bool = False,
+        batching_enabled: bool = False,
+        batching_max_messages: int = 1000,
+        batching_max_allowed_size_in_bytes: int = 128 * 1024,
+        batching_max_publish_delay_ms: int = 10,
+        chunking_enabled: bool = False,
+        message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
+        lazy_start_partitioned_producers: bool = False,
+        properties: dict[str, str] | None = None,
+        batching_type: BatchingType = BatchingType.Default,
+        encryption_key: str | None = None,
+        crypto_key_reader: CryptoKeyReader | None = None,
+        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
+        message_router: Callable[[Any, int], int] | None = None,
+    ) -> Producer:
+        """Create a producer. Raises the broker's errors under their official names, ValueError for a wrong type."""
+        given = locals()
+        del given["self"]
+        check(str, topic, "topic")
+        check(Schema, schema, "schema")
+        options = producer_options(given)
+        twin = self._twin.create_producer(topic, schema=schema.native(), **options)
+        return Producer(
+            twin,
+            schema,
+            self._worker,
+            blocks=max_pending_messages if block_if_queue_full else 0,
+            initial_sequence_id=initial_sequence_id,
+            router=message_router,
+        )
+
+    @mapped
+    def subscribe(
+        self,
+        topic: str | list[str] | re.Pattern[str],
+        subscription_name: str,
+        consumer_type: ConsumerType = ConsumerType.Exclusive,
+        schema: Schema = _BYTES,
+        message_listener: Callable[[Consumer, Message], object] | None = None,
+        receiver_queue_size: int = 1000,
+        max_total_receiver_queue_size_across_partitions: int = 50000,
+        consumer_name: str | None = None,
+        unacked_messages_timeout_ms: int | None = None,
+        broker_consumer_stats_cache_time_ms: int = 30000,
+        negative_ack_redelivery_delay_ms: int = 60000,
+        is_read_compacted: bool = False,
+        properties: dict[str, str] | None = None,
+        pattern_auto_discovery_period: int = 60,
+        initial_position: InitialPosition = InitialPosition.Latest,
+        crypto_key_reader: CryptoKeyReader | None = None,
+        replicate_subscription_state_enabled: bool = False,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        start_message_id_inclusive: bool = False,
+        batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
+        key_shared_policy: ConsumerKeySharedPolicy | None = None,
+        batch_index_ack_enabled: bool = False,
+        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
+        dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> Consumer:
+        """Subscribe. Raises the broker's errors under their official names, ValueError for a wrong type."""
+        given = locals()
+        del given["self"]
+        if not isinstance(topic, (str, list, re.Pattern)):
+            raise ValueError("topic must be a str, a list of them, or a compiled pattern")  # noqa: TRY004 - the official client's class
+        check(str, subscription_name, "subscription_name")
+        check(Schema, schema, "schema")
+        options = consumer_options(given)
+        twin = self._twin.subscribe(topic, subscription_name, schema=schema.native(), **options)
+        consumer = Consumer(self, twin, schema, batch_receive_policy, seek_inclusive=start_message_id_inclusive)
+        self._consumers.add(consumer)
+        if message_listener is not None:
+            consumer.listen(self._slots, message_listener)
+        return consumer
+
+    @mapped
+    def create_reader(
+        self,
+        topic: str,
+        start_message_id: MessageId,
+        schema: Schema = _BYTES,
+        reader_listener: Callable[[Reader, Message], object] | None = None,
+        receiver_queue_size: int = 1000,
+        reader_name: str | None = None,
+        subscription_role_prefix: str | None = None,
+        is_read_compacted: bool = False,
+        crypto_key_reader: CryptoKeyReader | None = None,
+        start_message_id_inclusive: bool = False,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> Reader:
+        """Create a reader behind a message (at it with `start_message_id_inclusive`)."""
+        check(str, topic, "topic")
+        check(MessageId, start_message_id, "start_message_id")
+        check(Schema, schema, "schema")
+        check(int, receiver_queue_size, "receiver_queue_size")
+        dead("subscription_role_prefix", subscription_role_prefix, None, "the reader's subscription has a name of its own")
+        given = {"crypto_key_reader": crypto_key_reader, "crypto_failure_action": crypto_failure_action}
+        options = consumer_options(given) | {"read_compacted": is_read_compacted}
+        twin = self._twin.create_reader(
+            topic,
+            start_message_id._id,  # noqa: SLF001 - its other half
+            schema=schema.native(),
+            start_inclusive=start_message_id_inclusive,
+            reader_name=reader_name,
+            receiver_queue_size=max(1, receiver_queue_size),
+            **options,
+        )
+        reader = Reader(self, twin, schema, seek_inclusive=start_message_id_inclusive)
+        self._consumers.add(reader)
+        if reader_listener is not None:
+            reader.listen(self._slots, reader_listener)
+        return reader
+
+    def create_table_view(self, topic: str, subscription_name: str | None = None, schema: Schema = _BYTES) -> Any:
+        """Not supported here; `pulsar_txn.client` may have one."""
+        raise not_supported("create_table_view", "read the topic with create_reader and keep the newest value by key")
+
+    @mapped
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """The full names of a topic's partitions; the topic itself when it has none."""
+        check(str, topic, "topic")
+        return self._twin.get_topic_partitions(topic)
+
+    def get_service_info(self) -> ServiceInfo:
+        """Where the cluster is, as told."""
+        return self._service_info
+
+    # --- what the official client has not ---------------------------------------------------------------------------
+
+    def transaction(self, **options: Any) -> sync.ManagedTransaction:
+        """A managed block, as `pulsar_txn.client.sync.Client.transaction`; give what it yields as `txn=`."""
+        return self._twin.transaction(**options)
+
+    @mapped
+    def begin_transaction(self, **options: Any) -> sync.Transaction:
+        """A transaction that the caller ends, as `pulsar_txn.client.sync.Client.begin_transaction`."""
+        return self._twin.begin_transaction(**options)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    @mapped
+    def close(self) -> None:
+        """Close everything; idempotent."""
+        self._twin.close()
+        self._end()
+
+    def shutdown(self) -> None:
+        """As `close`."""
+        self.close()
+
+    def _end(self) -> None:
+        for consumer in list(self._consumers):
+            consumer.close()
+        self._worker.stop()
+        if self._handler is not None:
+            logging.getLogger("pulsar_txn.client").removeHandler(self._handler)
