@@ -136,6 +136,22 @@ async def test_delayed_messages_are_never_batched(broker):
     assert sorted(delays) == [1_700_000_001_500, int(due.timestamp() * 1000), int(due.timestamp() * 1000)]
 
 
+async def test_clusters_are_named_per_message_and_an_empty_list_keeps_it_at_home(broker):
+    async with fake_client(broker) as client:
+        producer = await client.create_producer("t")
+        due = datetime(2030, 1, 1, tzinfo=UTC)
+        await asyncio.gather(
+            producer.send(b"policies"),
+            producer.send(b"two", replicate_to=["eu", "us"]),
+            producer.send(b"home", replicate_to=[], deliver_at=due),
+            producer.send(b"policies"),
+        )
+    sent = [sent_entry(body)[0] for body in broker.all("send")]
+    clusters = {(tuple(metadata.replicate_to), metadata.deliver_at_time > 0) for metadata in sent}
+    assert clusters == {((), False), (("eu", "us"), False), (("__local__",), True)}
+    assert sorted(metadata.num_messages_in_batch for metadata in sent) == [1, 1, 2]
+
+
 async def test_key_based_batches_hold_one_key(broker):
     async with fake_client(broker) as client:
         producer = await client.create_producer("t", batching_type=BatchingType.KEY_BASED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
 
@@ -71,16 +71,23 @@ def encode_batch(messages: Iterable[bytes | Row], *, compression: int = 0) -> En
     return EncodedBatch(packed, len(rows), len(payload), compression)
 
 
+class Alone(NamedTuple):
+    """Why a message shares no batch: the time of its delivery, the clusters that it goes to (none: by the policies)."""
+
+    deliver_at_ms: int | None = None
+    replicate_to: tuple[str, ...] = ()
+
+
 class Builder:
     """Messages that wait to leave together: one per (transaction, key group).
 
-    With `deliver_at_ms` or `encoded` it holds one message, or one batch built elsewhere. `txn_id` stays None until the
+    With `alone` or `encoded` it holds one message, or one batch built elsewhere. `txn_id` stays None until the
     transaction has registered the partition (`registering` is its future); until then nothing leaves. `in_flight` counts
     its sealed batches without receipt: while there is one, the next batch collects.
     """
 
     __slots__ = (
-        "deliver_at_ms",
+        "alone",
         "due",
         "encoded",
         "futures",
@@ -95,12 +102,12 @@ class Builder:
     )
 
     def __init__(
-        self, key: object, txn: Enlisting | None, group: str | bytes | None = None, deliver_at_ms: int | None = None
+        self, key: object, txn: Enlisting | None, group: str | bytes | None = None, alone: Alone | None = None
     ) -> None:
         self.key = key
         self.txn = txn
         self.group = group
-        self.deliver_at_ms = deliver_at_ms
+        self.alone = alone
         self.encoded: EncodedBatch | None = None
         self.txn_id: TxnId | None = None
         self.registering: asyncio.Future[TxnId] | None = None
@@ -192,9 +199,9 @@ class EntryFactory:
         payload = batch.payload if self.encryptor is None else self.encryptor.seal(metadata, batch.payload)
         return encode_entry(metadata, payload)
 
-    def single(self, message: Row, sequence_id: int, now_ms: int, txn_id: TxnId | None, deliver_at_ms: int | None) -> bytes:
+    def single(self, message: Row, sequence_id: int, now_ms: int, txn_id: TxnId | None, alone: Alone | None) -> bytes:
         """The entry of one message that stands alone."""
-        metadata, packed = self._single(message, sequence_id, now_ms, txn_id, deliver_at_ms)
+        metadata, packed = self._single(message, sequence_id, now_ms, txn_id, alone)
         return self._sealed(metadata, packed)
 
     def chunks(
@@ -203,11 +210,11 @@ class EntryFactory:
         sequence_id: int,
         now_ms: int,
         txn_id: TxnId | None,
-        deliver_at_ms: int | None,
+        alone: Alone | None,
         max_bytes: int,
     ) -> list[bytes]:
         """The entries of one message, metadata included of at most `max_bytes` each; one when it fits (PIP-37)."""
-        metadata, packed = self._single(message, sequence_id, now_ms, txn_id, deliver_at_ms)
+        metadata, packed = self._single(message, sequence_id, now_ms, txn_id, alone)
         if len(packed) + metadata.ByteSize() <= max_bytes:
             return [self._sealed(metadata, packed)]
         metadata.uuid = f"{self.producer_name}-{sequence_id}"
@@ -229,7 +236,7 @@ class EntryFactory:
         return encode_entry(metadata, packed)
 
     def _single(
-        self, message: Row, sequence_id: int, now_ms: int, txn_id: TxnId | None, deliver_at_ms: int | None
+        self, message: Row, sequence_id: int, now_ms: int, txn_id: TxnId | None, alone: Alone | None
     ) -> tuple[pb.MessageMetadata, bytes]:
         payload, key, properties, event_time_ms, _, ordering_key, null_value = (
             message if len(message) > 1 else (*message, *_ABSENT)
@@ -247,8 +254,10 @@ class EntryFactory:
             metadata.ordering_key = ordering_key
         if null_value:
             metadata.null_value = True
-        if deliver_at_ms is not None:
-            metadata.deliver_at_time = deliver_at_ms
+        if alone is not None:
+            if alone.deliver_at_ms is not None:
+                metadata.deliver_at_time = alone.deliver_at_ms
+            metadata.replicate_to.extend(alone.replicate_to)
         return metadata, packed
 
     def _metadata(

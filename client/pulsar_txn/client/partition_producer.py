@@ -21,7 +21,7 @@ from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._budget import Budget
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
-from pulsar_txn.client.batching import Builder, EncodedBatch, EntryFactory, Pending, Row, SendTicket, row_sequence_id
+from pulsar_txn.client.batching import Alone, Builder, EncodedBatch, EntryFactory, Pending, Row, SendTicket, row_sequence_id
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -184,7 +184,7 @@ class PartitionProducer:
 
     # --- adding -----------------------------------------------------------------------------------------------------
 
-    def add(self, message: Row, txn: Enlisting | None, deliver_at_ms: int | None = None) -> SendTicket:
+    def add(self, message: Row, txn: Enlisting | None, alone: Alone | None = None) -> SendTicket:
         """Queue one message. Raises its failure, MessageTooLarge, or the transaction's refusal; then nothing is queued."""
         if self._failure is not None:
             raise self._failure
@@ -195,15 +195,15 @@ class PartitionProducer:
             )
         key: object = txn
         group = None
-        if deliver_at_ms is not None:
-            key = (txn, deliver_at_ms)
+        if alone is not None:
+            key = (txn, alone)
         elif self._keyed and len(message) > 1:
             group = message[1] if message[5] is None else message[5]
             key = txn if group is None else (txn, group)
         registered = None if txn is None else txn.enlist_send(self._core, self.topic, 1, size, self)
         builder = self._builders.get(key)
         if builder is None:
-            builder = self._builders[key] = Builder(key, txn, group, deliver_at_ms)
+            builder = self._builders[key] = Builder(key, txn, group, alone)
         if registered is not None and builder.txn_id is None:
             self._register(builder, registered)
         future: SendTicket = self._loop.create_future()
@@ -296,7 +296,7 @@ class PartitionProducer:
         """Turn everything the builder holds into entries and send them."""
         if builder.waits_for_registration:
             return
-        max_messages = 1 if builder.deliver_at_ms is not None else self._max_messages
+        max_messages = 1 if builder.alone is not None else self._max_messages
         while builder.futures:
             if builder.encoded is not None:
                 pending = Pending(builder, builder.futures, builder.encoded.num_messages, builder.size)
@@ -323,7 +323,7 @@ class PartitionProducer:
             return [self._entry_of(pending, rows)]
         self._number(pending, rows)
         now_ms = self._core.runtime.wall_ms()
-        return self._entries.chunks(rows[0], pending.sequence_id, now_ms, builder.txn_id, builder.deliver_at_ms, limit)
+        return self._entries.chunks(rows[0], pending.sequence_id, now_ms, builder.txn_id, builder.alone, limit)
 
     def _send_chunk(self, whole: Pending, entry: bytes) -> None:
         """A chunk that is not the last: it counts for nothing, and when it fails so does the message."""
@@ -339,7 +339,7 @@ class PartitionProducer:
         if builder.encoded is not None:
             entry = self._entries.encoded(builder.encoded, pending.sequence_id, pending.highest, now_ms, builder.txn_id)
         elif len(rows) == 1:
-            entry = self._entries.single(rows[0], pending.sequence_id, now_ms, builder.txn_id, builder.deliver_at_ms)
+            entry = self._entries.single(rows[0], pending.sequence_id, now_ms, builder.txn_id, builder.alone)
         else:
             entry = self._entries.batch(rows, pending.sequence_id, pending.highest, now_ms, builder.txn_id, builder.group)
         if len(entry) > self._max_message_size + 10_000:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 import attrs
 
@@ -14,7 +14,7 @@ from pulsar_txn.client._budget import Budget
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client._growth import new_partitions, watch
-from pulsar_txn.client.batching import EncodedBatch, SendTicket, row
+from pulsar_txn.client.batching import Alone, EncodedBatch, SendTicket, row
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerQueueFull
 from pulsar_txn.client.interceptors import OutgoingMessage, ProducerChain
 from pulsar_txn.client.partition_producer import PartitionProducer
@@ -26,6 +26,8 @@ from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
 T = TypeVar("T")
+_NO_OTHER_CLUSTER: Final = "__local__"
+"""Pulsar's word in `replicate_to` for a message that is not replicated."""
 
 
 class Producer(Generic[T]):
@@ -116,13 +118,15 @@ class Producer(Generic[T]):
         sequence_id: int | None = None,
         deliver_at: datetime | None = None,
         deliver_after: float | timedelta | None = None,
+        replicate_to: Sequence[str] | None = None,
         partition: int | None = None,
     ) -> MessageId:
         """Send one value and wait for its receipt; returns its id. `None` is a tombstone (no value for this key).
 
         Waits first while the producer's bounds are reached (ProducerQueueFull instead with `block_if_full=False`).
         `event_time_ms` is milliseconds since the epoch; `deliver_after` seconds or a timedelta; `partition` overrules
-        the routing. In a transaction the receipt says that the message is stored; it is seen once `txn` commits.
+        the routing; `replicate_to` names the clusters that a geo-replicated topic sends it to, an empty list none. In a
+        transaction the receipt says that the message is stored; it is seen once `txn` commits.
 
         Raises SchemaMismatch, MessageTooLarge, AlreadyClosed, OperationTimeout, BrokerError, ProducerFenced, and with
         `txn` TransactionStateError and other TransactionErrors. If cancelled while waiting for room, nothing is sent;
@@ -142,6 +146,7 @@ class Producer(Generic[T]):
             sequence_id=sequence_id,
             deliver_at=deliver_at,
             deliver_after=deliver_after,
+            replicate_to=replicate_to,
             partition=partition,
         )
 
@@ -157,6 +162,7 @@ class Producer(Generic[T]):
         sequence_id: int | None = None,
         deliver_at: datetime | None = None,
         deliver_after: float | timedelta | None = None,
+        replicate_to: Sequence[str] | None = None,
         partition: int | None = None,
     ) -> SendTicket:
         """Queue one value; returns a future of its id at once. Arguments as `send`.
@@ -184,8 +190,10 @@ class Producer(Generic[T]):
             target = self._only if partition is None else None
             if target is None:
                 target = self._target(self._router(key, payload) if partition is None else partition)
-            delayed = deliver_at is not None or deliver_after is not None
-            ticket = target.add(message, txn, self._deliver_at_ms(deliver_at, deliver_after) if delayed else None)
+            if deliver_at is None and deliver_after is None and replicate_to is None:
+                ticket = target.add(message, txn)
+            else:
+                ticket = target.add(message, txn, self._alone(deliver_at, deliver_after, replicate_to))
         except BaseException as error:
             if self._chain is not None:
                 self._chain.finish(steps, None, error)
@@ -314,6 +322,13 @@ class Producer(Generic[T]):
         if not 0 <= index < len(self._partitions):
             raise InvalidConfiguration(f"partition {index} of {self.topic} does not exist; it has {len(self._partitions)}")
         return self._partitions[index]
+
+    def _alone(
+        self, deliver_at: datetime | None, deliver_after: float | timedelta | None, replicate_to: Sequence[str] | None
+    ) -> Alone:
+        delayed = deliver_at is not None or deliver_after is not None
+        clusters = () if replicate_to is None else tuple(replicate_to) or (_NO_OTHER_CLUSTER,)
+        return Alone(self._deliver_at_ms(deliver_at, deliver_after) if delayed else None, clusters)
 
     def _deliver_at_ms(self, deliver_at: datetime | None, deliver_after: float | timedelta | None) -> int:
         if deliver_at is not None:

@@ -35,7 +35,7 @@ class Compression(enum.IntEnum):
 
 
 class BatchingType(enum.Enum):
-    """What shares a batch: everything, or only messages of one key (needed by Key_Shared consumers)."""
+    """What shares a batch: everything, or only messages of one ordering key, else key (needed by Key_Shared consumers)."""
 
     DEFAULT = "default"
     KEY_BASED = "key_based"

@@ -170,13 +170,15 @@ class Producer(GenericTwin[producer.Producer[T], T]):
         sequence_id: int | None = None,
         deliver_at: datetime | None = None,
         deliver_after: float | timedelta | None = None,
+        replicate_to: Sequence[str] | None = None,
         partition: int | None = None,
     ) -> MessageId:
         """Send one value and wait for its receipt; returns its id. `None` is a tombstone (no value for this key).
 
         Waits first while the producer's bounds are reached (ProducerQueueFull instead with `block_if_full=False`).
         `event_time_ms` is milliseconds since the epoch; `deliver_after` seconds or a timedelta; `partition` overrules
-        the routing. In a transaction the receipt says that the message is stored; it is seen once `txn` commits.
+        the routing; `replicate_to` names the clusters that a geo-replicated topic sends it to, an empty list none. In a
+        transaction the receipt says that the message is stored; it is seen once `txn` commits.
 
         Raises SchemaMismatch, MessageTooLarge, AlreadyClosed, OperationTimeout, BrokerError, ProducerFenced, and with
         `txn` TransactionStateError and other TransactionErrors. If cancelled while waiting for room, nothing is sent;
@@ -193,6 +195,7 @@ class Producer(GenericTwin[producer.Producer[T], T]):
                 sequence_id=sequence_id,
                 deliver_at=deliver_at,
                 deliver_after=deliver_after,
+                replicate_to=replicate_to,
                 partition=partition,
             )
         )
@@ -209,6 +212,7 @@ class Producer(GenericTwin[producer.Producer[T], T]):
         sequence_id: int | None = None,
         deliver_at: datetime | None = None,
         deliver_after: float | timedelta | None = None,
+        replicate_to: Sequence[str] | None = None,
         partition: int | None = None,
     ) -> Future[MessageId]:
         """Queue one value; returns a future of its id at once. Arguments as `send`.
@@ -227,6 +231,7 @@ class Producer(GenericTwin[producer.Producer[T], T]):
                 sequence_id=sequence_id,
                 deliver_at=deliver_at,
                 deliver_after=deliver_after,
+                replicate_to=replicate_to,
                 partition=partition,
             )
         )
