@@ -404,3 +404,12 @@ async def test_what_somebody_else_has_settled_is_not_waited_for_for_ever(broker)
             assert [message.data for message in batch] == [b"2"]
     assert len(broker.all("redeliverUnacknowledgedMessages")) == 5
     assert acks(broker) == [(False, [2])]
+
+
+async def test_a_message_that_is_there_twice_is_in_the_batch_once(broker):
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
+        deliver(broker, 0, 1, 0, 1, 2)
+        async with consumer.transactional_batch(max_messages=5, max_wait=1) as batch:
+            assert [message.data for message in batch] == [b"0", b"1", b"2"]
+    assert acks(broker) == [(False, [0, 1, 2])]

@@ -115,6 +115,14 @@ class Lane(Generic[T]):
         self._consumer = pipeline.consumer
         self._backoff = pipeline.core.backoff()
 
+    def take(self, max_messages: int) -> list[Handed]:
+        """The next of the backlog; of messages that came twice, around a reconnect, the first copy."""
+        taken = {}
+        for _ in range(min(len(self.backlog), max_messages)):
+            message, number = self.backlog.popleft()
+            taken.setdefault(_key(message), (message, number))
+        return list(taken.values())
+
     async def work(self, handed: Sequence[Handed]) -> None:
         """Until each of these is committed, dead-lettered, skipped, or given back. Raises what ends the pipeline."""
         pending = handed

@@ -62,10 +62,13 @@ class Runs:
     def hand_out(
         self, messages: Iterable[Message[Any]], before: Mapping[PartitionConsumer, Message[Any] | None]
     ) -> list[Handed]:
-        """Number messages that were just received; `before` is what each partition had handed out last, by any means."""
+        """Number messages that were just received; `before` is what each partition had handed out last, by any means.
+
+        Of a message that is there twice the first is taken: a list acknowledges it once, whatever was done with it.
+        """
         handed = []
         seen: set[PartitionConsumer] = set()
-        for message in messages:
+        for message in distinct(messages):
             part = message.entry.consumer
             line = self._lines.setdefault(part, _Line())
             if part not in seen:
@@ -138,6 +141,14 @@ class Runs:
                 overdue.append((part, line.asked))
                 line.asked += 1
         return overdue
+
+
+def distinct(messages: Iterable[Message[Any]]) -> list[Message[Any]]:
+    """The first copy of each message."""
+    first: dict[tuple[PartitionConsumer, Position, int], Message[Any]] = {}
+    for message in messages:
+        first.setdefault((message.entry.consumer, message.entry.position, message.index), message)
+    return list(first.values())
 
 
 def _place(message: Message[Any]) -> Place:

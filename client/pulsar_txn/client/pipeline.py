@@ -169,7 +169,7 @@ class Pipeline(Generic[T]):
                     return
                 self._wake[number].clear()
                 await self._wake[number].wait()
-            taken = [lane.backlog.popleft() for _ in range(min(len(lane.backlog), self.options.max_messages))]
+            taken = lane.take(self.options.max_messages)
             self._room.set()
             await lane.work(taken)
 
