@@ -6,7 +6,7 @@ import pytest
 from fake_broker import FakeBroker, fake_client
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Client, ConsumerType, DeadLetterPolicy, InitialPosition, RedeliveryBackoff
+from pulsar_txn.client import Client, ConsumerType, DeadLetterPolicy, InitialPosition, KeySharedPolicy, RedeliveryBackoff
 from pulsar_txn.client.errors import InvalidConfiguration
 
 SHARED = {"consumer_type": ConsumerType.SHARED, "initial_position": InitialPosition.EARLIEST}
@@ -137,7 +137,13 @@ async def test_negative_acknowledgements_wait_longer_each_time():
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: RedeliveryBackoff(5, 1), lambda: RedeliveryBackoff(1, 2, 0.5), lambda: DeadLetterPolicy(max_redeliver_count=0)],
+    [
+        lambda: RedeliveryBackoff(5, 1),
+        lambda: RedeliveryBackoff(1, 2, 0.5),
+        lambda: DeadLetterPolicy(max_redeliver_count=0),
+        lambda: KeySharedPolicy(sticky_ranges=[(0, 65536)]),
+        lambda: KeySharedPolicy(sticky_ranges=[(5, 9), (0, 5)]),
+    ],
 )
 def test_policies_that_cannot_work_are_refused(make):
     with pytest.raises(InvalidConfiguration):

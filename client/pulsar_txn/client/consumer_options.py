@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,16 @@ class KeySharedPolicy:
 
     sticky_ranges: Sequence[tuple[int, int]] = ()
     allow_out_of_order: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        """InvalidConfiguration for ranges that no broker takes."""
+        ranges = sorted(self.sticky_ranges)
+        bad = any(not 0 <= start <= end <= 65535 for start, end in ranges)
+        if bad or any(before[1] >= after[0] for before, after in itertools.pairwise(ranges)):
+            raise InvalidConfiguration(
+                f"sticky ranges {list(self.sticky_ranges)} are impossible",
+                hint="each (start, end) has 0 <= start <= end <= 65535, and none overlaps another",
+            )
 
 
 def _at_least(least: float) -> Callable[[object, attrs.Attribute[Any], Any], None]:
