@@ -117,7 +117,7 @@ class Lane(Generic[T]):
 
     def take(self, max_messages: int) -> list[Handed]:
         """The next of the backlog; of messages that came twice, around a reconnect, the first copy."""
-        taken = {}
+        taken: dict[Key, Handed] = {}
         for _ in range(min(len(self.backlog), max_messages)):
             message, number = self.backlog.popleft()
             taken.setdefault(_key(message), (message, number))
