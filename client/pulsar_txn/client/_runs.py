@@ -134,10 +134,10 @@ class Runs:
             first.setdefault(message.entry.consumer, message)
         overdue = []
         for part, line in waiting.items():
-            message = first.get(part)
-            if message is not None and line.must_reach is not None and _place(message) <= line.must_reach:
+            head = first.get(part)
+            if head is not None and line.must_reach is not None and _place(head) <= line.must_reach:
                 line.asked = ASK_AGAIN
-            elif message is not None or not first:
+            elif head is not None or not first:
                 overdue.append((part, line.asked))
                 line.asked += 1
         return overdue
