@@ -36,6 +36,25 @@ PROTOCOL_VERSION: Final = 21
 MIN_PROTOCOL_VERSION: Final = 17
 """Acknowledgement receipts: without them no acknowledgement can be known to have happened."""
 
+MAX_FRAME_SIZE: Final = 128 * 1024 * 1024
+"""Bytes of a frame that are waited for at most, whatever maximum a broker announces."""
+
+ANSWERS: Final = {
+    "partitionMetadata": "partitionMetadataResponse",
+    "lookupTopic": "lookupTopicResponse",
+    "producer": "producer_success",
+    "getLastMessageId": "getLastMessageIdResponse",
+    "getSchema": "getSchemaResponse",
+    "getOrCreateSchema": "getOrCreateSchemaResponse",
+    "getTopicsOfNamespace": "getTopicsOfNamespaceResponse",
+    "newTxn": "newTxnResponse",
+    "addPartitionToTxn": "addPartitionToTxnResponse",
+    "addSubscriptionToTxn": "addSubscriptionToTxnResponse",
+    "endTxn": "endTxnResponse",
+    "tcClientConnectRequest": "tcClientConnectResponse",
+}
+"""Request -> the answer that its sender reads; what any other request is answered with is not looked at."""
+
 _NO_REQUEST: Final = 2**64 - 1
 _FIELD_OF_TYPE: Final = {field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields if field.name != "type"}
 _SEND_RECEIPT: Final = 7
@@ -109,6 +128,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(MAX_MESSAGE_SIZE + FRAME_PADDING)
         self._requests: dict[int, tuple[asyncio.Future[Any], float, str]] = {}
+        self.waiting_for_exclusive: set[int] = set()
+        """Requests of producers that wait for their turn, as long as it takes."""
         self._out: list[bytes] = []
         self._flush_scheduled = False
         self._loop = asyncio.get_running_loop()
@@ -268,7 +289,7 @@ class Connection(asyncio.Protocol):
             _, request_id, txn_id, code, text = hot.decode_ack_response(frame)
             if request_id is not None:
                 error = None if code is None else from_server(code, text or "", endpoint=self.endpoint, txn_id=txn_id)
-                self._finish(request_id, None, error)
+                self._finish(request_id, None, error, "ackResponse")
         else:
             self._on_command(decode_command(frame))
 
@@ -279,7 +300,7 @@ class Connection(asyncio.Protocol):
         if handler is not None:
             handler(body)
         elif "request_id" in body.DESCRIPTOR.fields_by_name:
-            self._on_answer(body)
+            self._on_answer(body, name)
         else:
             logger.debug("%s: %s ignored", self.endpoint, name)
 
@@ -292,7 +313,7 @@ class Connection(asyncio.Protocol):
             self.max_message_size = body.max_message_size
             if self.max_message_size > MAX_MESSAGE_SIZE and not self._reader.buffered:
                 # Nothing can be on its way yet: the broker speaks only when asked, until the first request.
-                self._reader = FrameReader(self.max_message_size + FRAME_PADDING)
+                self._reader = FrameReader(min(self.max_message_size, MAX_FRAME_SIZE) + FRAME_PADDING)
         if self._connected.done():
             return
         if self.protocol_version < MIN_PROTOCOL_VERSION:
@@ -407,24 +428,28 @@ class Connection(asyncio.Protocol):
         if self._requests:
             self._arm_sweep(min(deadline for _, deadline, _ in self._requests.values()))
 
-    def _on_answer(self, body: Any) -> None:
+    def _on_answer(self, body: Any, name: str) -> None:
         error = None
         fields = body.DESCRIPTOR.fields_by_name
         if "error" in fields and body.HasField("error"):
             error = from_server(body.error, body.message, endpoint=self.endpoint)
         elif "error_code" in fields and body.HasField("error_code"):
             error = from_server(body.error_code, body.error_message, endpoint=self.endpoint)
-        self._finish(body.request_id, body, error)
+        self._finish(body.request_id, body, error, name)
 
     def _on_producer_success(self, body: Any) -> None:
         if body.producer_ready:
-            self._finish(body.request_id, body, None)
-        elif body.request_id in self._requests:
+            self._finish(body.request_id, body, None, "producer_success")
+        elif body.request_id in self._requests and self._waits_for_exclusive(body.request_id):
             # WaitForExclusive: the broker has put us in the queue and answers again when it is our turn.
             future, _, what = self._requests[body.request_id]
             self._requests[body.request_id] = (future, float("inf"), what)
 
-    def _finish(self, request_id: int, body: Any, error: PulsarError | None) -> None:
+    def _waits_for_exclusive(self, request_id: int) -> bool:
+        """Whether it is the request of a producer that wants to wait; nothing else waits without a limit."""
+        return request_id in self.waiting_for_exclusive
+
+    def _finish(self, request_id: int, body: Any, error: PulsarError | None, answer: str = "error") -> None:
         entry = self._requests.pop(request_id, None)
         if entry is None:
             logger.debug("%s: answer to request %d came too late", self.endpoint, request_id)
@@ -432,6 +457,9 @@ class Connection(asyncio.Protocol):
         future = entry[0]
         if future.done():
             return
+        expected = ANSWERS.get(entry[2])
+        if error is None and expected is not None and answer != expected:
+            error = RemoteProtocolError(f"the broker answered {entry[2]} with {answer}", endpoint=self.endpoint)
         if error is not None:
             future.set_exception(error)
         else:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from pulsar_txn.client._settings import Settings
 from pulsar_txn.client.connection import Connection
-from pulsar_txn.client.errors import ConnectionLost, OperationTimeout, PulsarError, RemoteProtocolError
+from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, OperationTimeout, PulsarError, RemoteProtocolError
 from pulsar_txn.client.pool import ConnectionPool
 from pulsar_txn.client.service_url import Address, parse_service_url
 from pulsar_txn.wire import pulsar_pb2 as pb
+
+MAX_PARTITIONS: Final = 100_000
+"""What is taken for a topic; more is taken for a broken broker."""
 
 
 class Lookup:
@@ -35,6 +38,8 @@ class Lookup:
         answer = await connection.request(
             "partitionMetadata", self._next_request_id(), topic=topic, metadata_auto_creation_enabled=create
         )
+        if answer.partitions > MAX_PARTITIONS:
+            raise RemoteProtocolError(f"{topic} is said to have {answer.partitions} partitions", endpoint=connection.endpoint)
         return int(answer.partitions)
 
     async def topics(self, namespace: str, mode: int) -> list[str]:
@@ -78,7 +83,10 @@ class Lookup:
         if not url:
             scheme = "TLS" if tls else "plain"
             raise RemoteProtocolError(f"the lookup's answer names no {scheme} address", hint="check the broker's listeners")
-        logical = parse_service_url(url)[0]
+        try:
+            logical = parse_service_url(url)[0]
+        except InvalidConfiguration as error:
+            raise RemoteProtocolError(f"the lookup's answer names no broker: {error.message}") from error
         if answer.proxy_through_service_url:
             return self._addresses[self._current], logical
         return logical, logical

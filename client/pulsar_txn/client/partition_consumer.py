@@ -34,6 +34,7 @@ from pulsar_txn.client.errors import (
     InvalidConfiguration,
     OperationTimeout,
     PulsarError,
+    RemoteProtocolError,
     TransactionConflict,
 )
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Entry, Message, single_row
@@ -44,7 +45,7 @@ from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import decode_batch
 from pulsar_txn.wire.compression import decompress
 from pulsar_txn.wire.entries import split_entry
-from pulsar_txn.wire.errors import ChecksumMismatch, MalformedBatch, WireError
+from pulsar_txn.wire.errors import ChecksumMismatch, MalformedBatch, MalformedFrame, WireError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import (
     MessageId,
@@ -64,6 +65,12 @@ logger = logging.getLogger("pulsar_txn.client.consumer")
 
 MAX_UNCOMPRESSED: Final = 64 * 1024 * 1024
 """Bytes that a payload may have after decompression."""
+
+MAX_BATCH_MESSAGES: Final = 1_000_000
+"""Messages that one entry may hold; more is taken for damage."""
+
+MAX_OVERRUN: Final = 10_000
+"""Entries in a row (one more for each 50 KiB of theirs) that may come while the queue is full already."""
 
 ACKS_PER_FRAME: Final = 1000
 
@@ -93,6 +100,7 @@ class PartitionConsumer:
         self._server_version = ""
         self._epoch = 0
         self._permits_back = 0
+        self._overrun = 0
         self._flow_at = max(1, options.receiver_queue_size // 2)
         self._last_position: Position | None = None
         self._start = options.start_message_id
@@ -259,13 +267,14 @@ class PartitionConsumer:
         try:
             head, payload = split_entry(data)
             metadata = pb.MessageMetadata.FromString(head)
+            batch_size = _checked(metadata)
         except (WireError, DecodeError) as error:
             reason = (
                 pb.CommandAck.ChecksumMismatch if isinstance(error, ChecksumMismatch) else pb.CommandAck.BatchDeSerializeError
             )
             self._discard(position, reason, 1, error)
             return
-        batch_size = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 0
+        self._on_overrun(len(data))
         count = max(batch_size, 1)
         if self._seeking is not None or (epoch is not None and epoch < self._epoch):
             self.give_permits_back(count)
@@ -293,13 +302,28 @@ class PartitionConsumer:
                 most = MAX_CHUNKED if chunked else MAX_UNCOMPRESSED
                 payload = decompress(metadata.compression, payload, metadata.uncompressed_size, max_size=most)  # type: ignore[assignment]  # a view or bytes
             rows = decode_batch(payload, batch_size) if batch_size else [single_row(metadata, bytes(payload))]
-        except MalformedBatch as error:
+        except (MalformedBatch, UnicodeDecodeError) as error:
             reason = pb.CommandAck.DecompressionError if metadata.compression else pb.CommandAck.BatchDeSerializeError
-            self._discard(position, reason, count, error)
+            self._discard(position, reason, min(count, self._options.receiver_queue_size), error)
             return
         entry = Entry(self, position, metadata, batch_size, redelivery_count)
         if self.writers is None or not self.writers.holds(entry, rows, ack_words):
             self._queue(entry, rows, ack_words)
+
+    def _on_overrun(self, size: int) -> None:
+        """More than was allowed. A little is usual, because brokers estimate; a lot would fill the memory."""
+        queue_size = self._options.receiver_queue_size
+        queued = self._parent.queued
+        if queued < queue_size or queued < queue_size * len(self._parent.topics):
+            self._overrun = 0
+            return
+        self._overrun += 1 + size // (50 * 1024)
+        if self._overrun > MAX_OVERRUN and self._connection is not None:
+            self._overrun = 0
+            endpoint = self._connection.endpoint
+            failure = RemoteProtocolError(f"{self.topic}: the broker sends far more than it was allowed", endpoint=endpoint)
+            failure.retriable = True
+            self._connection.close(failure)
 
     def _on_chunk(self, position: Position, metadata: pb.MessageMetadata, payload: bytes | memoryview) -> bytes | None:
         """The whole payload when this was the last chunk. What stays incomplete for too long is acknowledged and gone."""
@@ -601,6 +625,19 @@ class PartitionConsumer:
         self.open_acks.remove(claim)
         if claim.dropped:
             self.redeliver(claim.dropped)
+
+
+def _checked(metadata: pb.MessageMetadata) -> int:
+    """The messages of a batch, 0 for none; MalformedBatch, and MalformedFrame where text is none (protobuf says bytes then)."""
+    if type(metadata.producer_name) is not str or type(metadata.partition_key) is not str:
+        raise MalformedFrame("producer name or partition key are not UTF-8")
+    for pair in metadata.properties:
+        if type(pair.key) is not str or type(pair.value) is not str:
+            raise MalformedFrame("a property is not UTF-8")
+    batch_size = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 0
+    if not 0 <= batch_size <= MAX_BATCH_MESSAGES:
+        raise MalformedBatch(f"a batch of {batch_size} messages is announced")
+    return batch_size
 
 
 def _seek_field(message_id: MessageId, *, inclusive: bool) -> dict[str, Any]:

@@ -122,7 +122,10 @@ class PartitionProducer:
         self._epoch += 1
         try:
             # The deadline is the attachment's; WAIT_FOR_EXCLUSIVE lifts it once the broker has put us in the queue.
-            answer = await connection.request("producer", self._core.next_request_id(), **self._producer_fields())
+            request_id = self._core.next_request_id()
+            if self._options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE:
+                connection.waiting_for_exclusive.add(request_id)
+            answer = await connection.request("producer", request_id, **self._producer_fields())
         except BaseException as error:
             connection.producers.pop(self.id, None)
             if isinstance(error, OperationTimeout) or not isinstance(error, PulsarError):

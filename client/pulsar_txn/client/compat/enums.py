@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pulsar_txn.client import consumer_options, producer_options
 
@@ -117,5 +117,5 @@ _NAMES: Final = (
 
 RESULT_NAMES: Final = _NAMES.split(" ")
 
-Result: Any = _Named("Result", {name: number for number, name in enumerate(RESULT_NAMES)})
+Result: Any = cast("Any", _Named)("Result", {name: number for number, name in enumerate(RESULT_NAMES)})
 """What a send's callback is given, and `.result` of every exception here: `Ok` is 0."""
