@@ -115,9 +115,7 @@ def inner(twin: Any) -> Any:
     return None if twin is None else twin._inner  # noqa: SLF001 - its own other half
 
 
-def transactional(
-    work: Callable[P, T] | None = None, *, client_arg: str = "client", **options: Any
-) -> Callable[..., Any]:
+def transactional(work: Callable[P, T] | None = None, *, client_arg: str = "client", **options: Any) -> Callable[..., Any]:
     """Decorate `def work(client, …, txn)`, as `pulsar_txn.client.transactional` does with `async def`."""
 
     def decorate(function: Callable[..., T]) -> Callable[..., T]:

@@ -55,8 +55,6 @@ class TransactionalBatchBlock(GenericTwin[transactional_batch.TransactionalBatch
         """Receive, then begin the transaction when `eager`."""
         return TransactionalBatch(self._loop, self._loop.run(self._inner.__aenter__))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
         """Acknowledge and commit, or abort."""
         return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))
