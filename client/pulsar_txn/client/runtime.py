@@ -27,6 +27,7 @@ from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, InvalidCo
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 T = TypeVar("T")
+MIN_DELAY_SECONDS = 0.001
 logger = logging.getLogger("pulsar_txn.client")
 Future = concurrent.futures.Future
 """What the sync client's `send_nowait` returns: a future for threads."""
@@ -93,8 +94,8 @@ class AsyncioRuntime:
         return random.random()  # noqa: S311 - jitter of retries and a routing start, nothing secret
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
-        """A timer of the running loop."""
-        return asyncio.get_running_loop().call_later(delay, callback, *args)
+        """A timer of the running loop, of a millisecond at least: below it uvloop gives a handle that is no timer."""
+        return asyncio.get_running_loop().call_later(max(delay, MIN_DELAY_SECONDS), callback, *args)
 
 
 def monotonic_seconds() -> float:

@@ -1,0 +1,33 @@
+"""The client on uvloop, whose handles of very short delays are not asyncio's timers."""
+
+import pytest
+
+from pulsar_txn.broker.server import Standalone
+from pulsar_txn.client import Client
+from pulsar_txn.client.runtime import AsyncioRuntime
+
+uvloop = pytest.importorskip("uvloop")
+
+
+@pytest.mark.parametrize("delay", [0, 1e-9, 0.0004, 0.01])
+def test_a_timer_of_any_delay_knows_its_time(delay):
+    async def made():
+        timer = AsyncioRuntime().call_later(delay, lambda: None)
+        when = timer.when()
+        timer.cancel()
+        return when
+
+    assert uvloop.run(made()) > 0
+
+
+def test_batches_with_a_tiny_delay_are_sent_on_uvloop():
+    async def story():
+        async with Standalone(None) as broker, Client(broker.service_url) as client:
+            producer = await client.create_producer("t", batching_max_delay=0.0001)
+            tickets = []
+            for number in range(2_000):
+                await producer.wait_for_room()
+                tickets.append(producer.send_nowait(b"%d" % number))
+            return [await ticket for ticket in tickets]
+
+    assert len(set(uvloop.run(story()))) == 2_000
