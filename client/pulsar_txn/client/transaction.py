@@ -23,12 +23,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import attrs
 
 from pulsar_txn.client._enlist import Flushable, WhenEnded
+from pulsar_txn.client._registrar import CoordinatorSessions, Registrar, Target
 from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
     InvalidTransactionStatus,
@@ -68,29 +69,6 @@ _FINAL: Final = frozenset({TransactionState.COMMITTED, TransactionState.ABORTED,
 _OUTCOMES: Final = {TransactionState.COMMITTED: TxnAction.COMMIT, TransactionState.ABORTED: TxnAction.ABORT}
 
 
-class CoordinatorSessions(Protocol):
-    """The requests that a transaction makes of its coordinator; errors say in `maybe_processed` whether they had left.
-
-    `tally` is told of requests that were sent again, and who answered.
-    """
-
-    async def new_txn(self, timeout_ms: int, *, tally: RequestTally) -> TxnId:
-        """NEW_TXN at the next coordinator, round robin."""
-        ...
-
-    async def add_partitions(self, txn_id: TxnId, topics: Iterable[str], *, tally: RequestTally) -> None:
-        """ADD_PARTITION_TO_TXN."""
-        ...
-
-    async def add_subscriptions(self, txn_id: TxnId, subscriptions: Iterable[tuple[str, str]], *, tally: RequestTally) -> None:
-        """ADD_SUBSCRIPTION_TO_TXN, each (topic partition, subscription)."""
-        ...
-
-    async def end_txn(self, txn_id: TxnId, action: TxnAction, *, timeout: float, tally: RequestTally) -> None:
-        """END_TXN, sent again after a lost connection until `timeout` seconds are over."""
-        ...
-
-
 class Rollback(Exception):  # noqa: N818 - control flow, not an error
     """Raised by `Transaction.rollback()`; the managed block of its transaction swallows it after the abort."""
 
@@ -109,39 +87,6 @@ class TransactionOptions:
     force_abort: bool = False
     managed: bool = False
     lazy: bool = False
-
-
-class _Target:
-    """One registered topic partition (`subscription` None) or subscription, with its counters."""
-
-    __slots__ = ("bytes", "confirmed", "cumulative", "failed", "registration", "started", "subscription", "topic")
-
-    def __init__(self, topic: str, subscription: str | None) -> None:
-        self.topic = topic
-        self.subscription = subscription
-        self.registration: asyncio.Future[TxnId] | None = None
-        self.started = self.confirmed = self.failed = self.bytes = 0
-        self.cumulative = False
-
-    @property
-    def in_flight(self) -> int:
-        """Messages without an answer."""
-        return self.started - self.confirmed - self.failed
-
-    @property
-    def registered(self) -> bool:
-        """Whether the coordinator knows it."""
-        future = self.registration
-        return future is not None and future.done() and not future.cancelled() and future.exception() is None
-
-    def partition_stats(self) -> PartitionStats:
-        """Of sends."""
-        return PartitionStats(self.topic, self.registered, self.started, self.confirmed, self.failed, self.bytes)
-
-    def subscription_stats(self) -> SubscriptionStats:
-        """Of acknowledgements."""
-        counts = (self.registered, self.started, self.confirmed, self.failed, self.cumulative)
-        return SubscriptionStats(self.topic, self.subscription or "", *counts)
 
 
 class Transaction:
@@ -172,17 +117,16 @@ class Transaction:
         self._opened_at = monotonic()
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._targets: dict[tuple[str, str | None], _Target] = {}
-        self._unregistered: list[_Target] = []
+        self._targets: dict[tuple[str, str | None], Target] = {}
         self._flushables: dict[Flushable, None] = {}
         self._observers = Observers() if observers is None else observers
         self._tally = RequestTally()
-        self._seconds_begin = self._seconds_register = self._seconds_busy = self._seconds_wait = self._seconds_end = 0.0
+        self._registrar = Registrar(self.open, coordinators, self._tally, monotonic, self._note_registered)
+        self._seconds_begin = self._seconds_busy = self._seconds_wait = self._seconds_end = 0.0
         self._busy_since = 0.0
         self._in_flight = 0
         self._idle: asyncio.Future[None] | None = None
         self._failures: list[BaseException] = []
-        self._tasks: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[TxnId] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._ending_action: TxnAction | None = None
@@ -251,7 +195,7 @@ class Transaction:
 
     def _phases(self) -> Phases:
         busy = self._seconds_busy + (self._monotonic() - self._busy_since if self._in_flight else 0.0)
-        seconds = (self._seconds_begin, self._seconds_register, busy, self._seconds_wait, self._seconds_end)
+        seconds = (self._seconds_begin, self._registrar.seconds, busy, self._seconds_wait, self._seconds_end)
         return Phases(*(each * 1000 for each in seconds))
 
     def __repr__(self) -> str:
@@ -322,7 +266,7 @@ class Transaction:
         self._flushables[flushable] = None
         target = self._enlist(core, (topic, None), messages)
         target.bytes += size
-        return self._registration(target)
+        return self._registrar.registration(target)
 
     def enlist_ack(
         self, core: object, topic: str, subscription: str, messages: int, *, cumulative: bool
@@ -330,7 +274,7 @@ class Transaction:
         """Start acknowledgements; see `_enlist.Enlisting`."""
         target = self._enlist(core, (topic, subscription), messages)
         target.cumulative |= cumulative
-        return self._registration(target)
+        return self._registrar.registration(target)
 
     def send_finished(self, topic: str, messages: int, error: BaseException | None) -> None:
         """Sends have their receipt, or failed."""
@@ -347,7 +291,7 @@ class Transaction:
         if self._state not in _FINAL:
             self._end_callbacks.append(callback)
 
-    def _enlist(self, core: object, key: tuple[str, str | None], messages: int) -> _Target:
+    def _enlist(self, core: object, key: tuple[str, str | None], messages: int) -> Target:
         if core is not self._core:
             raise TransactionStateError(
                 "this transaction belongs to another client",
@@ -357,7 +301,7 @@ class Transaction:
         self._check_usable()
         target = self._targets.get(key)
         if target is None:
-            target = self._targets[key] = _Target(*key)
+            target = self._targets[key] = Target(*key)
         target.started += messages
         if self._in_flight == 0:
             self._busy_since = self._monotonic()
@@ -380,56 +324,10 @@ class Transaction:
             hint="run the unit again, in smaller pieces or with a larger timeout=",
         )
 
-    def _registration(self, target: _Target) -> TxnId | asyncio.Future[TxnId]:
-        future = target.registration
-        if future is None:
-            future = target.registration = asyncio.get_running_loop().create_future()
-            if not self._unregistered:
-                asyncio.get_running_loop().call_soon(self._register)
-            self._unregistered.append(target)
-        elif future.done() and future.exception() is None:
-            return future.result()
-        return future
+    def _note_registered(self, targets: list[Target]) -> None:
+        self._observers.registered(self, [(each.topic, each.subscription) for each in targets])
 
-    def _register(self) -> None:
-        targets, self._unregistered = self._unregistered, []
-        topics = [each for each in targets if each.subscription is None]
-        subscriptions = [each for each in targets if each.subscription is not None]
-        for group in (topics, subscriptions):
-            if group:
-                self._spawn(self._register_group(group))
-
-    async def _register_group(self, group: list[_Target]) -> None:
-        before = None
-        try:
-            txn_id = await self.open()
-            before = self._monotonic()
-            if group[0].subscription is None:
-                await self._coordinators.add_partitions(txn_id, [each.topic for each in group], tally=self._tally)
-            else:
-                pairs = [(each.topic, each.subscription or "") for each in group]
-                await self._coordinators.add_subscriptions(txn_id, pairs, tally=self._tally)
-        except Exception as error:  # noqa: BLE001 - it goes to every waiter, as it is
-            for each in group:
-                future = each.registration
-                if future is not None and not future.done():
-                    future.set_exception(error)
-                    future.exception()  # a waiter may have gone; the transaction is doomed through send_finished
-        else:
-            for each in group:
-                if each.registration is not None and not each.registration.done():
-                    each.registration.set_result(txn_id)
-            self._observers.registered(self, [(each.topic, each.subscription) for each in group])
-        finally:
-            if before is not None:
-                self._seconds_register += self._monotonic() - before
-
-    def _spawn(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _finished(self, target: _Target, messages: int, error: BaseException | None) -> None:
+    def _finished(self, target: Target, messages: int, error: BaseException | None) -> None:
         if error is None:
             target.confirmed += messages
         else:
