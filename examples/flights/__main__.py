@@ -47,7 +47,7 @@ def main() -> int:
     folder: Path = given.report.resolve()
     if folder.exists():
         if any(folder.iterdir()) and not (folder / ".demo").exists():
-            console.print(f"{folder} holds something else than a report of this demo; choose another --report")
+            console.print(f"{folder} holds something else than a report of this demo; choose another --report", soft_wrap=True)
             return 2
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
