@@ -68,7 +68,8 @@ class CoordinatorHost(MachineHost[Request, Any]):
         request = IsRegistered(partial(_answer_registered, answer), txn_id, participant)
         step = self.machine.decide(request, self._turn.clock.now_ms())
         durable = self._registered_at.get(txn_id, EARLIEST) <= self._confirmed[self._main]
-        if durable and any(type(effect) is Reply and effect.value is True for effect in step.effects):
+        effects = step.effects
+        if durable and len(effects) == 1 and type(effects[0]) is Reply and effects[0].value is True:
             answer(True)
         else:
             self.carry_out(step)
