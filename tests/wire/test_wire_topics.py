@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_txn.wire import topics
-from pulsar_txn.wire.hashing import java_string_hash, key_slot, murmur3_32
+from pulsar_txn.wire.hashing import boost_string_hash, java_string_hash, key_slot, murmur3_32
 from pulsar_txn.wire.topics import InvalidName, TopicName, is_transaction_internal, partition_name
 
 PART = st.from_regex(r"[-=:.A-Za-z0-9_]{1,8}", fullmatch=True)
@@ -154,7 +154,32 @@ def test_java_string_hash_is_that_of_java(text: str, expected: int):
     assert java_string_hash(text) == expected
 
 
+# Where the official Python client 3.13 put these keys on topics of 7 and of 8 partitions.
+SEEN = [
+    ("a", 4, 4),
+    ("ab", 1, 6),
+    ("abc", 4, 5),
+    ("abcd", 5, 2),
+    ("abcde", 0, 5),
+    ("abcdef", 2, 0),
+    ("abcdefg", 3, 6),
+    ("abcdefgh", 5, 6),
+    ("abcdefghi", 6, 6),
+    ("order-20251121-7", 6, 5),
+    ("flight UA 1545 of 2013-01-01", 6, 1),
+    ("grüß", 2, 0),
+    ("日本語", 1, 1),
+]
+
+
+@pytest.mark.parametrize(("key", "of_7", "of_8"), SEEN)
+def test_boost_string_hash_puts_keys_where_the_official_client_puts_them(key: str, of_7: int, of_8: int):
+    number = boost_string_hash(key.encode())
+    assert (number % 7, number % 8) == (of_7, of_8)
+
+
 @given(st.text(max_size=30))
 def test_hashes_are_never_negative(text: str):
     assert 0 <= java_string_hash(text) < 2**31
+    assert 0 <= boost_string_hash(text.encode("utf-8", "surrogatepass")) < 2**31
     assert 0 <= murmur3_32(text.encode("utf-8", "surrogatepass")) < 2**31

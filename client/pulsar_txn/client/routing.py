@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
-from pulsar_txn.wire.hashing import java_string_hash, murmur3_32
+from pulsar_txn.wire.hashing import boost_string_hash, java_string_hash, murmur3_32
 
 Router: TypeAlias = Callable[[str | None, bytes], int]
 """`router(key, payload)` returns a partition number. A custom one is given the number of partitions in its closure."""
@@ -20,16 +20,26 @@ class RoutingMode(enum.Enum):
 
 
 class HashingScheme(enum.Enum):
-    """The hash of keys; all producers of a topic must use the same one. Java clients' default is JAVA_STRING."""
+    """The hash of keys; all producers of a topic must use the same one, or a key lives in two partitions.
+
+    JAVA_STRING is the default of Java clients and of this one, BOOST that of C++ clients and so of the official Python one.
+    """
 
     JAVA_STRING = "java_string"
     MURMUR3 = "murmur3"
+    BOOST = "boost"
+
+
+_HASHES: Final[Mapping[HashingScheme, Callable[[str], int]]] = {
+    HashingScheme.JAVA_STRING: java_string_hash,
+    HashingScheme.MURMUR3: lambda key: murmur3_32(key.encode()),
+    HashingScheme.BOOST: lambda key: boost_string_hash(key.encode()),
+}
 
 
 def key_partition(scheme: HashingScheme, key: str, partitions: int) -> int:
     """The partition of a key."""
-    number = java_string_hash(key) if scheme is HashingScheme.JAVA_STRING else murmur3_32(key.encode())
-    return number % partitions
+    return _HASHES[scheme](key) % partitions
 
 
 class RoundRobin:

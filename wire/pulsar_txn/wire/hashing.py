@@ -1,6 +1,6 @@
 """The hashes by which Pulsar's clients choose a partition, and brokers a Key_Shared consumer.
 
-Both must give the numbers that other clients get, or one key would live in two partitions. Beyond ASCII the Java
+They must give the numbers that other clients get, or one key would live in two partitions. Beyond ASCII the Java
 and C++ clients disagree on `java_string_hash` (UTF-16 units in Java, UTF-8 bytes in C++); ours is Java's.
 """
 
@@ -13,6 +13,9 @@ KEY_SLOTS: Final = 65536
 """Slots that Key_Shared consumers divide among themselves."""
 
 _MASK32: Final = 0xFFFF_FFFF
+_MASK64: Final = 0xFFFF_FFFF_FFFF_FFFF
+_GOLDEN: Final = 0x9E37_79B9_7F4A_7C15
+_GOLDEN_SQUARED: Final = _GOLDEN * _GOLDEN & _MASK64
 _POSITIVE: Final = 0x7FFF_FFFF
 
 
@@ -48,6 +51,24 @@ def _scramble(block: int) -> int:
     block = block * 0xCC9E2D51 & _MASK32
     block = (block << 15 | block >> 17) & _MASK32
     return block * 0x1B873593 & _MASK32
+
+
+def boost_string_hash(data: bytes) -> int:
+    """Boost's hash of a string on 64 bits, cut to 31: the routing hash of C++ clients by default, and of those over them.
+
+    Of Boost 1.81 and newer, which `pulsar-client` 3.13 is built with; wheels built with an older Boost spread keys otherwise.
+    """
+    state = _folded(_GOLDEN)
+    value = state ^ len(data)
+    for start in range(0, len(data) - len(data) % 8 + 1, 8):  # the last block has 0 to 7 bytes
+        state += _GOLDEN
+        value ^= _folded(int.from_bytes(data[start : start + 8], "little") + state)
+    return _folded(value + state) & _POSITIVE
+
+
+def _folded(number: int) -> int:
+    product = (number & _MASK64) * _GOLDEN_SQUARED
+    return (product ^ product >> 64) & _MASK64
 
 
 def key_slot(key: bytes) -> int:

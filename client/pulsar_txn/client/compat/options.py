@@ -29,7 +29,7 @@ from pulsar_txn.client.compat.policies import (
 )
 from pulsar_txn.client.crypto import CryptoFailureAction, PemKeys
 from pulsar_txn.client.producer_options import ProducerOptions
-from pulsar_txn.client.routing import RoutingMode
+from pulsar_txn.client.routing import HashingScheme, RoutingMode
 
 _SPREAD = "the bound of one consumer or producer holds for all its partitions together"
 
@@ -63,6 +63,7 @@ def producer_options(given: dict[str, Any]) -> dict[str, Any]:
         "batching_max_bytes": max(1, given["batching_max_allowed_size_in_bytes"]),
         "batching_max_delay": given["batching_max_publish_delay_ms"] / 1000,
         "routing": _routing(given),
+        "hashing": HashingScheme.BOOST,  # the official client's: a program that moves here finds its keys where they were
         "access_mode": int(given["access_mode"]),
         "properties": given["properties"] or None,
     }
