@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, cast
 
 from pulsar_txn.client._settings import Settings
+from pulsar_txn.client._timer import NearestTimer
 from pulsar_txn.client.authentication import Authentication, current_data
 from pulsar_txn.client.errors import (
     ConnectionLost,
@@ -135,8 +136,8 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._heard = True
-        self._keep_alive: asyncio.TimerHandle | None = None
-        self._sweep: asyncio.TimerHandle | None = None
+        self._keep_alive: asyncio.Handle | None = None
+        self._sweep = NearestTimer(runtime, self._expire)
         self._answering: asyncio.Task[None] | None = None
         self._handlers: dict[str, Callable[[Any], None]] = {
             "connected": self._on_connected,
@@ -209,9 +210,9 @@ class Connection(asyncio.Protocol):
             self._flush()
         self.closed = True
         self.error = error or ConnectionLost("the connection was closed", endpoint=self.endpoint)
-        for timer in (self._keep_alive, self._sweep):
-            if timer is not None:
-                timer.cancel()
+        self._sweep.cancel()
+        if self._keep_alive is not None:
+            self._keep_alive.cancel()
         if self._answering is not None and self._answering is not asyncio.current_task():
             self._answering.cancel()
         if self._transport is not None:
@@ -403,21 +404,11 @@ class Connection(asyncio.Protocol):
         seconds = self._settings.operation_timeout if timeout is None else timeout
         deadline = self._runtime.monotonic() + seconds
         self._requests[request_id] = (future, deadline, name)
-        self._arm_sweep(deadline)
+        self._sweep.set(deadline)
         self.write(buffers)
         return future
 
-    def _arm_sweep(self, deadline: float) -> None:
-        if deadline == float("inf"):
-            return
-        if self._sweep is None or self._sweep.cancelled() or self._sweep.when() > deadline:
-            if self._sweep is not None:
-                self._sweep.cancel()
-            self._sweep = self._runtime.call_later(max(0.0, deadline - self._runtime.monotonic()), self._expire)
-
-    def _expire(self) -> None:
-        now = self._runtime.monotonic()
-        self._sweep = None
+    def _expire(self, now: float) -> None:
         for request_id, (future, deadline, what) in list(self._requests.items()):
             if deadline <= now:
                 del self._requests[request_id]
@@ -426,7 +417,7 @@ class Connection(asyncio.Protocol):
                         OperationTimeout(f"no answer to {what} in time", endpoint=self.endpoint, maybe_processed=True)
                     )
         if self._requests:
-            self._arm_sweep(min(deadline for _, deadline, _ in self._requests.values()))
+            self._sweep.set(min(deadline for _, deadline, _ in self._requests.values()))
 
     def _on_answer(self, body: Any, name: str) -> None:
         error = None

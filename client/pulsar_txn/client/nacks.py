@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 from typing import TYPE_CHECKING
 
+from pulsar_txn.client._timer import NearestTimer
 from pulsar_txn.client.consumer_options import ConsumerType
 from pulsar_txn.client.runtime import Runtime
 from pulsar_txn.wire.ids import Position
@@ -25,7 +25,7 @@ class NackTracker:
         self._single = consumer_type.is_single
         self._heap: list[tuple[float, int, Position, PartitionConsumer]] = []
         self._waiting: set[tuple[int, Position]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = NearestTimer(runtime, self._on_due)
 
     def add(self, part: PartitionConsumer, position: Position, delay: float) -> None:
         """Have this entry again in `delay` seconds; a second call for a waiting entry changes nothing."""
@@ -33,25 +33,15 @@ class NackTracker:
             return
         self._waiting.add((part.id, position))
         heapq.heappush(self._heap, (self._runtime.monotonic() + delay, part.id, position, part))
-        self._arm()
+        self._timer.set(self._heap[0][0])
 
     def close(self) -> None:
         """Forget everything: closing the consumer brings all of it back at once."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._heap.clear()
 
-    def _arm(self) -> None:
-        due = self._heap[0][0]
-        if self._timer is not None:
-            if self._timer.when() <= due:
-                return
-            self._timer.cancel()
-        self._timer = self._runtime.call_later(max(0.0, due - self._runtime.monotonic()), self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        until = self._runtime.monotonic() + self.SLACK
+    def _on_due(self, now: float) -> None:
+        until = now + self.SLACK
         due: dict[PartitionConsumer, list[Position]] = {}
         while self._heap and self._heap[0][0] <= until:
             _, part_id, position, part = heapq.heappop(self._heap)
@@ -60,4 +50,4 @@ class NackTracker:
         for part, positions in due.items():
             part.redeliver(positions)
         if self._heap:
-            self._arm()
+            self._timer.set(self._heap[0][0])

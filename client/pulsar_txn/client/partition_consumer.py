@@ -109,11 +109,11 @@ class PartitionConsumer:
         self._start_inclusive = options.start_message_id_inclusive
         self._seeking: asyncio.Future[None] | None = None
         self.chunks = ChunkedMessages(topic, options.max_pending_chunked_messages)
-        self._chunk_timer: asyncio.TimerHandle | None = None
+        self._chunk_timer: asyncio.Handle | None = None
         self._decryptor = Decryptor(options.crypto_keys)
         self._acks = AckTracker()
         self._claims: WeakKeyDictionary[Enlisting, list[Claim]] = WeakKeyDictionary()
-        self._ack_timer: asyncio.TimerHandle | None = None
+        self._ack_timer: asyncio.Handle | None = None
         self._attachment = Attachment(
             core, self.id, topic, open_on=self._open_on, on_lost=self._on_lost, on_failed=self._on_failed
         )

@@ -21,6 +21,7 @@ from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._budget import Budget
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
+from pulsar_txn.client._timer import NearestTimer
 from pulsar_txn.client.batching import Alone, Builder, EncodedBatch, EntryFactory, Pending, Row, SendTicket, row_sequence_id
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import (
@@ -70,7 +71,7 @@ class PartitionProducer:
         self._builders: dict[object, Builder] = {}
         self._ready: list[Builder] = []
         self._pending: deque[Pending] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = NearestTimer(core.runtime, self._on_due)
         self._loop = asyncio.get_running_loop()
         self._attachment = Attachment(
             core, self.id, topic, open_on=self._open_on, on_lost=self._on_lost, on_failed=self._on_failed
@@ -104,8 +105,7 @@ class PartitionProducer:
         connection = self._connection
         self._attachment.close()
         self._connection = None
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if connection is not None:
             connection.producers.pop(self.id, None)
             await self._leave(connection)
@@ -276,7 +276,7 @@ class PartitionProducer:
             self._ready.append(builder)
         else:
             builder.due = self._core.runtime.monotonic() + self._options.batching_max_delay
-            self._arm(builder.due)
+            self._timer.set(builder.due)
 
     def _flush_ready(self) -> None:
         ready, self._ready = self._ready, []
@@ -372,7 +372,7 @@ class PartitionProducer:
         timeout = self._options.send_timeout
         pending.deadline = self._core.runtime.monotonic() + timeout if timeout else math.inf
         if not self._pending:
-            self._arm(pending.deadline)
+            self._timer.set(pending.deadline)
         self._pending.append(pending)
         if self._connection is not None:
             self._connection.write(pending.buffers)
@@ -452,19 +452,7 @@ class PartitionProducer:
 
     # --- the one timer ------------------------------------------------------------------------------------------------
 
-    def _arm(self, when: float) -> None:
-        if when == math.inf:
-            return
-        if self._timer is not None:
-            if self._timer.when() <= when:
-                return
-            self._timer.cancel()
-        delay = max(0.0, when - self._core.runtime.monotonic())
-        self._timer = self._core.runtime.call_later(delay, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        now = self._core.runtime.monotonic()
+    def _on_due(self, now: float) -> None:
         while self._pending and self._pending[0].deadline <= now:
             seconds = self._options.send_timeout
             error = OperationTimeout(f"no receipt from {self.topic} within {seconds:g} s", maybe_processed=True)
@@ -476,7 +464,7 @@ class PartitionProducer:
                     self._seal(builder)
                 else:
                     following = min(following, builder.due)
-        self._arm(following)
+        self._timer.set(following)
 
 
 def _fail(futures: list[SendTicket], error: BaseException, *, looked_at: bool) -> None:

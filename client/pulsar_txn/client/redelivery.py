@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from pulsar_txn.client._timer import NearestTimer
 from pulsar_txn.client.acks import Place
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.message import Message
@@ -60,7 +60,7 @@ class AckTimeouts:
         self._backoff = backoff
         self._heap: list[tuple[float, int, Position, int]] = []
         self._waiting: dict[tuple[int, Position, int], tuple[float, PartitionConsumer]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = NearestTimer(runtime, self._on_due)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -74,7 +74,7 @@ class AckTimeouts:
             due = now + seconds
             self._waiting[entry.consumer.id, entry.position, message.index] = (due, entry.consumer)
             heapq.heappush(self._heap, (due, entry.consumer.id, entry.position, message.index))
-        self._arm()
+        self._set_timer()
 
     def settled(self, part: PartitionConsumer, places: Iterable[Place], *, cumulative: bool) -> None:
         """These are acknowledged, or will come again on other grounds."""
@@ -93,24 +93,16 @@ class AckTimeouts:
 
     def close(self) -> None:
         """Forget everything."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._heap.clear()
         self._waiting.clear()
 
-    def _arm(self) -> None:
-        if not self._heap:
-            return
-        due = self._heap[0][0]
-        if self._timer is not None:
-            if self._timer.when() <= due:
-                return
-            self._timer.cancel()
-        self._timer = self._runtime.call_later(max(0.0, due - self._runtime.monotonic()), self._on_timer)
+    def _set_timer(self) -> None:
+        if self._heap:
+            self._timer.set(self._heap[0][0])
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        until = self._runtime.monotonic() + self.SLACK
+    def _on_due(self, now: float) -> None:
+        until = now + self.SLACK
         late: dict[PartitionConsumer, dict[Position, None]] = {}
         while self._heap and self._heap[0][0] <= until:
             due, part_id, position, index = heapq.heappop(self._heap)
@@ -120,4 +112,4 @@ class AckTimeouts:
                 late.setdefault(known[1], {})[position] = None
         for part, positions in late.items():
             part.redeliver(list(positions))
-        self._arm()
+        self._set_timer()

@@ -27,7 +27,6 @@ from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, InvalidCo
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 T = TypeVar("T")
-MIN_DELAY_SECONDS = 0.001
 logger = logging.getLogger("pulsar_txn.client")
 Future = concurrent.futures.Future
 """What the sync client's `send_nowait` returns: a future for threads."""
@@ -54,7 +53,7 @@ class Runtime(Protocol):
         """A float in [0, 1)."""
         ...
 
-    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> asyncio.Handle:
         """Run `callback` on the loop in `delay` seconds."""
         ...
 
@@ -93,9 +92,9 @@ class AsyncioRuntime:
         """A float in [0, 1) from the process-wide source."""
         return random.random()  # noqa: S311 - jitter of retries and a routing start, nothing secret
 
-    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
-        """A timer of the running loop, of a millisecond at least: below it uvloop gives a handle that is no timer."""
-        return asyncio.get_running_loop().call_later(max(delay, MIN_DELAY_SECONDS), callback, *args)
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> asyncio.Handle:
+        """A timer of the running loop; of less than a millisecond, uvloop's handle is no timer and has no `when()`."""
+        return asyncio.get_running_loop().call_later(delay, callback, *args)
 
 
 def monotonic_seconds() -> float:
