@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from admin_client import Admin, admin_of
 from raw_client import RawClient
 
 from pulsar_txn.broker.broker import Broker
@@ -69,3 +70,10 @@ async def bench(benches: Callable[..., Bench]) -> Bench:
 async def client(bench: Bench) -> RawClient:
     """A connected client of `bench`."""
     return bench.client()
+
+
+@pytest.fixture
+async def admin(bench: Bench) -> AsyncIterator[Admin]:
+    """The administration of `bench`."""
+    async with admin_of(bench) as client:
+        yield client

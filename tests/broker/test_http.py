@@ -3,48 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from admin_client import Admin, admin_of
 from aiohttp import ClientSession
-from aiohttp.test_utils import TestClient, TestServer
 from raw_client import FULL
 from targets import Target
 
 from pulsar_txn.broker import metrics
-from pulsar_txn.broker.http_routes import make_app
 from pulsar_txn.broker.http_server import HttpServer
 from pulsar_txn.broker.runtime import AsyncioRuntime
 from pulsar_txn.client import Client
 
 TOPICS = "/admin/v2/persistent/public/default"
 TXNS = "/admin/v3/transactions"
-
-
-class Admin:
-    """A broker over memory behind aiohttp's test client."""
-
-    def __init__(self, broker: Any, client: TestClient[Any, Any]) -> None:
-        self.broker = broker
-        self._client = client
-
-    async def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        async with self._client.request(method, path, data=None if body is None else json.dumps(body)) as answer:
-            text = await answer.text()
-            return answer.status, json.loads(text) if answer.content_type == "application/json" else text
-
-
-@pytest.fixture
-async def bench(benches: Any) -> Any:
-    return await benches().start()
-
-
-@pytest.fixture
-async def admin(bench: Any) -> AsyncIterator[Admin]:
-    async with TestClient(TestServer(make_app(bench.broker))) as client:
-        yield Admin(bench.broker, client)
 
 
 # ---- topics
@@ -202,8 +175,8 @@ async def test_health_is_bad_once_the_storage_failed(admin: Admin) -> None:
 
 async def test_without_transactions_the_transaction_paths_say_so(benches: Any) -> None:
     bench = await benches(transaction_coordinator_enabled=False).start()
-    async with TestClient(TestServer(make_app(bench.broker))) as client:
-        status, answer = await Admin(bench.broker, client)("GET", f"{TXNS}/coordinators")
+    async with admin_of(bench) as admin:
+        status, answer = await admin("GET", f"{TXNS}/coordinators")
     assert status == 503
     assert "transactionCoordinatorEnabled=true" in answer["reason"]
 

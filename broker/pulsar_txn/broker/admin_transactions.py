@@ -9,7 +9,7 @@ from aiohttp import web
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
-from .admin import BROKER, Routes, asked, done, existing_subscription, flag, number, persistent_topic, text_of
+from .admin import BROKER, Routes, asked, done, existing_subscription, failed, flag, number, persistent_topic, text_of
 from .admin_topics import internal_stats
 from .broker import Broker
 from .coordinators import CoordinatorHost, Coordinators
@@ -17,6 +17,7 @@ from .topic import Topic
 
 _BASE = "/admin/v3/transactions"
 _TOPIC = "{tenant}/{namespace}/{topic}"
+_NOT_MORE = "Number of transaction coordinators should be more than the current number of transaction coordinator"
 
 
 def _coordinators(request: web.Request) -> Coordinators:
@@ -78,6 +79,20 @@ async def coordinator_internal_stats(request: web.Request) -> web.Response:
     log = next(iter(host.logs.values()))
     stats = {"managedLedgerName": log.name, "managedLedgerInternalStats": internal_stats(log)}
     return web.json_response({"transactionLogStats": stats})
+
+
+async def grow_coordinators(request: web.Request) -> web.Response:
+    """POST, the number in the body: so many coordinators. 406 when that is not more than there are."""
+    broker, now = request.app[BROKER], len(_coordinators(request))
+    text = await request.text()
+    try:
+        count = int(text.strip().strip('"'))
+    except ValueError:
+        raise web.HTTPBadRequest(text=f"the body should be the number of coordinators, not {text[:40]!r}") from None
+    if count <= now:
+        return failed(406, _NOT_MORE)
+    await broker.grow_coordinators(count)
+    return done()
 
 
 # ---- transactions
@@ -225,6 +240,7 @@ ROUTES: Routes = [
     ("GET", f"{_BASE}/coordinators", list_coordinators),
     ("GET", f"{_BASE}/coordinatorStats", coordinator_stats),
     ("GET", f"{_BASE}/coordinatorInternalStats/{{coordinator}}", coordinator_internal_stats),
+    ("POST", f"{_BASE}/transactionCoordinator/replicas", grow_coordinators),
     ("GET", f"{_BASE}/transactionMetadata/{{most}}/{{least}}", transaction_metadata),
     ("GET", f"{_BASE}/slowTransactions/{{timeout}}", slow_transactions),
     ("POST", f"{_BASE}/abortTransaction/{{most}}/{{least}}", abort_transaction),

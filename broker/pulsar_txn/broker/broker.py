@@ -72,7 +72,6 @@ class Broker:
         if config.transaction_coordinator_enabled:
             factory = plugins.resolve(plugins.COORDINATORS, config.transaction_metadata_store_provider_class_name)
             self.coordinators = Coordinators(
-                config.number_of_transaction_coordinators,
                 partial(_make_coordinator, factory, config),
                 store,
                 self.turn,
@@ -91,7 +90,7 @@ class Broker:
         await self._scratch.start()
         self.store.on_pressure(self._pressure)
         if self.coordinators is not None:
-            self.coordinators.start()
+            self.coordinators.grow(self.catalog.coordinators)
         self._later(self.config.keep_alive_interval_seconds, self._keep_alive)
         self._later(self.config.retention_check_interval_in_seconds, self._sweep)
 
@@ -233,6 +232,13 @@ class Broker:
         return [name for name in self.topics if name.startswith(prefix)]
 
     # ---- transactions
+
+    async def grow_coordinators(self, count: int) -> None:
+        """So many coordinators, for good and at once; they serve when this returns. Refusal NotAllowedError: not more."""
+        await self.catalog.grow_coordinators(count)
+        if self.coordinators is not None:
+            self.coordinators.grow(self.catalog.coordinators)
+            await self.coordinators.wait_ready()
 
     def verify(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
         """Ask a transaction's coordinator whether it is open with this participant."""

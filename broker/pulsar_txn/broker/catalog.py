@@ -10,7 +10,7 @@ import json
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
-from pulsar_txn.ledger.protocols import LogStore, VersionConflict
+from pulsar_txn.ledger.protocols import LogStore, VersionConflict, Versioned
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import ASSIGN_TOPIC, TopicName, is_transaction_internal, pending_ack_topic
 
@@ -20,6 +20,7 @@ Schema: TypeAlias = tuple[int, str, bytes, dict[str, str]]
 """`(type number, name, schema data, properties)`."""
 
 _MAX_PARTITIONS: Final = 10_000
+_MAX_COORDINATORS: Final = 1024
 
 
 def log_name(topic: TopicName) -> str:
@@ -46,11 +47,15 @@ class Catalog:
         self._config = config
         self._names = 0
         self._boot = ""
+        self.coordinators = 0  # 0 when transactions are off
 
     async def start(self) -> None:
         """One durable number per start makes the names of producers unique for good."""
         boot = await self._metadata.increment("/counters/producer-name")
         self._boot = f"{self._config.cluster_name}-{boot}"
+        if self._config.transaction_coordinator_enabled:
+            grown = _partitions_of(await self._metadata.get(_COORDINATORS))
+            self.coordinators = max(grown, self._config.number_of_transaction_coordinators)
 
     def new_producer_name(self) -> str:
         """A name that no producer ever had."""
@@ -66,9 +71,8 @@ class Catalog:
     async def partitions(self, topic: TopicName) -> int:
         """The partition count of a partitioned topic, 0 for all others."""
         if str(topic) == ASSIGN_TOPIC:
-            return self._config.number_of_transaction_coordinators if self._config.transaction_coordinator_enabled else 0
-        value = await self._metadata.get(_partitioned_path(topic))
-        return 0 if value is None else int(json.loads(value.data)["partitions"])
+            return self.coordinators
+        return _partitions_of(await self._metadata.get(_partitioned_path(topic)))
 
     async def partitions_or_create(self, topic: TopicName, *, may_create: bool) -> int:
         """As `partitions`; a topic that is not there becomes a partitioned one when the configuration says so."""
@@ -101,6 +105,20 @@ class Catalog:
         """Forget that a topic is partitioned; its partitions are deleted by whoever calls."""
         await self._metadata.delete(_partitioned_path(topic))
 
+    async def grow_coordinators(self, count: int) -> None:
+        """So many coordinators from now on, also after a restart. Refusal NotAllowedError when that is not more than now."""
+        stored = await self._metadata.get(_COORDINATORS)
+        now = max(self.coordinators, _partitions_of(stored))  # what is stored may not be durable yet
+        if not now < count <= _MAX_COORDINATORS:
+            text = f"there are {now} transaction coordinators, and there may be {_MAX_COORDINATORS} at most"
+            raise Refusal(ServerError.NotAllowedError, text)
+        version = -1 if stored is None else stored.version
+        try:
+            await self._metadata.put(_COORDINATORS, json.dumps({"partitions": count}).encode(), expected_version=version)
+        except VersionConflict:
+            raise Refusal(ServerError.NotAllowedError, "the number of coordinators was changed just now") from None
+        self.coordinators = max(self.coordinators, count)
+
     def topics(self, tenant: str, namespace: str) -> list[str]:
         """Full names of the persistent topics and partitions of a namespace; nothing of the transaction machinery."""
         prefix = f"{tenant}/{namespace}/persistent/"
@@ -112,7 +130,8 @@ class Catalog:
     async def partitioned_topics(self, tenant: str, namespace: str) -> list[str]:
         """Full names of the partitioned topics of a namespace."""
         names = await self._metadata.children(f"/admin/partitioned-topics/{tenant}/{namespace}/persistent")
-        return [f"persistent://{tenant}/{namespace}/{unquote(name)}" for name in names]
+        found = [f"persistent://{tenant}/{namespace}/{unquote(name)}" for name in names]
+        return [name for name in found if name != ASSIGN_TOPIC]
 
     # ---- epochs
 
@@ -153,8 +172,15 @@ class Catalog:
         return [] if stored is None else json.loads(stored.data)
 
 
+def _partitions_of(stored: Versioned | None) -> int:
+    return 0 if stored is None else int(json.loads(stored.data)["partitions"])
+
+
 def _partitioned_path(topic: TopicName) -> str:
     return f"/admin/partitioned-topics/{topic.tenant}/{topic.namespace}/{topic.domain}/{quote(topic.name, safe='')}"
+
+
+_COORDINATORS: Final = _partitioned_path(TopicName.parse(ASSIGN_TOPIC))
 
 
 def _epoch_path(topic: TopicName) -> str:

@@ -124,7 +124,6 @@ class Coordinators:
 
     def __init__(
         self,
-        count: int,
         factory: Callable[[int], Machine[Request, Any]],
         store: LogStore,
         turn: Turn,
@@ -136,7 +135,7 @@ class Coordinators:
         self._turn = turn
         self._participants = participants
         self._on_storage_failed = on_storage_failed
-        self._hosts: list[CoordinatorHost | None] = [None] * count
+        self._hosts: list[CoordinatorHost | None] = []
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._delays: dict[int, float] = {}
         self._closed = False
@@ -144,10 +143,11 @@ class Coordinators:
     def __len__(self) -> int:
         return len(self._hosts)
 
-    def start(self) -> None:
-        """Begin to open all of them."""
-        for tc_id in range(len(self._hosts)):
-            self._opening[tc_id] = asyncio.get_running_loop().create_task(self._open(tc_id))
+    def grow(self, count: int) -> None:
+        """Begin to open those that are not there yet of so many."""
+        for tc_id in range(len(self._hosts), count):
+            self._hosts.append(None)
+            self._start_opening(tc_id)
 
     @property
     def is_busy(self) -> bool:
