@@ -1,7 +1,7 @@
 """One connection to a broker: handshake, keep-alive, requests by id, frames to the producers and consumers they are for.
 
 Everything happens in callbacks of the event loop; nothing here waits except `handshake`. What is written within one turn
-of the loop leaves in one write. A request is a future in a table; one timer, set to the nearest deadline, serves them all.
+of the loop leaves in one write. A request is a future in a table (`_requests`); who gets what comes in says `_sides`.
 When the connection ends, for whatever reason, every request fails with the same typed error and every listener is told
 once; nothing is ever sent or received after that.
 """
@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
+from pulsar_txn.client._requests import Requests
 from pulsar_txn.client._settings import Settings
-from pulsar_txn.client._timer import NearestTimer
+from pulsar_txn.client._sides import ConnectionListener, ConsumerSide, ProducerSide
 from pulsar_txn.client.authentication import Authentication, current_data
 from pulsar_txn.client.errors import (
     ConnectionLost,
@@ -40,74 +41,12 @@ MIN_PROTOCOL_VERSION: Final = 17
 MAX_FRAME_SIZE: Final = 128 * 1024 * 1024
 """Bytes of a frame that are waited for at most, whatever maximum a broker announces."""
 
-ANSWERS: Final = {
-    "partitionMetadata": "partitionMetadataResponse",
-    "lookupTopic": "lookupTopicResponse",
-    "producer": "producer_success",
-    "getLastMessageId": "getLastMessageIdResponse",
-    "getSchema": "getSchemaResponse",
-    "getOrCreateSchema": "getOrCreateSchemaResponse",
-    "getTopicsOfNamespace": "getTopicsOfNamespaceResponse",
-    "newTxn": "newTxnResponse",
-    "addPartitionToTxn": "addPartitionToTxnResponse",
-    "addSubscriptionToTxn": "addSubscriptionToTxnResponse",
-    "endTxn": "endTxnResponse",
-    "tcClientConnectRequest": "tcClientConnectResponse",
-}
-"""Request -> the answer that its sender reads; what any other request is answered with is not looked at."""
-
 _NO_REQUEST: Final = 2**64 - 1
 _FIELD_OF_TYPE: Final = {field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields if field.name != "type"}
 _SEND_RECEIPT: Final = 7
 _MESSAGE: Final = 9
 _ACK_RESPONSE: Final = 38
 _NOT_PULSAR: Final = "is this the binary port (6650, or 6651 with pulsar+ssl://) of a Pulsar broker or proxy?"
-
-Message = Any  # what wire.hot.decode_message returns
-
-
-class ProducerSide(Protocol):
-    """What a connection tells a producer."""
-
-    def on_receipt(self, sequence_id: int, ledger_id: int, entry_id: int, highest_sequence_id: int) -> None:
-        """SEND_RECEIPT."""
-        ...
-
-    def on_send_error(self, sequence_id: int, error: PulsarError) -> None:
-        """SEND_ERROR."""
-        ...
-
-    def on_closed_by_broker(self) -> None:
-        """CLOSE_PRODUCER: the broker wants us to connect anew."""
-        ...
-
-
-class ConsumerSide(Protocol):
-    """What a connection tells a consumer."""
-
-    def on_message(self, frame: Message) -> None:
-        """MESSAGE, as `wire.hot.decode_message` returns it."""
-        ...
-
-    def on_closed_by_broker(self) -> None:
-        """CLOSE_CONSUMER: the broker wants us to connect anew."""
-        ...
-
-    def on_active_change(self, is_active: bool) -> None:
-        """ACTIVE_CONSUMER_CHANGE of a failover subscription."""
-        ...
-
-    def on_end_of_topic(self) -> None:
-        """REACHED_END_OF_TOPIC: terminated, and everything was delivered."""
-        ...
-
-
-class ConnectionListener(Protocol):
-    """Whoever must know that a connection is gone."""
-
-    def on_connection_lost(self, connection: Connection, error: PulsarError) -> None:
-        """The connection ended; called once."""
-        ...
 
 
 class Connection(asyncio.Protocol):
@@ -128,7 +67,7 @@ class Connection(asyncio.Protocol):
         self._proxy_to = proxy_to
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(MAX_MESSAGE_SIZE + FRAME_PADDING)
-        self._requests: dict[int, tuple[asyncio.Future[Any], float, str]] = {}
+        self._requests = Requests(runtime, endpoint)
         self.waiting_for_exclusive: set[int] = set()
         """Requests of producers that wait for their turn, as long as it takes."""
         self._out: list[bytes] = []
@@ -137,7 +76,6 @@ class Connection(asyncio.Protocol):
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._heard = True
         self._keep_alive: asyncio.Handle | None = None
-        self._sweep = NearestTimer(runtime, self._expire)
         self._answering: asyncio.Task[None] | None = None
         self._handlers: dict[str, Callable[[Any], None]] = {
             "connected": self._on_connected,
@@ -210,7 +148,6 @@ class Connection(asyncio.Protocol):
             self._flush()
         self.closed = True
         self.error = error or ConnectionLost("the connection was closed", endpoint=self.endpoint)
-        self._sweep.cancel()
         if self._keep_alive is not None:
             self._keep_alive.cancel()
         if self._answering is not None and self._answering is not asyncio.current_task():
@@ -223,23 +160,13 @@ class Connection(asyncio.Protocol):
         if not self._connected.done():
             self._connected.set_exception(error)
             self._connected.exception()  # looked at: nobody may be waiting for the handshake any more
-        requests, self._requests = self._requests, {}
-        for future, _, what in requests.values():
-            if not future.done():
-                future.set_exception(self._request_error(error, what))
+        self._requests.fail_all(error)
         self._out.clear()
         self.producers.clear()
         self.consumers.clear()
         listeners, self.listeners = self.listeners, set()
         for listener in sorted(listeners, key=_order_of):
             listener.on_connection_lost(self, error)
-
-    def _request_error(self, error: PulsarError, what: str) -> PulsarError:
-        if isinstance(error, ConnectionLost):
-            return ConnectionLost(
-                f"{error.message}, waiting for the answer to {what}", endpoint=self.endpoint, maybe_processed=True
-            )
-        return error
 
     # --- asyncio's side -------------------------------------------------------------------------------------------
 
@@ -290,7 +217,7 @@ class Connection(asyncio.Protocol):
             _, request_id, txn_id, code, text = hot.decode_ack_response(frame)
             if request_id is not None:
                 error = None if code is None else from_server(code, text or "", endpoint=self.endpoint, txn_id=txn_id)
-                self._finish(request_id, None, error, "ackResponse")
+                self._requests.finish(request_id, None, error, "ackResponse")
         else:
             self._on_command(decode_command(frame))
 
@@ -350,7 +277,7 @@ class Connection(asyncio.Protocol):
         elif body.request_id == _NO_REQUEST:
             logger.warning("%s: %s", self.endpoint, error)
         else:
-            self._finish(body.request_id, None, error)
+            self._requests.finish(body.request_id, None, error)
 
     def _on_send_error(self, body: Any) -> None:
         producer = self.producers.get(body.producer_id)
@@ -397,27 +324,13 @@ class Connection(asyncio.Protocol):
         self, name: str, request_id: int, buffers: Iterable[bytes], *, timeout: float | None = None
     ) -> asyncio.Future[Any]:
         """As `request`, with the frame encoded by the caller; `name` is for the text of errors."""
-        future: asyncio.Future[Any] = self._loop.create_future()
         if self.closed:
-            future.set_exception(ConnectionLost(self.error.message if self.error else "closed", endpoint=self.endpoint))
-            return future
-        seconds = self._settings.operation_timeout if timeout is None else timeout
-        deadline = self._runtime.monotonic() + seconds
-        self._requests[request_id] = (future, deadline, name)
-        self._sweep.set(deadline)
+            refused: asyncio.Future[Any] = self._loop.create_future()
+            refused.set_exception(ConnectionLost(self.error.message if self.error else "closed", endpoint=self.endpoint))
+            return refused
+        future = self._requests.add(request_id, name, self._settings.operation_timeout if timeout is None else timeout)
         self.write(buffers)
         return future
-
-    def _expire(self, now: float) -> None:
-        for request_id, (future, deadline, what) in list(self._requests.items()):
-            if deadline <= now:
-                del self._requests[request_id]
-                if not future.done():
-                    future.set_exception(
-                        OperationTimeout(f"no answer to {what} in time", endpoint=self.endpoint, maybe_processed=True)
-                    )
-        if self._requests:
-            self._sweep.set(min(deadline for _, deadline, _ in self._requests.values()))
 
     def _on_answer(self, body: Any, name: str) -> None:
         error = None
@@ -426,35 +339,18 @@ class Connection(asyncio.Protocol):
             error = from_server(body.error, body.message, endpoint=self.endpoint)
         elif "error_code" in fields and body.HasField("error_code"):
             error = from_server(body.error_code, body.error_message, endpoint=self.endpoint)
-        self._finish(body.request_id, body, error, name)
+        self._requests.finish(body.request_id, body, error, name)
 
     def _on_producer_success(self, body: Any) -> None:
         if body.producer_ready:
-            self._finish(body.request_id, body, None, "producer_success")
+            self._requests.finish(body.request_id, body, None, "producer_success")
         elif body.request_id in self._requests and self._waits_for_exclusive(body.request_id):
             # WaitForExclusive: the broker has put us in the queue and answers again when it is our turn.
-            future, _, what = self._requests[body.request_id]
-            self._requests[body.request_id] = (future, float("inf"), what)
+            self._requests.lift_deadline(body.request_id)
 
     def _waits_for_exclusive(self, request_id: int) -> bool:
         """Whether it is the request of a producer that wants to wait; nothing else waits without a limit."""
         return request_id in self.waiting_for_exclusive
-
-    def _finish(self, request_id: int, body: Any, error: PulsarError | None, answer: str = "error") -> None:
-        entry = self._requests.pop(request_id, None)
-        if entry is None:
-            logger.debug("%s: answer to request %d came too late", self.endpoint, request_id)
-            return
-        future = entry[0]
-        if future.done():
-            return
-        expected = ANSWERS.get(entry[2])
-        if error is None and expected is not None and answer != expected:
-            error = RemoteProtocolError(f"the broker answered {entry[2]} with {answer}", endpoint=self.endpoint)
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(body)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
