@@ -1,0 +1,91 @@
+"""Where our broker and stock Pulsar are expected to differ: listed by row, with what says so.
+
+A story that meets a difference takes what the server has to do from `expected(pulsar, row, name)`, and says what it saw
+with the fixture `observed(pulsar, row, name, actual)`, which fails the story when that is something else. No story depends
+on the kind of server in another way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import targets
+
+Observed = Callable[[object, int, str, str], None]
+"""The fixture `observed`: server, row, name of the difference, and what was seen."""
+
+
+@attrs.frozen
+class Difference:
+    """What the same program sees on our broker and on stock of two lines, and which text or issue says why.
+
+    Several values: what timing makes possible.
+    """
+
+    row: int
+    name: str
+    ours: tuple[str, ...]
+    stock_4_0: tuple[str, ...]
+    stock_4_2: tuple[str, ...]
+    source: str
+
+    def on(self, label: str) -> tuple[str, ...]:
+        """What may be seen on the server with this label."""
+        if label == "ours":
+            return self.ours
+        return self.stock_4_0 if label.startswith("stock 4.0") else self.stock_4_2
+
+
+def _difference(
+    row: int,
+    name: str,
+    *,
+    ours: str | tuple[str, ...],
+    stock: str | tuple[str, ...] = (),
+    stock_4_0: str | tuple[str, ...] = (),
+    stock_4_2: str | tuple[str, ...] = (),
+    source: str,
+) -> Difference:
+    return Difference(row, name, _several(ours), _several(stock_4_0 or stock), _several(stock_4_2 or stock), source)
+
+
+def _several(values: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (values,) if isinstance(values, str) else values
+
+
+_LISTED: Final = (
+    _difference(
+        96,
+        "a commit repeated after its end",
+        ours="COMMITTED",
+        stock="TransactionNotFound",
+        source="stock-pulsar-defects.md, defect 6: a coordinator forgets a transaction once it has ended (apache/pulsar#19744)",
+    ),
+    _difference(
+        96,
+        "an abort of what was committed",
+        ours="InvalidTransactionStatus",
+        stock="TransactionNotFound",
+        source="stock-pulsar-defects.md, defect 6 (apache/pulsar#19744); pulsar-transactions.md section 13, retry of END_TXN",
+    ),
+)
+
+DIFFERENCES: Final = {(each.row, each.name): each for each in _LISTED}
+
+
+def expected(server: object, row: int, name: str) -> str:
+    """What this server (a Target, or a server of the test's own) does, by the table. Raises ValueError when timing decides."""
+    values = allowed(server, row, name)
+    if len(values) != 1:
+        raise ValueError(f"row {row}, {name}: one of {values}, take allowed()")
+    return values[0]
+
+
+def allowed(server: object, row: int, name: str) -> tuple[str, ...]:
+    """Everything that may be seen on this server, by the table."""
+    label = targets.label_of(server)
+    if label is None:
+        raise TypeError(f"{server!r} is no server")
+    return DIFFERENCES[row, name].on(label)
