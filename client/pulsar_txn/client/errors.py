@@ -77,10 +77,15 @@ class PulsarError(Exception):
     """
 
     code: ServerError | None = None
+    """The protocol's number where the broker said no."""
     retriable: bool = False
+    """Whether the same call may be repeated."""
     requires_abort: bool = False
+    """Whether the transaction is lost and the unit has to be run again."""
     fatal: bool = False
+    """Whether this client, producer or consumer is of no further use."""
     default_hint: ClassVar[str | None] = None
+    """What `hint` is when nothing better is known."""
 
     def __init__(
         self,

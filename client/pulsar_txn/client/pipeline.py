@@ -52,8 +52,11 @@ class Poison(enum.Enum):
     """What becomes of a message that fails again and again."""
 
     DEAD_LETTER = "dead_letter"
+    """Sent to the dead-letter topic and acknowledged, in one transaction."""
     RAISE = "raise"
+    """The pipeline ends with the handler's error; the message stays unacknowledged."""
     SKIP = "skip"
+    """Acknowledged, in a transaction of its own, and logged."""
 
 
 @attrs.frozen

@@ -19,9 +19,13 @@ class AccessMode(enum.IntEnum):
     """Who may produce to the topic beside this producer (protocol enum ProducerAccessMode)."""
 
     SHARED = 0
+    """Anybody may."""
     EXCLUSIVE = 1
+    """Nobody else: ProducerBusy when there is another producer; those that come later are refused."""
     WAIT_FOR_EXCLUSIVE = 2
+    """Nobody else; `create_producer` waits until the others are gone."""
     EXCLUSIVE_WITH_FENCING = 3
+    """Nobody else, at once: producers that are there are fenced and can never send again (ProducerFenced)."""
 
 
 class Compression(enum.IntEnum):
@@ -61,28 +65,51 @@ class ProducerOptions:
     """
 
     producer_name: str | None = None
+    """Its name, which no other producer of the topic may have at the same time; the broker chooses one if None."""
     initial_sequence_id: int | None = None
+    """The first sequence id; None: behind the last one that the broker has stored of this name."""
     send_timeout: float = attrs.field(default=30.0, validator=_at_least(0))
+    """Seconds until a send without a receipt is given up with OperationTimeout; 0 is never."""
     compression: Compression = attrs.field(default=Compression.NONE, converter=Compression)
+    """Of batches as a whole, and of messages that stand alone."""
     batching: bool = True
+    """Whether messages that wait together travel as one entry. A lone message does not wait for others."""
     batching_type: BatchingType = attrs.field(default=BatchingType.DEFAULT, converter=BatchingType)
+    """What shares a batch."""
     chunking: bool = False
+    """Whether a message that is larger than the broker's maximum is sent in chunks; else it is MessageTooLarge."""
     chunk_max_bytes: int = attrs.field(default=0, validator=_at_least(0))
+    """Size of a chunk; 0 is what the broker takes at most."""
     batching_max_messages: int = attrs.field(default=1000, validator=_at_least(1))
+    """Messages of a batch at most."""
     batching_max_bytes: int = attrs.field(default=128 * 1024, validator=_at_least(1))
+    """Bytes of a batch at most, before compression."""
     batching_max_delay: float = attrs.field(default=0.01, validator=_at_least(0))
+    """Seconds that a message waits for others at most."""
     max_pending_messages: int = attrs.field(default=50_000, validator=_at_least(1))
+    """Messages without a receipt at most, over all partitions."""
     max_pending_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=_at_least(1))
+    """Bytes without a receipt at most, over all partitions."""
     block_if_full: bool = True
+    """Whether `send` waits at these bounds; else it raises ProducerQueueFull, as `send_nowait` always does."""
     routing: RoutingMode | Router = RoutingMode.ROUND_ROBIN
+    """Where messages without a key go, or a function `(key, payload) -> partition` for all of them."""
     hashing: HashingScheme = attrs.field(default=HashingScheme.JAVA_STRING, converter=HashingScheme)
+    """The hash by which keys find their partition."""
     access_mode: AccessMode = attrs.field(default=AccessMode.SHARED, converter=AccessMode)
+    """Who may produce beside it; the page Fencing shows its use."""
     properties: Mapping[str, str] | None = None
+    """What the broker shows of it in its statistics."""
     initial_subscription: str | None = None
+    """A subscription that is created together with the topic."""
     interceptors: Sequence[ProducerInterceptor] = ()
+    """See each message before it is sent and after its receipt, in this order."""
     auto_update_partitions: float = attrs.field(default=60.0, validator=_at_least(0))
+    """Seconds between two looks for new partitions; 0 is never."""
     encryption_keys: Sequence[str] = attrs.field(default=(), converter=_names)
+    """Names of the public keys; whoever has one of the private keys can read."""
     crypto_keys: CryptoKeys | None = None
+    """Where the public keys come from."""
 
     def __attrs_post_init__(self) -> None:
         """Keys and where they come from go together."""

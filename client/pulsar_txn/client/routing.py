@@ -16,7 +16,9 @@ class RoutingMode(enum.Enum):
     """What decides for messages without a key; a message with a key always goes where its key's hash says."""
 
     ROUND_ROBIN = "round_robin"
+    """One partition after the other; with batching, a batch each."""
     SINGLE_PARTITION = "single_partition"
+    """All to one partition, chosen at random when the producer is made."""
 
 
 class HashingScheme(enum.Enum):

@@ -13,14 +13,23 @@ class TransactionState(enum.Enum):
     """Where a transaction stands, as far as this client knows."""
 
     NOT_STARTED = "NOT_STARTED"
+    """Begun lazily, and without an operation yet: the coordinator does not know it."""
     OPEN = "OPEN"
+    """Takes operations."""
     COMMITTING = "COMMITTING"
+    """The commit is on its way."""
     COMMITTED = "COMMITTED"
+    """It took effect. Final."""
     ABORTING = "ABORTING"
+    """The abort is on its way."""
     ABORTED = "ABORTED"
+    """Nothing of it took effect, and nothing will. Final."""
     TIMED_OUT = "TIMED_OUT"
+    """Its time is over: it takes no more operations and can only be aborted."""
     UNKNOWN = "UNKNOWN"
+    """The commit was sent and its answer lost; `resolve()` of the error asks."""
     ERROR = "ERROR"
+    """Its end was refused; the coordinator's answer says why. Final."""
 
 
 @attrs.frozen
