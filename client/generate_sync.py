@@ -14,7 +14,7 @@ from pathlib import Path
 ROOM = Path(__file__).resolve().parent / "pulsar_txn" / "client"
 TARGET = ROOM / "sync" / "_twins.py"
 SOURCES = {
-    "Transaction": ["transaction.py:Transaction"],
+    "Transaction": ["transaction.py:Transaction", "_ending.py:Ending"],
     "ManagedTransaction": ["managed.py:ManagedTransaction"],
     "Producer": ["producer.py:Producer"],
     "Consumer": ["consumer.py:Consumer"],

@@ -81,6 +81,11 @@ class Transaction(Twin[transaction.Transaction]):
         self._inner.savepoint()
         raise AssertionError
 
+    def rollback(self) -> NoReturn:
+        """Leave the managed block at once, quietly, with an abort."""
+        self._inner.rollback()
+        raise AssertionError
+
     def commit(self, *, timeout: float | None = None) -> None:
         """Wait for the operations, then commit.
 
@@ -94,11 +99,6 @@ class Transaction(Twin[transaction.Transaction]):
     def abort(self, *, timeout: float | None = None) -> None:
         """Abort; no effect when it is aborted already. Legal from every open state. If cancelled: the abort goes on."""
         self._loop.run(lambda: self._inner.abort(timeout=timeout))
-
-    def rollback(self) -> NoReturn:
-        """Leave the managed block at once, quietly, with an abort."""
-        self._inner.rollback()
-        raise AssertionError
 
     def wait_closed(self) -> None:
         """Wait for a commit or abort that is on its way; raises what it raises. Returns at once when there is none."""

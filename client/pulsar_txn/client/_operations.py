@@ -1,0 +1,78 @@
+"""The sends and acknowledgements of one transaction: what is under way, what failed, and the wait for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from pulsar_txn.client._enlist import Flushable
+from pulsar_txn.client._registrar import Target
+
+
+class Operations:
+    """Counts operations by target. `failed(error)` is called with every failure."""
+
+    def __init__(self, monotonic: Callable[[], float], failed: Callable[[BaseException], None]) -> None:
+        self.in_flight = 0
+        self.seconds_waited = 0.0
+        self._monotonic = monotonic
+        self._failed = failed
+        self._targets: dict[tuple[str, str | None], Target] = {}
+        self._flushables: dict[Flushable, None] = {}
+        self._idle: asyncio.Future[None] | None = None
+        self._seconds_busy = self._busy_since = 0.0
+
+    @property
+    def targets(self) -> Collection[Target]:
+        """What was operated on, in the order of first use."""
+        return self._targets.values()
+
+    @property
+    def seconds_busy(self) -> float:
+        """How long any operation was under way."""
+        return self._seconds_busy + (self._monotonic() - self._busy_since if self.in_flight else 0.0)
+
+    def start(self, topic: str, subscription: str | None, messages: int, flushable: Flushable | None = None) -> Target:
+        """Operations on a target begin; `flushable` has to be flushed for them to end."""
+        if flushable is not None:
+            self._flushables[flushable] = None
+        key = (topic, subscription)
+        target = self._targets.get(key)
+        if target is None:
+            target = self._targets[key] = Target(topic, subscription)
+        target.started += messages
+        if self.in_flight == 0:
+            self._busy_since = self._monotonic()
+        self.in_flight += messages
+        return target
+
+    def finish(self, topic: str, subscription: str | None, messages: int, error: BaseException | None) -> None:
+        """They have their answer, or failed."""
+        target = self._targets[topic, subscription]
+        if error is None:
+            target.confirmed += messages
+        else:
+            target.failed += messages
+            self._failed(error)
+        self.in_flight -= messages
+        if self.in_flight == 0:
+            self._seconds_busy += self._monotonic() - self._busy_since
+            if self._idle is not None and not self._idle.done():
+                self._idle.set_result(None)
+
+    async def settle(self, end: float) -> bool:
+        """Flush, and wait for all until `end` on the clock; whether all have ended."""
+        for flushable in self._flushables:
+            flushable.flush_nowait()
+        if self.in_flight == 0:
+            return True
+        before = self._monotonic()
+        self._idle = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(max(0.0, end - self._monotonic())):
+                await self._idle
+        except TimeoutError:
+            return False
+        finally:
+            self.seconds_waited += self._monotonic() - before
+        return True
