@@ -57,6 +57,27 @@ def _several(values: str | tuple[str, ...]) -> tuple[str, ...]:
 
 _LISTED: Final = (
     _difference(
+        30,
+        "acknowledgement of a position behind the last message",
+        ours="NotAllowedError",
+        stock="accepted",
+        source="pulsar-transactions.md section 5.4: the checks C1 to C4 look for earlier acknowledgements, not for the message",
+    ),
+    _difference(
+        33,
+        "state of a transaction committed elsewhere, behind commit()",
+        ours="COMMITTED",
+        stock="ABORTED",
+        source="stock-pulsar-defects.md, defect 6 (apache/pulsar#19744); style-and-client-api.md section 9.6",
+    ),
+    _difference(
+        33,
+        "state of a transaction committed elsewhere, behind abort()",
+        ours="ERROR",
+        stock="ABORTED",
+        source="stock-pulsar-defects.md, defect 6 (apache/pulsar#19744); pulsar-transactions.md section 6.2: the state ERROR",
+    ),
+    _difference(
         96,
         "a commit repeated after its end",
         ours="COMMITTED",
