@@ -37,7 +37,13 @@ class Client(TransactionalClient):
 
     `service_url` names one or several hosts (`pulsar://a:6650,b:6650`), with TLS as `pulsar+ssl://`. Times are seconds.
     Nothing is connected before the first operation. An operation that meets a retriable error (a broker that is starting,
-    a topic that moves) is tried again until `operation_timeout`. Use a client in the loop and process that made it.
+    a topic that moves) is tried again until `operation_timeout`, with pauses that grow from `initial_backoff` to
+    `max_backoff`; a single connection may take `connection_timeout`. A peer that does not
+    answer a ping within `keep_alive_interval` is taken for gone. `listener_name` chooses among the addresses that brokers advertise;
+    `max_lookup_redirects` bounds how far a lookup is sent on. `transactions` has no effect: coordinators are looked up at
+    first use. `runtime` is for tests: the clock, randomness and sockets.
+
+    Use a client in the loop and process that made it. Raises InvalidConfiguration for what cannot work.
 
     TLS checks the broker's certificate and its name. `tls_trust_certs_file` is a PEM file of authorities (the system's
     without it), `tls_certificate_file` with `tls_key_file` what we show ourselves; or give a `tls_context` of your own.

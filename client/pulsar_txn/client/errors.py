@@ -1,5 +1,6 @@
 """Every error that the client raises, as one tree; `test_client_errors.py` compares this drawing with the classes.
 
+```text
 PulsarError
 ├── UsageError
 │   ├── TransactionStateError
@@ -49,6 +50,7 @@ PulsarError
 └── ProtocolError
     ├── LocalProtocolError
     └── RemoteProtocolError
+```
 
 Three questions a program asks, and where the answer stands:
 
