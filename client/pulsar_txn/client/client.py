@@ -38,8 +38,8 @@ class Client(TransactionalClient):
     `service_url` names one or several hosts (`pulsar://a:6650,b:6650`), with TLS as `pulsar+ssl://`. Times are seconds.
     Nothing is connected before the first operation. An operation that meets a retriable error (a broker that is starting,
     a topic that moves) is tried again until `operation_timeout`, with pauses that grow from `initial_backoff` to
-    `max_backoff`; a single connection may take `connection_timeout`. A peer that does not
-    answer a ping within `keep_alive_interval` is taken for gone. `listener_name` chooses among the addresses that brokers advertise;
+    `max_backoff`; a single connection may take `connection_timeout`. A peer that does not answer a ping within
+    `keep_alive_interval` is taken for gone. `listener_name` chooses among the addresses that brokers advertise, and
     `max_lookup_redirects` bounds how far a lookup is sent on. `transactions` has no effect: coordinators are looked up at
     first use. `runtime` is for tests: the clock, randomness and sockets.
 
