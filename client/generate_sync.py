@@ -17,7 +17,7 @@ SOURCES = {
     "Transaction": ["transaction.py:Transaction", "_ending.py:Ending"],
     "ManagedTransaction": ["managed.py:ManagedTransaction"],
     "Producer": ["producer.py:Producer"],
-    "Consumer": ["consumer.py:Consumer"],
+    "Consumer": ["consumer.py:Consumer", "_receiving.py:Receiving", "_settling.py:Settling"],
     "Reader": ["reader.py:Reader"],
     "TableView": ["table_view.py:TableView"],
     "Client": ["client.py:Client", "_transactional.py:TransactionalClient"],

@@ -296,11 +296,6 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
         return self._inner.consumer_type
 
     @property
-    def topic(self) -> str:
-        """The topic's name, of the first one when there are several; the pattern when it stands for none yet."""
-        return self._inner.topic
-
-    @property
     def is_connected(self) -> bool:
         """Whether all partitions are connected at this moment."""
         return self._inner.is_connected
@@ -324,25 +319,6 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
         """What the program has received and settled so far, and the queue of this moment."""
         return self._loop.call(lambda: self._inner.stats())
 
-    def receive(self, timeout: float | None = None) -> Message[T]:
-        """The next message, waiting for it; OperationTimeout after `timeout` seconds.
-
-        Raises AlreadyClosed, or what ended the consumer for good. If cancelled, no message is lost.
-        """
-        return self._loop.run(lambda: self._inner.receive(timeout))
-
-    def receive_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
-        """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
-
-        The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
-        Raises as `receive`. If cancelled, no message is lost.
-        """
-        return self._loop.run(lambda: self._inner.receive_many(max_messages, max_wait=max_wait))
-
-    def receive_nowait(self, max_messages: int = 500) -> list[Message[T]]:
-        """Up to `max_messages` of those that are queued; does not wait, may be empty. Raises as `receive`."""
-        return self._loop.call(lambda: self._inner.receive_nowait(max_messages))
-
     def transactional_batch(
         self,
         max_messages: int = 500,
@@ -363,6 +339,73 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
             self._loop,
             self._loop.call(lambda: self._inner.transactional_batch(max_messages, max_wait, timeout, name=name, eager=eager)),
         )
+
+    def seek(self, target: MessageId | datetime | int, *, inclusive: bool = False) -> None:
+        """Move the subscription to a message, or to the first message published at a time (datetime or milliseconds).
+
+        The next message is the one behind `target`, or `target` itself with `inclusive`. Of several partitions only those
+        moved by `EARLIEST_ID`, `LATEST_ID` or a time move together; an id moves its own. Raises the broker's error,
+        ConnectionLost, OperationTimeout.
+        """
+        self._loop.run(lambda: self._inner.seek(target, inclusive=inclusive))
+
+    def get_last_message_id(self) -> MessageId:
+        """The id of the last message that can be read now (committed, not aborted); of the newest partition's end.
+
+        `ledger_id` and `entry_id` are -1 for an empty topic. Raises the broker's error, ConnectionLost, OperationTimeout.
+        """
+        return self._loop.run(lambda: self._inner.get_last_message_id())
+
+    def get_last_message_ids(self) -> dict[str, MessageId]:
+        """By topic partition, as `get_last_message_id`."""
+        return self._loop.run(lambda: self._inner.get_last_message_ids())
+
+    def has_message_available(self) -> bool:
+        """Whether `receive` would find a message that is stored at this moment."""
+        return self._loop.run(lambda: self._inner.has_message_available())
+
+    def unsubscribe(self, *, force: bool = False) -> None:
+        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`."""
+        self._loop.run(lambda: self._inner.unsubscribe(force=force))
+
+    def close(self) -> None:
+        """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent."""
+        self._loop.run(lambda: self._inner.close())
+
+    def __enter__(self) -> Self:
+        """Enter the block."""
+        self._loop.run(lambda: self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the block."""
+        self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
+
+    @property
+    def topic(self) -> str:
+        """The topic's name, of the first one when there are several; the pattern when it stands for none yet."""
+        return self._inner.topic
+
+    def receive(self, timeout: float | None = None) -> Message[T]:
+        """The next message, waiting for it; OperationTimeout after `timeout` seconds.
+
+        Raises AlreadyClosed, or what ended the consumer for good. If cancelled, no message is lost.
+        """
+        return self._loop.run(lambda: self._inner.receive(timeout))
+
+    def receive_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
+        """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
+
+        The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
+        Raises as `receive`. If cancelled, no message is lost.
+        """
+        return self._loop.run(lambda: self._inner.receive_many(max_messages, max_wait=max_wait))
+
+    def receive_nowait(self, max_messages: int = 500) -> list[Message[T]]:
+        """Up to `max_messages` of those that are queued; does not wait, may be empty. Raises as `receive`."""
+        return self._loop.call(lambda: self._inner.receive_nowait(max_messages))
 
     def __iter__(self) -> Self:
         return self
@@ -433,49 +476,6 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
     def redeliver_unacknowledged(self) -> None:
         """Have everything delivered again that was received here and is not acknowledged; the queue starts anew."""
         self._loop.call(lambda: self._inner.redeliver_unacknowledged())
-
-    def seek(self, target: MessageId | datetime | int, *, inclusive: bool = False) -> None:
-        """Move the subscription to a message, or to the first message published at a time (datetime or milliseconds).
-
-        The next message is the one behind `target`, or `target` itself with `inclusive`. Of several partitions only those
-        moved by `EARLIEST_ID`, `LATEST_ID` or a time move together; an id moves its own. Raises the broker's error,
-        ConnectionLost, OperationTimeout.
-        """
-        self._loop.run(lambda: self._inner.seek(target, inclusive=inclusive))
-
-    def get_last_message_id(self) -> MessageId:
-        """The id of the last message that can be read now (committed, not aborted); of the newest partition's end.
-
-        `ledger_id` and `entry_id` are -1 for an empty topic. Raises the broker's error, ConnectionLost, OperationTimeout.
-        """
-        return self._loop.run(lambda: self._inner.get_last_message_id())
-
-    def get_last_message_ids(self) -> dict[str, MessageId]:
-        """By topic partition, as `get_last_message_id`."""
-        return self._loop.run(lambda: self._inner.get_last_message_ids())
-
-    def has_message_available(self) -> bool:
-        """Whether `receive` would find a message that is stored at this moment."""
-        return self._loop.run(lambda: self._inner.has_message_available())
-
-    def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`."""
-        self._loop.run(lambda: self._inner.unsubscribe(force=force))
-
-    def close(self) -> None:
-        """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent."""
-        self._loop.run(lambda: self._inner.close())
-
-    def __enter__(self) -> Self:
-        """Enter the block."""
-        self._loop.run(lambda: self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Leave the block."""
-        self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
 
 
 class Reader(GenericTwin[reader.Reader[T], T]):

@@ -1,0 +1,195 @@
+"""How a program takes messages from a consumer: the half of `Consumer` with the queue and those who wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Generic, Self, TypeVar
+
+from pulsar_txn.client._core import Core
+from pulsar_txn.client._growth import TopicPattern
+from pulsar_txn.client.consumer_options import ConsumerOptions
+from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, OperationTimeout, PulsarError
+from pulsar_txn.client.interceptors import ConsumerChain
+from pulsar_txn.client.message import Message
+from pulsar_txn.client.partition_consumer import PartitionConsumer
+from pulsar_txn.client.redelivery import AckTimeouts
+
+logger = logging.getLogger("pulsar_txn.client.consumer")
+
+T = TypeVar("T")
+
+
+class Receiving(Generic[T]):
+    """Receiving, and what partition consumers hand in. The attributes are set by `Consumer`."""
+
+    timeouts: AckTimeouts | None
+    _core: Core
+    _options: ConsumerOptions
+    _chain: ConsumerChain | None
+    _observed: bool
+    _parts: list[PartitionConsumer]
+    _only: PartitionConsumer | None
+    _pattern: TopicPattern | None
+    _queue: deque[Message[T]]
+    _waiters: deque[tuple[asyncio.Future[None], int]]
+    _failure: PulsarError | None
+    _closed: bool
+    _received: int
+
+    @property
+    def topic(self) -> str:
+        """The topic's name, of the first one when there are several; the pattern when it stands for none yet."""
+        if self._parts or self._pattern is None:
+            return self._parts[0].topic
+        return f"{self._pattern.namespace}/{self._pattern.names.pattern}"
+
+    async def receive(self, timeout: float | None = None) -> Message[T]:
+        """The next message, waiting for it; OperationTimeout after `timeout` seconds.
+
+        Raises AlreadyClosed, or what ended the consumer for good. If cancelled, no message is lost.
+        """
+        if not self._queue:
+            if self._failure is not None:
+                raise self._failure
+            await self._wait(1, timeout)
+            if not self._queue:
+                raise OperationTimeout(f"no message on {self.topic} within {timeout:g} s")
+        message = self._queue.popleft()
+        part = message.entry.consumer
+        part.last_dequeued = message
+        part.give_permits_back(1)
+        self._received += 1
+        if self._observed:
+            self._observe([message])
+        return message
+
+    async def receive_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
+        """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
+
+        The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
+        Raises as `receive`. If cancelled, no message is lost.
+        """
+        await self._ready(max_messages, max_wait)
+        return self._take(max_messages)
+
+    async def _ready(self, max_messages: int, max_wait: float | None) -> None:
+        if max_messages < 1:
+            raise InvalidConfiguration(f"max_messages must be at least 1, not {max_messages}")
+        enough = 1 if max_wait is None else min(max_messages, self._options.receiver_queue_size)
+        if len(self._queue) < enough:
+            if self._failure is not None and not self._queue:
+                raise self._failure
+            await self._wait(enough, max_wait)
+
+    def receive_nowait(self, max_messages: int = 500) -> list[Message[T]]:
+        """Up to `max_messages` of those that are queued; does not wait, may be empty. Raises as `receive`."""
+        if self._failure is not None and not self._queue:
+            raise self._failure
+        return self._take(max_messages)
+
+    def _take(self, max_messages: int) -> list[Message[T]]:
+        queue = self._queue
+        if len(queue) <= max_messages:
+            taken = list(queue)
+            queue.clear()
+        else:
+            taken = [queue.popleft() for _ in range(max_messages)]
+        if not taken:
+            return taken
+        self._received += len(taken)
+        if self._observed:
+            self._observe(taken)
+        if self._only is not None:
+            self._only.last_dequeued = taken[-1]
+            self._only.give_permits_back(len(taken))
+        else:
+            for message in taken:
+                part = message.entry.consumer
+                part.last_dequeued = message
+                part.give_permits_back(1)
+        return taken
+
+    def _observe(self, messages: Sequence[Message[T]]) -> None:
+        if self.timeouts is not None:
+            self.timeouts.received(messages)
+        if self._chain is not None:
+            self._chain.received(messages)
+
+    async def _wait(self, messages: int, timeout: float | None) -> None:
+        """Until so many are queued, or the time is over."""
+        for part in self._parts:
+            part.flush_permits()
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else self._core.runtime.monotonic() + timeout
+        while len(self._queue) < messages:
+            if self._failure is not None:
+                if self._queue:
+                    return
+                raise self._failure
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiters.append((waiter, messages))
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError:
+                return
+            finally:
+                if not waiter.done() or waiter.cancelled():
+                    self._waiters = deque(entry for entry in self._waiters if entry[0] is not waiter)
+                elif self._queue:
+                    self._wake()  # this one may leave with fewer than it was woken for
+
+    def enqueue(self, messages: Sequence[Message[T]]) -> None:
+        """For partition consumers: messages have come."""
+        self._queue.extend(messages)
+        if self._waiters:
+            self._wake()
+
+    def _wake(self) -> None:
+        ready = len(self._queue)
+        while self._waiters and (ready >= self._waiters[0][1] or self._failure is not None):
+            waiter, needed = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                ready -= needed
+
+    def drop_queued(self, part: PartitionConsumer) -> None:
+        """For partition consumers: what is queued from there will come again."""
+        part.chunks.clear()
+        before = len(self._queue)
+        if part is self._only:
+            self._queue.clear()
+        else:
+            self._queue = deque(message for message in self._queue if message.entry.consumer is not part)
+        held = 0 if part.writers is None else part.writers.drop()
+        part.give_permits_back(before - len(self._queue) + held)
+
+    def part_failed(self, part: PartitionConsumer, error: PulsarError) -> None:
+        """For partition consumers: this one has ended for good. The others of a pattern go on without it."""
+        if self._pattern is not None and part in self._parts:
+            logger.warning("%s is not received from any more: %s", part.topic, error)
+            self._parts.remove(part)
+            self.drop_queued(part)
+            return
+        self.fail(error)
+
+    def fail(self, error: PulsarError) -> None:
+        """For partition consumers: nothing can be received any more."""
+        self._failure = self._failure or error
+        self._wake()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message[T]:
+        try:
+            return await self.receive()
+        except AlreadyClosed:
+            raise StopAsyncIteration from None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed(f"the consumer of {self.topic} is closed")

@@ -1,0 +1,243 @@
+"""What becomes of received messages: the half of `Consumer` that acknowledges, refuses, puts off and gives back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeAlias, TypeVar
+
+from pulsar_txn.client._enlist import AMBIENT, Enlisting
+from pulsar_txn.client._receiving import Receiving
+from pulsar_txn.client.acks import Place
+from pulsar_txn.client.dead_letters import DeadLetters
+from pulsar_txn.client.errors import InvalidConfiguration, TransactionStateError
+from pulsar_txn.client.message import Message
+from pulsar_txn.client.nacks import NackTracker
+from pulsar_txn.client.partition_consumer import PartitionConsumer
+from pulsar_txn.wire.ids import MessageId, Position
+
+T = TypeVar("T")
+
+Acknowledged: TypeAlias = "Message[Any] | MessageId"
+
+
+class Settling(Receiving[T]):
+    """Acknowledging and the like. The attributes are set by `Consumer`."""
+
+    letters: DeadLetters | None
+    _nacks: NackTracker
+    _acknowledged: int
+    _refused: int
+
+    async def acknowledge(
+        self, message: Acknowledged | Sequence[Acknowledged], *, txn: Enlisting | None = None, receipt: bool | None = None
+    ) -> None:
+        """Acknowledge a message, an id, or many of them.
+
+        Outside a transaction acknowledgements are collected for `ack_group_delay` and this returns at once; with `receipt`
+        (or the consumer's `ack_receipt`) they leave now, and this returns when the broker has answered. In a transaction
+        they are always answered, and take effect when it commits.
+
+        Raises the broker's error, ConnectionLost, OperationTimeout; with `txn` TransactionConflict when a message is
+        acknowledged in an open transaction already, TransactionStateError, and other TransactionErrors.
+        If cancelled, the acknowledgement may still happen; a transaction is doomed by it.
+        """
+        self._check_open()
+        txn = txn or AMBIENT.get()
+        wants_receipt = self._options.ack_receipt if receipt is None else receipt
+        if txn is None and not wants_receipt and isinstance(message, Message) and message.entry.consumer in self._parts:
+            entry = message.entry
+            entry.consumer.ack_soon((entry.position, message.index, entry.batch_size))
+            self._settled([message], None)
+            return
+        those = [message] if isinstance(message, (Message, MessageId)) else message
+        try:
+            await self._acknowledge(self._places(those), txn, wants_receipt=wants_receipt)
+        except BaseException as error:
+            self._settled(those, error)
+            raise
+        self._settled(those, None)
+
+    async def _acknowledge(
+        self, places: dict[PartitionConsumer, list[Place]], txn: Enlisting | None, *, wants_receipt: bool
+    ) -> None:
+        work: list[Coroutine[Any, Any, None]]
+        if txn is None and not wants_receipt:
+            for part, those in places.items():
+                for place in those:
+                    part.ack_soon(place)
+            return
+        if txn is not None:
+            _check_persistent(places)
+            work = [part.ack_in_transaction(those, txn, cumulative=False) for part, those in places.items()]
+        else:
+            work = [part.ack_with_receipt(those, cumulative=False) for part, those in places.items()]
+        await run_all(work)
+
+    def _settled(self, messages: Sequence[Acknowledged], error: BaseException | None) -> None:
+        if error is None:
+            self._acknowledged += len(messages)
+        if self._chain is not None:
+            self._chain.acknowledged(messages, error)
+
+    async def acknowledge_cumulative(
+        self, message: Acknowledged, *, txn: Enlisting | None = None, receipt: bool | None = None
+    ) -> None:
+        """Acknowledge everything of this message's partition up to and with it. As `acknowledge`.
+
+        Raises InvalidConfiguration on Shared and Key_Shared subscriptions, where there is no order.
+        """
+        self._check_open()
+        if not self._options.consumer_type.is_single:
+            raise InvalidConfiguration(
+                f"cumulative acknowledgement is not possible on a {self._options.consumer_type.name} subscription",
+                hint="acknowledge the messages one by one or as a list",
+            )
+        txn = txn or AMBIENT.get()
+        ((part, places),) = self._places([message]).items()
+        if txn is not None:
+            _check_persistent([part])
+            await part.ack_in_transaction(places, txn, cumulative=True)
+        elif self._options.ack_receipt if receipt is None else receipt:
+            await part.ack_with_receipt(places, cumulative=True)
+        else:
+            part.ack_cumulative_soon(places[0])
+        self._settled([message], None)
+
+    def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
+        """Have the message's entry delivered again after `delay`.
+
+        By default that is the consumer's `negative_ack_delay`, or what its `negative_ack_backoff` says of this delivery.
+
+        On Exclusive and Failover everything that is not acknowledged comes again, because their order is kept.
+        Raises TransactionStateError when the message is acknowledged in an open transaction.
+        """
+        self._check_open()
+        ((part, places),) = self._places([message]).items()
+        if part.open_acks.holds(places[0]):
+            raise TransactionStateError(
+                "the message is acknowledged in a transaction that is still open",
+                hint="abort the transaction, its messages come again by themselves",
+            )
+        if self.timeouts is not None:
+            self.timeouts.settled(part, places, cumulative=False)
+        self._refused += 1
+        if self._chain is not None:
+            self._chain.refused(message)
+        self._nacks.add(part, places[0][0], self._nack_delay(message, delay))
+
+    def _nack_delay(self, message: Acknowledged, delay: float | timedelta | None) -> float:
+        if delay is not None:
+            return delay.total_seconds() if isinstance(delay, timedelta) else delay
+        backoff = self._options.negative_ack_backoff
+        if backoff is None or not isinstance(message, Message):
+            return self._options.negative_ack_delay
+        return backoff.delay(message.redelivery_count)
+
+    async def reconsume_later(
+        self,
+        message: Message[T],
+        *,
+        delay: float | timedelta = 0.0,
+        properties: Mapping[str, str] | None = None,
+        txn: Enlisting | None = None,
+    ) -> None:
+        """Put a message off: send it to the retry topic, to come again after `delay`, and acknowledge it here.
+
+        With `properties` more is said of it. What was put off `max_redeliver_count` times goes to the dead-letter topic.
+        In a transaction both happen or neither; without one a crash in between leaves it twice. Needs a
+        `dead_letter_policy` with `retry`, else InvalidConfiguration. Raises as `Producer.send` and `acknowledge`.
+        """
+        self._check_open()
+        if self.letters is None:
+            raise InvalidConfiguration("the consumer has no dead_letter_policy", hint="subscribe with one that has retry=True")
+        txn = txn or AMBIENT.get()
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        await self.letters.put_off(message, seconds, properties, txn)
+        await self.acknowledge(message, txn=txn)
+
+    def give_back(self, messages: Sequence[Message[T]]) -> None:
+        """Have messages that were received here delivered again, now, to whoever gets them.
+
+        On Exclusive and Failover everything of their partitions that is not acknowledged comes again, in order. Messages
+        that are acknowledged in an open transaction stay with it. No effect once the consumer is closed, for what is not
+        acknowledged comes again then anyway.
+        """
+        positions: dict[PartitionConsumer, dict[Position, None]] = {}
+        for message in messages:
+            entry = message.entry
+            part = entry.consumer if entry.consumer in self._parts else self._part_for(entry.consumer.topic)
+            positions.setdefault(part, {})[entry.position] = None
+        for part, those in positions.items():
+            part.redeliver(list(those))
+
+    def recall(self, matches: Callable[[Message[T]], bool]) -> None:
+        """For pipelines: give back those that wait in the queue and match."""
+        taken = [message for message in self._queue if matches(message)]
+        if taken:
+            self._queue = deque(message for message in self._queue if not matches(message))
+            for message in taken:
+                message.entry.consumer.give_permits_back(1)
+            self.give_back(taken)
+
+    def give_back_later(self, messages: Sequence[Message[T]], delay: float) -> None:
+        """For batches: `give_back` in `delay` seconds."""
+        self._core.runtime.call_later(delay, self.give_back, messages)
+
+    def redeliver_unacknowledged(self) -> None:
+        """Have everything delivered again that was received here and is not acknowledged; the queue starts anew."""
+        self._check_open()
+        for part in self._parts:
+            part.redeliver()
+
+    def _places(self, messages: Sequence[Acknowledged]) -> dict[PartitionConsumer, list[Place]]:
+        places: dict[PartitionConsumer, list[Place]] = {}
+        for message in messages:
+            if isinstance(message, Message):
+                entry = message.entry
+                part = entry.consumer if entry.consumer in self._parts else self._part_for(entry.consumer.topic)
+                place = (entry.position, message.index, entry.batch_size)
+            else:
+                part = self._part_of(message)
+                place = (message.position, message.batch_index, message.batch_size)
+            places.setdefault(part, []).append(place)
+        return places
+
+    def _part_for(self, topic: str) -> PartitionConsumer:
+        """For messages that another consumer received, of this topic: their ids mean the same here."""
+        for part in self._parts:
+            if part.topic == topic:
+                return part
+        raise InvalidConfiguration(f"the message is of {topic}, which this consumer does not receive from")
+
+    def _part_of(self, message_id: MessageId) -> PartitionConsumer:
+        if self._only is not None:
+            return self._only
+        found = [part for part in self._parts if part.partition == message_id.partition]
+        if len(found) != 1:
+            raise InvalidConfiguration(
+                f"the id {message_id} does not say which topic it belongs to", hint="give the message instead of its id"
+            )
+        return found[0]
+
+
+def _check_persistent(parts: Iterable[PartitionConsumer]) -> None:
+    for part in parts:
+        if part.topic.startswith("non-persistent:"):
+            raise InvalidConfiguration(
+                f"{part.topic} keeps nothing, so a transaction cannot acknowledge its messages",
+                hint="use a persistent topic",
+            )
+
+
+async def run_all(work: Sequence[Any]) -> None:
+    """Run all, and raise the first error once all are done."""
+    if len(work) == 1:
+        await work[0]
+        return
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
