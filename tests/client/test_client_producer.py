@@ -20,11 +20,13 @@ from pulsar_txn.client.errors import (
     ProducerQueueFull,
     SchemaMismatch,
     TopicTerminatedError,
+    TransactionOperationFailed,
 )
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.batches import decode_batch
 from pulsar_txn.wire.compression import decompress
 from pulsar_txn.wire.frames import command
+from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 
 @pytest.fixture
@@ -326,6 +328,20 @@ async def test_a_message_above_the_brokers_maximum_is_refused_before_it_is_queue
         with pytest.raises(MessageTooLarge, match="split"):
             await producer.send(b"x" * (5 * 1024 * 1024 + 1))
         await producer.send(b"x" * 1024 * 1024)
+
+
+async def test_a_message_above_the_brokers_maximum_dooms_its_transaction_although_it_never_left(broker):
+    broker.partitions[ASSIGN_TOPIC] = 1
+    async with fake_client(broker) as client:
+        producer = await client.create_producer("t")
+        txn = await client.begin_transaction()
+        with pytest.raises(MessageTooLarge):
+            await producer.send(b"x" * (5 * 1024 * 1024 + 1), txn=txn)
+        await producer.send(b"x", txn=txn)
+        with pytest.raises(TransactionOperationFailed) as failed:
+            await txn.commit()
+        assert isinstance(failed.value.__cause__, MessageTooLarge)
+    assert [body.txn_action for body in broker.all("endTxn")] == [1]
 
 
 async def test_a_value_that_the_schema_cannot_encode_is_refused(broker):

@@ -188,14 +188,16 @@ class PartitionProducer:
     # --- adding -----------------------------------------------------------------------------------------------------
 
     def add(self, message: Row, txn: Enlisting | None, alone: Alone | None = None) -> SendTicket:
-        """Queue one message. Raises its failure, MessageTooLarge, or the transaction's refusal; then nothing is queued."""
+        """Queue one message. Raises its failure, MessageTooLarge, or the transaction's refusal; then nothing is queued.
+
+        MessageTooLarge dooms the transaction, as a refusal by the broker would.
+        """
         if self._failure is not None:
             raise self._failure
         size = len(message[0])
         if size > self._max_message_size and not self._options.compression and not self._options.chunking:
-            raise MessageTooLarge(
-                f"{size} bytes; the broker takes {self._max_message_size}", hint="use chunking=True, split it, or compress"
-            )
+            text = f"{size} bytes; the broker takes {self._max_message_size}"
+            raise self._refused(MessageTooLarge(text, hint="use chunking=True, split it, or compress"), 1, txn)
         key: object = txn
         group = None
         if alone is not None:
@@ -221,13 +223,21 @@ class PartitionProducer:
             self._seal(builder)
         return future
 
+    def _refused(self, error: MessageTooLarge, messages: int, txn: Enlisting | None) -> MessageTooLarge:
+        """The error of messages that never leave; part of a unit is not committed, so their transaction fails with it."""
+        if txn is not None:
+            txn.enlist_send(self._core, self.topic, messages, 0, self)
+            txn.send_finished(self.topic, messages, error)
+        return error
+
     def add_encoded(self, batch: EncodedBatch, txn: Enlisting | None) -> SendTicket:
         """Queue a batch built elsewhere, behind what was queued before in the same transaction (or in none)."""
         if self._failure is not None:
             raise self._failure
         size = len(batch.payload)
         if size > self._max_message_size:
-            raise MessageTooLarge(f"a batch of {size} bytes; the broker takes {self._max_message_size}", hint="split it")
+            text = f"a batch of {size} bytes; the broker takes {self._max_message_size}"
+            raise self._refused(MessageTooLarge(text, hint="split it"), batch.num_messages, txn)
         registered = None
         if txn is not None:
             registered = txn.enlist_send(self._core, self.topic, batch.num_messages, size, self)
