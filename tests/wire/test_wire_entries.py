@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pulsar_txn.wire import entries
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import ChecksumMismatch, MalformedFrame, WireError
-from pulsar_txn.wire.ids import EntryHeader, TxnAction, TxnId, signed64, unsigned64
+from pulsar_txn.wire.ids import DispatchHints, EntryHeader, TxnAction, TxnId, signed64, unsigned64
 
 U64 = st.integers(0, 300) | st.integers(0, 2**64 - 1)
 PAIRS = st.lists(st.builds(pb.KeyValue, key=st.text(max_size=5), value=st.text(max_size=200)), max_size=3)
@@ -36,6 +36,8 @@ METADATA = st.builds(
             "highest_sequence_id": U64,
             "null_value": st.booleans(),
             "uuid": st.text(max_size=3),
+            "num_chunks_from_msg": st.integers(-1, 3),
+            "chunk_id": st.integers(-1, 3),
             "entry_hash_max": st.integers(0, 2**32 - 1),
         },
     ),
@@ -73,7 +75,15 @@ def expected_header(metadata: pb.MessageMetadata) -> EntryHeader:
         txn_id=None if least is None or most is None else TxnId(most, least),
         marker_type=value("marker_type"),
         num_messages=value("num_messages_in_batch"),
+        hints=expected_hints(metadata),
     )
+
+
+def expected_hints(metadata: pb.MessageMetadata) -> DispatchHints | None:
+    deliver_at_ms = metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None
+    if metadata.HasField("uuid") and metadata.num_chunks_from_msg > 1:
+        return DispatchHints(deliver_at_ms, metadata.uuid.encode(), metadata.chunk_id, metadata.num_chunks_from_msg)
+    return None if deliver_at_ms is None else DispatchHints(deliver_at_ms)
 
 
 @pytest.mark.parametrize("form", list(FORMS))

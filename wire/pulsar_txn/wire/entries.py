@@ -19,7 +19,7 @@ from . import pulsar_pb2 as pb
 from ._protobuf import parse
 from ._varint import NUMBER, NUMBERS, read_varint, signed32, varint
 from .errors import ChecksumMismatch, MalformedFrame
-from .ids import EntryHeader, MarkerType, TxnAction, TxnId, signed64, unsigned64
+from .ids import DispatchHints, EntryHeader, MarkerType, TxnAction, TxnId, signed64, unsigned64
 
 MAGIC: Final = b"\x0e\x01"
 BROKER_MAGIC: Final = b"\x0e\x02"
@@ -135,6 +135,7 @@ def read_header(entry: bytes | memoryview, *, verify: bool = False) -> EntryHead
             numbers.get(22),
             numbers.get(23),
             numbers.get(24),
+            _hints(entry, numbers) if 19 in numbers or 26 in numbers else None,
         )
     except (KeyError, IndexError, OverflowError, TypeError, UnicodeDecodeError):
         return _header_by_protobuf(bytes(entry[begin:end]))
@@ -195,6 +196,20 @@ def _numbers(entry: bytes | memoryview, position: int, end: int) -> dict[int, An
     return fields
 
 
+def _hints(entry: bytes | memoryview, numbers: dict[int, Any]) -> DispatchHints | None:
+    deliver_at, chunks, uuid = numbers.get(19), signed32(numbers.get(27, 0)), None
+    if 26 in numbers and chunks > 1:
+        first, size = numbers[26]
+        uuid = bytes(entry[first : first + size])
+    return _asked(None if deliver_at is None else signed64(deliver_at), uuid, signed32(numbers.get(29, 0)), chunks)
+
+
+def _asked(deliver_at_ms: int | None, chunk_of: bytes | None, chunk_id: int, chunks: int) -> DispatchHints | None:
+    if chunk_of is not None:
+        return DispatchHints(deliver_at_ms, chunk_of, chunk_id, chunks)
+    return None if deliver_at_ms is None else DispatchHints(deliver_at_ms)
+
+
 def _header(
     producer_name: str,
     sequence_id: int,
@@ -204,6 +219,7 @@ def _header(
     least: int | None,
     most: int | None,
     highest: int | None,
+    hints: DispatchHints | None = None,
 ) -> EntryHeader:
     """The header from numbers as they stand on the wire."""
     if sequence_id > _MAX_LONG:
@@ -217,6 +233,7 @@ def _header(
         None if least is None or most is None else TxnId(signed64(most), signed64(least)),
         None if marker_type is None else signed32(marker_type),
         None if num_messages is None else signed32(num_messages),
+        hints,
     )
 
 
@@ -232,6 +249,12 @@ def _header_by_protobuf(data: bytes) -> EntryHeader:
         metadata.txnid_least_bits if has("txnid_least_bits") else None,
         metadata.txnid_most_bits if has("txnid_most_bits") else None,
         metadata.highest_sequence_id if has("highest_sequence_id") else None,
+        _asked(
+            metadata.deliver_at_time if has("deliver_at_time") else None,
+            metadata.uuid.encode() if has("uuid") and metadata.num_chunks_from_msg > 1 else None,
+            metadata.chunk_id,
+            metadata.num_chunks_from_msg,
+        ),
     )
 
 

@@ -93,11 +93,25 @@ class Participant:
 
 
 @value
+class DispatchHints:
+    """What an entry asks of whoever hands it out.
+
+    `deliver_at_ms`: not before this time. `chunk_of`: the uuid of the message that this entry is one of several chunks of,
+    of which it is number `chunk_id` of `chunks`. None: it does not ask for that.
+    """
+
+    deliver_at_ms: int | None = None
+    chunk_of: bytes | None = None
+    chunk_id: int = 0
+    chunks: int = 0
+
+
+@value
 class EntryHeader:
     """What a topic entry says of itself, decoded from its MessageMetadata by `wire.entries.read_header`.
 
     `marker_type` is None for data. `txn_id` is None outside transactions. `num_messages` counts the
-    messages of a batch (`None`: the entry is one message, not a batch).
+    messages of a batch (`None`: the entry is one message, not a batch). `hints` is None for most entries.
     """
 
     producer_name: str
@@ -107,6 +121,7 @@ class EntryHeader:
     txn_id: TxnId | None = None
     marker_type: int | None = None
     num_messages: int | None = None
+    hints: DispatchHints | None = None
 
     @property
     def is_marker(self) -> bool:
