@@ -2,7 +2,8 @@
 
 States: detached → attaching → attached → detached …, and closed. A lost connection, or a broker that asks us to leave,
 brings the attachment back to detached, and a task attaches it anew with growing pauses, for as long as it takes. An error
-that is not retriable ends it: `on_failed` is told, and nothing is tried any more.
+that is not retriable ends it: `on_failed` is told, and nothing is tried any more. A place that is taken does not end it, once
+it was ours: a broker that has not noticed that our former connection is dead keeps it for that one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client.connection import Connection
-from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, PulsarError
+from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, ConsumerBusy, ProducerBusy, PulsarError
 
 logger = logging.getLogger("pulsar_txn.client.connection")
 
@@ -141,7 +142,7 @@ class Attachment:
             try:
                 await self._attach()
             except PulsarError as error:
-                if not error.retriable:
+                if not error.retriable and not isinstance(error, ConsumerBusy | ProducerBusy):
                     self.fail(error)
                     return
                 logger.info("%s: attaching failed, trying again: %s", self.topic, error)
