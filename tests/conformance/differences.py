@@ -78,6 +78,13 @@ _LISTED: Final = (
         source="stock-pulsar-defects.md, defect 6 (apache/pulsar#19744); pulsar-transactions.md section 6.2: the state ERROR",
     ),
     _difference(
+        57,
+        "last message's id over HTTP, beside an open transaction",
+        ours="the last that may be read",
+        stock="the last of the log",
+        source="pulsar-transactions.md section 4.9: only GET_LAST_MESSAGE_ID asks for what may be dispatched",
+    ),
+    _difference(
         96,
         "a commit repeated after its end",
         ours="COMMITTED",

@@ -93,14 +93,6 @@ async def test_a_transaction_goes_on_in_another_process_by_its_id(
     assert await visible(client, topic) == ([b"here", b"there", b"after"] if action == "commit" else [b"after"])
 
 
-async def test_what_was_sent_but_not_waited_for_is_part_of_the_commit(client: Client, topic: str) -> None:
-    producer = await client.create_producer(topic)
-    async with client.transaction() as txn:
-        for number in range(20):
-            producer.send_nowait(b"%d" % number, txn=txn)
-    assert await visible(client, topic) == [b"%d" % number for number in range(20)]
-
-
 async def test_two_hundred_transactions_in_flight_on_one_consumer_keep_to_themselves(client: Client, topic: str) -> None:
     source = await client.create_producer(topic, batching=False)
     await asyncio.gather(*(source.send(b"%d" % number) for number in range(200)))
@@ -156,26 +148,6 @@ async def test_the_successor_of_a_failed_over_consumer_gets_what_the_transaction
     assert await stays_silent(second)
     await is_open.commit()
     assert await stays_silent(second)
-
-
-async def test_the_last_message_is_the_last_one_that_may_be_seen(client: Client, topic: str) -> None:
-    consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
-    producer = await client.create_producer(topic, batching=False)
-    txn = await client.begin_transaction()
-    await producer.send(b"held", txn=txn)
-    assert (await consumer.get_last_message_id()).entry_id == -1
-    assert not await consumer.has_message_available()
-    before = await producer.send(b"behind")
-    assert (await consumer.get_last_message_id()).entry_id == -1
-    await txn.commit()
-    assert await consumer.get_last_message_id() == before
-    assert await consumer.has_message_available()
-    aborted = await client.begin_transaction()
-    await producer.send(b"gone", txn=aborted)
-    await aborted.abort()
-    assert await consumer.get_last_message_id() == before
-    assert await data_of(consumer, 2) == [b"held", b"behind"]
-    assert not await consumer.has_message_available()
 
 
 async def test_acknowledging_in_a_transaction_that_ended_is_refused(client: Client, topic: str) -> None:
