@@ -8,6 +8,7 @@ loop, a topic's content, or how participants are reached: what it wants done it 
 from __future__ import annotations
 
 from pulsar_txn.tc.coordinator import TransactionCoordinator, TransactionInfo
+from pulsar_txn.tc.fencing import FencingCoordinator
 from pulsar_txn.tc.records import Record
 from pulsar_txn.tc.requests import AddParticipants, EndTxn, Identity, IsRegistered, NewTxn, ParticipantsDone, Request
 from pulsar_txn.tc.table import INVARIANTS, TRANSITIONS
@@ -17,6 +18,7 @@ __all__ = [
     "TRANSITIONS",
     "AddParticipants",
     "EndTxn",
+    "FencingCoordinator",
     "Identity",
     "IsRegistered",
     "NewTxn",

@@ -66,7 +66,7 @@ class TransactionCoordinator:
         self._max_timeout_ms = max_timeout_ms
         self._snapshot_every = snapshot_every
         self._expire_limit = expire_limit
-        self._state = CoordinatorState(tc_id, OutcomeWindow(outcome_retention_count))
+        self._state = self._new_state(OutcomeWindow(outcome_retention_count))
         self._applied = 0  # since the snapshot that this machine started from; no state, only the pace of snapshots
         self._trim_before: Position | None = None
 
@@ -178,6 +178,9 @@ class TransactionCoordinator:
 
     # ------------------------------------------------------------------ decisions
 
+    def _new_state(self, outcomes: OutcomeWindow) -> CoordinatorState:
+        return CoordinatorState(self.tc_id, outcomes)
+
     def _new(self, request: NewTxn, now_ms: int) -> Step[Record]:
         state = self._state
         if self._max_active and len(state.transactions) >= self._max_active:
@@ -262,9 +265,15 @@ class TransactionCoordinator:
         else:
             outcome, owner = self._state.outcomes.lookup(txn_id.least)
             state = _ENDED_AS.get(outcome)
-        if superuser or owner == ANYBODY or _permits(owner, asker):
+        if superuser or owner == ANYBODY or self._permits(owner, asker):
             return state, txn
         return UNKNOWN, None
+
+    def _permits(self, owner: Owner | None, asker: Owner) -> bool:
+        """Whether `asker` may act on what `owner` opened: what the owner has named, the asker must name alike."""
+        if owner is None:
+            return False
+        return (owner[0] is None or owner[0] == asker[0]) and (owner[1] is None or owner[1] == asker[1])
 
     def _leave_open(self, txn: Transaction, event: Event, now_ms: int) -> tuple[_Records, _Records, _Effects]:
         """The decision: its record, then what carries it out."""
@@ -297,13 +306,6 @@ class TransactionCoordinator:
         if overdue or (written and self._applied % self._snapshot_every + written >= self._snapshot_every):
             return attrs.evolve(step, effects=(*step.effects, WriteSnapshot(LOG)))
         return step
-
-
-def _permits(owner: Owner | None, asker: Owner) -> bool:
-    """Whether `asker` may act on what `owner` opened: what the owner has named, the asker must name alike."""
-    if owner is None:
-        return False
-    return (owner[0] is None or owner[0] == asker[0]) and (owner[1] is None or owner[1] == asker[1])
 
 
 def _refusal(cell: Refuse, txn_id: TxnId, state: TxnStatus | None, event: Event) -> Refusal:

@@ -79,7 +79,7 @@ class BatchedTransactionMetadataEntry(_message.Message):
     def __init__(self, transaction_logs: _Optional[_Iterable[_Union[TransactionMetadataEntry, _Mapping[str, object]]]] = ...) -> None: ...
 
 class CoordinatorSnapshot(_message.Message):
-    __slots__ = ("format_version", "tc_id", "next_local_txn_id", "newest_time", "covered_ledger_id", "covered_entry_id", "transactions", "outcome_pages", "owners", "late_outcomes")
+    __slots__ = ("format_version", "tc_id", "next_local_txn_id", "newest_time", "covered_ledger_id", "covered_entry_id", "transactions", "outcome_pages", "owners", "late_outcomes", "epochs")
     class Owner(_message.Message):
         __slots__ = ("index", "principal", "transactional_id", "epoch")
         INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,17 @@ class CoordinatorSnapshot(_message.Message):
         transactional_id: str
         epoch: int
         def __init__(self, least_bits: _Optional[int] = ..., outcome: _Optional[int] = ..., forgotten_at: _Optional[int] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    class Epoch(_message.Message):
+        __slots__ = ("principal", "transactional_id", "epoch", "last_used_ms")
+        PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+        TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+        EPOCH_FIELD_NUMBER: _ClassVar[int]
+        LAST_USED_MS_FIELD_NUMBER: _ClassVar[int]
+        principal: str
+        transactional_id: str
+        epoch: int
+        last_used_ms: int
+        def __init__(self, principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ..., last_used_ms: _Optional[int] = ...) -> None: ...
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     TC_ID_FIELD_NUMBER: _ClassVar[int]
     NEXT_LOCAL_TXN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +157,7 @@ class CoordinatorSnapshot(_message.Message):
     OUTCOME_PAGES_FIELD_NUMBER: _ClassVar[int]
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     LATE_OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     tc_id: int
     next_local_txn_id: int
@@ -156,4 +168,5 @@ class CoordinatorSnapshot(_message.Message):
     outcome_pages: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.OutcomePage]
     owners: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.Owner]
     late_outcomes: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.LateOutcome]
-    def __init__(self, format_version: _Optional[int] = ..., tc_id: _Optional[int] = ..., next_local_txn_id: _Optional[int] = ..., newest_time: _Optional[int] = ..., covered_ledger_id: _Optional[int] = ..., covered_entry_id: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[CoordinatorSnapshot.Transaction, _Mapping[str, object]]]] = ..., outcome_pages: _Optional[_Iterable[_Union[CoordinatorSnapshot.OutcomePage, _Mapping[str, object]]]] = ..., owners: _Optional[_Iterable[_Union[CoordinatorSnapshot.Owner, _Mapping[str, object]]]] = ..., late_outcomes: _Optional[_Iterable[_Union[CoordinatorSnapshot.LateOutcome, _Mapping[str, object]]]] = ...) -> None: ...
+    epochs: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.Epoch]
+    def __init__(self, format_version: _Optional[int] = ..., tc_id: _Optional[int] = ..., next_local_txn_id: _Optional[int] = ..., newest_time: _Optional[int] = ..., covered_ledger_id: _Optional[int] = ..., covered_entry_id: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[CoordinatorSnapshot.Transaction, _Mapping[str, object]]]] = ..., outcome_pages: _Optional[_Iterable[_Union[CoordinatorSnapshot.OutcomePage, _Mapping[str, object]]]] = ..., owners: _Optional[_Iterable[_Union[CoordinatorSnapshot.Owner, _Mapping[str, object]]]] = ..., late_outcomes: _Optional[_Iterable[_Union[CoordinatorSnapshot.LateOutcome, _Mapping[str, object]]]] = ..., epochs: _Optional[_Iterable[_Union[CoordinatorSnapshot.Epoch, _Mapping[str, object]]]] = ...) -> None: ...
