@@ -98,6 +98,48 @@ _LISTED: Final = (
         stock="TransactionNotFound",
         source="stock-pulsar-defects.md, defect 6 (apache/pulsar#19744); pulsar-transactions.md section 13, retry of END_TXN",
     ),
+    _difference(
+        113,
+        "a topic added to what was committed",
+        ours="InvalidTransactionStatus",
+        stock="TransactionNotFound",
+        source="stock-pulsar-defects.md, defect 6: a coordinator forgets a transaction once it has ended",
+    ),
+    _difference(
+        113,
+        "a topic added to what was aborted",
+        ours="InvalidTransactionStatus",
+        stock="TransactionNotFound",
+        source="stock-pulsar-defects.md, defect 6: a coordinator forgets a transaction once it has ended",
+    ),
+    _difference(
+        113,
+        "a subscription added to what was committed",
+        ours="InvalidTransactionStatus",
+        stock="TransactionNotFound",
+        source="stock-pulsar-defects.md, defect 6: a coordinator forgets a transaction once it has ended",
+    ),
+    _difference(
+        113,
+        "a subscription added to what was aborted",
+        ours="InvalidTransactionStatus",
+        stock="TransactionNotFound",
+        source="stock-pulsar-defects.md, defect 6: a coordinator forgets a transaction once it has ended",
+    ),
+    _difference(
+        113,
+        "a commit of what was aborted",
+        ours="InvalidTransactionStatus",
+        stock="TransactionNotFound",
+        source="stock-pulsar-defects.md, defect 6 (apache/pulsar#19744); pulsar-transactions.md section 13, retry of END_TXN",
+    ),
+    _difference(
+        113,
+        "an abort repeated after its end",
+        ours="ABORTED",
+        stock="TransactionNotFound",
+        source="stock-pulsar-defects.md, defect 6 (apache/pulsar#19744); pulsar-transactions.md section 13, retry of END_TXN",
+    ),
 )
 
 DIFFERENCES: Final = {(each.row, each.name): each for each in _LISTED}

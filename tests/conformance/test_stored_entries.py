@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from admin import eventually, get_json, topic_path
+from admin import TRANSACTIONS, AdminError, eventually, get_json, topic_path
 from rows import row
 from targets import Target
 from transactions import create_partitioned_topic, data_of, received, stays_silent
@@ -67,8 +67,10 @@ async def test_a_send_that_is_too_large_fails_its_transaction(pulsar: Target, cl
     with pytest.raises(TransactionOperationFailed):
         await txn.commit()
     assert txn.state is TransactionState.ABORTED
-    open_ones = await get_json(pulsar, "/admin/v3/transactions/slowTransactions/0")
-    assert str(txn.id) not in open_ones
+    assert txn.id is not None
+    with pytest.raises(AdminError) as unknown:
+        await get_json(pulsar, f"{TRANSACTIONS}/transactionMetadata/{txn.id.most}/{txn.id.least}")
+    assert unknown.value.status == 404
 
 
 @row(84)

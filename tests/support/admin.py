@@ -91,7 +91,7 @@ async def _ask(pulsar: Target, method: str, path: str, body: Any) -> Any:
                 return content
         except urllib.error.HTTPError as error:
             with error:
-                raise AdminError(error.code, error.read().decode(errors="replace")) from None
+                raise AdminError(error.code, error.read(1000).decode(errors="replace")) from None
 
     content = await asyncio.to_thread(answer)
     return json.loads(content) if content else None
