@@ -45,8 +45,11 @@ class TransactionalBatch(Sequence[Message[T]]):
 
     def __init__(self, consumer: Consumer[T], messages: Sequence[Message[T]], txn: Transaction) -> None:
         self.consumer = consumer
+        """Whose they are."""
         self.messages = tuple(messages)
+        """The messages themselves; the batch is a sequence of them, too."""
         self.txn = txn
+        """To send in; begun with its first operation."""
 
     def redeliver(self) -> None:
         """Have its messages delivered again; after a commit whose outcome was unknown and turned out as aborted."""

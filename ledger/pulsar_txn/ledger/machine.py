@@ -6,23 +6,23 @@
 
 Duties of a host, in order of importance:
 
-H1. State changes only through `apply`. `decide` may be called and its Step thrown away without a trace.
-H2. A Step's records are appended in order, each to the log it names, and each is applied at once, before the
+* H1. State changes only through `apply`. `decide` may be called and its Step thrown away without a trace.
+* H2. A Step's records are appended in order, each to the log it names, and each is applied at once, before the
     next `decide`, with the position that `append` returned. `encode` gives the bytes to append.
-H3. Effects are released in order, and only when every record of the Step is confirmed. A Step without records,
+* H3. Effects are released in order, and only when every record of the Step is confirmed. A Step without records,
     and a Refusal, is released when the record last applied in each of the machine's logs is confirmed (at once when
     nothing is in flight): a repeat must not be answered before the first attempt is durable, wherever it was written.
     `Step.trailing` is appended and applied right behind the records, and no effect waits for it: it notes what is durable
     elsewhere already and would be done again after a crash. A Step with trailing records only is therefore released at
     once, ahead of the tail. `AwaitOutcome` is carried out together with the Step, not on release: it shows nothing to
     anybody, and the `Outcome` that is released at once must find it.
-H4. A log that failed an append is closed with its machine: state is thrown away and recovered, never patched;
+* H4. A log that failed an append is closed with its machine: state is thrown away and recovered, never patched;
     requests in flight get a retriable error.
-H5. Recovery reads all logs of a machine from where the snapshot covers them, in the order of `logs`, then calls
+* H5. Recovery reads all logs of a machine from where the snapshot covers them, in the order of `logs`, then calls
     `recovered(now_ms)` once, whose Step is carried out like any other.
-H6. `deadline()` is asked after each turn; once `now_ms` reaches it, `expire(now_ms)` is called until the
+* H6. `deadline()` is asked after each turn; once `now_ms` reaches it, `expire(now_ms)` is called until the
     deadline lies in the future. `now_ms` never goes back, across restarts too (never below the newest time in the log).
-H7. After `WriteSnapshot(log)` is released, the host calls `snapshot()` and stores it with the log's position
+* H7. After `WriteSnapshot(log)` is released, the host calls `snapshot()` and stores it with the log's position
     *at that moment*, but hands it to the store only once that position is confirmed; then trims to `trim_before(log)`.
     A machine with several logs is snapshotted by its main log only, once the positions of all of them are confirmed;
     its snapshot names the positions it covers in the others, and its `apply` skips what it has (they are read from

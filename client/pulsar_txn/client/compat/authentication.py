@@ -24,7 +24,7 @@ class Authentication:
         )
 
     def native(self) -> ours.Authentication:
-        """What our client is given; made anew for each client."""
+        """For the client: what it is given, made anew for each."""
         return cast("Callable[[], ours.Authentication]", vars(self)["_make"])()
 
 

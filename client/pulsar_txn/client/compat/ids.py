@@ -31,7 +31,7 @@ class MessageId:
 
     @classmethod
     def wrap(cls, msg_id: ids.MessageId | MessageId, topic: str = "", message: OurMessage[Any] | None = None) -> MessageId:
-        """One of our client's ids as an official one; `message` is the received message that it is the id of."""
+        """For the client: one of its ids as an official one; `message` is the received message that it is the id of."""
         self = cls()
         self._id = msg_id._id if isinstance(msg_id, MessageId) else msg_id  # noqa: SLF001 - its own kind
         self._topic = topic

@@ -28,7 +28,7 @@ class ConsumerBatchReceivePolicy:
             raise ValueError("at least one of max_num_message, max_num_bytes and timeout_ms must be more than 0")
 
     def policy(self) -> ConsumerBatchReceivePolicy:
-        """Itself."""
+        """For the client: itself."""
         return self
 
 
@@ -66,7 +66,7 @@ class ConsumerKeySharedPolicy:
         return self._ranges
 
     def policy(self) -> consumer_options.KeySharedPolicy:
-        """Our client's."""
+        """For the client: ours."""
         return consumer_options.KeySharedPolicy(tuple(self._ranges), allow_out_of_order=self._out_of_order)
 
 
@@ -86,7 +86,7 @@ class ConsumerDeadLetterPolicy:
         self.initial_subscription_name = initial_subscription_name or ""
 
     def policy(self) -> DeadLetterPolicy:
-        """Our client's."""
+        """For the client: ours."""
         topic, subscription = self.dead_letter_topic or None, self.initial_subscription_name or None
         return DeadLetterPolicy(
             max_redeliver_count=self.max_redeliver_count, dead_letter_topic=topic, initial_subscription=subscription

@@ -62,7 +62,7 @@ class Schema:
         """Nothing: schemas need no client here."""
 
     def native(self) -> ours.Schema[Any]:
-        """What our client is given."""
+        """For the client: what it is given."""
         return PreEncoded(self._schema_info)
 
     def _validate_object_type(self, obj: Any) -> None:
@@ -167,7 +167,7 @@ class JsonSchema(Schema):
         return self._schema_info if self._inner is None else self._inner.info
 
     def native(self) -> ours.Schema[Any]:
-        """What our client is given."""
+        """For the client: what it is given."""
         return PreEncoded(self.schema_info())
 
 
@@ -213,7 +213,7 @@ class AvroSchema(Schema):
         return info
 
     def native(self) -> ours.Schema[Any]:
-        """What our client is given."""
+        """For the client: what it is given."""
         return PreEncodedWritten(self._inner)
 
 
@@ -241,7 +241,7 @@ class ProtobufNativeSchema(Schema):
         return info
 
     def native(self) -> ours.Schema[Any]:
-        """What our client is given."""
+        """For the client: what it is given."""
         return PreEncoded(self.schema_info())
 
 
