@@ -122,7 +122,7 @@ class Settling(Receiving[T]):
                 hint="abort the transaction, its messages come again by themselves",
             )
         if self.timeouts is not None:
-            self.timeouts.settled(part, places, cumulative=False)
+            self.timeouts.settled(part.id, places, cumulative=False)
         self._refused += 1
         if self._chain is not None:
             self._chain.refused(message)

@@ -12,7 +12,6 @@ is not beyond the last one.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +22,9 @@ from google.protobuf.message import DecodeError
 from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
-from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, Place, cumulative_id, merged_ids
+from pulsar_txn.client._partition_acks import PartitionAcks
+from pulsar_txn.client._subscribe_fields import Start, message_id_of, order_of, seek_field, subscribe_fields
+from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks
 from pulsar_txn.client.chunks import MAX_CHUNKED, ChunkedMessages
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
@@ -35,7 +36,6 @@ from pulsar_txn.client.errors import (
     OperationTimeout,
     PulsarError,
     RemoteProtocolError,
-    TransactionConflict,
 )
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Entry, Message, single_row
 from pulsar_txn.client.schema import Schema, WrittenSchema
@@ -47,16 +47,7 @@ from pulsar_txn.wire.compression import decompress
 from pulsar_txn.wire.entries import split_entry
 from pulsar_txn.wire.errors import ChecksumMismatch, MalformedBatch, MalformedFrame, WireError
 from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.ids import (
-    MessageId,
-    Position,
-    TxnAction,
-    TxnId,
-    ack_set_from_words,
-    ack_set_to_words,
-    full_ack_set,
-    unsigned64,
-)
+from pulsar_txn.wire.ids import MessageId, Position, ack_set_from_words
 
 if TYPE_CHECKING:
     from pulsar_txn.client.consumer import Consumer
@@ -72,10 +63,8 @@ MAX_BATCH_MESSAGES: Final = 1_000_000
 MAX_OVERRUN: Final = 10_000
 """Entries in a row (one more for each 50 KiB of theirs) that may come while the queue is full already."""
 
-ACKS_PER_FRAME: Final = 1000
 
-
-class PartitionConsumer:
+class PartitionConsumer(PartitionAcks):
     """Receives from one partition (or a topic without partitions, `partition` -1) into the queue of its `Consumer`."""
 
     def __init__(
@@ -103,10 +92,10 @@ class PartitionConsumer:
         self._overrun = 0
         self._flow_at = max(1, options.receiver_queue_size // 2)
         self._last_position: Position | None = None
-        self._start = options.start_message_id
-        if self._start is None and not options.durable and options.initial_position is InitialPosition.EARLIEST:
-            self._start = EARLIEST_ID
-        self._start_inclusive = options.start_message_id_inclusive
+        first = options.start_message_id
+        if first is None and not options.durable and options.initial_position is InitialPosition.EARLIEST:
+            first = EARLIEST_ID
+        self._start = None if first is None else Start(first, options.start_message_id_inclusive)
         self._seeking: asyncio.Future[None] | None = None
         self.chunks = ChunkedMessages(topic, options.max_pending_chunked_messages)
         self._chunk_timer: asyncio.Handle | None = None
@@ -180,62 +169,22 @@ class PartitionConsumer:
         self.flush_acks()
 
     def _subscribe_fields(self) -> dict[str, Any]:
-        options = self._options
-        fields: dict[str, Any] = {
-            "topic": self.topic,
-            "subscription": self._subscription,
-            "subType": int(options.consumer_type),
-            "consumer_id": self.id,
-            "consumer_name": self._parent.consumer_name,
-            "priority_level": options.priority_level,
-            "durable": options.durable,
-            "read_compacted": options.read_compacted,
-            "initialPosition": int(options.initial_position),
-            "replicate_subscription_state": options.replicate_subscription_state,
-        }
-        if self._single:
-            fields["consumer_epoch"] = self._epoch
-        if not options.durable:
-            fields["start_message_id"] = self._start_field()
-        for name, pairs in (("metadata", options.properties), ("subscription_properties", options.subscription_properties)):
-            if pairs:
-                fields[name] = [{"key": key, "value": value} for key, value in pairs.items()]
-        if self.schema.info is not None:
-            info = self.schema.info
-            fields["schema"] = {"name": info.name, "type": info.type, "schema_data": info.data}
-        if options.consumer_type is ConsumerType.KEY_SHARED:
-            fields["keySharedMeta"] = self._key_shared_field()
-        return fields
-
-    def _key_shared_field(self) -> dict[str, Any]:
-        policy = self._options.key_shared_policy
-        if policy is None:
-            return {"keySharedMode": pb.AUTO_SPLIT}
-        ranges = [{"start": start, "end": end} for start, end in policy.sticky_ranges]
-        mode = pb.STICKY if ranges else pb.AUTO_SPLIT
-        return {"keySharedMode": mode, "hashRanges": ranges, "allowOutOfOrderDelivery": policy.allow_out_of_order}
-
-    def _start_field(self) -> dict[str, Any]:
-        """Where a cursor without memory starts. With a batch index the entry itself is delivered, too; what of it was
-        not asked for is skipped here."""
-        start = self._start or LATEST_ID
-        fields = {"ledgerId": unsigned64(start.ledger_id), "entryId": unsigned64(start.entry_id)}
-        index = start.batch_index
-        if index < 0 and self._start_inclusive and start not in (EARLIEST_ID, LATEST_ID):
-            index = 0
-        return fields | ({"batch_index": index} if index >= 0 else {})
+        start = None if self._options.durable else (self._start or Start(LATEST_ID)).field()
+        names = {"topic": self.topic, "subscription": self._subscription, "consumer_name": self._parent.consumer_name}
+        fields = names | {"consumer_id": self.id} | subscribe_fields(self._options, self.schema.info, start)
+        return fields | ({"consumer_epoch": self._epoch} if self._single else {})
 
     def _start_over(self) -> None:
         """All that is queued will come again."""
         self.tenure += 1
         if not self._options.durable and self.last_dequeued is not None:
-            self._start, self._start_inclusive = self.last_dequeued.message_id, False
+            self._start = Start(self.last_dequeued.message_id)
         self._parent.drop_queued(self)
         self._permits_back = 0
         self._last_position = None
         self._acks.forget_partial()
         if self._parent.timeouts is not None:
-            self._parent.timeouts.forget(self)
+            self._parent.timeouts.forget(self.id)
 
     def _on_lost(self, _error: PulsarError) -> None:
         self._connection = None
@@ -367,7 +316,7 @@ class PartitionConsumer:
                 messages: list[Message[Any]] = [Message(entry, index, row) for index, row in enumerate(rows) if not row[7]]
             else:
                 messages = [Message(entry, index, row) for index, row in enumerate(rows) if live >> index & 1 and not row[7]]
-        elif self._is_before_start(entry.position, -1):
+        elif self._start is not None and self._start.position == entry.position and not self._start.inclusive:
             messages = []
         else:
             messages = [Message(entry, -1, rows[0])]
@@ -390,18 +339,8 @@ class PartitionConsumer:
             live &= ack_set_from_words(ack_words)
         start = self._start
         if start is not None and start.position == entry.position:
-            for index in range(entry.batch_size):
-                if self._is_before_start(entry.position, index):
-                    live &= ~(1 << index)
+            live &= start.wanted(entry.batch_size)
         return live
-
-    def _is_before_start(self, position: Position, index: int) -> bool:
-        start = self._start
-        if start is None or start.position != position:
-            return False
-        if start.batch_index < 0 or index < 0:
-            return not self._start_inclusive
-        return index < start.batch_index if self._start_inclusive else index <= start.batch_index
 
     def _discard(self, position: Position, reason: int, count: int, error: Exception) -> None:
         """An entry that cannot be read: tell the broker why, and go on."""
@@ -440,7 +379,7 @@ class PartitionConsumer:
             self._acks.forget_partial()
             self._parent.drop_queued(self)
             if self._parent.timeouts is not None:
-                self._parent.timeouts.forget(self)
+                self._parent.timeouts.forget(self.id)
         else:
             positions = self.chunks.with_chunks(positions)
             fields["message_ids"] = [{"ledgerId": ledger_id, "entryId": entry_id} for ledger_id, entry_id in positions]
@@ -453,22 +392,21 @@ class PartitionConsumer:
         connection = await self._attachment.connected("seek")
         fields: dict[str, Any] = {"consumer_id": self.id}
         if message_id is not None:
-            fields["message_id"] = _seek_field(message_id, inclusive=inclusive)
+            fields["message_id"] = seek_field(message_id, inclusive=inclusive)
         else:
             fields["message_publish_time"] = publish_time_ms
         if self._seeking is not None:
             raise InvalidConfiguration(f"{self.topic} is being moved already", hint="await the first seek")
         self._seeking = asyncio.get_running_loop().create_future()
-        before = self._start, self._start_inclusive, self.last_dequeued
-        self._start = EARLIEST_ID if message_id is None else message_id
-        self._start_inclusive = inclusive
+        before = self._start, self.last_dequeued
+        self._start = Start(EARLIEST_ID if message_id is None else message_id, inclusive)
         self.last_dequeued = None
         self._acks.clear()
         self._parent.drop_queued(self)
         try:
             await connection.request("seek", self._core.next_request_id(), **fields)
         except PulsarError:
-            self._start, self._start_inclusive, self.last_dequeued = before
+            self._start, self.last_dequeued = before
             raise
         finally:
             self._last_position = None
@@ -479,10 +417,10 @@ class PartitionConsumer:
         """The id of the last message that can be read now, and the subscription's mark-delete position if told."""
         connection = await self._attachment.connected("get_last_message_id")
         answer = await connection.request("getLastMessageId", self._core.next_request_id(), consumer_id=self.id)
-        last = _message_id(answer.last_message_id, self.partition)
+        last = message_id_of(answer.last_message_id, self.partition)
         if not answer.HasField("consumer_mark_delete_position"):
             return last, None
-        return last, _message_id(answer.consumer_mark_delete_position, self.partition)
+        return last, message_id_of(answer.consumer_mark_delete_position, self.partition)
 
     async def has_more(self) -> bool:
         """Whether there is a message behind what was handed out, or behind the start."""
@@ -490,141 +428,12 @@ class PartitionConsumer:
         if last.entry_id < 0:
             return False
         if self.last_dequeued is not None:
-            return _order(last) > _order(self.last_dequeued.message_id)
+            return order_of(last) > order_of(self.last_dequeued.message_id)
         start = self._start
-        if start is None or start == LATEST_ID:
+        if start is None or start.message_id == LATEST_ID:
             return mark_delete is not None and last.position > mark_delete.position
-        return _order(last) >= _order(start) if self._start_inclusive else _order(last) > _order(start)
-
-    # --- acknowledging ------------------------------------------------------------------------------------------------
-
-    def ack_soon(self, place: Place) -> None:
-        """Acknowledge with the next group."""
-        if self._parent.timeouts is not None:
-            self._parent.timeouts.settled(self, [place], cumulative=False)
-        if self.chunks.remembers_any:
-            for earlier in self.chunks.places([place])[:-1]:
-                self._acks.add(earlier)
-        self._acks.add(place)
-        self._group()
-
-    def ack_cumulative_soon(self, place: Place) -> None:
-        """Acknowledge everything up to this with the next group.
-
-        With an incomplete message in front of it that would be lost, so that only the message itself is acknowledged.
-        """
-        if self.chunks.holds_before(place[0]):
-            self.ack_soon(place)
-            return
-        if self._parent.timeouts is not None:
-            self._parent.timeouts.settled(self, [place], cumulative=True)
-        self._acks.add_cumulative(place)
-        self._group()
-
-    def _group(self) -> None:
-        if len(self._acks) >= ACKS_PER_FRAME or not self._options.ack_group_delay:
-            self.flush_acks()
-        elif self._ack_timer is None:
-            self._ack_timer = self._core.runtime.call_later(self._options.ack_group_delay, self._on_ack_timer)
-
-    def _on_ack_timer(self) -> None:
-        self._ack_timer = None
-        self.flush_acks()
-
-    def flush_acks(self) -> None:
-        """Send the group now; it is kept while there is no connection."""
-        if self._connection is None or not len(self._acks):
-            return
-        individual, cumulative = self._acks.take()
-        if cumulative:
-            self._connection.write([hot.encode_ack(self.id, True, cumulative)])
-        for first in range(0, len(individual), ACKS_PER_FRAME):
-            self._connection.write([hot.encode_ack(self.id, False, individual[first : first + ACKS_PER_FRAME])])
-
-    async def ack_with_receipt(
-        self, places: Sequence[Place], *, cumulative: bool, txn_id: TxnId | None = None, claim: Claim | None = None
-    ) -> None:
-        """Acknowledge now and wait for ACK_RESPONSE."""
-        connection = await self._attachment.connected("acknowledge")
-        if self._parent.timeouts is not None:
-            self._parent.timeouts.settled(self, places, cumulative=cumulative)
-        cumulative = cumulative and not self.chunks.holds_before(places[-1][0])
-        if self.chunks.remembers_any and not cumulative:
-            places = self.chunks.places(places)
-        if txn_id is None:
-            for place in places:
-                if cumulative:
-                    self._acks.add_cumulative(place)
-                else:
-                    self._acks.add(place)
-            individual, whole = self._acks.take()
-            ids = whole if cumulative else individual
-            if cumulative and individual:
-                connection.write([hot.encode_ack(self.id, False, individual)])
-            elif whole and not cumulative:
-                connection.write([hot.encode_ack(self.id, True, whole)])
-        else:
-            ids = [cumulative_id(places[-1])] if cumulative else merged_ids(places)
-        request_id = self._core.next_request_id()
-        frame = hot.encode_ack(self.id, cumulative, ids, txn=txn_id, request_id=request_id)
-        answer = connection.request_frames("ack", request_id, [frame])
-        if claim is not None:
-            claim.answer = answer
-        await answer
-
-    async def ack_in_transaction(self, places: Sequence[Place], txn: Enlisting, *, cumulative: bool) -> None:
-        """Acknowledge in a transaction: register, check for conflicts of our own, send, wait for the answer."""
-        if cumulative and self.chunks.holds_before(places[-1][0]):
-            raise InvalidConfiguration(
-                "a message in chunks that is not complete yet would be acknowledged along", hint="acknowledge a list"
-            )
-        registered = txn.enlist_ack(self._core, self.topic, self._subscription, len(places), cumulative=cumulative)
-        claim = Claim((), places[-1]) if cumulative else Claim(places)
-        try:
-            self._claim(claim, txn)
-            if not isinstance(registered, TxnId):
-                # Shared with other operations: cancelling this one must not cancel the registration.
-                registered = await asyncio.shield(registered)
-            await self.ack_with_receipt(places, cumulative=cumulative, txn_id=registered, claim=claim)
-        except BaseException as error:
-            self._on_ack_failed(claim)
-            txn.ack_finished(self.topic, self._subscription, len(places), error)
-            raise
-        txn.ack_finished(self.topic, self._subscription, len(places), None)
-
-    def _claim(self, claim: Claim, txn: Enlisting) -> None:
-        for (ledger_id, entry_id), index in claim.places:
-            if self.open_acks.holds(((ledger_id, entry_id), index, 0)):
-                message_id = MessageId(ledger_id, entry_id, self.partition, index)
-                raise TransactionConflict(f"message {message_id} is acknowledged already in a transaction that is still open")
-        self.open_acks.add(claim)
-        claims = self._claims.get(txn)
-        if claims is None:
-            claims = self._claims[txn] = []
-            txn.when_ended(functools.partial(self._on_txn_ended, claims))
-        claims.append(claim)
-
-    def _on_txn_ended(self, claims: list[Claim], outcome: TxnAction | None) -> None:
-        """What it had acknowledged is nobody's any more.
-
-        After an abort a single consumer starts over: the server rewinds the subscription, too, but without a word, and
-        what is queued here would be handed out before what has to come first. A server does nothing when it was a
-        cumulative acknowledgement, so that it has to be asked anyway.
-        """
-        for claim in claims:
-            self.open_acks.remove(claim)
-        if outcome is not TxnAction.ABORT:
-            return
-        if self._single:
-            self.redeliver()
-        else:
-            self._core.deadlock_warning.on_abort(self._server_version, self.topic, self._subscription)
-
-    def _on_ack_failed(self, claim: Claim) -> None:
-        """Nothing was acknowledged, so copies that were dropped meanwhile are asked for again."""
-        self.open_acks.remove(claim)
-        if claim.dropped:
-            self.redeliver(claim.dropped)
+        first = order_of(start.message_id)
+        return order_of(last) >= first if start.inclusive else order_of(last) > first
 
 
 def _checked(metadata: pb.MessageMetadata) -> int:
@@ -638,24 +447,3 @@ def _checked(metadata: pb.MessageMetadata) -> int:
     if not 0 <= batch_size <= MAX_BATCH_MESSAGES:
         raise MalformedBatch(f"a batch of {batch_size} messages is announced")
     return batch_size
-
-
-def _seek_field(message_id: MessageId, *, inclusive: bool) -> dict[str, Any]:
-    """The entry, and within a batch the indexes that are still wanted, so that the broker counts the others as done."""
-    fields: dict[str, Any] = {"ledgerId": unsigned64(message_id.ledger_id), "entryId": unsigned64(message_id.entry_id)}
-    index, size = message_id.batch_index, message_id.batch_size
-    wanted = full_ack_set(size) & ~full_ack_set(index if inclusive else index + 1) if 0 <= index < size else 0
-    return fields | ({"ack_set": ack_set_to_words(wanted, size)} if wanted else {})
-
-
-def _message_id(data: Any, partition: int) -> MessageId:
-    ledger_id, entry_id = data.ledgerId, data.entryId
-    if entry_id >= 1 << 63:
-        ledger_id, entry_id = (ledger_id if ledger_id < 1 << 63 else -1), -1
-    return MessageId(ledger_id, entry_id, partition, data.batch_index, data.batch_size)
-
-
-def _order(message_id: MessageId) -> tuple[int, int, int]:
-    """For comparing: an id without batch index stands for the whole entry, so behind all of its indexes."""
-    index = message_id.batch_index
-    return (message_id.ledger_id, message_id.entry_id, index if index >= 0 else 1 << 31)

@@ -76,19 +76,19 @@ class AckTimeouts:
             heapq.heappush(self._heap, (due, entry.consumer.id, entry.position, message.index))
         self._set_timer()
 
-    def settled(self, part: PartitionConsumer, places: Iterable[Place], *, cumulative: bool) -> None:
+    def settled(self, part_id: int, places: Iterable[Place], *, cumulative: bool) -> None:
         """These are acknowledged, or will come again on other grounds."""
         if cumulative:
             last = max(place[:2] if place[1] >= 0 else (place[0], 1 << 31) for place in places)
-            for key in [key for key in self._waiting if key[0] == part.id and key[1:] <= last]:
+            for key in [key for key in self._waiting if key[0] == part_id and key[1:] <= last]:
                 del self._waiting[key]
             return
         for position, index, _ in places:
-            self._waiting.pop((part.id, position, index), None)
+            self._waiting.pop((part_id, position, index), None)
 
-    def forget(self, part: PartitionConsumer) -> None:
-        """All of this partition comes again."""
-        for key in [key for key in self._waiting if key[0] == part.id]:
+    def forget(self, part_id: int) -> None:
+        """All of this partition consumer comes again."""
+        for key in [key for key in self._waiting if key[0] == part_id]:
             del self._waiting[key]
 
     def close(self) -> None:

@@ -1,0 +1,179 @@
+"""How the messages of one topic partition are acknowledged: grouped, with a receipt, or in a transaction."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from pulsar_txn.client._attachment import Attachment
+from pulsar_txn.client._core import Core
+from pulsar_txn.client._enlist import Enlisting
+from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, Place, cumulative_id, merged_ids
+from pulsar_txn.client.chunks import ChunkedMessages
+from pulsar_txn.client.connection import Connection
+from pulsar_txn.client.consumer_options import ConsumerOptions
+from pulsar_txn.client.errors import InvalidConfiguration, TransactionConflict
+from pulsar_txn.wire import hot
+from pulsar_txn.wire.ids import MessageId, Position, TxnAction, TxnId
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.consumer import Consumer
+
+ACKS_PER_FRAME: Final = 1000
+
+
+class PartitionAcks(abc.ABC):
+    """The half of `PartitionConsumer` that acknowledges. The attributes are set there."""
+
+    id: int
+    topic: str
+    partition: int
+    chunks: ChunkedMessages
+    open_acks: OpenTransactionAcks
+    _core: Core
+    _parent: Consumer[Any]
+    _subscription: str
+    _options: ConsumerOptions
+    _single: bool
+    _attachment: Attachment
+    _connection: Connection | None
+    _server_version: str
+    _acks: AckTracker
+    _claims: WeakKeyDictionary[Enlisting, list[Claim]]
+    _ack_timer: asyncio.Handle | None
+
+    @abc.abstractmethod
+    def redeliver(self, positions: Sequence[Position] | None = None) -> None:
+        """Ask for entries again: these, or (always on Exclusive and Failover) all that is not acknowledged."""
+
+    def ack_soon(self, place: Place) -> None:
+        """Acknowledge with the next group."""
+        if self._parent.timeouts is not None:
+            self._parent.timeouts.settled(self.id, [place], cumulative=False)
+        if self.chunks.remembers_any:
+            for earlier in self.chunks.places([place])[:-1]:
+                self._acks.add(earlier)
+        self._acks.add(place)
+        self._group()
+
+    def ack_cumulative_soon(self, place: Place) -> None:
+        """Acknowledge everything up to this with the next group.
+
+        With an incomplete message in front of it that would be lost, so that only the message itself is acknowledged.
+        """
+        if self.chunks.holds_before(place[0]):
+            self.ack_soon(place)
+            return
+        if self._parent.timeouts is not None:
+            self._parent.timeouts.settled(self.id, [place], cumulative=True)
+        self._acks.add_cumulative(place)
+        self._group()
+
+    def _group(self) -> None:
+        if len(self._acks) >= ACKS_PER_FRAME or not self._options.ack_group_delay:
+            self.flush_acks()
+        elif self._ack_timer is None:
+            self._ack_timer = self._core.runtime.call_later(self._options.ack_group_delay, self._on_ack_timer)
+
+    def _on_ack_timer(self) -> None:
+        self._ack_timer = None
+        self.flush_acks()
+
+    def flush_acks(self) -> None:
+        """Send the group now; it is kept while there is no connection."""
+        if self._connection is None or not len(self._acks):
+            return
+        individual, cumulative = self._acks.take()
+        if cumulative:
+            self._connection.write([hot.encode_ack(self.id, True, cumulative)])
+        for first in range(0, len(individual), ACKS_PER_FRAME):
+            self._connection.write([hot.encode_ack(self.id, False, individual[first : first + ACKS_PER_FRAME])])
+
+    async def ack_with_receipt(
+        self, places: Sequence[Place], *, cumulative: bool, txn_id: TxnId | None = None, claim: Claim | None = None
+    ) -> None:
+        """Acknowledge now and wait for ACK_RESPONSE."""
+        connection = await self._attachment.connected("acknowledge")
+        if self._parent.timeouts is not None:
+            self._parent.timeouts.settled(self.id, places, cumulative=cumulative)
+        cumulative = cumulative and not self.chunks.holds_before(places[-1][0])
+        if self.chunks.remembers_any and not cumulative:
+            places = self.chunks.places(places)
+        if txn_id is None:
+            for place in places:
+                if cumulative:
+                    self._acks.add_cumulative(place)
+                else:
+                    self._acks.add(place)
+            individual, whole = self._acks.take()
+            ids = whole if cumulative else individual
+            if cumulative and individual:
+                connection.write([hot.encode_ack(self.id, False, individual)])
+            elif whole and not cumulative:
+                connection.write([hot.encode_ack(self.id, True, whole)])
+        else:
+            ids = [cumulative_id(places[-1])] if cumulative else merged_ids(places)
+        request_id = self._core.next_request_id()
+        frame = hot.encode_ack(self.id, cumulative, ids, txn=txn_id, request_id=request_id)
+        answer = connection.request_frames("ack", request_id, [frame])
+        if claim is not None:
+            claim.answer = answer
+        await answer
+
+    async def ack_in_transaction(self, places: Sequence[Place], txn: Enlisting, *, cumulative: bool) -> None:
+        """Acknowledge in a transaction: register, check for conflicts of our own, send, wait for the answer."""
+        if cumulative and self.chunks.holds_before(places[-1][0]):
+            raise InvalidConfiguration(
+                "a message in chunks that is not complete yet would be acknowledged along", hint="acknowledge a list"
+            )
+        registered = txn.enlist_ack(self._core, self.topic, self._subscription, len(places), cumulative=cumulative)
+        claim = Claim((), places[-1]) if cumulative else Claim(places)
+        try:
+            self._claim(claim, txn)
+            if not isinstance(registered, TxnId):
+                # Shared with other operations: cancelling this one must not cancel the registration.
+                registered = await asyncio.shield(registered)
+            await self.ack_with_receipt(places, cumulative=cumulative, txn_id=registered, claim=claim)
+        except BaseException as error:
+            self._on_ack_failed(claim)
+            txn.ack_finished(self.topic, self._subscription, len(places), error)
+            raise
+        txn.ack_finished(self.topic, self._subscription, len(places), None)
+
+    def _claim(self, claim: Claim, txn: Enlisting) -> None:
+        for (ledger_id, entry_id), index in claim.places:
+            if self.open_acks.holds(((ledger_id, entry_id), index, 0)):
+                message_id = MessageId(ledger_id, entry_id, self.partition, index)
+                raise TransactionConflict(f"message {message_id} is acknowledged already in a transaction that is still open")
+        self.open_acks.add(claim)
+        claims = self._claims.get(txn)
+        if claims is None:
+            claims = self._claims[txn] = []
+            txn.when_ended(functools.partial(self._on_txn_ended, claims))
+        claims.append(claim)
+
+    def _on_txn_ended(self, claims: list[Claim], outcome: TxnAction | None) -> None:
+        """What it had acknowledged is nobody's any more.
+
+        After an abort a single consumer starts over: the server rewinds the subscription, too, but without a word, and
+        what is queued here would be handed out before what has to come first. A server does nothing when it was a
+        cumulative acknowledgement, so that it has to be asked anyway.
+        """
+        for claim in claims:
+            self.open_acks.remove(claim)
+        if outcome is not TxnAction.ABORT:
+            return
+        if self._single:
+            self.redeliver()
+        else:
+            self._core.deadlock_warning.on_abort(self._server_version, self.topic, self._subscription)
+
+    def _on_ack_failed(self, claim: Claim) -> None:
+        """Nothing was acknowledged, so copies that were dropped meanwhile are asked for again."""
+        self.open_acks.remove(claim)
+        if claim.dropped:
+            self.redeliver(claim.dropped)
