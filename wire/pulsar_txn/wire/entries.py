@@ -101,6 +101,11 @@ def read_metadata(entry: bytes | memoryview) -> pb.MessageMetadata:
     return parse(pb.MessageMetadata, bytes(entry[begin:end]))
 
 
+def is_encrypted(entry: bytes | memoryview) -> bool:
+    """Whether the metadata names the key that the payload is encrypted with. MalformedFrame."""
+    return len(read_metadata(entry).encryption_keys) > 0
+
+
 def read_header(entry: bytes | memoryview, *, verify: bool = False) -> EntryHeader:
     """What machines and topics need to know of an entry. MalformedFrame; with `verify` ChecksumMismatch, too.
 
