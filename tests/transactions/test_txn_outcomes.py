@@ -8,29 +8,7 @@ import pytest
 from targets import Target
 from transactions import create_partitioned_topic, data_of, stays_silent, visible
 
-from pulsar_txn.client import Client, InitialPosition, TransactionState, TransactionStateError
-
-
-async def test_what_is_committed_becomes_visible_and_not_before(client: Client, topic: str) -> None:
-    consumer = await client.subscribe(topic, "s")
-    producer = await client.create_producer(topic)
-    async with client.transaction() as txn:
-        await producer.send(b"a", txn=txn)
-        await producer.send(b"b", txn=txn)
-        assert await stays_silent(consumer)
-    assert txn.state is TransactionState.COMMITTED
-    assert await data_of(consumer, 2) == [b"a", b"b"]
-
-
-async def test_what_is_aborted_never_becomes_visible(client: Client, topic: str) -> None:
-    consumer = await client.subscribe(topic, "s")
-    producer = await client.create_producer(topic)
-    txn = await client.begin_transaction()
-    await producer.send(b"aborted", txn=txn)
-    await txn.abort()
-    await producer.send(b"after")
-    assert await data_of(consumer, 1) == [b"after"]
-    assert await visible(client, topic) == [b"after"]
+from pulsar_txn.client import Client, InitialPosition, TransactionState
 
 
 async def test_an_exception_in_the_block_aborts_and_comes_out_as_it_is(client: Client, topic: str) -> None:
@@ -51,15 +29,6 @@ async def test_a_rollback_leaves_the_block_quietly(client: Client, topic: str) -
         txn.rollback()
     await producer.send(b"after")
     assert await visible(client, topic) == [b"after"]
-
-
-@pytest.mark.parametrize("batching", [True, False])
-async def test_many_messages_become_visible_in_the_order_of_their_sends(client: Client, topic: str, batching: bool) -> None:
-    producer = await client.create_producer(topic, batching=batching, batching_max_messages=7)
-    sent = [b"%d" % number for number in range(100)]
-    async with client.transaction() as txn:
-        await asyncio.gather(*(producer.send(each, txn=txn) for each in sent))
-    assert await visible(client, topic) == sent
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -119,24 +88,6 @@ async def test_ids_of_transactions_are_never_given_twice(client: Client) -> None
     for txn in again:
         await txn.abort()
     assert len({txn.id for txn in [*begun, *again]}) == 40
-
-
-async def test_a_transaction_begun_elsewhere_can_be_ended_by_its_id(pulsar: Target, client: Client, topic: str) -> None:
-    producer = await client.create_producer(topic)
-    txn = await client.begin_transaction()
-    await producer.send(b"x", txn=txn)
-    async with Client(pulsar.service_url) as elsewhere:
-        await elsewhere.attach_transaction(str(txn.id)).commit()
-    assert await visible(client, topic) == [b"x"]
-
-
-async def test_sending_in_a_transaction_that_ended_is_refused(client: Client, topic: str) -> None:
-    producer = await client.create_producer(topic)
-    async with client.transaction() as txn:
-        await producer.send(b"x", txn=txn)
-    with pytest.raises(TransactionStateError):
-        await producer.send(b"late", txn=txn)
-    assert await visible(client, topic) == [b"x"]
 
 
 async def test_messages_of_a_transaction_name_it(client: Client, topic: str) -> None:

@@ -16,7 +16,6 @@ from pulsar_txn.client import (
     Transaction,
     TransactionConflict,
     TransactionState,
-    TransactionStateError,
 )
 
 
@@ -148,18 +147,6 @@ async def test_the_successor_of_a_failed_over_consumer_gets_what_the_transaction
     assert await stays_silent(second)
     await is_open.commit()
     assert await stays_silent(second)
-
-
-async def test_acknowledging_in_a_transaction_that_ended_is_refused(client: Client, topic: str) -> None:
-    producer = await client.create_producer(topic)
-    await producer.send(b"x")
-    consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
-    message = await consumer.receive(timeout=20)
-    async with client.transaction() as txn:
-        pass
-    with pytest.raises(TransactionStateError):
-        await consumer.acknowledge(message, txn=txn)
-    await consumer.acknowledge(message, receipt=True)
 
 
 async def test_an_operation_that_attaches_to_an_ended_transaction_is_refused_by_the_server(

@@ -66,16 +66,6 @@ async def test_a_reader_that_waits_is_woken_by_the_commit(client: Client, topic:
         assert (await waiting).data == b"x"
 
 
-async def test_messages_of_interleaved_transactions_keep_the_order_of_the_log(client: Client, topic: str) -> None:
-    producer = await client.create_producer(topic, batching=False)
-    kept, dropped = await client.begin_transaction(), await client.begin_transaction()
-    for number in range(10):
-        await producer.send(b"%d" % number, txn=kept if number % 2 else dropped)
-    await dropped.abort()
-    await kept.commit()
-    assert await eventually_visible(client, topic, [b"1", b"3", b"5", b"7", b"9"])
-
-
 async def test_no_message_is_available_while_the_only_ones_are_open_or_aborted(client: Client, topic: str) -> None:
     producer = await client.create_producer(topic)
     async with await client.create_reader(topic) as reader:
