@@ -32,6 +32,7 @@ from pulsar_txn.client.errors import (
     PulsarError,
     RemoteProtocolError,
     TransactionNotFound,
+    TransactionOperationFailed,
 )
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnId
@@ -97,11 +98,14 @@ async def test_text_that_is_no_id_of_a_transaction(client: Client) -> None:
         client.attach_transaction("seven")
 
 
-async def test_a_message_that_is_too_large_is_refused_and_dooms_nothing(client: Client, topic: str) -> None:
+async def test_a_message_that_is_too_large_is_refused_and_dooms_its_transaction_alone(client: Client, topic: str) -> None:
     producer = await client.create_producer(topic)
+    with pytest.raises(TransactionOperationFailed):
+        async with client.transaction() as txn:
+            with pytest.raises(MessageTooLarge, match="split it"):
+                await producer.send(bytes(6 * 1024 * 1024), txn=txn)
+            await producer.send(b"never seen", txn=txn)
     async with client.transaction() as txn:
-        with pytest.raises(MessageTooLarge, match="split it"):
-            await producer.send(bytes(6 * 1024 * 1024), txn=txn)
         await producer.send(b"small", txn=txn)
     assert await visible(client, topic) == [b"small"]
 
