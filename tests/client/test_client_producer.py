@@ -247,6 +247,24 @@ async def test_a_fenced_producer_and_a_terminated_topic_end_the_producer(broker,
     assert len(broker.all("send")) == 1
 
 
+async def test_a_send_with_a_producer_that_was_fenced_before_dooms_its_transaction(broker):
+    broker.partitions[ASSIGN_TOPIC] = 1
+    async with fake_client(broker) as client:
+        fenced, other = await client.create_producer("t"), await client.create_producer("u")
+        broker.on["send"] = send_error(25)
+        with pytest.raises(ProducerFenced):
+            await fenced.send(b"outside of the transaction")
+        del broker.on["send"]
+        txn = await client.begin_transaction()
+        await other.send(b"one half", txn=txn)
+        with pytest.raises(ProducerFenced):
+            await fenced.send(b"the other half", txn=txn)
+        with pytest.raises(TransactionOperationFailed) as failed:
+            await txn.commit()
+        assert isinstance(failed.value.__cause__, ProducerFenced)
+    assert [body.txn_action for body in broker.all("endTxn")] == [1]
+
+
 async def test_a_retriable_refusal_makes_the_connection_anew_and_sends_again(broker):
     refuse = send_error(2, "disk")
     broker.on["send"] = lambda pipe, body: (broker.on.pop("send"), refuse(pipe, body))[1]

@@ -190,10 +190,10 @@ class PartitionProducer:
     def add(self, message: Row, txn: Enlisting | None, alone: Alone | None = None) -> SendTicket:
         """Queue one message. Raises its failure, MessageTooLarge, or the transaction's refusal; then nothing is queued.
 
-        MessageTooLarge dooms the transaction, as a refusal by the broker would.
+        A failure (but for being closed) and MessageTooLarge doom the transaction, as a refusal by the broker would.
         """
         if self._failure is not None:
-            raise self._failure
+            raise self._refused(self._failure, 1, txn)
         size = len(message[0])
         if size > self._max_message_size and not self._options.compression and not self._options.chunking:
             text = f"{size} bytes; the broker takes {self._max_message_size}"
@@ -223,9 +223,9 @@ class PartitionProducer:
             self._seal(builder)
         return future
 
-    def _refused(self, error: MessageTooLarge, messages: int, txn: Enlisting | None) -> MessageTooLarge:
+    def _refused(self, error: PulsarError, messages: int, txn: Enlisting | None) -> PulsarError:
         """The error of messages that never leave; part of a unit is not committed, so their transaction fails with it."""
-        if txn is not None:
+        if txn is not None and not isinstance(error, AlreadyClosed):
             txn.enlist_send(self._core, self.topic, messages, 0, self)
             txn.send_finished(self.topic, messages, error)
         return error
@@ -233,7 +233,7 @@ class PartitionProducer:
     def add_encoded(self, batch: EncodedBatch, txn: Enlisting | None) -> SendTicket:
         """Queue a batch built elsewhere, behind what was queued before in the same transaction (or in none)."""
         if self._failure is not None:
-            raise self._failure
+            raise self._refused(self._failure, batch.num_messages, txn)
         size = len(batch.payload)
         if size > self._max_message_size:
             text = f"a batch of {size} bytes; the broker takes {self._max_message_size}"
