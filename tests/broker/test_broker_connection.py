@@ -57,6 +57,7 @@ async def test_bytes_that_are_not_pulsar_close_the_connection_and_nothing_else(
 async def test_ping_is_answered_and_a_silent_client_is_sent_away(client: RawClient) -> None:
     client.raw(command("ping"))
     await client.until(lambda: "pong" in [name for name, _ in client.events])
+    client.answers_pings = False
     client.connection.tick()
     await client.until(lambda: "ping" in [name for name, _ in client.events])
     assert not client.pipe.closed
@@ -206,6 +207,21 @@ async def test_a_name_is_taken_once_and_free_again_after_the_close(client: RawCl
     await other.producer("a", producer_name="p")
     names = {(await other.producer("a", number)).producer_name for number in range(1, 5)}
     assert len(names) == 4
+
+
+async def test_a_silent_connection_keeps_neither_a_name_nor_an_exclusive_subscription(benches: Any) -> None:
+    bench = await benches(connection_liveness_check_timeout_millis=1).start()
+    client = bench.client()
+    await client.producer("a", producer_name="p")
+    await client.request("subscribe", topic="a", subscription="s", subType=0, consumer_id=0)
+    client.answers_pings = False
+    heir = bench.client()
+    name = heir.start("producer", topic="a", producer_id=0, producer_name="p")
+    place = heir.start("subscribe", topic="a", subscription="s", subType=0, consumer_id=0)
+    await client.until(lambda: client.pipe.closed, turns=1_000_000)
+    client.drop()
+    assert (await heir.answer(name)).producer_name == "p"
+    await heir.answer(place)
 
 
 async def test_exclusive_is_alone_and_shared_stays_out(client: RawClient, bench: Any) -> None:

@@ -100,6 +100,7 @@ class RawClient:
         self._answers: dict[int, Any] = {}
         self._ids = 2**63 + 7  # as a Java client: unsigned 64-bit numbers that are given back unchanged
         self._sequences: dict[int, int] = defaultdict(int)
+        self.answers_pings = True
         self.pipe = _Pipe(self._received)
         self.connection = broker.connection()
         self.connection.connection_made(self.pipe)
@@ -135,6 +136,8 @@ class RawClient:
     def _other(self, cmd: pb.BaseCommand) -> None:
         ((field, body),) = [(field.name, body) for field, body in cmd.ListFields() if field.name != "type"]
         request_id = getattr(body, "request_id", None)
+        if field == "ping" and self.answers_pings:
+            asyncio.get_running_loop().call_soon(self.raw, command("pong"))
         if request_id is None or field in {"close_producer", "close_consumer"}:
             self.events.append((field, body))
         else:

@@ -61,6 +61,9 @@ async def _subscribe(connection: Connection, body: Any) -> None:
     if body.HasField("keySharedMeta"):
         consumer.key_ranges = tuple((each.start, each.end) for each in body.keySharedMeta.hashRanges)
     subscription = await topic.subscribe(body.subscription, durable=body.durable, initial=await _initial(topic, body))
+    if body.subType == EXCLUSIVE:
+        for holder in [each.owner for each in subscription.consumers if each.owner is not connection]:
+            await holder.is_alive()
     if connection.closed or not topic.serving:
         raise Refusal(ServerError.ServiceNotReady, f"{name} was closed meanwhile; retry")
     sticky = body.HasField("keySharedMeta") and body.keySharedMeta.keySharedMode == _KEY_SHARED_STICKY

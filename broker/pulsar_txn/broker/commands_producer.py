@@ -57,6 +57,9 @@ async def _open(connection: Connection, body: Any) -> None:
         connection.producers[waiter.producer_id] = waiter
         _answer(connection, body, waiter, ready=True, version=version)
 
+    holder = topic.producers.by_name.get(producer_name)
+    if holder is not None and holder.owner is not connection:
+        await holder.owner.is_alive()
     asked = body.topic_epoch if body.HasField("topic_epoch") else None
     ready = await topic.producers.add(producer, asked, ready_later)
     if connection.closed or not topic.serving:

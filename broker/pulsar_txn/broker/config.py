@@ -23,6 +23,7 @@ _UNLIMITED_AT_MINUS_ONE: Final = frozenset({"default_retention_time_in_minutes",
 _AT_LEAST_ONE: Final = frozenset(
     {
         "keep_alive_interval_seconds",
+        "connection_liveness_check_timeout_millis",
         "max_message_size",
         "max_pending_publish_requests_per_connection",
         "managed_ledger_max_entries_per_ledger",

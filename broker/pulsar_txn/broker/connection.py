@@ -77,6 +77,7 @@ class Connection(asyncio.Protocol):
         self._gone: deque[int] = deque(maxlen=64)
         self._heard = True
         self._stuck_since: float | None = None
+        self._asked: asyncio.Future[bool] | None = None
 
     # ---- asyncio.Protocol
 
@@ -92,6 +93,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Cut into frames and carry them out."""
         self._heard = True
+        if self._asked is not None:
+            self._asked.set_result(True)
+            self._asked = None
         try:
             for frame in self._reader.feed(data):
                 self._frame(frame)
@@ -116,6 +120,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone, and with it its producers and consumers. Its transactions stay open until their timeout."""
         self.closed = True
+        if self._asked is not None:
+            self._asked.set_result(False)
+            self._asked = None
         self.broker.connections.pop(self, None)
         for task in list(self._tasks):
             task.cancel()
@@ -325,6 +332,27 @@ class Connection(asyncio.Protocol):
         self._heard = False
         if self.connected:
             self.write_command("ping")
+
+    async def is_alive(self) -> bool:
+        """PING, and whether anything comes back in time. If not, the connection is gone, and what it held is free.
+
+        For a client that wants a place which an earlier connection holds, maybe one of its own that nobody has ended.
+        """
+        if self.closed or self._transport is None:
+            return False
+        if self._not_reading:
+            return True
+        if self._asked is None:
+            self._asked = asyncio.get_running_loop().create_future()
+            self.write_command("ping")
+            seconds = self.broker.config.connection_liveness_check_timeout_millis / 1000
+            self.broker.turn.runtime.call_later(seconds, partial(self._be_silent, self._asked))
+        return await asyncio.shield(self._asked)
+
+    def _be_silent(self, asked: asyncio.Future[bool]) -> None:
+        if not asked.done() and self._transport is not None:
+            _logger.info("connection from %s is closed: its place is wanted, and it does not answer", self.peer)
+            self._transport.abort()
 
     # ---- owner of producers and consumers
 

@@ -15,6 +15,9 @@ MAX_BATCH_SIZE: Final = 100_000
 class ConsumerOwner(Protocol):
     """The connection of a consumer."""
 
+    async def is_alive(self) -> bool:
+        """Whether the client answers; if not, this connection and what it holds are gone afterwards."""
+
     writable: bool
 
     def write_many(self, buffers: Sequence[bytes]) -> None:

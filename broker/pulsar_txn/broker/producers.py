@@ -27,6 +27,9 @@ class AccessMode(enum.IntEnum):
 class ProducerOwner(Protocol):
     """The connection of a producer."""
 
+    async def is_alive(self) -> bool:
+        """Whether the client answers; if not, this connection and what it holds are gone afterwards."""
+
     def producer_receipt(self, producer: Producer, sequence_id: int, highest_sequence_id: int, position: Position) -> None:
         """A publish is durable."""
 

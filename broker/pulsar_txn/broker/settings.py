@@ -15,6 +15,7 @@ class BrokerConfig:
     web_service_port: int | None = 8080
     advertised_address: str | None = None
     keep_alive_interval_seconds: int = 30
+    connection_liveness_check_timeout_millis: int = 5000
     max_message_size: int = 5 * 1024 * 1024
     max_pending_publish_requests_per_connection: int = 1000
     broker_shutdown_timeout_ms: int = 10_000  # Pulsar: 60000; nothing is handed over to another broker here
