@@ -18,7 +18,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
              "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage lint bench docs clean constraints
+.PHONY: help setup demo test conformance coverage lint bench docs clean constraints
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,22 @@ demo: $(READY) ## flights through Pulsar and Spark, killed at the worst moments;
 test: $(READY) ## all tests, also on stock Apache Pulsar where Java and Maven are
 	@$(PY) tests/support/stock_install.py
 	$(PY) -m pytest $(TESTS) -n $(WORKERS) --dist loadfile $(ARGS)
+
+# One server: no page is made, only the stories run.
+SERVER  ?=
+SHOWN   := $(CURDIR)/.cache/conformance.jsonl
+conformance: $(READY) ## what Pulsar's own tests ask, on our broker and on stock; or SERVER=ours, stock-4.0.8, stock-4.2.4
+ifeq ($(SERVER),)
+	@$(PY) tests/support/stock_install.py
+	@mkdir -p $(dir $(SHOWN)) && rm -f $(SHOWN)
+	PULSAR_TXN_CONFORMANCE=$(SHOWN) $(PY) -m pytest tests/conformance -n $(WORKERS) --dist loadfile $(ARGS); \
+	  shown=$$?; PYTHONPATH=tests/support $(PY) tests/conformance/report.py $(SHOWN) && exit $$shown
+else ifeq ($(SERVER),ours)
+	$(PY) -m pytest tests/conformance -n $(WORKERS) --dist loadfile -m "not stock" $(ARGS)
+else
+	@$(PY) tests/support/stock_install.py
+	PULSAR_TXN_STOCK=$(SERVER:stock-%=%) $(PY) -m pytest tests/conformance -n $(WORKERS) --dist loadfile -m stock $(ARGS)
+endif
 
 coverage: $(READY) ## the machines' own tests take every branch of them
 	$(BIN)/coverage run --branch --source=tc/pulsar_txn,rm_producer/pulsar_txn,rm_pending_ack/pulsar_txn \
