@@ -149,13 +149,11 @@ def test_bytes_that_are_no_snapshot_of_this_coordinator_are_named(data: bytes, s
 
 def test_the_generated_module_is_current(tmp_path: Path) -> None:
     pytest.importorskip("grpc_tools", reason="grpcio-tools writes the generated module; it is in the extra `dev`")
-    spec = importlib.util.spec_from_file_location("generate_records_pb2", ROOT / "tc" / "generate_records_pb2.py")
+    spec = importlib.util.spec_from_file_location("generate_pb2", ROOT / "wire" / "generate_pb2.py")
     assert spec is not None
     assert spec.loader is not None
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
     present = Path(str(records_pb2.__file__)).parent
-    for written in generator.generate(tmp_path):
-        assert written.read_text() == (present / written.name).read_text(), (
-            f"python tc/generate_records_pb2.py, for {written.name}"
-        )
+    for written in generator.generate("tc", tmp_path):
+        assert written.read_text() == (present / written.name).read_text(), f"python wire/generate_pb2.py, for {written.name}"

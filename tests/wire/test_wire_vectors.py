@@ -85,12 +85,12 @@ def test_our_enums_are_those_of_the_definition(ours: type[IntEnum], definition: 
 
 def test_the_generated_module_is_current(tmp_path: Path):
     room = Path(__file__).resolve().parents[2] / "wire"
-    spec = importlib.util.spec_from_file_location("generate_pulsar_pb2", room / "generate_pulsar_pb2.py")
+    spec = importlib.util.spec_from_file_location("generate_pb2", room / "generate_pb2.py")
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
-    for written in generator.generate(tmp_path):
+    for written in generator.generate("wire", tmp_path):
         in_tree = room / "pulsar_txn" / "wire" / written.name
-        assert written.read_text() == in_tree.read_text(), "run: python wire/generate_pulsar_pb2.py"
+        assert written.read_text() == in_tree.read_text(), "run: python wire/generate_pb2.py"
 
 
 def test_the_definition_has_a_package_of_its_own():
