@@ -15,7 +15,6 @@ from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch
 from pulsar_txn.wire.entries import encode_entry, split_entry
-from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.frames import FrameReader, command, command_end, decode_command, frame_type
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
@@ -184,10 +183,7 @@ class FakeBroker:
         if kind == 6:
             return "send", hot.decode_send(frame)
         if kind == 10:
-            try:
-                return "ack", hot.decode_ack(frame)
-            except WireError:
-                pass
+            return "ack", hot.decode_ack(frame)
         cmd = decode_command(frame)
         name = next(field.name for field in cmd.DESCRIPTOR.fields if field.number == kind)
         return name, getattr(cmd, name)
