@@ -29,6 +29,17 @@ async def last_entry(pulsar: Target, topic: str) -> str:
 
 
 @row(40)
+async def test_every_plain_message_may_be_read_where_no_transaction_ever_was(
+    pulsar: Target, client: Client, topic: str
+) -> None:
+    producer = await client.create_producer(topic, batching=False)
+    for payload in (b"0", b"1"):
+        sent = text_of(await producer.send(payload))
+        # A stock topic answers from its first moment on, and looks for its snapshot meanwhile.
+        assert await eventually(lambda: max_read_position(pulsar, topic), sent.__eq__) == sent
+
+
+@row(40)
 async def test_plain_messages_may_be_read_until_a_transaction_is_open(pulsar: Target, client: Client, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     before = await producer.send(b"before")
