@@ -21,7 +21,7 @@ class AccessMode(enum.IntEnum):
     SHARED = 0
     """Anybody may."""
     EXCLUSIVE = 1
-    """Nobody else: ProducerBusy when there is another producer; those that come later are refused."""
+    """Nobody else: ProducerFenced when there is another producer; those that come later get ProducerBusy."""
     WAIT_FOR_EXCLUSIVE = 2
     """Nobody else; `create_producer` waits until the others are gone."""
     EXCLUSIVE_WITH_FENCING = 3
