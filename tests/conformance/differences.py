@@ -57,6 +57,27 @@ def _several(values: str | tuple[str, ...]) -> tuple[str, ...]:
 
 _LISTED: Final = (
     _difference(
+        0,
+        "a transactional send to a topic that keeps nothing",
+        ours="NotAllowedError",
+        stock="OperationTimeout",
+        source="stock-pulsar-defects.md, defect 4: stock closes the connection, again at every retry",
+    ),
+    _difference(
+        0,
+        "an aborted message whose transaction stands in its command only",
+        ours="hidden",
+        stock="delivered",
+        source="stock-pulsar-defects.md, defect 3: the Go client sends so (apache/pulsar-client-go#1498)",
+    ),
+    _difference(
+        0,
+        "resolve() of a transaction that was committed elsewhere",
+        ours="COMMITTED",
+        stock="UNKNOWN",
+        source="stock-pulsar-defects.md, defect 6: a coordinator forgets a transaction once it has ended (apache/pulsar#19744)",
+    ),
+    _difference(
         30,
         "acknowledgement of a position behind the last message",
         ours="NotAllowedError",
@@ -97,6 +118,34 @@ _LISTED: Final = (
         ours="InvalidTransactionStatus",
         stock="TransactionNotFound",
         source="stock-pulsar-defects.md, defect 6 (apache/pulsar#19744); pulsar-transactions.md section 13, retry of END_TXN",
+    ),
+    _difference(
+        90,
+        "a send of an ended transaction to a topic that it never registered",
+        ours="NotAllowedError",
+        stock="stored",
+        source="pulsar-transactions.md section 13: stock takes any id, and gets rid of it by the low watermark (4.7)",
+    ),
+    _difference(
+        90,
+        "an ack of an ended transaction on a subscription that it never registered",
+        ours="TransactionConflict",
+        stock="pending",
+        source="pulsar-transactions.md section 13, low watermark in PA acks: refuse acks of finished transactions",
+    ),
+    _difference(
+        97,
+        "a transaction above the limit of its coordinator",
+        ours="TooManyRequests",
+        stock="OperationTimeout",
+        source="stock-pulsar-defects.md, defect 6: over the limit stock never answers (apache/pulsar#15133)",
+    ),
+    _difference(
+        104,
+        "an index of a batch that another transaction holds as a whole",
+        ours="TransactionConflict",
+        stock="accepted",
+        source="stock-pulsar-defects.md, defect 2; pulsar-transactions.md section 5.4, C3 and C4",
     ),
     _difference(
         113,
