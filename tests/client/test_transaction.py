@@ -74,9 +74,9 @@ class Flushed:
         self.flushes += 1
 
 
-def new_transaction(sessions, **options):
+def new_transaction(sessions, *, txn_id=None, **options):
     loop = asyncio.get_running_loop()
-    return Transaction(CORE, sessions, TransactionOptions(**options), operation_timeout=5.0, monotonic=loop.time)
+    return Transaction(CORE, sessions, TransactionOptions(**options), operation_timeout=5.0, monotonic=loop.time, txn_id=txn_id)
 
 
 async def opened(sessions, **options):
@@ -217,11 +217,35 @@ async def test_a_first_answer_of_not_found_or_wrong_status_means_aborted(error):
     assert txn.state is TransactionState.ABORTED
 
 
-async def test_not_found_on_a_repeated_request_is_an_unknown_outcome():
-    txn = await opened(ScriptedSessions(end=[TransactionNotFound("?", maybe_processed=True)]))
+def invalid(*, definite: bool, maybe_processed: bool = False) -> InvalidTransactionStatus:
+    error = InvalidTransactionStatus("?", maybe_processed=maybe_processed)
+    error.definite = definite
+    return error
+
+
+@pytest.mark.parametrize(
+    "error", [TransactionNotFound("?", maybe_processed=True), invalid(definite=False, maybe_processed=True)]
+)
+async def test_a_refusal_of_a_repeated_commit_is_an_unknown_outcome(error):
+    """A stock coordinator refuses the repeat of a commit that it has carried out, or is about to have."""
+    txn = await opened(ScriptedSessions(end=[error]))
     with pytest.raises(CommitOutcomeUnknown):
         await txn.commit()
     assert txn.state is TransactionState.UNKNOWN
+
+
+async def test_a_coordinator_that_keeps_outcomes_is_believed_behind_a_lost_answer():
+    txn = await opened(ScriptedSessions(end=[invalid(definite=True, maybe_processed=True)]))
+    with pytest.raises(TransactionAborted):
+        await txn.commit()
+    assert txn.state is TransactionState.ABORTED
+
+
+@pytest.mark.parametrize("error", [TransactionNotFound("?"), invalid(definite=False)])
+async def test_a_refused_commit_of_a_transaction_begun_elsewhere_may_be_a_repeat(error):
+    txn = new_transaction(ScriptedSessions(end=[error]), txn_id=ID)
+    with pytest.raises(CommitOutcomeUnknown):
+        await txn.commit()
 
 
 async def test_a_lost_answer_is_unknown_and_can_be_resolved():
@@ -236,7 +260,11 @@ async def test_a_lost_answer_is_unknown_and_can_be_resolved():
 
 @pytest.mark.parametrize(
     ("answer", "state"),
-    [(InvalidTransactionStatus("aborted"), TransactionState.ABORTED), (TransactionNotFound("?"), TransactionState.UNKNOWN)],
+    [
+        (invalid(definite=True), TransactionState.ABORTED),
+        (invalid(definite=False), TransactionState.UNKNOWN),
+        (TransactionNotFound("?"), TransactionState.UNKNOWN),
+    ],
 )
 async def test_resolve_says_what_the_coordinator_knows(answer, state):
     txn = await opened(ScriptedSessions(end=[UnknownError("participant failed"), answer]))

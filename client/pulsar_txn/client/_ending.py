@@ -69,6 +69,7 @@ class Ending(abc.ABC):
         self._monotonic = monotonic
         self._commit_timeout = operation_timeout if options.commit_timeout is None else options.commit_timeout
         self._id = txn_id
+        self._attached = txn_id is not None
         self._state = TransactionState.NOT_STARTED if txn_id is None else TransactionState.OPEN
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -160,12 +161,12 @@ class Ending(abc.ABC):
 
     async def _commit(self, budget: float) -> None:
         end = self._monotonic() + budget
-        again = self._state is TransactionState.UNKNOWN
+        again = self._state is TransactionState.UNKNOWN or self._attached
         if self._state is TransactionState.TIMED_OUT:
             await self._abort(budget)
             raise self._timed_out()
         self._set_state(TransactionState.COMMITTING)
-        if not again:
+        if not again or self._attached:
             await self._settle(end)
         if self._failures or self._options.force_abort:
             await self._abort(max(ABORT_WAIT_SECONDS, end - self._monotonic()))
@@ -194,7 +195,7 @@ class Ending(abc.ABC):
         try:
             await self._end_txn(txn_id, TxnAction.COMMIT, budget)
         except (TransactionNotFound, InvalidTransactionStatus) as error:
-            if (maybe_before or error.maybe_processed) and isinstance(error, TransactionNotFound):
+            if (maybe_before or error.maybe_processed) and not _never_happened(error):
                 raise self._unknown(error) from error
             self._set_state(TransactionState.ABORTED)
             raise self._ended_elsewhere(error) from error
@@ -250,17 +251,18 @@ class Ending(abc.ABC):
     async def resolve(self) -> TransactionState:
         """Ask the coordinator for the outcome by asking for the commit again, which is idempotent on our broker.
 
-        COMMITTED, ABORTED, or UNKNOWN: a stock coordinator forgets a transaction once it has ended.
+        COMMITTED, ABORTED, or UNKNOWN: a stock coordinator forgets a transaction once it has ended, and while it ends may
+        refuse the repeat of what it has done.
         Raises what prevents asking (ConnectionLost, OperationTimeout, …). Safe to cancel and to repeat.
         """
         if self._state in FINAL or self._id is None:
             return self._state
         try:
             await self._end_txn(self._id, TxnAction.COMMIT, self._commit_timeout)
-        except InvalidTransactionStatus:
+        except (InvalidTransactionStatus, TransactionNotFound) as error:
+            if not _never_happened(error):
+                return TransactionState.UNKNOWN
             self._set_state(TransactionState.ABORTED)
-        except TransactionNotFound:
-            return TransactionState.UNKNOWN
         else:
             self._set_state(TransactionState.COMMITTED)
         return self._state
@@ -307,6 +309,11 @@ class Ending(abc.ABC):
             self._end_callbacks = []
         for callback in list(callbacks):
             callback(OUTCOMES.get(self._state))
+
+
+def _never_happened(error: PulsarError) -> bool:
+    """Whether a refused commit cannot be the repeat of one that was carried out."""
+    return isinstance(error, InvalidTransactionStatus) and error.definite
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol):
         self.max_message_size = MAX_MESSAGE_SIZE
         self.protocol_version = 0
         self.server_version = ""
+        self.features = pb.FeatureFlags()
         self.closed = False
         self.error: PulsarError | None = None
         self.producers: dict[int, ProducerSide] = {}
@@ -237,6 +238,7 @@ class Connection(asyncio.Protocol):
     def _on_connected(self, body: Any) -> None:
         self.protocol_version = body.protocol_version
         self.server_version = body.server_version
+        self.features = body.feature_flags
         if body.HasField("max_message_size") and body.max_message_size > 0:
             self.max_message_size = body.max_message_size
             if self.max_message_size > MAX_MESSAGE_SIZE and not self._reader.buffered:

@@ -371,9 +371,14 @@ class CoordinatorUnavailable(TransactionError):
 
 
 class InvalidTransactionStatus(TransactionError):
-    """The transaction is in a state in which this cannot be done; the handle is of no further use."""
+    """The transaction is in a state in which this cannot be done; the handle is of no further use.
+
+    `definite`: the coordinator keeps outcomes (ours does), so a commit that it refuses so never happened, whatever was asked
+    before. A stock coordinator may answer a repeated commit like this although the first one was carried out.
+    """
 
     code = ServerError.InvalidTxnStatus
+    definite: bool = False
 
 
 class TransactionNotFound(TransactionError):

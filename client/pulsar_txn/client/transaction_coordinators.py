@@ -22,6 +22,7 @@ from pulsar_txn.client.errors import (
     AlreadyClosed,
     ConnectionLost,
     CoordinatorUnavailable,
+    InvalidTransactionStatus,
     NotAllowedError,
     OperationTimeout,
     PulsarError,
@@ -165,6 +166,8 @@ class CoordinatorSession:
                 return await connection.request(name, request_id, timeout=left, **fields)
             except PulsarError as error:
                 lost_answer = lost_answer or error.maybe_processed
+                if isinstance(error, InvalidTransactionStatus):
+                    error.definite = connection.features.keeps_transaction_outcomes
                 error.maybe_processed = lost_answer
                 error.txn_id = error.txn_id or txn_id
                 if not isinstance(error, _RETRY):
