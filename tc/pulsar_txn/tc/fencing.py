@@ -21,7 +21,7 @@ Sources: KIP-98 (transactional id, epoch, fencing), KIP-890 (an epoch for each t
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from pulsar_txn.ledger.machine import Step
 from pulsar_txn.tc._state import CoordinatorState
@@ -47,6 +47,9 @@ class FencingCoordinator(TransactionCoordinator):
     Refusals beside those of `requests`: ProducerFenced for every request of an epoch below the highest of its id, but for the
     repeat of an end that was decided as asked.
     """
+
+    fences: ClassVar = True
+    """What the broker asks of a plug-in before it offers transactional ids to clients."""
 
     def __init__(self, tc_id: int, *, id_retention_ms: int = ID_RETENTION_MS, **options: Any) -> None:
         self._epochs: OrderedDict[_Name, tuple[int, int]] = OrderedDict()

@@ -1,0 +1,59 @@
+"""Epochs of transactional ids, and which coordinator serves an id. The fencing itself is the coordinator's work.
+
+One durable counter gives the epochs of all ids, so that an epoch grows over all starts of an id though nothing is kept for
+each of them. An id belongs to one coordinator for good, since only that one knows what older epochs left open: its number
+comes from a hash over as many coordinators as there were when the first id came; coordinators added later serve none.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pulsar_txn.ledger.protocols import MetadataStore, VersionConflict
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.hashing import murmur3_32
+
+_EPOCHS: Final = "/counters/transactional-epoch"
+_SPREAD: Final = "/transactional-ids/coordinators"
+_MAX_ID_BYTES: Final = 1024
+
+
+class TransactionalIds:
+    """What a client is told that names a transactional id in TC_CLIENT_CONNECT."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._highest = -1  # the newest epoch given in this life of the broker
+        self._spread = 0
+
+    async def begin(self, name: str, coordinators: int) -> tuple[int, int]:
+        """A new epoch for an id, above all before it, and its coordinator. Refusal NotAllowedError for a bad id."""
+        if not name.strip() or len(name.encode()) > _MAX_ID_BYTES:
+            raise Refusal(ServerError.NotAllowedError, f"a transactional id has 1 to {_MAX_ID_BYTES} bytes, not all blank")
+        return await self._next_epoch(), murmur3_32(name.encode()) % await self._coordinators(coordinators)
+
+    async def resume(self, name: str, epoch: int) -> None:
+        """A client that has an epoch is back. Refusal NotAllowedError for an epoch that was never given here."""
+        if epoch > self._highest:
+            await self._next_epoch()  # there is no other way to learn what earlier lives gave
+        if not 0 <= epoch <= self._highest:
+            text = f"epoch {epoch} of transactional id {name!r} was not given by this cluster; start with a new client"
+            raise Refusal(ServerError.NotAllowedError, text)
+
+    async def _next_epoch(self) -> int:
+        epoch = await self._metadata.increment(_EPOCHS)
+        self._highest = max(self._highest, epoch)
+        return epoch
+
+    async def _coordinators(self, now: int) -> int:
+        if not self._spread:
+            stored = await self._metadata.get(_SPREAD)
+            if stored is None:
+                try:
+                    await self._metadata.put(_SPREAD, str(now).encode(), expected_version=-1)
+                except VersionConflict:  # somebody else's first id came at the same moment
+                    return await self._coordinators(now)
+                self._spread = now
+            else:
+                self._spread = int(stored.data)
+        return self._spread
