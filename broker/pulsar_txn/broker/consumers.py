@@ -34,7 +34,8 @@ class Consumer:
     """One consumer of one connection.
 
     `unacked` is kept for Shared and Key_Shared: which batch indexes of an entry (bit set; 1 for a single message) this
-    consumer was sent and has not settled. `epoch` is None unless the client counts its redelivery requests (PIP-84).
+    consumer was sent and has not settled; `pledged` which of them an open transaction acknowledged, so that they are not in
+    `unacked_count`. `epoch` is None unless the client counts its redelivery requests (PIP-84).
     """
 
     __slots__ = (
@@ -46,6 +47,7 @@ class Consumer:
         "owner",
         "partition",
         "permits",
+        "pledged",
         "priority",
         "subscription",
         "unacked",
@@ -72,6 +74,7 @@ class Consumer:
         self.permits = 0
         self.unacked: dict[Position, int] = {}
         self.unacked_count = 0
+        self.pledged: dict[Position, int] = {}
         self.delivered = 0
         self.subscription: Any = None
 
@@ -111,5 +114,19 @@ class Consumer:
             self.unacked[position] = left
         else:
             del self.unacked[position]
-        self.unacked_count -= known.bit_count() - left.bit_count()
+        gone = known & ~left
+        if self.pledged and (pledged := self.pledged.pop(position, 0)):
+            gone &= ~pledged
+            if pledged & left:
+                self.pledged[position] = pledged & left
+        self.unacked_count -= gone.bit_count()
         return left != known
+
+    def pledge(self, position: Position, indexes: int | None) -> None:
+        """An open transaction acknowledged indexes (None: all) of an entry: still held, for its keys, but counted no more."""
+        known = self.unacked.get(position)
+        if known is not None:
+            before = self.pledged.get(position, 0)
+            after = before | (known if indexes is None else known & indexes)
+            self.pledged[position] = after
+            self.unacked_count -= (after & ~before).bit_count()

@@ -74,6 +74,14 @@ class SharedDispatcher(Dispatcher):
             self.redeliveries.pop(position, None)
             self.replay.discard(position)
 
+    def pledged(self, position: Position, indexes: int | None) -> None:
+        """An open transaction acknowledged it: whoever holds it has room for more."""
+        for consumer in self.consumers:
+            before = consumer.unacked_count
+            consumer.pledge(position, indexes)
+            self.unacked_count -= before - consumer.unacked_count
+        self.wake()
+
     def rewind(self) -> None:
         """Nobody holds anything any more."""
         for consumer in self.consumers:
@@ -88,8 +96,9 @@ class SharedDispatcher(Dispatcher):
             indexes = consumer.unacked.get(position)
             if indexes is None:
                 continue
-            self.unacked_count -= indexes.bit_count()
+            before = consumer.unacked_count
             consumer.settle(position, None)
+            self.unacked_count -= before - consumer.unacked_count
             self._left(consumer, position)
             self.replay.add(position, indexes)
             self.redeliveries[position] = self.redeliveries.get(position, 0) + 1

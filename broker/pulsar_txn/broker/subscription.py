@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.ledger.machine import MoveCursor, Reply
 from pulsar_txn.ledger.protocols import Cursor, LedgerError, StorageFailed
@@ -249,7 +249,7 @@ class Subscription:
         if not items or any(position > last for position, _, _ in items):
             answer(None, ServerError.NotAllowedError, f"acknowledgement of {ids}: there are no such messages")
         elif not cumulative:
-            self._request(AckIndividual(answer, txn_id, items))
+            self._request(AckIndividual(self._counting(answer, items), txn_id, items))
         elif self.dispatcher.individual or len(items) != 1:
             answer(
                 None,
@@ -258,6 +258,20 @@ class Subscription:
             )
         else:
             self._request(AckCumulative(answer, txn_id, items[0]))
+
+    def _counting(self, answer: Answer, items: tuple[AckItem, ...]) -> Answer:
+        """The same answer; on success what it acknowledges is not unacknowledged any more, until an abort brings it back."""
+        if not self.dispatcher.individual:
+            return answer
+
+        def told(result: Any, code: ServerError | None, text: str) -> None:
+            dispatcher = self.dispatcher
+            if code is None and isinstance(dispatcher, SharedDispatcher):
+                for position, indexes, _ in items:
+                    dispatcher.pledged(position, indexes)
+            answer(result, code, text)
+
+        return told
 
     def end_txn(self, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
         """The coordinator tells the outcome."""
