@@ -81,7 +81,7 @@ def test_a_zombie_is_told_that_it_is_fenced(crash: bool, snapshot: bool) -> None
     assert refused(host.new, **instance(1)) is FENCED
     assert refused(host.add, old, Participant("t"), **instance(1)) is FENCED
     assert refused(host.end, old, COMMIT, **instance(1)) is FENCED
-    assert refused(host.end, TxnId(3, 99), ABORT, **instance(1)) is FENCED
+    assert refused(host.end, TxnId(3, 99), COMMIT, **instance(1)) is ServerError.TransactionNotFound, "may have happened"
     host.end(old, ABORT, "again", **instance(1))
     assert host.answers["again"] in (None, ABORT), "what it asks for has happened"
 
@@ -104,7 +104,7 @@ def test_a_successor_may_ask_for_the_outcomes_of_those_before_it_and_not_the_oth
     old = host.new(**instance(1))
     new = host.new(**instance(2))
     assert refused(host.end, old, COMMIT, **instance(2)) is ServerError.InvalidTxnStatus
-    assert refused(host.end, new, COMMIT, **instance(1)) is FENCED
+    assert refused(host.end, new, COMMIT, **instance(1)) is ServerError.TransactionNotFound
     assert refused(host.end, new, COMMIT, **instance(2, "other")) is ServerError.TransactionNotFound
     assert refused(host.end, new, COMMIT) is ServerError.TransactionNotFound
 

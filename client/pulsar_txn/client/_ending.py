@@ -21,6 +21,7 @@ from pulsar_txn.client.errors import (
     InvalidTransactionStatus,
     PulsarError,
     TransactionAborted,
+    TransactionFenced,
     TransactionNotFound,
     TransactionOperationFailed,
     TransactionStateError,
@@ -199,6 +200,9 @@ class Ending(abc.ABC):
                 raise self._unknown(error) from error
             self._set_state(TransactionState.ABORTED)
             raise self._ended_elsewhere(error) from error
+        except TransactionFenced:  # of coordinators that keep outcomes: this commit never happened
+            self._set_state(TransactionState.ABORTED)
+            raise
         except PulsarError as error:
             never_left = not (error.maybe_processed or maybe_before)
             if never_left and isinstance(error, UsageError):  # the client was closed
@@ -259,7 +263,7 @@ class Ending(abc.ABC):
             return self._state
         try:
             await self._end_txn(self._id, TxnAction.COMMIT, self._commit_timeout)
-        except (InvalidTransactionStatus, TransactionNotFound) as error:
+        except (InvalidTransactionStatus, TransactionNotFound, TransactionFenced) as error:
             if not _never_happened(error):
                 return TransactionState.UNKNOWN
             self._set_state(TransactionState.ABORTED)
@@ -279,7 +283,7 @@ class Ending(abc.ABC):
         if self._id is not None:
             try:
                 await self._end_txn(self._id, TxnAction.ABORT, max(0.001, end - self._monotonic()))
-            except TransactionNotFound:
+            except (TransactionNotFound, TransactionFenced):
                 extra = {"txn_id": str(self._id), "state": self._state.value}
                 logger.debug("transaction %s was over before its abort", self._id, extra=extra)
             except InvalidTransactionStatus:
@@ -313,7 +317,7 @@ class Ending(abc.ABC):
 
 def _never_happened(error: PulsarError) -> bool:
     """Whether a refused commit cannot be the repeat of one that was carried out."""
-    return isinstance(error, InvalidTransactionStatus) and error.definite
+    return isinstance(error, TransactionFenced) or (isinstance(error, InvalidTransactionStatus) and error.definite)
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

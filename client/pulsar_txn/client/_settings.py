@@ -16,6 +16,16 @@ def _positive(_instance: object, attribute: attrs.Attribute[float], value: float
         raise InvalidConfiguration(f"{attribute.name} must be more than 0, not {value!r}", hint="give it in seconds")
 
 
+def _not_blank(_instance: object, attribute: attrs.Attribute[str | None], value: str | None) -> None:
+    if value is not None and not value.strip():
+        raise InvalidConfiguration(f"{attribute.name} is blank", hint="name what must not run twice, or leave it out")
+
+
+def _known_fencing(_instance: object, attribute: attrs.Attribute[str | None], value: str | None) -> None:
+    if value not in (None, "topic"):
+        raise InvalidConfiguration(f"{attribute.name}={value!r} is not known", hint='write "topic", or leave it out')
+
+
 @attrs.frozen(kw_only=True)
 class Settings:
     """Seconds throughout. `tls_context` is used for `pulsar+ssl` addresses; None means one made of `tls`."""
@@ -31,6 +41,8 @@ class Settings:
     tls: TlsFiles = attrs.field(factory=TlsFiles)
     listener_name: str | None = None
     description: str = ""
+    transactional_id: str | None = attrs.field(default=None, validator=_not_blank)
+    fencing: str | None = attrs.field(default=None, validator=_known_fencing)
 
     def ssl_context(self) -> ssl.SSLContext:
         """The context of a new TLS connection; files are read anew. InvalidConfiguration when one cannot be read."""

@@ -20,7 +20,7 @@ from pulsar_txn.client.consumer_options import ConsumerOptions
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
 from pulsar_txn.client.message import EARLIEST_ID
 from pulsar_txn.client.producer import Producer
-from pulsar_txn.client.producer_options import ProducerOptions
+from pulsar_txn.client.producer_options import AccessMode, ProducerOptions
 from pulsar_txn.client.reader import Reader
 from pulsar_txn.client.runtime import AsyncioRuntime, Runtime
 from pulsar_txn.client.schema import BytesSchema, Schema
@@ -42,6 +42,11 @@ class Client(TransactionalClient):
     `keep_alive_interval` is taken for gone. `listener_name` chooses among the addresses that brokers advertise, and
     `max_lookup_redirects` bounds how far a lookup is sent on. `transactions` has no effect: coordinators are looked up at
     first use. `runtime` is for tests: the clock, randomness and sockets.
+
+    With a `transactional_id` only the newest of all clients that have it goes on: its first transaction aborts what older
+    ones left open, and those get ProducerFenced. A broker that cannot do that, as stock Pulsar, is refused at the first
+    transaction with TransactionalIdUnsupported. `fencing="topic"` makes EXCLUSIVE_WITH_FENCING, which every broker
+    knows, the access mode of producers. See the page on fencing.
 
     Use a client in the loop and process that made it. Raises InvalidConfiguration for what cannot work.
 
@@ -69,6 +74,8 @@ class Client(TransactionalClient):
         listener_name: str | None = None,
         max_lookup_redirects: int = 20,
         transactions: bool = True,
+        transactional_id: str | None = None,
+        fencing: str | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         # `transactions` is accepted for readers of other clients' documentation: coordinators are looked up at first use.
@@ -90,6 +97,8 @@ class Client(TransactionalClient):
             ),
             listener_name=listener_name,
             max_lookup_redirects=max_lookup_redirects,
+            transactional_id=transactional_id,
+            fencing=fencing,
         )
         if "+ssl:" in service_url:
             settings.ssl_context()  # what is wrong with its files is said here
@@ -115,6 +124,8 @@ class Client(TransactionalClient):
         """
         self._core.check_open()
         name = parse_topic(topic)
+        if self._core.settings.fencing == "topic":
+            options.setdefault("access_mode", AccessMode.EXCLUSIVE_WITH_FENCING)
         chosen = _options(ProducerOptions, options)
         partitions = await self._partitions(name)
         producer: Producer[Any] = Producer(self._core, name, partitions, schema or BytesSchema(), chosen)

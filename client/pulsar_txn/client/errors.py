@@ -46,6 +46,7 @@ PulsarError
 │   ├── TransactionFenced
 │   │   └── ProducerFenced
 │   ├── TransactionsDisabled
+│   ├── TransactionalIdUnsupported
 │   └── CommitOutcomeUnknown
 └── ProtocolError
     ├── LocalProtocolError
@@ -394,7 +395,7 @@ class TransactionFenced(TransactionError):
 
 
 class ProducerFenced(TransactionFenced):
-    """Another producer took exclusive access to the topic with a newer epoch."""
+    """Another producer took exclusive access to the topic, or another client the transactional id, with a newer epoch."""
 
     code = ServerError.ProducerFenced
     default_hint = "stop this worker: its successor is already writing"
@@ -404,6 +405,13 @@ class TransactionsDisabled(TransactionError, NotImplementedError):
     """The cluster has no transaction coordinator."""
 
     default_hint = "set transactionCoordinatorEnabled=true on every broker and initialise the coordinator metadata"
+
+
+class TransactionalIdUnsupported(TransactionError, NotImplementedError):
+    """The client has a transactional id, and this broker would not fence by it; no transaction was begun."""
+
+    fatal = True
+    default_hint = "leave transactional_id out and fence by topic (access_mode), or use a broker with fencing coordinators"
 
 
 class CommitOutcomeUnknown(TransactionError):

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._core import Core
+from pulsar_txn.client._transactional_id import TransactionalId
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -28,6 +29,7 @@ from pulsar_txn.client.errors import (
     PulsarError,
     ServiceNotReady,
     TopicNotFound,
+    TransactionFenced,
     TransactionsDisabled,
 )
 from pulsar_txn.client.transaction_stats import RequestTally
@@ -75,9 +77,10 @@ class AssignTopicDirectory:
 class CoordinatorSession:
     """The session with one coordinator."""
 
-    def __init__(self, core: Core, coordinator_id: int, topic: str) -> None:
+    def __init__(self, core: Core, coordinator_id: int, topic: str, identity: TransactionalId | None = None) -> None:
         self.coordinator_id = coordinator_id
         self._core = core
+        self._identity = identity
         self._connection: Connection | None = None
         self._failure: PulsarError | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -115,11 +118,18 @@ class CoordinatorSession:
         self._on_failed(AlreadyClosed("the client is closed"))
 
     async def _open_on(self, connection: Connection) -> None:
+        identity: dict[str, Any] = {}
+        if self._identity is not None:
+            self._identity.check(connection)
+            identity = self._identity.fields()
         if connection.protocol_version >= HANDSHAKE_VERSION:
             try:
-                await connection.request("tcClientConnectRequest", self._core.next_request_id(), tc_id=self.coordinator_id)
+                await connection.request(
+                    "tcClientConnectRequest", self._core.next_request_id(), tc_id=self.coordinator_id, **identity
+                )
             except NotAllowedError as error:
-                raise TransactionsDisabled(error.message, endpoint=connection.endpoint) from error
+                refused = TransactionFenced if identity else TransactionsDisabled
+                raise refused(error.message, endpoint=connection.endpoint) from error
         if connection.closed:
             raise ConnectionLost("the connection broke during the handshake", endpoint=connection.endpoint)
         self._connection = connection
@@ -216,6 +226,8 @@ class TransactionCoordinators:
         self._starting: asyncio.Task[None] | None = None
         self._next = 0
         self._order = core.next_resource_id()
+        name = core.settings.transactional_id
+        self._identity = None if name is None else TransactionalId(name)
 
     async def start(self) -> None:
         """Look the coordinators up and connect to all; returns once the first is connected. Called by `new_txn`.
@@ -232,24 +244,14 @@ class TransactionCoordinators:
 
     async def _start(self) -> None:
         topics = await self._directory.topics()
-        sessions = [CoordinatorSession(self._core, index, topic) for index, topic in enumerate(topics)]
+        sessions = [CoordinatorSession(self._core, index, topic, self._identity) for index, topic in enumerate(topics)]
         starts = [self._core.spawn(session.start()) for session in sessions]
-        failure: BaseException | None = None
-        for first in asyncio.as_completed(starts):
+        failure = await self._first_start(starts)
+        if failure is None and self._identity is not None:
             try:
-                await first
-            except asyncio.CancelledError:
-                if not self._core.closed:
-                    raise
-                failure = AlreadyClosed("the client was closed while it looked for the transaction coordinators")
-                break
+                await self._take_over(sessions, self._identity)
             except PulsarError as error:
                 failure = error
-                if isinstance(error, TransactionsDisabled):
-                    break
-            else:
-                failure = None
-                break
         if failure is not None:
             for session in sessions:
                 session.close()
@@ -261,6 +263,34 @@ class TransactionCoordinators:
             start.add_done_callback(lambda done, session=session: _note_failed_start(session, done))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         self._sessions = sessions
         self._core.register(self._order, self)
+
+    async def _first_start(self, starts: list[asyncio.Task[None]]) -> PulsarError | None:
+        """Wait until one of the sessions is there; what stood in the way when none is."""
+        failure: PulsarError | None = None
+        for first in asyncio.as_completed(starts):
+            try:
+                await first
+            except asyncio.CancelledError:
+                if not self._core.closed:
+                    raise
+                return AlreadyClosed("the client was closed while it looked for the transaction coordinators")
+            except PulsarError as error:
+                failure = error
+                if isinstance(error, TransactionsDisabled):
+                    break
+            else:
+                return None
+        return failure
+
+    async def _take_over(self, sessions: list[CoordinatorSession], identity: TransactionalId) -> None:
+        """Get an epoch above all before it. An answer that is lost costs an epoch and nothing else."""
+        asked = next((session for session in sessions if session.is_connected), sessions[0])
+        request = "tcClientConnectRequest"
+        answer = await asked.request(request, None, None, tc_id=asked.coordinator_id, transactional_id=identity.name)
+        identity.took_over(answer)
+        serving = sessions[identity.coordinator]
+        if serving is not asked:  # maybe over another connection, which does not know yet who we are
+            await serving.request(request, None, None, tc_id=serving.coordinator_id, **identity.fields())
 
     async def close(self) -> None:
         """End all sessions; open transactions are left to their timeout. Idempotent."""
@@ -328,7 +358,9 @@ class TransactionCoordinators:
         await session.request("endTxn", txn_id, timeout, tally, txn_action=int(action), **_bits(txn_id))
 
     def _pick(self) -> CoordinatorSession:
-        """Round robin over the connected sessions; when none is, over all."""
+        """Round robin over the connected sessions; when none is, over all. A transactional id stays at its coordinator."""
+        if self._identity is not None:
+            return self._sessions[self._identity.coordinator]
         count = len(self._sessions)
         for step in range(count):
             session = self._sessions[(self._next + step) % count]

@@ -44,8 +44,8 @@ _Name: TypeAlias = tuple["str | None", str]
 class FencingCoordinator(TransactionCoordinator):
     """The coordinator `tc_id` with fencing; further options as `TransactionCoordinator`.
 
-    Refusals beside those of `requests`: ProducerFenced for every request of an epoch below the highest of its id, but for the
-    repeat of an end that was decided as asked.
+    Refusals beside those of `requests`: ProducerFenced for every request of an epoch below the highest of its id, but for ends:
+    the repeat of what was decided is answered, and what is forgotten is TransactionNotFound.
     """
 
     fences: ClassVar = True
@@ -120,7 +120,9 @@ class FencingCoordinator(TransactionCoordinator):
             return super()._end(request, now_ms)
         except Refusal as refusal:
             identity = request.identity
-            if identity is not None and self._is_fenced((request.principal, identity)):
+            # A transaction that is forgotten stays one that is not found: what became of it is not known any more.
+            decided = refusal.code is ServerError.InvalidTxnStatus
+            if decided and identity is not None and self._is_fenced((request.principal, identity)):
                 raise _fenced(identity[0]) from refusal
             raise
 

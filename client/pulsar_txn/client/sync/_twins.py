@@ -107,7 +107,8 @@ class Transaction(Twin[transaction.Transaction]):
     def resolve(self) -> TransactionState:
         """Ask the coordinator for the outcome by asking for the commit again, which is idempotent on our broker.
 
-        COMMITTED, ABORTED, or UNKNOWN: a stock coordinator forgets a transaction once it has ended.
+        COMMITTED, ABORTED, or UNKNOWN: a stock coordinator forgets a transaction once it has ended, and while it ends may
+        refuse the repeat of what it has done.
         Raises what prevents asking (ConnectionLost, OperationTimeout, …). Safe to cancel and to repeat.
         """
         return self._loop.run(lambda: self._inner.resolve())
