@@ -107,6 +107,18 @@ async def test_an_unknown_coordinator_is_said_with_the_transaction(broker):
         assert caught.value.txn_id == (9, 1)
 
 
+async def test_a_coordinator_that_was_added_is_found_by_the_first_transaction_of_it(broker):
+    async with fake_client(broker) as client:
+        coordinators = TransactionCoordinators(client._core)
+        await coordinators.start()
+        broker.partitions[ASSIGN_TOPIC] = 5
+        await coordinators.end_txn(TxnId(4, 7), TxnAction.COMMIT)
+        assert coordinators.count == 5
+        await all_connected(coordinators, 5)
+        assert {(await coordinators.new_txn(1000)).most for _ in range(5)} == {0, 1, 2, 3, 4}
+    assert [body.tc_id for body in broker.all("tcClientConnectRequest")].count(4) == 1
+
+
 async def test_a_request_without_an_answer_goes_out_again_after_the_reconnect_with_the_same_id(broker):
     async with fake_client(broker) as client:
         coordinators = TransactionCoordinators(client._core)

@@ -372,6 +372,8 @@ class TransactionCoordinators:
 
     async def _session(self, txn_id: TxnId) -> CoordinatorSession:
         await self.start()
+        if txn_id.most >= len(self._sessions):
+            await self._grow()
         if not 0 <= txn_id.most < len(self._sessions):
             raise CoordinatorUnavailable(
                 f"there is no coordinator {txn_id.most}: the cluster has {len(self._sessions)}",
@@ -379,6 +381,15 @@ class TransactionCoordinators:
                 hint="is this transaction of another cluster?",
             )
         return self._sessions[txn_id.most]
+
+
+    async def _grow(self) -> None:
+        """Look for coordinators that were added since; they take part in the round robin from now on."""
+        topics = await self._directory.topics()
+        for index in range(len(self._sessions), len(topics)):
+            session = CoordinatorSession(self._core, index, topics[index], self._identity)
+            self._sessions.append(session)
+            session.retry_later()
 
 
 def _bits(txn_id: TxnId) -> dict[str, int]:
