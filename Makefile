@@ -1,6 +1,7 @@
 # Every target does its own set-up: an empty clone and Python 3.11 or newer are enough.
 #   make PYTHON=/path/to/python3.12 test      another Python
 #   make test TESTS=tests/wire ARGS="-k frames"
+#   make bench BENCH=bench/client             our client beside others, on stock Pulsar
 #   make demo FLIGHTS=small                   2,000 flights; also jan (default)
 #   make demo PULSAR_URL=pulsar://host:6650   on a cluster of your own
 
@@ -13,6 +14,7 @@ FLIGHTS ?= jan
 TESTS   ?= tests
 WORKERS ?= 2
 ARGS    ?=
+BENCH   ?= bench
 
 PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
              "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
@@ -63,7 +65,7 @@ lint: $(READY) ## style, types, who imports whom, links of the docs
 	$(PY) -m pytest -q tests/house/test_runtime_rule.py tests/house/test_docs_links.py
 
 bench: $(READY) ## our broker beside stock Pulsar, in turns
-	$(PY) bench $(ARGS)
+	$(PY) $(BENCH) $(ARGS)
 
 docs: $(READY) ## the documentation as pages, in site/
 	$(PY) docs/state_diagrams.py

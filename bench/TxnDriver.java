@@ -71,7 +71,10 @@ public class TxnDriver {
                     ownCpu = cpu(self);
                     latencies.clear();
                 }
-                if (began >= end) break;
+                if (began >= end) {
+                    slots.release();
+                    break;
+                }
                 client.newTransaction().withTransactionTimeout(60, TimeUnit.SECONDS).build().thenCompose(txn -> {
                     List<CompletableFuture<?>> operations = new ArrayList<>(sends + acks);
                     for (int i = 0; i < sends; i++) operations.add(producer.newMessage(txn).value(PAYLOAD).sendAsync());
