@@ -129,7 +129,7 @@ _LISTED: Final = (
     _difference(
         90,
         "an ack of an ended transaction on a subscription that it never registered",
-        ours="TransactionConflict",
+        ours="NotAllowedError",
         stock="pending",
         source="pulsar-transactions.md section 13, low watermark in PA acks: refuse acks of finished transactions",
     ),
