@@ -191,14 +191,20 @@ class RawClient:
         sequence_id: int | None = None,
         key: str | None = None,
         name: str = "p",
+        fields: Mapping[str, Any] | None = None,
     ) -> int:
-        """SEND one message, or a batch (a list). `stamp` False: the transaction stands in the command only."""
+        """SEND one message, or a batch (a list). `stamp` False: the transaction stands in the command only.
+
+        `fields`: more of the metadata.
+        """
         if sequence_id is None:
             sequence_id = self._sequences[producer_id]
         batch = not isinstance(payload, bytes)
         count = len(payload) if batch else 1
         self._sequences[producer_id] = sequence_id + count
-        metadata = pb.MessageMetadata(producer_name=name, sequence_id=sequence_id, publish_time=1_700_000_000_000)
+        metadata = pb.MessageMetadata(
+            **{"producer_name": name, "sequence_id": sequence_id, "publish_time": 1_700_000_000_000, **(fields or {})}
+        )
         if key is not None:
             metadata.partition_key = key
         if txn is not None and stamp:

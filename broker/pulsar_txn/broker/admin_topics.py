@@ -11,8 +11,19 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST
 from pulsar_txn.wire.topics import TopicName, partition_name
 
-from .admin import BROKER, Routes, done, existing_subscription, existing_topic, flag, persistent_topic, text_of, topic_name
-from .broker import AnyTopic
+from .admin import (
+    BROKER,
+    Routes,
+    done,
+    existing_subscription,
+    existing_topic,
+    failed,
+    flag,
+    persistent_topic,
+    text_of,
+    topic_name,
+)
+from .broker import AnyTopic, Broker
 from .commands_lookup import check_user_topic
 from .topic import Topic
 
@@ -84,6 +95,45 @@ async def create_partitioned(request: web.Request) -> web.Response:
     await broker.catalog.create_partitioned(name, count)
     for index in range(count):
         await broker.topic(TopicName.parse(partition_name(str(name), index)))
+    return done()
+
+
+async def grow_partitioned(request: web.Request) -> web.Response:
+    """POST partitions, the new count in the body: 422 when there are more already. Subscriptions are made there, too."""
+    broker, name = request.app[BROKER], topic_name(request)
+    check_user_topic(name)
+    count = await _count(request)
+    try:
+        before = await broker.catalog.grow_partitioned(name, count)
+    except ValueError as error:
+        return failed(422, str(error))
+    await _add_partitions(broker, name, before, count)
+    return done()
+
+
+async def _add_partitions(broker: Broker, name: TopicName, before: int, count: int) -> None:
+    """Open the new partitions with the durable subscriptions of the old ones, so that nobody misses what comes first."""
+    subscriptions: set[str] = set()
+    for index in range(before):
+        part = await broker.topic(TopicName.parse(partition_name(str(name), index)))
+        if isinstance(part, Topic):
+            subscriptions |= {each.name for each in part.subscriptions.values() if each.durable}
+    for index in range(before, count):
+        part = await broker.topic(TopicName.parse(partition_name(str(name), index)))
+        for subscription in sorted(subscriptions):
+            await part.subscribe(subscription, durable=True, initial=EARLIEST)
+
+
+async def unload_topic(request: web.Request) -> web.Response:
+    """PUT unload: close the topic, or all its partitions; clients connect again. 404 when it is not there."""
+    broker, name = request.app[BROKER], topic_name(request)
+    check_user_topic(name)
+    count = await broker.catalog.partitions(name)
+    parts = [TopicName.parse(partition_name(str(name), index)) for index in range(count)] or [name]
+    if not count and str(name) not in broker.topics and not broker.catalog.exists(name):
+        raise Refusal(ServerError.TopicNotFound, f"Topic {name} not found")
+    for part in parts:
+        await broker.unload_topic(part)
     return done()
 
 
@@ -212,6 +262,7 @@ def _subscription(subscription: Any) -> dict[str, Any]:
         "unackedMessages": sum(each.unacked_count for each in consumers),
         "isDurable": getattr(subscription, "durable", False),
         "consumers": [_consumer(each) for each in consumers],
+        "msgDelayed": len(getattr(subscription.dispatcher, "delayed", None) or ()),
     }
     if active is not None:
         stats["activeConsumerName"] = active.name
@@ -272,6 +323,8 @@ ROUTES: Routes = [
     ("DELETE", f"{_ANY}/{{topic}}", delete_topic),
     ("GET", f"{_ANY}/{{topic}}/partitions", show_partitions),
     ("PUT", f"{_PERSISTENT}/{{topic}}/partitions", create_partitioned),
+    ("POST", f"{_PERSISTENT}/{{topic}}/partitions", grow_partitioned),
+    ("PUT", f"{_ANY}/{{topic}}/unload", unload_topic),
     ("DELETE", f"{_PERSISTENT}/{{topic}}/partitions", delete_partitioned),
     ("GET", f"{_ANY}/{{topic}}/subscriptions", list_subscriptions),
     ("PUT", f"{_PERSISTENT}/{{topic}}/subscription/{{subscription}}", create_subscription),

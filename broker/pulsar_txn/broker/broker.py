@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -23,6 +23,7 @@ from .coordinators import Coordinators
 from .host import Answer
 from .nonpersistent import NonPersistentTopic
 from .participants import InProcessParticipants
+from .policies import Namespaces
 from .producers import Producer
 from .runtime import Clock, Runtime
 from .settings import BrokerConfig
@@ -57,6 +58,7 @@ class Broker:
         self.clock = Clock(runtime)
         self.turn = Turn(runtime, self.clock)
         self.catalog = Catalog(store, config)
+        self.namespaces = Namespaces(store, config)
         self.connections: dict[Connection, None] = {}  # in the order in which they came
         self.topics: dict[str, AnyTopic] = {}
         self.under_pressure = False
@@ -79,6 +81,7 @@ class Broker:
                 self.storage_failed,
             )
         self._opening: dict[str, asyncio.Task[Topic]] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self._scratch = MemoryStore()  # redo logs of subscriptions that are not durable
         self._names = 0
@@ -151,9 +154,14 @@ class Broker:
             return found
         if self._closing:
             raise Refusal(ServerError.ServiceNotReady, "this broker is closing; retry")
+        leaving = self._leaving.get(key)
+        if leaving is not None:  # its logs must be closed before they can be opened again
+            await asyncio.wait([leaving])
+            return await self.topic(name, create=create)
         await self._check_name(name, create=create)
         if not name.is_persistent:
-            return self.topics.setdefault(key, NonPersistentTopic(self.turn, name))
+            rules = await self.namespaces.rules(name.tenant, name.namespace)
+            return self.topics.setdefault(key, NonPersistentTopic(self.turn, name, rules))
         task = self._opening.get(key)
         if task is None:
             task = self._opening[key] = asyncio.get_running_loop().create_task(self._open(name))
@@ -186,6 +194,7 @@ class Broker:
                     logs.append(roles[role])
             topic = Topic(self, name, logs[0])
             await topic.open(buffer, roles)
+            topic.rules = await self.namespaces.rules(name.tenant, name.namespace)
         except BaseException as error:
             await asyncio.gather(*(log.close() for log in logs), return_exceptions=True)
             if isinstance(error, StorageFailed):
@@ -202,10 +211,25 @@ class Broker:
         _logger.error("%s is closed and will be recovered: %s", topic.name, error)
         key = str(topic.name)
         if self.topics.get(key) is topic:
-            # Its logs must be closed before they can be opened again: whoever asks meanwhile waits for that.
+            topic.disconnect_all()
+            self._leave(key, topic.close())
+
+    def _leave(self, key: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Forget an open topic; whoever asks for it from now on waits until `work` has closed it."""
+        self.topics.pop(key, None)
+        task = self._leaving[key] = self._spawn(work)
+        task.add_done_callback(lambda _: self._leaving.pop(key, None))
+        return task
+
+    async def unload_topic(self, name: TopicName) -> None:
+        """Close a topic: its clients connect again, and it is recovered when they do. If cancelled: it goes on."""
+        key = str(name)
+        topic = self.topics.get(key)
+        if isinstance(topic, Topic):
+            await asyncio.shield(self._leave(key, _unload(topic)))
+        elif topic is not None:
             del self.topics[key]
             topic.disconnect_all()
-            self._spawn(topic.close())
 
     def remove_producer(self, producer: Producer) -> None:
         """A producer is gone; the topic may have somebody who waits for it."""
@@ -218,13 +242,34 @@ class Broker:
         topic = await self._existing(name)
         if not isinstance(topic, Topic):
             return
+        await asyncio.shield(self._leave(str(name), self._delete(topic)))
+
+    async def _delete(self, topic: Topic) -> None:
         for subscription in list(topic.subscriptions.values()):
             await topic.unsubscribe(subscription)
-        self.topics.pop(str(name), None)
         topic.disconnect_all()
         await topic.close()
         for role in topic.buffer.logs:
-            await self.store.delete(log_name(name) if role == "topic" else role_log_name(name, role))
+            await self.store.delete(log_name(topic.name) if role == "topic" else role_log_name(topic.name, role))
+
+    async def delete_namespace(self, tenant: str, namespace: str) -> None:
+        """Delete a namespace with everything in it; durable when this returns."""
+        for base in await self.catalog.partitioned_topics(tenant, namespace):
+            await self.catalog.delete_partitioned(TopicName.parse(base))
+        for name in self.catalog.topics(tenant, namespace):
+            await self.delete_topic(TopicName.parse(name))
+        for name in self.non_persistent_topics(tenant, namespace):
+            await self.unload_topic(TopicName.parse(name))
+        await self.catalog.delete_schemas(tenant, namespace)
+        await self.namespaces.delete(tenant, namespace)
+
+    async def change_policies(self, tenant: str, namespace: str, policies: Mapping[str, Any]) -> None:
+        """New policies of a namespace: durable when this returns, and followed by the topics that are open."""
+        await self.namespaces.put_policies(tenant, namespace, policies)
+        rules = await self.namespaces.rules(tenant, namespace)
+        for topic in list(self.topics.values()):
+            if (topic.name.tenant, topic.name.namespace) == (tenant, namespace):
+                topic.set_rules(rules)
 
     def non_persistent_topics(self, tenant: str, namespace: str) -> list[str]:
         """Full names of those that are in use."""
@@ -291,7 +336,7 @@ class Broker:
     async def _existing(self, name: TopicName) -> AnyTopic:
         if not self.catalog.exists(name):
             raise Refusal(ServerError.TopicNotFound, f"{name} is not there")
-        return await self.topic(name)
+        return await self.topic(name, create=False)
 
     async def open_pending_ack(self, topic: Topic, subscription: Subscription) -> tuple[PendingAck, Log]:
         """A new handle and its log; in memory for subscriptions that are not durable."""
@@ -351,10 +396,20 @@ class Broker:
                     topic.sweep()
             self._later(self.config.retention_check_interval_in_seconds, self._sweep)
 
-    def _spawn(self, coroutine: Any) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
+
+
+async def _unload(topic: Topic) -> None:
+    try:
+        await topic.log.flush()  # what was taken is answered before its producers are sent away
+    except LedgerError as error:
+        _logger.warning("%s is unloaded with messages that are not stored: %s", topic.name, error)
+    topic.disconnect_all()
+    await topic.close()
 
 
 def _make_coordinator(factory: Callable[..., Any], config: BrokerConfig, tc_id: int) -> Any:

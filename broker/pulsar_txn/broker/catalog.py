@@ -101,6 +101,28 @@ class Catalog:
         except VersionConflict:
             raise Refusal(ServerError.NotAllowedError, f"{topic} is there already") from None
 
+    async def grow_partitioned(self, topic: TopicName, partitions: int) -> int:
+        """So many partitions from now on; returns how many there were.
+
+        Refusal NotAllowedError: not a partitioned topic, or changed just now. ValueError: fewer than now, or too many.
+        """
+        path = _partitioned_path(topic)
+        stored = await self._metadata.get(path)
+        if stored is None:
+            raise Refusal(ServerError.NotAllowedError, f"Topic {topic} is not the partitioned topic.")
+        now = _partitions_of(stored)
+        if partitions < now:
+            raise ValueError(f"Desired partitions {partitions} can't be less than the current partitions {now}.")
+        if partitions > _MAX_PARTITIONS:
+            raise ValueError(f"{partitions} partitions: {_MAX_PARTITIONS} are the most")
+        if partitions > now:
+            data = json.dumps({"partitions": partitions}).encode()
+            try:
+                await self._metadata.put(path, data, expected_version=stored.version)
+            except VersionConflict:
+                raise Refusal(ServerError.NotAllowedError, f"{topic} was changed just now") from None
+        return now
+
     async def delete_partitioned(self, topic: TopicName) -> None:
         """Forget that a topic is partitioned; its partitions are deleted by whoever calls."""
         await self._metadata.delete(_partitioned_path(topic))
@@ -166,6 +188,11 @@ class Catalog:
             except VersionConflict:
                 continue
             return len(schemas)
+
+    async def delete_schemas(self, tenant: str, namespace: str) -> None:
+        """Forget the schemas of a namespace; durable when this returns."""
+        for name in await self._metadata.children(f"/schemas/{tenant}/{namespace}"):
+            await self._metadata.delete(f"/schemas/{tenant}/{namespace}/{name}")
 
     async def _schemas(self, topic: TopicName) -> list[Any]:
         stored = await self._metadata.get(_schema_path(topic))

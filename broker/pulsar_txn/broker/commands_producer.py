@@ -44,6 +44,8 @@ async def _open(connection: Connection, body: Any) -> None:
         broker.remove_producer(existing)
         connection.forget_producer(existing)
     topic = await broker.topic(name)
+    if topic.rules.encryption_required and not body.encrypted:
+        raise Refusal(ServerError.MetadataError, f"Encryption is required in {name}")
     version = b""
     if body.HasField("schema") and body.schema.type:
         version = pack_schema_version(await broker.catalog.schema_version(name, schema_of(body.schema)))
@@ -52,6 +54,7 @@ async def _open(connection: Connection, body: Any) -> None:
     producer_name = body.producer_name or broker.catalog.new_producer_name()
     mode = AccessMode(body.producer_access_mode)
     producer = Producer(connection, body.producer_id, producer_name, topic, mode, body.epoch)
+    producer.encrypted = body.encrypted
 
     def ready_later(waiter: Producer) -> None:
         connection.producers[waiter.producer_id] = waiter

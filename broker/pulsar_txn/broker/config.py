@@ -32,6 +32,7 @@ _AT_LEAST_ONE: Final = frozenset(
         "default_num_partitions",
         "dispatcher_max_read_batch_size",
         "dispatcher_max_read_size_bytes",
+        "delayed_delivery_tick_time_millis",
         "number_of_transaction_coordinators",
     }
 )

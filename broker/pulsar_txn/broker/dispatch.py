@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import WireError
-from pulsar_txn.wire.ids import Position, full_ack_set
+from pulsar_txn.wire.ids import DispatchHints, Position, full_ack_set
 
 from .consumers import Consumer
+from .delayed import DelayedDelivery
 from .replay import Replay
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Dispatcher(abc.ABC):
         self.replay = Replay()
         self._topic = subscription.topic
         self._turn = subscription.topic.turn
+        self.delayed: DelayedDelivery | None = None
         self._due = False
         self._reading: asyncio.Task[None] | None = None
         self._fetched: dict[Position, bytes] = {}
@@ -92,6 +94,7 @@ class Dispatcher(abc.ABC):
     def rewind(self) -> None:
         """Start again behind the mark-delete position."""
         self.replay.clear()
+        self._forget_delayed()
         self._fetched.clear()
         self.subscription.hidden.clear()
         self.read_position = self._start()
@@ -99,18 +102,35 @@ class Dispatcher(abc.ABC):
 
     def close(self) -> None:
         """Stop reading."""
+        self._forget_delayed()
         if self._reading is not None:
             self._reading.cancel()
+
+    def _forget_delayed(self) -> None:
+        if self.delayed is not None:
+            self.delayed.clear()
+            self.delayed = None
 
     # ---- work of a turn
 
     def _run(self) -> None:
         self._due = False
         if self._reading is None and self._topic.serving:
+            if self.delayed is not None:
+                self.delayed.release()
             try:
                 self._dispatch()
             except WireError as error:
                 self.subscription.fail(error)
+            if self.delayed is not None:
+                self._after_delayed(self.delayed)
+
+    def _after_delayed(self, delayed: DelayedDelivery) -> None:
+        if not delayed:
+            delayed.clear()
+            self.delayed = None
+        elif delayed.wants_turn and self._reading is None:
+            self.wake()
 
     def _dispatch(self) -> None:
         entries, size = ENTRIES_PER_TURN, BYTES_PER_TURN
@@ -154,7 +174,7 @@ class Dispatcher(abc.ABC):
             return None
         handle = subscription.pending_ack
         pending = False if handle is None else handle.pending(position)
-        if pending is None:
+        if pending is None or (header.hints is not None and self._waits(position, header.hints, indexes)):
             return None
         batch_size = header.num_messages
         if batch_size is None:
@@ -169,6 +189,10 @@ class Dispatcher(abc.ABC):
         if not live:
             return None
         return Delivery(live.bit_count(), live, None if live == full else live, batch_size)
+
+    def _waits(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
+        """Whether an entry cannot go out now for what it asks; then it is remembered, and comes again by itself."""
+        return False
 
     # ---- reading
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsar_txn.wire.ids import Position
+from pulsar_txn.wire.ids import DispatchHints, Position
 
 from .consumers import Consumer
+from .delayed import DelayedDelivery
 from .dispatch import Delivery, Dispatcher
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class SharedDispatcher(Dispatcher):
         self._take_back(consumer, list(consumer.unacked))
         if not self.consumers:
             self.replay.clear()
+            self._forget_delayed()
             self.redeliveries.clear()
             self.unacked_count = 0
         self.wake()
@@ -102,6 +104,22 @@ class SharedDispatcher(Dispatcher):
             self._left(consumer, position)
             self.replay.add(position, indexes)
             self.redeliveries[position] = self.redeliveries.get(position, 0) + 1
+
+    def has(self, position: Position) -> bool:
+        """Whether an entry is with a consumer, or on its way to one."""
+        return position in self.replay or any(position in consumer.unacked for consumer in self.consumers)
+
+    def _waits(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
+        return hints.deliver_at_ms is not None and self._is_early(position, hints.deliver_at_ms)
+
+    def _is_early(self, position: Position, deliver_at_ms: int) -> bool:
+        rules = self._topic.rules
+        if not rules.delays or deliver_at_ms <= self._turn.clock.now_ms():
+            return False
+        if self.delayed is None:
+            self.delayed = DelayedDelivery(self, rules.delay_tick_ms)
+        self.delayed.add(position, deliver_at_ms)
+        return True
 
     def _left(self, consumer: Consumer, position: Position) -> None:
         """A consumer settled (a part of) an entry; Key_Shared counts."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from pulsar_txn.wire.entries import read_header, verify_checksum
+from pulsar_txn.wire.entries import is_encrypted, read_header, verify_checksum
 from pulsar_txn.wire.errors import ChecksumMismatch, Refusal, ServerError, WireError
 from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import EARLIEST, Position, TxnId
@@ -14,6 +14,7 @@ from pulsar_txn.wire.topics import TopicName
 
 from .consumers import Consumer
 from .host import Answer
+from .policies import TopicRules
 from .producers import Producer, ProducerSet
 from .sequences import Sequences
 from .subscription import EXCLUSIVE, FAILOVER
@@ -103,8 +104,9 @@ class NonPersistentTopic:
 
     serving = True
 
-    def __init__(self, turn: _Home, name: TopicName) -> None:
+    def __init__(self, turn: _Home, name: TopicName, rules: TopicRules) -> None:
         self.name = name
+        self.rules = rules
         self.subscriptions: dict[str, _Subscription] = {}
         self.sequences = Sequences(0)
         self._turn = turn
@@ -135,9 +137,18 @@ class NonPersistentTopic:
         except WireError as error:
             refuse(ServerError.NotAllowedError, f"not a message: {error}")
             return
+        if self.rules.encryption_required and not is_encrypted(entry):
+            refuse(ServerError.MetadataError, "Messages must be encrypted")
+            return
         for subscription in self.subscriptions.values():
             subscription.deliver(entry, header.num_messages or 1)
         producer.owner.producer_receipt(producer, sequence_id, highest or 0, (-1, -1))
+
+    def set_rules(self, rules: TopicRules) -> None:
+        """The namespace's policies changed."""
+        self.rules = rules
+        if rules.encryption_required:
+            self.producers.fence_unencrypted()
 
     async def subscribe(self, name: str, *, durable: bool, initial: Position) -> _Subscription:
         """The subscription, which lives as long as its consumers."""

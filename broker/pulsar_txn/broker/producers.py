@@ -43,7 +43,19 @@ class ProducerOwner(Protocol):
 class Producer:
     """One producer of one connection. `held`: its sends that wait behind a verification, in order; `pending`: not answered."""
 
-    __slots__ = ("epoch", "held", "mode", "name", "owner", "pending", "producer_id", "topic", "topic_epoch", "waiting_for")
+    __slots__ = (
+        "encrypted",
+        "epoch",
+        "held",
+        "mode",
+        "name",
+        "owner",
+        "pending",
+        "producer_id",
+        "topic",
+        "topic_epoch",
+        "waiting_for",
+    )
 
     def __init__(self, owner: ProducerOwner, producer_id: int, name: str, topic: Any, mode: AccessMode, epoch: int = 0) -> None:
         self.owner = owner
@@ -52,6 +64,7 @@ class Producer:
         self.topic = topic
         self.mode = mode
         self.epoch = epoch
+        self.encrypted = False
         self.topic_epoch: int | None = None
         self.pending = 0
         self.held: deque[tuple[Any, ...]] = deque()
@@ -125,6 +138,11 @@ class ProducerSet:
         self._exclusive = None
         for producer in producers:
             producer.owner.producer_closed(producer)
+
+    def fence_unencrypted(self) -> None:
+        """Close every producer when one does not encrypt; it hears why when it comes back, and the others go on."""
+        if not all(producer.encrypted for producer in [*self.by_name.values(), *(waiter for waiter, _ in self._waiting)]):
+            self.fence_all()
 
     async def _hold(self, producer: Producer, asked_epoch: int | None, current: int) -> None:
         self._exclusive = producer  # before the await: nobody else may come in between

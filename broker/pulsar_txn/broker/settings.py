@@ -36,6 +36,8 @@ class BrokerConfig:
     default_num_partitions: int = 1
     allow_auto_subscription_creation: bool = True
     enable_non_persistent_topics: bool = True
+    force_delete_namespace_allowed: bool = False
+    encryption_require_on_producer: bool = False
     max_producers_per_topic: int = 0
     max_consumers_per_subscription: int = 0
     broker_deduplication_enabled: bool = False
@@ -47,6 +49,9 @@ class BrokerConfig:
     max_unacked_messages_per_subscription: int = 200_000
     dispatcher_max_read_batch_size: int = 100
     dispatcher_max_read_size_bytes: int = 5 * 1024 * 1024
+    delayed_delivery_enabled: bool = True
+    delayed_delivery_tick_time_millis: int = 100  # Pulsar: 1000, and so much early; here up to so much late, and never early
+    delayed_delivery_max_delay_in_millis: int = 0
     acknowledgment_at_batch_index_level_enabled: bool = True  # Pulsar: false; transactions need it
 
     # transactions

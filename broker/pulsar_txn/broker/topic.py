@@ -19,7 +19,7 @@ from pulsar_txn.ledger.machine import Reply
 from pulsar_txn.ledger.protocols import Cursor, DiskFull, EntryTooLarge, LedgerError, Log, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import PendingAck
 from pulsar_txn.rm_producer.requests import EndTxnOnPartition, Publish, TakeSnapshot, TopicRecord, TransactionBuffer
-from pulsar_txn.wire.entries import MARKER_PRODUCER, encode_marker, read_header, with_txn_id
+from pulsar_txn.wire.entries import MARKER_PRODUCER, encode_marker, is_encrypted, read_header, with_txn_id
 from pulsar_txn.wire.errors import ChecksumMismatch, ServerError, WireError
 from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Participant, Position, TxnAction, TxnId
 from pulsar_txn.wire.topics import TopicName
@@ -30,6 +30,7 @@ from .consumers import MAX_BATCH_SIZE
 from .cursors import MemoryCursor
 from .host import Answer
 from .participant_host import Verify
+from .policies import TopicRules
 from .producers import Producer, ProducerSet
 from .retention import Retention
 from .sequences import Sequences
@@ -80,6 +81,7 @@ class Topic:
         self.turn = home.turn
         self.verify: Verify = home.verify
         self.storage_failed = home.storage_failed
+        self.rules = TopicRules.of(home.config, {})
         self.serving = False
         self.subscriptions: dict[str, Subscription] = {}
         self.sequences = Sequences(home.config.broker_deduplication_max_number_of_producers)
@@ -152,6 +154,13 @@ class Topic:
         if header.num_messages is not None and not 1 <= header.num_messages <= MAX_BATCH_SIZE:
             text = f"a batch of {header.num_messages} messages; send 1 to {MAX_BATCH_SIZE} in one"
             self._refuse(producer, sequence_id, ServerError.NotAllowedError, text)
+            return
+        if header.hints is not None and self.rules.is_too_late(header):
+            text = f"Exceeds max allowed delivery delay of {self.rules.max_delay_ms} milliseconds"
+            self._refuse(producer, sequence_id, ServerError.NotAllowedError, text)
+            return
+        if self.rules.encryption_required and not is_encrypted(entry):
+            self._refuse(producer, sequence_id, ServerError.MetadataError, "Messages must be encrypted")
             return
         if self._deduplicates and self.sequences.is_duplicate(header, is_chunk=is_chunk):
             answer = partial(self._answer_send, producer, sequence_id, highest or 0)
@@ -232,6 +241,16 @@ class Topic:
         """The inverse."""
         if self._deduplicates:
             self.sequences.unpack(data)
+
+    # ---- policies
+
+    def set_rules(self, rules: TopicRules) -> None:
+        """The namespace's policies changed: producers that may not stay are closed, what waits for its time may go out."""
+        self.rules = rules
+        if rules.encryption_required:
+            self.producers.fence_unencrypted()
+        for subscription in self.subscriptions.values():
+            subscription.dispatcher.wake()
 
     # ---- transactions
 

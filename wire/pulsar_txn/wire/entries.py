@@ -102,8 +102,11 @@ def read_metadata(entry: bytes | memoryview) -> pb.MessageMetadata:
 
 
 def is_encrypted(entry: bytes | memoryview) -> bool:
-    """Whether the metadata names the key that the payload is encrypted with. MalformedFrame."""
-    return len(read_metadata(entry).encryption_keys) > 0
+    """Whether the metadata names the key that the payload is encrypted with; no for a metadata that cannot be read."""
+    try:
+        return len(read_metadata(entry).encryption_keys) > 0
+    except MalformedFrame:
+        return False
 
 
 def read_header(entry: bytes | memoryview, *, verify: bool = False) -> EntryHeader:
