@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_txn.wire.ids import DispatchHints, Position
 
+from .chunks import Chunks
 from .consumers import Consumer
 from .delayed import DelayedDelivery
 from .dispatch import Delivery, Dispatcher
@@ -23,6 +24,8 @@ class SharedDispatcher(Dispatcher):
         super().__init__(subscription)
         self.redeliveries: dict[Position, int] = {}
         self.unacked_count = 0
+        self._chunks: Chunks | None = None  # made with the first chunk
+        self._directed: tuple[Position, Consumer] | None = None
         self._next = 0
         self._chosen = 0
 
@@ -43,6 +46,7 @@ class SharedDispatcher(Dispatcher):
         if not self.consumers:
             self.replay.clear()
             self._forget_delayed()
+            self._chunks = None
             self.redeliveries.clear()
             self.unacked_count = 0
         self.wake()
@@ -91,6 +95,7 @@ class SharedDispatcher(Dispatcher):
                 consumer.settle(position, None)
                 self._left(consumer, position)
         self.unacked_count = 0
+        self._chunks = None
         super().rewind()
 
     def _take_back(self, consumer: Consumer, positions: list[Position]) -> None:
@@ -107,10 +112,27 @@ class SharedDispatcher(Dispatcher):
 
     def has(self, position: Position) -> bool:
         """Whether an entry is with a consumer, or on its way to one."""
-        return position in self.replay or any(position in consumer.unacked for consumer in self.consumers)
+        if position in self.replay or (self._chunks is not None and position in self._chunks):
+            return True
+        return any(position in consumer.unacked for consumer in self.consumers)
 
     def _waits(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
-        return hints.deliver_at_ms is not None and self._is_early(position, hints.deliver_at_ms)
+        if hints.deliver_at_ms is not None and self._is_early(position, hints.deliver_at_ms):
+            return True
+        return hints.chunk_of is not None and self._waits_for_its_taker(position, hints, indexes)
+
+    def _waits_for_its_taker(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
+        if self._chunks is None:
+            self._chunks = Chunks()
+        chosen = self.consumers[self._chosen]
+        taker = self._chunks.taker(position, hints, indexes, chosen, self.consumers, self._can_take)
+        self._directed = None if taker is None or taker is chosen else (position, taker)
+        return taker is None
+
+    def _dispatch(self) -> None:
+        if self._chunks is not None:
+            self._chunks.release(self.replay, self.consumers, self._can_take)
+        super()._dispatch()
 
     def _is_early(self, position: Position, deliver_at_ms: int) -> bool:
         rules = self._topic.rules
@@ -134,7 +156,7 @@ class SharedDispatcher(Dispatcher):
 
     def _next_consumer(self) -> Consumer | None:
         consumers = self.consumers
-        if self._is_full():
+        if self._is_full() or (self._chunks is not None and self._chunks.is_full):
             return None
         best: Consumer | None = None
         for step in range(len(consumers)):
@@ -151,7 +173,12 @@ class SharedDispatcher(Dispatcher):
 
     def _send(self, consumer: Consumer, position: Position, data: bytes, delivery: Delivery) -> None:
         # The turn passes on with what is sent, not with being asked: a look that finds nothing must not cost a turn.
-        self._next = self._chosen + 1
+        if self._directed is None:
+            self._next = self._chosen + 1
+        else:
+            if self._directed[0] == position:
+                consumer = self._directed[1]
+            self._directed = None
         before = consumer.unacked_count
         consumer.hold(position, delivery.indexes)
         self.unacked_count += consumer.unacked_count - before

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pulsar_txn.wire.entries import read_metadata
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.hashing import KEY_SLOTS, key_slot, murmur3_32
-from pulsar_txn.wire.ids import Position
+from pulsar_txn.wire.ids import DispatchHints, Position
 
 from .consumers import Consumer
 from .dispatch import ENTRIES_PER_TURN
@@ -164,6 +164,9 @@ class KeySharedDispatcher(SharedDispatcher):
             self._holders[slot] = (taker, self._holders.get(slot, (taker, 0))[1] + 1)
         self._send(taker, position, data, delivery)
         return True
+
+    def _waits_for_its_taker(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
+        return False  # the chunks of a message have one key, or one sequence id: one slot
 
     def _left(self, consumer: Consumer, position: Position) -> None:
         if position in consumer.unacked:
