@@ -29,7 +29,7 @@ BY_HAND = {"run_transaction", "new_pauses"}
 ASYNCIO_ONLY = {"pipeline"}  # its handler is a coroutine function; a sync worker loops over transactional_batch()
 DROPPED = {"ambient"}  # a context variable of the caller's thread cannot be set from the loop's
 INTERNAL = {
-    "Transaction": {"enlist_send", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"},
+    "Transaction": {"enlist_send", "sends_to", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"},
     "Producer": {"flush_nowait"},
     "Consumer": {"enqueue", "drop_queued", "fail", "part_failed", "hand_out", "give_back_later", "recall", "runs"},
 }

@@ -268,7 +268,8 @@ class FakeTransaction:
         self.registration: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
         if registered:
             self.registration.set_result(txn_id)
-        self.started = 0
+        self.usable = True
+        self.started = self.bytes = 0
         self.finished: list[tuple[int, BaseException | None]] = []
         self.end_callbacks: list[Callable[[TxnAction | None], None]] = []
 
@@ -281,6 +282,9 @@ class FakeTransaction:
 
     def enlist_ack(self, _core, _topic, _subscription, messages, *, cumulative):
         return self._enlist(messages)
+
+    def sends_to(self, _topic):
+        return self
 
     def send_finished(self, _topic, messages, error):
         self.finished.append((messages, error))

@@ -72,6 +72,8 @@ class Ending(abc.ABC):
         self._id = txn_id
         self._attached = txn_id is not None
         self._state = TransactionState.NOT_STARTED if txn_id is None else TransactionState.OPEN
+        self.usable = True
+        """Whether operations are taken."""
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tally = RequestTally()
@@ -293,7 +295,8 @@ class Ending(abc.ABC):
 
     def _set_state(self, state: TransactionState) -> None:
         before, self._state = self._state, state
-        if state in USABLE:
+        self.usable = state in USABLE
+        if self.usable:
             return
         if self._timer is not None:
             self._timer.cancel()

@@ -9,6 +9,8 @@ The path of one transactional send:
    was asked for once. It returns the TxnId when the partition is registered already (the fast path: no await, no
    future) and else a future of it, one and the same for all callers that wait for this registration.
 2. The producer holds the messages of that (partition, transaction) back, in order, until the future is done.
+   While a batch is open, each further message of it is counted at `sends_to(topic)` (nothing but two additions), as long
+   as `usable` says that the transaction takes more; else `enlist_send` says why not.
 3. When the messages' receipt or failure is known the producer calls `txn.send_finished(topic, messages, error)`, once
    per batch.
    A failed registration is reported the same way by the producer: one started operation is always finished exactly once.
@@ -37,8 +39,18 @@ class Flushable(Protocol):
         ...
 
 
+class SendCounter(Protocol):
+    """Sends of a transaction to one topic partition: how many were started, and their bytes."""
+
+    started: int
+    bytes: int
+
+
 class Enlisting(Protocol):
     """A transaction, as seen by producers and consumers. Hashable by identity: batches are keyed by it."""
+
+    usable: bool
+    """Whether it takes operations; when it does not, `enlist_send` and `enlist_ack` raise."""
 
     def enlist_send(
         self, core: object, topic: str, messages: int, size: int, flushable: Flushable
@@ -48,6 +60,13 @@ class Enlisting(Protocol):
         `core` is the client's core object, compared by identity to find objects of another client. `flushable` is to be
         flushed when the transaction waits for its operations.
         Raises TransactionStateError, TransactionTimedOut or another TransactionError; then nothing was started.
+        """
+        ...
+
+    def sends_to(self, topic: str) -> SendCounter:
+        """The counter of sends to a topic partition that were begun with `enlist_send`.
+
+        A producer adds to it while sends of its own that were counted before are not finished.
         """
         ...
 

@@ -13,14 +13,19 @@ class Operations:
     """Counts operations by target. `failed(error)` is called with every failure."""
 
     def __init__(self, monotonic: Callable[[], float], failed: Callable[[BaseException], None]) -> None:
-        self.in_flight = 0
         self.seconds_waited = 0.0
         self._monotonic = monotonic
         self._failed = failed
         self._targets: dict[tuple[str, str | None], Target] = {}
         self._flushables: dict[Flushable, None] = {}
         self._idle: asyncio.Future[None] | None = None
+        self._busy_targets = 0
         self._seconds_busy = self._busy_since = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Messages without an answer."""
+        return sum(target.in_flight for target in self._targets.values()) if self._busy_targets else 0
 
     @property
     def targets(self) -> Collection[Target]:
@@ -30,7 +35,7 @@ class Operations:
     @property
     def seconds_busy(self) -> float:
         """How long any operation was under way."""
-        return self._seconds_busy + (self._monotonic() - self._busy_since if self.in_flight else 0.0)
+        return self._seconds_busy + (self._monotonic() - self._busy_since if self._busy_targets else 0.0)
 
     def start(self, topic: str, subscription: str | None, messages: int, flushable: Flushable | None = None) -> Target:
         """Operations on a target begin; `flushable` has to be flushed for them to end."""
@@ -40,11 +45,16 @@ class Operations:
         target = self._targets.get(key)
         if target is None:
             target = self._targets[key] = Target(topic, subscription)
+        if not target.in_flight:
+            if not self._busy_targets:
+                self._busy_since = self._monotonic()
+            self._busy_targets += 1
         target.started += messages
-        if self.in_flight == 0:
-            self._busy_since = self._monotonic()
-        self.in_flight += messages
         return target
+
+    def sends_to(self, topic: str) -> Target:
+        """What `start` returned for a topic."""
+        return self._targets[topic, None]
 
     def finish(self, topic: str, subscription: str | None, messages: int, error: BaseException | None) -> None:
         """They have their answer, or failed."""
@@ -54,8 +64,10 @@ class Operations:
         else:
             target.failed += messages
             self._failed(error)
-        self.in_flight -= messages
-        if self.in_flight == 0:
+        if target.in_flight:
+            return
+        self._busy_targets -= 1
+        if not self._busy_targets:
             self._seconds_busy += self._monotonic() - self._busy_since
             if self._idle is not None and not self._idle.done():
                 self._idle.set_result(None)
@@ -64,7 +76,7 @@ class Operations:
         """Flush, and wait for all until `end` on the clock; whether all have ended."""
         for flushable in self._flushables:
             flushable.flush_nowait()
-        if self.in_flight == 0:
+        if not self._busy_targets:
             return True
         before = self._monotonic()
         self._idle = asyncio.get_running_loop().create_future()

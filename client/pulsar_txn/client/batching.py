@@ -7,12 +7,13 @@ so that what leaves is in ascending order however many batches were open side by
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
 
-from pulsar_txn.client._enlist import Enlisting
+from pulsar_txn.client._enlist import Enlisting, SendCounter
 from pulsar_txn.client.crypto import Encryptor
 from pulsar_txn.client.errors import MessageTooLarge
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -82,8 +83,9 @@ class Builder:
     """Messages that wait to leave together: one per (transaction, key group).
 
     With `alone` or `encoded` it holds one message, or one batch built elsewhere. `txn_id` stays None until the
-    transaction has registered the partition (`registering` is its future); until then nothing leaves. `in_flight` counts
-    its sealed batches without receipt: while there is one, the next batch collects.
+    transaction has registered the partition (`registering` is its future); until then nothing leaves. `sends` is where
+    the transaction counts what is added to an open batch. `in_flight` counts its sealed batches without receipt: while
+    there is one, the next batch collects.
     """
 
     __slots__ = (
@@ -96,6 +98,7 @@ class Builder:
         "key",
         "registering",
         "rows",
+        "sends",
         "size",
         "txn",
         "txn_id",
@@ -110,6 +113,7 @@ class Builder:
         self.alone = alone
         self.encoded: EncodedBatch | None = None
         self.txn_id: TxnId | None = None
+        self.sends: SendCounter | None = None
         self.registering: asyncio.Future[TxnId] | None = None
         self.rows: list[Row] = []
         self.futures: list[SendTicket] = []
@@ -129,10 +133,11 @@ class Builder:
             self.rows, self.futures, self.size = [], [], 0
             return taken
         count = size = 0
-        for message in self.rows[:max_messages]:
-            if count and size + len(message[0]) > max_bytes:
+        for message in itertools.islice(self.rows, max_messages):
+            more = size + len(message[0])
+            if more > max_bytes and count:
                 break
-            size += len(message[0])
+            size = more
             count += 1
         rows, futures = self.rows[:count], self.futures[:count]
         del self.rows[:count], self.futures[:count]

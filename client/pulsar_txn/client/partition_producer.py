@@ -60,6 +60,7 @@ class PartitionProducer:
         self._budget = budget
         self._schema = schema
         self._max_messages = options.batching_max_messages if options.batching else 1
+        self._max_bytes = options.batching_max_bytes
         self._keyed = options.batching and options.batching_type is BatchingType.KEY_BASED
         self._failure: PulsarError | None = None
         self._next_sequence_id: int | None = options.initial_sequence_id
@@ -205,12 +206,14 @@ class PartitionProducer:
         elif self._keyed and len(message) > 1:
             group = message[1] if message[5] is None else message[5]
             key = txn if group is None else (txn, group)
-        registered = None if txn is None else txn.enlist_send(self._core, self.topic, 1, size, self)
         builder = self._builders.get(key)
-        if builder is None:
+        if txn is not None and builder is not None and builder.sends is not None and builder.futures and txn.usable:
+            builder.sends.started += 1
+            builder.sends.bytes += size
+        elif txn is not None:
+            builder = self._enlisted(txn, size, Builder(key, txn, group, alone) if builder is None else builder)
+        elif builder is None:
             builder = self._builders[key] = Builder(key, txn, group, alone)
-        if registered is not None and builder.txn_id is None:
-            self._register(builder, registered)
         future: SendTicket = self._loop.create_future()
         builder.rows.append(message)
         builder.futures.append(future)
@@ -219,9 +222,18 @@ class PartitionProducer:
         count = len(builder.rows)
         if count == 1:
             self._schedule(builder)
-        elif count >= self._max_messages or builder.size >= self._options.batching_max_bytes:
+        elif (count >= self._max_messages or builder.size >= self._max_bytes) and not builder.waits_for_registration:
             self._seal(builder)
         return future
+
+    def _enlisted(self, txn: Enlisting, size: int, builder: Builder) -> Builder:
+        """Start one send of a transaction; the builder is kept unless it refuses."""
+        registered = txn.enlist_send(self._core, self.topic, 1, size, self)
+        self._builders[builder.key] = builder
+        builder.sends = txn.sends_to(self.topic)
+        if builder.txn_id is None:
+            self._register(builder, registered)
+        return builder
 
     def _refused(self, error: PulsarError, messages: int, txn: Enlisting | None) -> PulsarError:
         """The error of messages that never leave; part of a unit is not committed, so their transaction fails with it."""
@@ -316,7 +328,7 @@ class PartitionProducer:
                 rows: list[Row] = []
                 builder.futures = []
             else:
-                rows, futures, size = builder.take(max_messages, self._options.batching_max_bytes)
+                rows, futures, size = builder.take(max_messages, self._max_bytes)
                 pending = Pending(builder, futures, len(rows), size)
             builder.in_flight += 1
             try:

@@ -39,6 +39,7 @@ class Producer(Generic[T]):
     def __init__(self, core: Core, topic: TopicName, partitions: int, schema: Schema[T], options: ProducerOptions) -> None:
         self._core = core
         self._name = topic
+        self._persistent = topic.is_persistent
         self._schema = schema
         self._encode = schema.encode
         self._options = options
@@ -174,8 +175,8 @@ class Producer(Generic[T]):
             raise self._queue_full() if not self._closed else AlreadyClosed(f"the producer of {self.topic} is closed")
         if txn is None:
             txn = AMBIENT.get()
-        if txn is not None:
-            self._check_persistent()
+        if txn is not None and not self._persistent:
+            raise self._keeps_nothing()
         steps: list[OutgoingMessage] = []
         if self._chain is not None:
             first = OutgoingMessage(
@@ -235,8 +236,8 @@ class Producer(Generic[T]):
             raise self._queue_full() if not self._closed else AlreadyClosed(f"the producer of {self.topic} is closed")
         if txn is None:
             txn = AMBIENT.get()
-        if txn is not None:
-            self._check_persistent()
+        if txn is not None and not self._persistent:
+            raise self._keeps_nothing()
         index = self._router(key, b"") if partition is None else partition
         return (self._only if self._only is not None and partition is None else self._target(index)).add_encoded(batch, txn)
 
@@ -312,11 +313,10 @@ class Producer(Generic[T]):
         self._only = None
         self._router = self._make_router(len(self._partitions))
 
-    def _check_persistent(self) -> None:
-        if not self._name.is_persistent:
-            raise InvalidConfiguration(
-                f"{self.topic} keeps nothing, so a transaction cannot send to it", hint="use a persistent topic"
-            )
+    def _keeps_nothing(self) -> InvalidConfiguration:
+        return InvalidConfiguration(
+            f"{self.topic} keeps nothing, so a transaction cannot send to it", hint="use a persistent topic"
+        )
 
     def _target(self, index: int) -> PartitionProducer:
         if not 0 <= index < len(self._partitions):

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pulsar_txn.client._ending import ABORT_WAIT_SECONDS, FINAL, OUTCOMES, USABLE, Ending, TransactionOptions
-from pulsar_txn.client._enlist import Flushable, WhenEnded
+from pulsar_txn.client._enlist import Flushable, SendCounter, WhenEnded
 from pulsar_txn.client._registrar import CoordinatorSessions, Registrar, Target
 from pulsar_txn.client.errors import TransactionStateError
 from pulsar_txn.client.observers import Observers
@@ -219,6 +219,10 @@ class Transaction(Ending):
         target = self._operations.start(topic, None, messages, flushable)
         target.bytes += size
         return self._registrar.registration(target)
+
+    def sends_to(self, topic: str) -> SendCounter:
+        """See `_enlist.Enlisting`."""
+        return self._operations.sends_to(topic)
 
     def enlist_ack(
         self, core: object, topic: str, subscription: str, messages: int, *, cumulative: bool
