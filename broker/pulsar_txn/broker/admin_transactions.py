@@ -150,7 +150,7 @@ async def abort_transaction(request: web.Request) -> web.Response:
     """POST: abort, whoever opened it; answered when every participant holds the outcome."""
     txn_id = _txn_id(request)
     _coordinator(request, txn_id.most)
-    await asked(lambda answer: _coordinators(request).end(txn_id, TxnAction.ABORT, None, answer, superuser=True))
+    await asked(lambda answer: _coordinators(request).end(txn_id, TxnAction.ABORT, None, None, answer, superuser=True))
     return done()
 
 
@@ -185,6 +185,12 @@ def _in_buffer(topic: Topic, txn_id: TxnId) -> dict[str, Any]:
     first = topic.buffer.first_position(txn_id)
     answer: dict[str, Any] = {} if first is None else {"startPosition": text_of(first)}
     return answer | {"aborted": topic.buffer.is_aborted(txn_id)}
+
+
+async def buffer_internal_stats(request: web.Request) -> web.Response:
+    """GET: 405, after Pulsar's answer for stores that are no ledgers."""
+    topic = await persistent_topic(request)
+    return failed(405, f"{topic.name}: snapshots of buffers are kept in the broker's store, and not in a topic of their own")
 
 
 # ---- pending acks
@@ -245,6 +251,7 @@ ROUTES: Routes = [
     ("GET", f"{_BASE}/slowTransactions/{{timeout}}", slow_transactions),
     ("POST", f"{_BASE}/abortTransaction/{{most}}/{{least}}", abort_transaction),
     ("GET", f"{_BASE}/transactionBufferStats/{_TOPIC}", buffer_stats),
+    ("GET", f"{_BASE}/transactionBufferInternalStats/{_TOPIC}", buffer_internal_stats),
     ("GET", f"{_BASE}/transactionInBufferStats/{_TOPIC}/{{most}}/{{least}}", in_buffer_stats),
     ("GET", f"{_BASE}/pendingAckStats/{_TOPIC}/{{subscription}}", pending_ack_stats),
     ("GET", f"{_BASE}/pendingAckInternalStats/{_TOPIC}/{{subscription}}", pending_ack_internal_stats),

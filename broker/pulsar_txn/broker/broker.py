@@ -29,6 +29,7 @@ from .runtime import Clock, Runtime
 from .settings import BrokerConfig
 from .subscription import Subscription
 from .topic import Topic, make_marker
+from .transactional_ids import TransactionalIds
 from .turn import Turn
 
 _logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class Broker:
         self.storage_failure: Exception | None = None
         self.on_storage_failed: Callable[[Exception], None] = lambda _: None
         self.coordinators: Coordinators | None = None
+        self.transactional_ids: TransactionalIds | None = None
         self._buffer_factory = plugins.resolve(plugins.TRANSACTION_BUFFERS, config.transaction_buffer_provider_class_name)
         self._pending_ack_factory = plugins.resolve(
             plugins.PENDING_ACKS, config.transaction_pending_ack_store_provider_class_name
@@ -73,6 +75,8 @@ class Broker:
         self._participants = crash_points.armed(InProcessParticipants(self.turn, self), self.turn, os.environ)
         if config.transaction_coordinator_enabled:
             factory = plugins.resolve(plugins.COORDINATORS, config.transaction_metadata_store_provider_class_name)
+            if getattr(factory, "fences", False):
+                self.transactional_ids = TransactionalIds(store.metadata)
             self.coordinators = Coordinators(
                 partial(_make_coordinator, factory, config),
                 store,

@@ -28,7 +28,11 @@ def on_connect(connection: Connection, body: Any) -> None:
         server_version=_SERVER_VERSION,
         protocol_version=min(_PROTOCOL_VERSION, body.protocol_version),
         max_message_size=connection.broker.config.max_message_size,
-        feature_flags=pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True),
+        feature_flags=pb.FeatureFlags(
+            supports_get_partitioned_metadata_without_auto_creation=True,
+            supports_transactional_ids=connection.broker.transactional_ids is not None,
+            keeps_transaction_outcomes=connection.broker.config.transaction_outcome_retention_count > 0,
+        ),
     )
 
 

@@ -36,18 +36,37 @@ def _coordinators(connection: Connection, request_id: int) -> Coordinators | Non
 
 
 async def on_tc_connect(connection: Connection, body: Any) -> None:
-    """TC_CLIENT_CONNECT_REQUEST: answered once the coordinator serves."""
+    """TC_CLIENT_CONNECT_REQUEST: answered once the coordinator serves; who names a transactional id gets its identity."""
     coordinators = _coordinators(connection, body.request_id)
     if coordinators is None:
         return
+    told: dict[str, int] = {}
     try:
         await coordinators.connect(body.tc_id)
+        if body.HasField("transactional_id"):
+            told = await _identify(connection, body, len(coordinators))
     except Refusal as refusal:
-        connection.write_command(
-            "tcClientConnectResponse", request_id=body.request_id, error=int(refusal.code), message=refusal.message
-        )
+        told = {"error": int(refusal.code)}
+        connection.write_command("tcClientConnectResponse", request_id=body.request_id, message=refusal.message, **told)
     else:
-        connection.write_command("tcClientConnectResponse", request_id=body.request_id)
+        connection.write_command("tcClientConnectResponse", request_id=body.request_id, **told)
+
+
+async def _identify(connection: Connection, body: Any, coordinators: int) -> dict[str, int]:
+    """Bind the connection to a transactional id and its epoch; what the answer says of them."""
+    name, ids = body.transactional_id, connection.broker.transactional_ids
+    if ids is None:
+        text = "transactional ids are not served here; set transactionMetadataStoreProviderClassName=fencing"
+        raise Refusal(ServerError.NotAllowedError, text)
+    if connection.identity is not None and connection.identity[0] != name:
+        raise Refusal(ServerError.NotAllowedError, f"this connection is bound to transactional id {connection.identity[0]!r}")
+    if body.HasField("transactional_epoch"):
+        await ids.resume(name, body.transactional_epoch)
+        connection.identity = (name, body.transactional_epoch)
+        return {}
+    epoch, tc_id = await ids.begin(name, coordinators)
+    connection.identity = (name, epoch)
+    return {"tc_id": tc_id, "transactional_epoch": epoch}
 
 
 def on_new_txn(connection: Connection, frame: bytes) -> None:
@@ -55,7 +74,9 @@ def on_new_txn(connection: Connection, frame: bytes) -> None:
     request_id, timeout_ms, tc_id = decode_new_txn(frame)
     coordinators = _coordinators(connection, request_id)
     if coordinators is not None:
-        coordinators.new_txn(tc_id, timeout_ms, connection.principal, partial(_answer_new, connection, request_id, tc_id))
+        coordinators.new_txn(
+            tc_id, timeout_ms, connection.principal, connection.identity, partial(_answer_new, connection, request_id, tc_id)
+        )
 
 
 def _answer_new(
@@ -90,7 +111,7 @@ def _add(
     except Refusal as refusal:
         answer(None, refusal.code, refusal.message)
     else:
-        coordinators.add(txn_id, participants, connection.principal, answer)
+        coordinators.add(txn_id, participants, connection.principal, connection.identity, answer)
 
 
 @lru_cache(4096)
@@ -113,7 +134,7 @@ def on_end_txn(connection: Connection, frame: bytes) -> None:
     if known is None:
         answer(None, ServerError.NotAllowedError, f"{action} is no action; 0 commits and 1 aborts")
     else:
-        coordinators.end(txn_id, known, connection.principal, answer)
+        coordinators.end(txn_id, known, connection.principal, connection.identity, answer)
 
 
 def on_end_txn_on_participant(response: str, connection: Connection, body: Any) -> None:

@@ -25,6 +25,8 @@ from .consumers import MAX_BATCH_SIZE, Consumer
 from .producers import Producer
 
 if TYPE_CHECKING:
+    from pulsar_txn.tc.requests import Identity
+
     from .broker import Broker
 
 _logger = logging.getLogger(__name__)
@@ -51,11 +53,15 @@ _LEDGER, _OUTBOUND, _SENDS, _DRAINING = 1, 2, 4, 8
 
 
 class Connection(asyncio.Protocol):
-    """State of one connection. `principal` is who the client is (None without authentication)."""
+    """State of one connection.
+
+    `principal`: who the client is (None without authentication); `identity`: its transactional id, if it named one.
+    """
 
     def __init__(self, broker: Broker, handlers: dict[int, tuple[str, Handler]]) -> None:
         self.broker = broker
         self.principal: str | None = None
+        self.identity: Identity | None = None
         self.connected = False
         self.writable = True
         self.closed = False

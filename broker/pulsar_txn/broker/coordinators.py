@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pulsar_txn.ledger.machine import Effect, Machine, Outcome, Reply, TellParticipant
 from pulsar_txn.ledger.protocols import Log, LogStore, StorageFailed
-from pulsar_txn.tc.requests import AddParticipants, EndTxn, IsRegistered, NewTxn, ParticipantsDone, Request
+from pulsar_txn.tc.requests import AddParticipants, EndTxn, Identity, IsRegistered, NewTxn, ParticipantsDone, Request
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnAction, TxnId
 
@@ -183,23 +183,39 @@ class Coordinators:
 
     # ---- requests
 
-    def new_txn(self, tc_id: int, timeout_ms: int, principal: str | None, answer: Answer) -> None:
+    def new_txn(self, tc_id: int, timeout_ms: int, principal: str | None, identity: Identity | None, answer: Answer) -> None:
         """Open a transaction; the answer's value is its TxnId."""
         host = self._reach(tc_id, answer)
         if host is not None:
-            host.submit(NewTxn(answer, timeout_ms, principal))
+            host.submit(NewTxn(answer, timeout_ms, principal, identity))
 
-    def add(self, txn_id: TxnId, participants: tuple[Participant, ...], principal: str | None, answer: Answer) -> None:
+    def add(
+        self,
+        txn_id: TxnId,
+        participants: tuple[Participant, ...],
+        principal: str | None,
+        identity: Identity | None,
+        answer: Answer,
+    ) -> None:
         """Register participants."""
         host = self._reach(txn_id.most, answer)
         if host is not None:
-            host.add(AddParticipants(answer, txn_id, participants, principal))
+            host.add(AddParticipants(answer, txn_id, participants, principal, identity))
 
-    def end(self, txn_id: TxnId, action: TxnAction, principal: str | None, answer: Answer, *, superuser: bool = False) -> None:
+    def end(
+        self,
+        txn_id: TxnId,
+        action: TxnAction,
+        principal: str | None,
+        identity: Identity | None,
+        answer: Answer,
+        *,
+        superuser: bool = False,
+    ) -> None:
         """Commit or abort; answered when every participant holds the outcome."""
         host = self._reach(txn_id.most, answer)
         if host is not None:
-            host.submit(EndTxn(answer, txn_id, action, principal, superuser=superuser), reserve=True)
+            host.submit(EndTxn(answer, txn_id, action, principal, identity, superuser), reserve=True)
 
     def is_registered(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
         """See `CoordinatorHost.is_registered`; False for a coordinator that does not exist."""

@@ -19,7 +19,7 @@ PENDING_ACKS: Final = "pulsar_txn.pending_acks"
 LEDGERS: Final = "pulsar_txn.ledgers"
 
 _BUILT_IN: Final[dict[str, dict[str, str]]] = {
-    COORDINATORS: {"log": "pulsar_txn.tc:TransactionCoordinator"},
+    COORDINATORS: {"log": "pulsar_txn.tc:TransactionCoordinator", "fencing": "pulsar_txn.tc:FencingCoordinator"},
     TRANSACTION_BUFFERS: {"topic": "pulsar_txn.rm_producer:TopicTransactionBuffer"},
     PENDING_ACKS: {"log": "pulsar_txn.rm_pending_ack:PendingAckHandle"},
     LEDGERS: {"memory": "pulsar_txn.ledger.memory:MemoryStore", "journal": "pulsar_txn.ledger.journal:JournalStore"},

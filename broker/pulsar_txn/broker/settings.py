@@ -58,7 +58,7 @@ class BrokerConfig:
     transaction_coordinator_enabled: bool = True  # Pulsar: false
     number_of_transaction_coordinators: int = 16
     max_active_transactions_per_coordinator: int = 10_000  # Pulsar: 0 (no limit)
-    transaction_metadata_store_provider_class_name: str = "log"
+    transaction_metadata_store_provider_class_name: str = "fencing"
     transaction_buffer_provider_class_name: str = "topic"
     transaction_pending_ack_store_provider_class_name: str = "log"
     transaction_outcome_retention_count: int = 1_048_576

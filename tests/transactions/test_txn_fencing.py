@@ -1,0 +1,129 @@
+"""Fencing: of all clients with one transactional id only the newest goes on; by topic it works on every server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from targets import Target
+from transactions import CuttingRuntime, visible
+
+from pulsar_txn.client import AccessMode, Client, TransactionState
+from pulsar_txn.client.errors import InvalidConfiguration, ProducerFenced, TransactionalIdUnsupported
+
+ours = pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
+
+
+@pytest.fixture
+async def old(pulsar: Target, topic: str) -> AsyncIterator[Client]:
+    """The instance that was there first; the name of the topic serves as id."""
+    async with Client(pulsar.service_url, transactional_id=topic) as client:
+        yield client
+
+
+@pytest.fixture
+async def new(pulsar: Target, topic: str) -> AsyncIterator[Client]:
+    """Its successor."""
+    async with Client(pulsar.service_url, transactional_id=topic) as client:
+        yield client
+
+
+@ours
+async def test_a_successor_ends_what_a_zombie_left_open(old: Client, new: Client, topic: str) -> None:
+    before, after = await old.create_producer(topic), await new.create_producer(topic)
+    zombie = await old.begin_transaction()
+    await before.send(b"of the zombie", txn=zombie)
+    async with new.transaction() as txn:
+        await after.send(b"of the successor", txn=txn)
+    with pytest.raises(ProducerFenced) as raised:
+        await zombie.commit()
+    assert raised.value.fatal
+    assert zombie.state is TransactionState.ABORTED
+    assert await visible(new, topic) == [b"of the successor"]
+
+
+@ours
+async def test_a_fenced_worker_stops_at_once_and_is_not_run_again(old: Client, new: Client, topic: str) -> None:
+    await (await old.begin_transaction()).abort()
+    await (await new.begin_transaction()).abort()
+    runs = []
+    with pytest.raises(ProducerFenced, match="newer instance"):
+        await old.run_transaction(lambda txn: _note(runs, txn))
+    assert not runs
+
+
+async def _note(runs: list[object], txn: object) -> None:
+    runs.append(txn)
+
+
+@ours
+async def test_a_transaction_that_was_fenced_while_it_sent_is_doomed(old: Client, new: Client, topic: str) -> None:
+    producer = await old.create_producer(topic)
+    zombie = await old.begin_transaction()
+    await (await new.begin_transaction()).abort()
+    with pytest.raises(ProducerFenced):
+        await producer.send(b"late", txn=zombie)
+    await zombie.abort()
+    assert zombie.state is TransactionState.ABORTED
+    assert await visible(new, topic) == []
+
+
+@ours
+async def test_a_commit_that_was_decided_before_the_takeover_stays_one(old: Client, new: Client, topic: str) -> None:
+    producer = await old.create_producer(topic)
+    async with old.transaction() as txn:
+        await producer.send(b"in time", txn=txn)
+    await (await new.begin_transaction()).abort()
+    assert txn.id is not None
+    assert await old.attach_transaction(txn.id).resolve() is TransactionState.COMMITTED
+    assert await new.attach_transaction(txn.id).resolve() is TransactionState.COMMITTED
+    assert await visible(new, topic) == [b"in time"]
+
+
+@ours
+async def test_a_connection_that_breaks_costs_neither_epoch_nor_transaction(pulsar: Target, topic: str) -> None:
+    runtime = CuttingRuntime()
+    async with Client(pulsar.service_url, transactional_id=topic, runtime=runtime) as client:
+        producer = await client.create_producer(topic)
+        async with client.transaction() as txn:
+            await producer.send(b"1", txn=txn)
+            runtime.cut_all()
+            await producer.send(b"2", txn=txn)
+        async with client.transaction() as txn:
+            await producer.send(b"3", txn=txn)
+        assert await visible(client, topic) == [b"1", b"2", b"3"]
+
+
+@ours
+async def test_other_ids_and_clients_without_one_go_on(pulsar: Target, old: Client, topic: str) -> None:
+    async with Client(pulsar.service_url) as plain, Client(pulsar.service_url, transactional_id=f"{topic}-2") as other:
+        begun = [await client.begin_transaction() for client in (plain, other, old)]
+        for txn in begun:
+            await txn.commit()
+
+
+async def test_a_stock_server_is_refused_rather_than_trusted(stock_pulsar: Target, topic: str) -> None:
+    async with Client(stock_pulsar.service_url, transactional_id=topic) as client:
+        with pytest.raises(TransactionalIdUnsupported, match="knows no transactional ids"):
+            await client.begin_transaction()
+        producer = await client.create_producer(topic)
+        await producer.send(b"works without a transaction")
+
+
+async def test_fencing_by_topic_works_everywhere(pulsar: Target, topic: str) -> None:
+    async with Client(pulsar.service_url, fencing="topic") as old, Client(pulsar.service_url, fencing="topic") as new:
+        before = await old.create_producer(topic)
+        after = await new.create_producer(topic)
+        with pytest.raises(ProducerFenced):
+            await before.send(b"late")
+        async with new.transaction() as txn:
+            await after.send(b"alone", txn=txn)
+        assert await visible(new, topic) == [b"alone"]
+        shared = await new.create_producer(f"{topic}-shared", access_mode=AccessMode.SHARED)
+        assert await shared.send(b"as it was asked for")
+
+
+@pytest.mark.parametrize("given", [{"transactional_id": " "}, {"fencing": "table"}])
+def test_options_of_fencing_that_cannot_work(given: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfiguration, match=next(iter(given))):
+        Client("pulsar://localhost", **given)  # type: ignore[arg-type]  # what a program may get wrong
