@@ -104,6 +104,39 @@ def test_cumulative_acknowledgement(official: pulsar.Client, name: str) -> None:
     assert [consumer.receive(TIMEOUT).data() for _ in range(3)] == [b"7", b"8", b"9"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "cumulative", "acknowledged", "left"),
+    [
+        (pulsar.ConsumerType.Exclusive, False, [1, 3], [b"0", b"2", b"4"]),
+        (pulsar.ConsumerType.Exclusive, False, [4], [b"0", b"1", b"2", b"3"]),
+        (pulsar.ConsumerType.Shared, False, [4, 0], [b"1", b"2", b"3"]),
+        (pulsar.ConsumerType.Exclusive, True, [2], [b"3", b"4"]),
+        (pulsar.ConsumerType.Failover, True, [4], []),
+    ],
+)
+def test_part_of_a_batch_is_acknowledged_though_this_client_does_not_say_how_large_the_batch_is(
+    official: pulsar.Client,
+    name: str,
+    kind: pulsar.ConsumerType,
+    cumulative: bool,
+    acknowledged: list[int],
+    left: list[bytes],
+) -> None:
+    options = {"consumer_type": kind, "batch_index_ack_enabled": True}
+    consumer = official.subscribe(name, "s", **options)
+    producer = official.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=200)
+    for number in range(5):
+        producer.send_async(b"%d" % number, None)
+    producer.flush()
+    messages = [consumer.receive(TIMEOUT) for _ in range(5)]
+    for number in acknowledged:
+        (consumer.acknowledge_cumulative if cumulative else consumer.acknowledge)(messages[number])
+    consumer.close()
+    producer.send(b"behind")
+    consumer = official.subscribe(name, "s", **options)
+    assert [consumer.receive(TIMEOUT).data() for _ in range(len(left) + 1)] == [*left, b"behind"]
+
+
 @pytest.mark.parametrize("batching", [False, True])
 def test_a_reader_reads_everything_and_knows_the_end(official: pulsar.Client, name: str, batching: bool) -> None:
     producer = official.create_producer(name, batching_enabled=batching, batching_max_publish_delay_ms=20)

@@ -25,6 +25,7 @@ from pulsar_txn.rm_pending_ack.requests import (
     PlainAcked,
     Request,
 )
+from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId, full_ack_set
@@ -147,15 +148,21 @@ class Subscription:
     ) -> None:
         if not self.topic.config.acknowledgment_at_batch_index_level_enabled:
             return
-        held = consumer.unacked.get(position)
-        size = batch_size or (held.bit_length() if held else 0)
-        if not size or position > self.topic.log.last_appended:
+        if position > self.topic.log.last_appended:
             return
+        held = consumer.unacked.get(position)
+        size = batch_size or (held.bit_length() if held else self._batch_size(position, ack_set))
         acked = full_ack_set(size) & ~ack_set
         self.cursor.delete_indexes(position, acked, size)
         items.append((position, acked, size))
         if self.dispatcher.individual:
             self._settled(position, None if self.cursor.is_deleted(position) else acked)
+
+    def _batch_size(self, position: Position, ack_set: int) -> int:
+        """Of a batch whose client does not say it, as those over the C++ one: what the entry says, else what is left of it."""
+        entry = self.topic.log.read_cached(position)
+        said = None if entry is None else read_header(entry).num_messages
+        return said or ack_set.bit_length()
 
     def _acknowledge_upto(self, ids: Sequence[AckId]) -> int:
         if self.dispatcher.individual:
@@ -166,10 +173,11 @@ class Subscription:
             raise Refusal(ServerError.NotAllowedError, f"a cumulative acknowledgement names one message, not {len(ids)}")
         ledger_id, entry_id, ack_set, batch_size = ids[0]
         position = (ledger_id, entry_id)
-        acked = full_ack_set(batch_size) & ~ack_set if ack_set and batch_size else None
-        self._mark_delete_upto(position, acked, batch_size)
+        size = batch_size or (self._batch_size(position, ack_set) if ack_set else 0)
+        acked = full_ack_set(size) & ~ack_set if ack_set else None
+        self._mark_delete_upto(position, acked, size)
         if self.host is not None:
-            self.host.submit(PlainAcked(cumulative=(position, acked, batch_size)), reserve=True)
+            self.host.submit(PlainAcked(cumulative=(position, acked, size)), reserve=True)
         return self.cursor.ticket
 
     def _mark_delete_upto(self, position: Position, acked: int | None, batch_size: int) -> None:
