@@ -26,10 +26,10 @@ from pulsar_txn.client.errors import (
     from_server,
 )
 from pulsar_txn.client.runtime import Runtime
-from pulsar_txn.wire import hot
+from pulsar_txn.wire import hot, hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import WireError
-from pulsar_txn.wire.frames import FRAME_PADDING, MAX_MESSAGE_SIZE, FrameReader, command, decode_command, frame_type
+from pulsar_txn.wire.frames import FRAME_PADDING, MAX_MESSAGE_SIZE, NAMES, FrameReader, command, decode_command, frame_type
 
 logger = logging.getLogger("pulsar_txn.client.connection")
 
@@ -219,6 +219,10 @@ class Connection(asyncio.Protocol):
             if request_id is not None:
                 error = None if code is None else from_server(code, text or "", endpoint=self.endpoint, txn_id=txn_id)
                 self._requests.finish(request_id, None, error, "ackResponse")
+        elif kind in hot_txn.RESPONSES:
+            request_id, txn_id, code, text = hot_txn.decode_response(frame, kind)
+            error = None if code is None else from_server(code, text or "", endpoint=self.endpoint)
+            self._requests.finish(request_id, txn_id, error, NAMES[kind])
         else:
             self._on_command(decode_command(frame))
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from pulsar_txn.client._attachment import Attachment
-from pulsar_txn.client._core import Core
+from pulsar_txn.client._core import Backoff, Core
 from pulsar_txn.client._transactional_id import TransactionalId
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import (
@@ -33,6 +33,8 @@ from pulsar_txn.client.errors import (
     TransactionsDisabled,
 )
 from pulsar_txn.client.transaction_stats import RequestTally
+from pulsar_txn.wire import hot_txn
+from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.topics import ASSIGN_TOPIC, partition_name
 
@@ -150,30 +152,42 @@ class CoordinatorSession:
             if not waiter.done():
                 waiter.set_result(None)
 
+    async def introduce(self, identity: dict[str, Any]) -> Any:
+        """TC_CLIENT_CONNECT with fields of a transactional id; its answer. Raises as `request`."""
+        name = "tcClientConnectRequest"
+        return await self.request(
+            name, lambda number: command(name, request_id=number, tc_id=self.coordinator_id, **identity), None, None
+        )
+
     async def request(
-        self, name: str, txn_id: TxnId | None, timeout: float | None, tally: RequestTally | None = None, **fields: Any
-    ) -> Any:
+        self,
+        name: str,
+        encode: Callable[[int], bytes],
+        txn_id: TxnId | None,
+        timeout: float | None,
+        tally: RequestTally | None = None,
+    ) -> TxnId:
         """Ask the coordinator, over reconnects, until there is an answer or `timeout` seconds are over.
 
+        `encode(request_id)` is the frame of the request, `name` for the text of errors; the answer is its transaction.
         Raises the answer's typed error; OperationTimeout, ConnectionLost, CoordinatorUnavailable or ServiceNotReady when
         the timeout (the operation timeout by default) came first. `maybe_processed` is set on any error after a first
         attempt whose answer was lost.
         If cancelled, a request that has left may still be carried out.
         """
         request_id = self._core.next_request_id()
-        backoff = self._core.backoff()
-        seconds = self._core.settings.operation_timeout if timeout is None else timeout
-        deadline = self._core.runtime.monotonic() + seconds
+        backoff: Backoff | None = None
+        left = self._core.settings.operation_timeout if timeout is None else timeout
+        deadline = self._core.runtime.monotonic() + left
         lost_answer = False
         failure: PulsarError | None = None
         while True:
-            left = deadline - self._core.runtime.monotonic()
-            connection = await self._connected(left, name, failure, txn_id)
+            connection = self._connection or await self._connected(left, name, failure, txn_id)
             try:
                 if tally is not None:
                     tally.endpoint = connection.endpoint
                     tally.retries += failure is not None
-                return await connection.request(name, request_id, timeout=left, **fields)
+                return await connection.request_frames(name, request_id, [encode(request_id)], timeout=left)  # type: ignore[no-any-return]  # as hot_txn decodes it
             except PulsarError as error:
                 lost_answer = lost_answer or error.maybe_processed
                 if isinstance(error, InvalidTransactionStatus):
@@ -185,15 +199,15 @@ class CoordinatorSession:
                 failure = error
                 if isinstance(error, CoordinatorUnavailable) and self._connection is connection:
                     self._attachment.detach(error)
+            backoff = backoff or self._core.backoff()
             pause = backoff.next()
             if self._core.runtime.monotonic() + pause >= deadline:
                 raise failure
             await asyncio.sleep(pause)
+            left = deadline - self._core.runtime.monotonic()
 
     async def _connected(self, left: float, name: str, failure: PulsarError | None, txn_id: TxnId | None) -> Connection:
-        """The session's connection, waiting for it when there is none."""
-        if self._connection is not None:
-            return self._connection
+        """The session's connection, waiting for it because there is none."""
         try:
             async with asyncio.timeout(max(left, 0)):
                 return await self._reconnected()
@@ -285,12 +299,10 @@ class TransactionCoordinators:
     async def _take_over(self, sessions: list[CoordinatorSession], identity: TransactionalId) -> None:
         """Get an epoch above all before it. An answer that is lost costs an epoch and nothing else."""
         asked = next((session for session in sessions if session.is_connected), sessions[0])
-        request = "tcClientConnectRequest"
-        answer = await asked.request(request, None, None, tc_id=asked.coordinator_id, transactional_id=identity.name)
-        identity.took_over(answer)
+        identity.took_over(await asked.introduce({"transactional_id": identity.name}))
         serving = sessions[identity.coordinator]
         if serving is not asked:  # maybe over another connection, which does not know yet who we are
-            await serving.request(request, None, None, tc_id=serving.coordinator_id, **identity.fields())
+            await serving.introduce(identity.fields())
 
     async def close(self) -> None:
         """End all sessions; open transactions are left to their timeout. Idempotent."""
@@ -317,22 +329,26 @@ class TransactionCoordinators:
         When an answer was lost the request goes out again; the transaction that nobody knows then ends by its timeout.
         Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError.
         """
-        await self.start()
+        if not self._sessions:
+            await self.start()
         session = self._pick()
+        coordinator_id = session.coordinator_id
         try:
-            answer = await session.request(
-                "newTxn", None, timeout, tally, txn_ttl_millis=timeout_ms, tc_id=session.coordinator_id
+            return await session.request(
+                "newTxn", lambda number: hot_txn.encode_new_txn(number, timeout_ms, coordinator_id), None, timeout, tally
             )
         except NotAllowedError as error:
             raise TransactionsDisabled(error.message, endpoint=error.endpoint) from error
-        return TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
 
     async def add_partitions(
         self, txn_id: TxnId, topics: Iterable[str], *, timeout: float | None = None, tally: RequestTally | None = None
     ) -> None:
         """ADD_PARTITION_TO_TXN: the partitions' full names. Idempotent. Raises the answer's error; see `request`."""
         session = await self._session(txn_id)
-        await session.request("addPartitionToTxn", txn_id, timeout, tally, partitions=list(topics), **_bits(txn_id))
+        names = list(topics)
+        await session.request(
+            "addPartitionToTxn", lambda number: hot_txn.encode_add_partitions(number, txn_id, names), txn_id, timeout, tally
+        )
 
     async def add_subscriptions(
         self,
@@ -344,8 +360,14 @@ class TransactionCoordinators:
     ) -> None:
         """ADD_SUBSCRIPTION_TO_TXN: pairs of a partition's full name and a subscription. Idempotent."""
         session = await self._session(txn_id)
-        wanted = [{"topic": topic, "subscription": subscription} for topic, subscription in subscriptions]
-        await session.request("addSubscriptionToTxn", txn_id, timeout, tally, subscription=wanted, **_bits(txn_id))
+        pairs = list(subscriptions)
+        await session.request(
+            "addSubscriptionToTxn",
+            lambda number: hot_txn.encode_add_subscriptions(number, txn_id, pairs),
+            txn_id,
+            timeout,
+            tally,
+        )
 
     async def end_txn(
         self, txn_id: TxnId, action: TxnAction, *, timeout: float | None = None, tally: RequestTally | None = None
@@ -355,7 +377,7 @@ class TransactionCoordinators:
         `maybe_processed` on the error tells whether an earlier attempt may have ended the transaction.
         """
         session = await self._session(txn_id)
-        await session.request("endTxn", txn_id, timeout, tally, txn_action=int(action), **_bits(txn_id))
+        await session.request("endTxn", lambda number: hot_txn.encode_end_txn(number, txn_id, action), txn_id, timeout, tally)
 
     def _pick(self) -> CoordinatorSession:
         """Round robin over the connected sessions; when none is, over all. A transactional id stays at its coordinator."""
@@ -382,7 +404,6 @@ class TransactionCoordinators:
             )
         return self._sessions[txn_id.most]
 
-
     async def _grow(self) -> None:
         """Look for coordinators that were added since; they take part in the round robin from now on."""
         topics = await self._directory.topics()
@@ -390,10 +411,6 @@ class TransactionCoordinators:
             session = CoordinatorSession(self._core, index, topics[index], self._identity)
             self._sessions.append(session)
             session.retry_later()
-
-
-def _bits(txn_id: TxnId) -> dict[str, int]:
-    return {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least}
 
 
 def _note_failed_start(session: CoordinatorSession, start: asyncio.Task[Any]) -> None:
