@@ -44,13 +44,14 @@ class Received:
     def __init__(self, frame: bytes) -> None:
         fields = decode_message(frame)
         _, ledger_id, entry_id, self.partition, self.redelivery_count, words, self.epoch, entry = fields
+        self.entry = bytes(entry)
         self.position: Position = (ledger_id, entry_id)
         self.ack_set = ack_set_from_words(words) if words else None
         raw, payload = split_entry(entry)
         self.metadata = pb.MessageMetadata.FromString(raw)
         self.batch_size = 0
         self.payloads = [bytes(payload)]
-        if self.metadata.HasField("num_messages_in_batch"):
+        if self.metadata.HasField("num_messages_in_batch") and not self.metadata.compression:
             self.batch_size = self.metadata.num_messages_in_batch
             every = [message[0] for message in decode_batch(payload, self.batch_size)]
             self.payloads = [data for index, data in enumerate(every) if self.ack_set is None or self.ack_set >> index & 1]

@@ -137,6 +137,25 @@ async def unload_topic(request: web.Request) -> web.Response:
     return done()
 
 
+async def compact_topic(request: web.Request) -> web.Response:
+    """PUT compaction: begin to compact the topic, or all its partitions. 409 while that is under way."""
+    broker, name = request.app[BROKER], topic_name(request)
+    count = await broker.catalog.partitions(name)
+    if not count:
+        (await persistent_topic(request)).compaction.start()
+    for index in range(count):
+        part = await broker.topic(TopicName.parse(partition_name(str(name), index)))
+        if isinstance(part, Topic):
+            part.compaction.start()
+    return done()
+
+
+async def show_compaction(request: web.Request) -> web.Response:
+    """GET compaction: `NOT_RUN`, `RUNNING`, `SUCCESS` or `ERROR` since the topic was opened."""
+    compaction = (await persistent_topic(request)).compaction
+    return web.json_response({"status": compaction.status, "lastError": compaction.error})
+
+
 async def delete_partitioned(request: web.Request) -> web.Response:
     """DELETE partitions: the topic with all its partitions."""
     broker, name = request.app[BROKER], topic_name(request)
@@ -325,6 +344,8 @@ ROUTES: Routes = [
     ("PUT", f"{_PERSISTENT}/{{topic}}/partitions", create_partitioned),
     ("POST", f"{_PERSISTENT}/{{topic}}/partitions", grow_partitioned),
     ("PUT", f"{_ANY}/{{topic}}/unload", unload_topic),
+    ("PUT", f"{_PERSISTENT}/{{topic}}/compaction", compact_topic),
+    ("GET", f"{_PERSISTENT}/{{topic}}/compaction", show_compaction),
     ("DELETE", f"{_PERSISTENT}/{{topic}}/partitions", delete_partitioned),
     ("GET", f"{_ANY}/{{topic}}/subscriptions", list_subscriptions),
     ("PUT", f"{_PERSISTENT}/{{topic}}/subscription/{{subscription}}", create_subscription),

@@ -253,6 +253,7 @@ class Broker:
             await topic.unsubscribe(subscription)
         topic.disconnect_all()
         await topic.close()
+        await topic.compaction.delete()
         for role in topic.buffer.logs:
             await self.store.delete(log_name(topic.name) if role == "topic" else role_log_name(topic.name, role))
 

@@ -47,6 +47,8 @@ async def _subscribe(connection: Connection, body: Any) -> None:
         return
     if not body.subscription.strip():
         raise Refusal(ServerError.NotAllowedError, "a subscription needs a name")
+    if body.read_compacted and body.subType not in {EXCLUSIVE, FAILOVER}:
+        raise Refusal(ServerError.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions")
     topic = await broker.topic(name, create=body.force_topic_creation)
     if body.HasField("schema") and body.schema.type:
         await broker.catalog.schema_version(name, schema_of(body.schema))
@@ -58,6 +60,9 @@ async def _subscribe(connection: Connection, body: Any) -> None:
         partition=name.partition,
         epoch=signed64(body.consumer_epoch) if body.HasField("consumer_epoch") else None,
     )
+    if body.read_compacted and isinstance(topic, Topic):
+        await topic.compaction.load()
+        consumer.read_compacted = True
     if body.HasField("keySharedMeta"):
         consumer.key_ranges = tuple((each.start, each.end) for each in body.keySharedMeta.hashRanges)
     subscription = await topic.subscribe(body.subscription, durable=body.durable, initial=await _initial(topic, body))
@@ -174,6 +179,8 @@ async def on_get_last_message_id(connection: Connection, body: Any) -> None:
     subscription = consumer.subscription
     topic = subscription.topic
     position, batch_size = await topic.last_message()
+    if consumer.read_compacted:
+        position, batch_size = await topic.compaction.last_message(position, batch_size)
     mark = subscription.cursor.mark_delete
     connection.write_command(
         "getLastMessageIdResponse",

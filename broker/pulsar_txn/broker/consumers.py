@@ -49,6 +49,7 @@ class Consumer:
         "permits",
         "pledged",
         "priority",
+        "read_compacted",
         "subscription",
         "unacked",
         "unacked_count",
@@ -71,6 +72,7 @@ class Consumer:
         self.partition = partition
         self.epoch = epoch
         self.key_ranges: tuple[tuple[int, int], ...] | None = None
+        self.read_compacted = False
         self.permits = 0
         self.unacked: dict[Position, int] = {}
         self.unacked_count = 0

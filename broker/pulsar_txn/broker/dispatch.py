@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.entries import read_header
@@ -29,6 +29,19 @@ _logger = logging.getLogger(__name__)
 ENTRIES_PER_TURN: Final = 512
 BYTES_PER_TURN: Final = 2 << 20
 """A dispatcher gives the loop back after this much, and goes on in the next turn."""
+
+
+class Source(Protocol):
+    """What a dispatcher reads: the topic's log, or its compacted copy with what came behind it."""
+
+    def next_position(self, position: Position) -> Position:
+        """The position to be read after this one."""
+
+    def read_cached(self, position: Position) -> bytes | None:
+        """The entry if it is at hand without waiting."""
+
+    async def read(self, start: Position, *, max_entries: int = 100, max_bytes: int = 1 << 20) -> list[tuple[Position, bytes]]:
+        """Entries from `start` on, or from the next one that is there."""
 
 
 class Delivery:
@@ -54,6 +67,7 @@ class Dispatcher(abc.ABC):
         self.consumers: list[Consumer] = []
         self.replay = Replay()
         self._topic = subscription.topic
+        self._source: Source = subscription.topic.log
         self._turn = subscription.topic.turn
         self.delayed: DelayedDelivery | None = None
         self._due = False
@@ -146,7 +160,7 @@ class Dispatcher(abc.ABC):
             if data is None:
                 return
             if waiting is None:
-                self.read_position = self._topic.log.next_position(position)
+                self.read_position = self._source.next_position(position)
             else:
                 self.replay.discard(position)
             delivery = self._prepare(position, data, indexes)
@@ -197,11 +211,11 @@ class Dispatcher(abc.ABC):
     # ---- reading
 
     def _start(self) -> Position:
-        return self._topic.log.next_position(self.subscription.cursor.mark_delete)
+        return self._source.next_position(self.subscription.cursor.mark_delete)
 
     def _entry(self, position: Position) -> bytes | None:
         """The entry if it is at hand; otherwise reading begins, and the dispatcher is woken when it is there."""
-        data = self._topic.log.read_cached(position)
+        data = self._source.read_cached(position)
         if data is None:
             data = self._fetched.pop(position, None)
         if data is None:
@@ -212,7 +226,7 @@ class Dispatcher(abc.ABC):
     async def _read(self, position: Position) -> None:
         config = self._topic.config
         try:
-            entries = await self._topic.log.read(
+            entries = await self._source.read(
                 position,
                 max_entries=config.dispatcher_max_read_batch_size,
                 max_bytes=min(config.dispatcher_max_read_size_bytes, BYTES_PER_TURN),
@@ -280,6 +294,8 @@ class SingleActiveDispatcher(Dispatcher):
                 newcomer.owner.active_changed(newcomer, newcomer is chosen)
             return
         self.active = chosen
+        compacted = chosen is not None and chosen.read_compacted
+        self._source = self._topic.compaction.source if compacted else self._topic.log
         self.rewind()
         if self._failover:
             for consumer in self.consumers:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import attrs
 
 from pulsar_txn.ledger.machine import Reply
-from pulsar_txn.ledger.protocols import Cursor, DiskFull, EntryTooLarge, LedgerError, Log, StorageFailed
+from pulsar_txn.ledger.protocols import Cursor, DiskFull, EntryTooLarge, LedgerError, Log, LogStore, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import PendingAck
 from pulsar_txn.rm_producer.requests import EndTxnOnPartition, Publish, TakeSnapshot, TopicRecord, TransactionBuffer
 from pulsar_txn.wire.entries import MARKER_PRODUCER, encode_marker, is_encrypted, read_header, with_txn_id
@@ -26,6 +26,7 @@ from pulsar_txn.wire.topics import TopicName
 
 from .buffer_host import TOPIC, BufferHost
 from .catalog import Catalog
+from .compaction import Compaction
 from .consumers import MAX_BATCH_SIZE
 from .cursors import MemoryCursor
 from .host import Answer
@@ -47,6 +48,7 @@ class TopicHome(Protocol):
     config: BrokerConfig
     turn: Turn
     catalog: Catalog
+    store: LogStore
 
     def verify(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
         """Ask a transaction's coordinator."""
@@ -86,6 +88,7 @@ class Topic:
         self.subscriptions: dict[str, Subscription] = {}
         self.sequences = Sequences(home.config.broker_deduplication_max_number_of_producers)
         self.retention = Retention(log, home.config)
+        self.compaction = Compaction(self, home)
         self.messages_in = 0
         self.bytes_in = 0
         self._deduplicates = home.config.broker_deduplication_enabled
@@ -112,6 +115,7 @@ class Topic:
             verify=self.verify,
         )
         await self.host.recover()
+        await self.compaction.open()
         for name in self.log.cursor_names():
             subscription = Subscription(self, name, await self.log.open_cursor(name), durable=True)
             if self.has_pending_ack_log(subscription):
@@ -314,7 +318,8 @@ class Topic:
 
     def _acknowledged(self) -> Position:
         marks = [each.cursor.mark_delete for each in self.subscriptions.values() if each.durable]
-        return min([self.published, *marks])
+        needed_from = self.compaction.needed_from
+        return min([self.published, *marks, *([] if needed_from is None else [needed_from])])
 
     def _trim(self) -> None:
         before = self.retention.trim(self.turn.clock.now_ms(), self._acknowledged())
@@ -342,6 +347,7 @@ class Topic:
         self.serving = False
         for subscription in self.subscriptions.values():
             await subscription.close()
+        await self.compaction.close()
         if self.host.failure is None:
             try:
                 self.host.submit(TakeSnapshot())
