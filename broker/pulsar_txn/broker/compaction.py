@@ -1,7 +1,7 @@
 """Compaction: of each key the newest committed message, in a log of its own, for readers that ask for no more.
 
 In two phases, as Pulsar does it: first which message of each key is the newest, then those are copied. The copy is complete
-once its snapshot is stored, which says up to where the topic is compacted (the horizon); until then readers have the one before.
+once its snapshot is stored, which says up to where the topic is compacted (the horizon); until then the one before is read.
 Positions stay those of the topic. A message without payload removes its key, one without key is left out.
 """
 
