@@ -120,6 +120,13 @@ _LISTED: Final = (
         source="stock-pulsar-defects.md, defect 6 (apache/pulsar#19744); pulsar-transactions.md section 13, retry of END_TXN",
     ),
     _difference(
+        83,
+        "state of the buffer of a topic without transactions",
+        ours="Ready",
+        stock="NoSnapshot",
+        source="pulsar-transactions.md section 4.2: ours needs no snapshot before its first transaction",
+    ),
+    _difference(
         90,
         "a send of an ended transaction to a topic that it never registered",
         ours="NotAllowedError",
@@ -188,6 +195,48 @@ _LISTED: Final = (
         ours="ABORTED",
         stock="TransactionNotFound",
         source="stock-pulsar-defects.md, defect 6 (apache/pulsar#19744); pulsar-transactions.md section 13, retry of END_TXN",
+    ),
+    _difference(
+        123,
+        "HTTP status of a transaction with a topic that there is not",
+        ours="200",
+        stock="500",
+        source="stock-pulsar-defects.md, defect 5: 500 with a stack trace; the list of slow transactions has it, too",
+    ),
+    _difference(
+        123,
+        "HTTP status of the abort of a transaction that there is not",
+        ours="404",
+        stock="500",
+        source="stock-pulsar-defects.md, defect 5",
+    ),
+    _difference(
+        123,
+        "HTTP status of the pending acknowledgements of a subscription that there is not",
+        ours="404",
+        stock="500",
+        source="stock-pulsar-defects.md, defect 5",
+    ),
+    _difference(
+        123,
+        "HTTP status of the internal stats of a transaction buffer",
+        ours="405",
+        stock="200",
+        source="pulsar-transactions.md section 4.6: stock keeps snapshots in a topic, ours in its store (section 7.1: 405)",
+    ),
+    _difference(
+        123,
+        "open transactions that a subscription counts beside one with a cumulative acknowledgement",
+        ours="1",
+        stock="0",
+        source="pulsar-transactions.md section 7.1: stock counts individual acknowledgements only",
+    ),
+    _difference(
+        123,
+        "state of an index that was committed, in a batch that is not done",
+        ours="MarkDelete",
+        stock="PendingAck",
+        source="pulsar-transactions.md section 5.3: stock forgets pending indexes when their whole batch is acknowledged",
     ),
 )
 

@@ -16,7 +16,7 @@ from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
-from . import admin_namespaces, admin_topics, admin_transactions, metrics
+from . import admin_entries, admin_namespaces, admin_topics, admin_transactions, metrics
 from .admin import BROKER, Handler, failed
 from .broker import Broker
 
@@ -60,7 +60,8 @@ def make_app(broker: Broker) -> web.Application:
     """Everything that a broker serves over HTTP."""
     app = web.Application(middlewares=[_errors])
     app[BROKER] = broker
-    for routes in (_ROUTES, metrics.ROUTES, admin_namespaces.ROUTES, admin_topics.ROUTES, admin_transactions.ROUTES):
+    rooms = (metrics, admin_namespaces, admin_topics, admin_entries, admin_transactions)
+    for routes in (_ROUTES, *(room.ROUTES for room in rooms)):
         for method, path, handler in routes:
             app.router.add_route(method, path, handler, name=None)
     return app
