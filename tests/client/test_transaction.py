@@ -217,6 +217,25 @@ async def test_a_first_answer_of_not_found_or_wrong_status_means_aborted(error):
     assert txn.state is TransactionState.ABORTED
 
 
+async def test_an_abort_that_meets_the_timeout_at_a_stock_coordinator_is_asked_for_again():
+    """It says "expected OPEN, but it is ABORTING" once; what followed was an error instead of an abort."""
+    sessions = ScriptedSessions(end=[invalid(definite=False)])
+    txn = await opened(sessions)
+    await txn.abort()
+    assert sessions.ends == ["ABORT", "ABORT"]
+    assert txn.state is TransactionState.ABORTED
+
+
+@pytest.mark.parametrize("refusals", [[True], [False, False]])
+async def test_an_abort_of_what_was_committed_is_an_error(refusals):
+    sessions = ScriptedSessions(end=[invalid(definite=definite) for definite in refusals])
+    txn = await opened(sessions)
+    with pytest.raises(InvalidTransactionStatus):
+        await txn.abort()
+    assert len(sessions.ends) == len(refusals)
+    assert txn.state is TransactionState.ERROR
+
+
 def invalid(*, definite: bool, maybe_processed: bool = False) -> InvalidTransactionStatus:
     error = InvalidTransactionStatus("?", maybe_processed=maybe_processed)
     error.definite = definite

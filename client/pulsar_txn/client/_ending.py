@@ -284,7 +284,7 @@ class Ending(abc.ABC):
             await asyncio.wait([self._opening], timeout=max(0.0, end - self._monotonic()))
         if self._id is not None:
             try:
-                await self._end_txn(self._id, TxnAction.ABORT, max(0.001, end - self._monotonic()))
+                await self._end_abort(self._id, end)
             except (TransactionNotFound, TransactionFenced):
                 extra = {"txn_id": str(self._id), "state": self._state.value}
                 logger.debug("transaction %s was over before its abort", self._id, extra=extra)
@@ -292,6 +292,15 @@ class Ending(abc.ABC):
                 self._set_state(TransactionState.ERROR)
                 raise
         self._set_state(TransactionState.ABORTED)
+
+    async def _end_abort(self, txn_id: TxnId, end: float) -> None:
+        try:
+            await self._end_txn(txn_id, TxnAction.ABORT, max(0.001, end - self._monotonic()))
+        except InvalidTransactionStatus as error:
+            if error.definite:
+                raise
+            # A stock coordinator refuses an abort in the moment in which its own timeout aborts; it takes the next one.
+            await self._end_txn(txn_id, TxnAction.ABORT, max(0.001, end - self._monotonic()))
 
     def _set_state(self, state: TransactionState) -> None:
         before, self._state = self._state, state
