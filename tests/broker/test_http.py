@@ -9,12 +9,10 @@ import pytest
 from admin_client import Admin, admin_of
 from aiohttp import ClientSession
 from raw_client import FULL
-from targets import Target
 
 from pulsar_txn.broker import metrics
 from pulsar_txn.broker.http_server import HttpServer
 from pulsar_txn.broker.runtime import AsyncioRuntime
-from pulsar_txn.client import Client
 
 TOPICS = "/admin/v2/persistent/public/default"
 TXNS = "/admin/v3/transactions"
@@ -179,59 +177,6 @@ async def test_without_transactions_the_transaction_paths_say_so(benches: Any) -
         status, answer = await admin("GET", f"{TXNS}/coordinators")
     assert status == 503
     assert "transactionCoordinatorEnabled=true" in answer["reason"]
-
-
-# ---- transactions, the same on stock
-
-
-async def test_a_transaction_looks_over_http_as_on_stock(pulsar: Target, topic: str) -> None:
-    name = topic.rpartition("/")[2]
-    async with Client(pulsar.service_url) as client, ClientSession(pulsar.admin_url) as http:
-
-        async def get(path: str) -> Any:
-            async with http.get(TXNS + path) as answer:
-                return await answer.json(content_type=None)
-
-        producer = await client.create_producer(topic)
-        consumer = await client.subscribe(topic, "s")
-        await producer.send(b"input")
-        message = await consumer.receive(10)
-        at = message.message_id
-        txn = await client.begin_transaction(timeout=600)
-        most, least = txn.id
-        await producer.send(b"1", txn=txn)
-        await producer.send(b"2", txn=txn)
-        await consumer.acknowledge(message, txn=txn)
-
-        found = await get(f"/transactionMetadata/{most}/{least}")
-        assert found.pop("openTimestamp") > 0
-        first = f"{at.ledger_id}:{at.entry_id + 1}"
-        assert found == {
-            "txnId": f"({most},{least})",
-            "status": "OPEN",
-            "timeoutAt": 600_000,
-            "producedPartitions": {topic: {"startPosition": first, "aborted": False}},
-            "ackedPartitions": {topic: {"s": {}}},
-        }
-        assert f"({most},{least})" in await get("/slowTransactions/0")
-        stats = await get(f"/transactionBufferStats/public/default/{name}?lowWaterMarks=true")
-        assert stats["state"] == "Ready"
-        assert stats["maxReadPosition"] == f"{at.ledger_id}:{at.entry_id}"
-        assert stats["ongoingTxnSize"] == 1
-        buffered = f"/transactionInBufferStats/public/default/{name}/{most}/{least}"
-        assert await get(buffered) == {"startPosition": first, "aborted": False}
-        assert (await get(f"/pendingAckStats/public/default/{name}/s"))["ongoingTxnSize"] == 1
-        place = f"/positionStatsInPendingAck/public/default/{name}/s/{at.ledger_id}/{at.entry_id}"
-        assert await get(place) == {"state": "PendingAck"}
-        one = await get(f"/coordinatorStats?coordinatorId={most}")
-        assert one["state"] == "Ready"
-        assert one["ongoingTxnSize"] >= 1
-        await txn.commit()
-        assert await get(buffered) == {"aborted": False}
-        assert await get(place) == {"state": "MarkDelete"}
-        assert "reason" in await get(f"/transactionMetadata/{most}/{least}")
-        async with http.get(f"/admin/v2/persistent/public/default/{name}/stats") as answer:
-            assert (await answer.json())["committedTxnCount"] == 1
 
 
 # ---- metrics
