@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from targets import Target
-from transactions import create_partitioned_topic, data_of, stays_silent, visible
+from transactions import visible
 
-from pulsar_txn.client import Client, InitialPosition, TransactionState
+from pulsar_txn.client import Client, TransactionState
 
 
 async def test_an_exception_in_the_block_aborts_and_comes_out_as_it_is(client: Client, topic: str) -> None:
@@ -45,23 +44,6 @@ async def test_several_topics_share_one_outcome(client: Client, topic: str, comm
         assert await visible(client, each) == ([b"x", b"after"] if commits else [b"after"])
 
 
-@pytest.mark.parametrize("commits", [True, False])
-async def test_the_partitions_of_a_topic_share_one_outcome(pulsar: Target, client: Client, topic: str, commits: bool) -> None:
-    await create_partitioned_topic(pulsar, topic, 3)
-    consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
-    producer = await client.create_producer(topic, batching=False)
-    assert producer.partitions == 3
-    txn = await client.begin_transaction()
-    for number in range(30):
-        await producer.send(b"%d" % number, txn=txn)
-    assert len(txn.stats().partitions) == 3
-    assert await stays_silent(consumer)
-    await (txn.commit() if commits else txn.abort())
-    if commits:
-        assert sorted(await data_of(consumer, 30), key=int) == [b"%d" % number for number in range(30)]
-    assert await stays_silent(consumer)
-
-
 async def test_a_transaction_without_operations_commits(client: Client) -> None:
     async with client.transaction() as txn:
         pass
@@ -78,16 +60,6 @@ async def test_many_transactions_at_once_keep_to_themselves(client: Client, topi
 
     await asyncio.gather(*(one(number) for number in range(60)))
     assert sorted(await visible(client, topic), key=int) == [b"%d" % number for number in range(60) if number % 3]
-
-
-async def test_ids_of_transactions_are_never_given_twice(client: Client) -> None:
-    begun = [await client.begin_transaction() for _ in range(20)]
-    for txn in begun:
-        await txn.abort()
-    again = [await client.begin_transaction() for _ in range(20)]
-    for txn in again:
-        await txn.abort()
-    assert len({txn.id for txn in [*begun, *again]}) == 40
 
 
 async def test_messages_of_a_transaction_name_it(client: Client, topic: str) -> None:

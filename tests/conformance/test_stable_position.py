@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from rows import row
 from transactions import data_of, eventually_visible, stays_silent, visible
 
 from pulsar_txn.client import Client, ConsumerType
 
 
+@row(93)
 @pytest.mark.parametrize("kind", list(ConsumerType))
 async def test_what_comes_behind_an_open_transaction_waits_for_its_end_and_keeps_its_place(
     client: Client, topic: str, kind: ConsumerType
@@ -26,6 +28,7 @@ async def test_what_comes_behind_an_open_transaction_waits_for_its_end_and_keeps
     assert await data_of(consumer, 2) == [b"in", b"behind"]
 
 
+@row(93)
 async def test_readers_go_up_to_the_oldest_open_transaction(client: Client, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     older, younger = await client.begin_transaction(), await client.begin_transaction()
@@ -41,6 +44,7 @@ async def test_readers_go_up_to_the_oldest_open_transaction(client: Client, topi
     assert await eventually_visible(client, topic, [b"0", b"older", b"1", b"younger", b"2"])
 
 
+@row(93)
 async def test_an_older_end_releases_up_to_the_younger_one(client: Client, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     older, younger = await client.begin_transaction(), await client.begin_transaction()
@@ -54,6 +58,7 @@ async def test_an_older_end_releases_up_to_the_younger_one(client: Client, topic
     assert await eventually_visible(client, topic, [b"1", b"2"])
 
 
+@row(93)
 async def test_a_reader_that_waits_is_woken_by_the_commit(client: Client, topic: str) -> None:
     producer = await client.create_producer(topic)
     async with await client.create_reader(topic) as reader:
@@ -66,6 +71,7 @@ async def test_a_reader_that_waits_is_woken_by_the_commit(client: Client, topic:
         assert (await waiting).data == b"x"
 
 
+@row(93)
 async def test_no_message_is_available_while_the_only_ones_are_open_or_aborted(client: Client, topic: str) -> None:
     producer = await client.create_producer(topic)
     async with await client.create_reader(topic) as reader:
