@@ -12,11 +12,11 @@ from weakref import WeakKeyDictionary
 from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
-from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, Place, cumulative_id, merged_ids
+from pulsar_txn.client.acks import AckId, AckTracker, Claim, OpenTransactionAcks, Place, cumulative_id, merged_ids
 from pulsar_txn.client.chunks import ChunkedMessages
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.consumer_options import ConsumerOptions
-from pulsar_txn.client.errors import InvalidConfiguration, TransactionConflict
+from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, TransactionConflict
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.ids import MessageId, Position, TxnAction, TxnId
 
@@ -93,9 +93,7 @@ class PartitionAcks(abc.ABC):
         for first in range(0, len(individual), ACKS_PER_FRAME):
             self._connection.write([hot.encode_ack(self.id, False, individual[first : first + ACKS_PER_FRAME])])
 
-    async def ack_with_receipt(
-        self, places: Sequence[Place], *, cumulative: bool, txn_id: TxnId | None = None, claim: Claim | None = None
-    ) -> None:
+    async def ack_with_receipt(self, places: Sequence[Place], *, cumulative: bool) -> None:
         """Acknowledge now and wait for ACK_RESPONSE."""
         connection = await self._attachment.connected("acknowledge")
         if self._parent.timeouts is not None:
@@ -103,26 +101,24 @@ class PartitionAcks(abc.ABC):
         cumulative = cumulative and not self.chunks.holds_before(places[-1][0])
         if self.chunks.remembers_any and not cumulative:
             places = self.chunks.places(places)
-        if txn_id is None:
-            for place in places:
-                if cumulative:
-                    self._acks.add_cumulative(place)
-                else:
-                    self._acks.add(place)
-            individual, whole = self._acks.take()
-            ids = whole if cumulative else individual
-            if cumulative and individual:
-                connection.write([hot.encode_ack(self.id, False, individual)])
-            elif whole and not cumulative:
-                connection.write([hot.encode_ack(self.id, True, whole)])
-        else:
-            ids = [cumulative_id(places[-1])] if cumulative else merged_ids(places)
+        for place in places:
+            if cumulative:
+                self._acks.add_cumulative(place)
+            else:
+                self._acks.add(place)
+        individual, whole = self._acks.take()
+        if cumulative and individual:
+            connection.write([hot.encode_ack(self.id, False, individual)])
+        elif whole and not cumulative:
+            connection.write([hot.encode_ack(self.id, True, whole)])
+        await self._request(connection, whole if cumulative else individual, cumulative=cumulative)
+
+    def _request(
+        self, connection: Connection, ids: Sequence[AckId], *, cumulative: bool, txn_id: TxnId | None = None
+    ) -> asyncio.Future[Any]:
         request_id = self._core.next_request_id()
         frame = hot.encode_ack(self.id, cumulative, ids, txn=txn_id, request_id=request_id)
-        answer = connection.request_frames("ack", request_id, [frame])
-        if claim is not None:
-            claim.answer = answer
-        await answer
+        return connection.request_frames("ack", request_id, [frame])
 
     async def ack_in_transaction(self, places: Sequence[Place], txn: Enlisting, *, cumulative: bool) -> None:
         """Acknowledge in a transaction: register, check for conflicts of our own, send, wait for the answer."""
@@ -137,12 +133,43 @@ class PartitionAcks(abc.ABC):
             if not isinstance(registered, TxnId):
                 # Shared with other operations: cancelling this one must not cancel the registration.
                 registered = await asyncio.shield(registered)
-            await self.ack_with_receipt(places, cumulative=cumulative, txn_id=registered, claim=claim)
+            await self._ack_until_answered(places, registered, claim, cumulative=cumulative)
         except BaseException as error:
             self._on_ack_failed(claim)
             txn.ack_finished(self.topic, self._subscription, len(places), error)
             raise
         txn.ack_finished(self.topic, self._subscription, len(places), None)
+
+    async def _ack_until_answered(self, places: Sequence[Place], txn_id: TxnId, claim: Claim, *, cumulative: bool) -> None:
+        """Send it, and again when the connection was lost before the answer came.
+
+        A broker that has not seen the first one takes the second. One that has refuses it, or says yes again; in either
+        case it has done with the first, so that an abort cannot overtake that any more: a stock broker would keep the
+        message as pending in a transaction that has ended.
+        """
+        if self._parent.timeouts is not None:
+            self._parent.timeouts.settled(self.id, places, cumulative=cumulative)
+        if self.chunks.remembers_any and not cumulative:
+            places = self.chunks.places(places)
+        ids = [cumulative_id(places[-1])] if cumulative else merged_ids(places)
+        end = self._core.runtime.monotonic() + self._core.settings.operation_timeout
+        lost: ConnectionLost | None = None
+        while True:
+            try:
+                connection = await self._attachment.connected("acknowledge")
+                claim.answer = self._request(connection, ids, cumulative=cumulative, txn_id=txn_id)
+                await claim.answer
+            except ConnectionLost as error:
+                if not error.maybe_processed or self._core.runtime.monotonic() >= end:
+                    raise
+                lost = error
+                claim.answer = None  # copies that come in from now on may be of what is acknowledged
+            except TransactionConflict as error:
+                if lost is None:
+                    raise
+                raise lost from error
+            else:
+                return
 
     def _claim(self, claim: Claim, txn: Enlisting) -> None:
         for (ledger_id, entry_id), index in claim.places:
