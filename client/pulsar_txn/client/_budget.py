@@ -9,29 +9,48 @@ from collections import deque
 class Budget:
     """Counts messages and bytes; `full` once either bound is reached. One message always fits into an empty budget."""
 
-    __slots__ = ("_waiters", "all_bytes", "all_messages", "bytes", "failed", "full", "max_bytes", "max_messages", "messages")
+    __slots__ = (
+        "_done_bytes",
+        "_done_messages",
+        "_waiters",
+        "bytes",
+        "failed",
+        "full",
+        "max_bytes",
+        "max_messages",
+        "messages",
+    )
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self.max_messages = max_messages
         self.max_bytes = max_bytes
-        self.all_messages = self.all_bytes = self.failed = 0
-        self.messages = 0
-        self.bytes = 0
+        self.messages = self.bytes = self.failed = 0
+        self._done_messages = self._done_bytes = 0
         self.full = False
         self._waiters: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def all_messages(self) -> int:
+        """Messages that were queued since the beginning."""
+        return self._done_messages + self.messages
+
+    @property
+    def all_bytes(self) -> int:
+        """Their bytes."""
+        return self._done_bytes + self.bytes
 
     def take(self, messages: int, size: int) -> None:
         """Messages were queued."""
         self.messages += messages
         self.bytes += size
-        self.all_messages += messages
-        self.all_bytes += size
         self.full = self.messages >= self.max_messages or self.bytes >= self.max_bytes
 
     def give_back(self, messages: int, size: int) -> None:
         """Messages have their receipt, or failed."""
         self.messages -= messages
         self.bytes -= size
+        self._done_messages += messages
+        self._done_bytes += size
         self.full = self.messages >= self.max_messages or self.bytes >= self.max_bytes
         if not self.full and self._waiters:
             self._wake(self.max_messages - self.messages)

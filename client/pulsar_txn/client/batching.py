@@ -22,7 +22,7 @@ from pulsar_txn.wire.compression import compress
 from pulsar_txn.wire.entries import encode_entry
 from pulsar_txn.wire.ids import MessageId, TxnId
 
-Row: TypeAlias = tuple[Any, ...]
+Row: TypeAlias = bytes | tuple[Any, ...]
 """One message as `wire.batches.encode_batch` takes it; see `row`."""
 
 SendTicket: TypeAlias = "asyncio.Future[MessageId]"
@@ -38,15 +38,20 @@ def row(
     ordering_key: bytes | None = None,
     null_value: bool = False,
 ) -> Row:
-    """One message of a batch; the short form when there is nothing but a payload."""
+    """One message of a batch; the payload itself when there is nothing else."""
     if key is None and sequence_id is None and not (properties or event_time_ms or ordering_key or null_value):
-        return (payload,)
+        return bytes(payload)
     return (payload, key, properties, event_time_ms, sequence_id, ordering_key, null_value)
 
 
 def row_sequence_id(message: Row) -> int | None:
     """The sequence id that the program gave to a message."""
-    return message[4] if len(message) > 4 else None
+    return message[4] if isinstance(message, tuple) and len(message) > 4 else None
+
+
+def row_payload(message: Row) -> bytes:
+    """The payload of a message."""
+    return message[0] if isinstance(message, tuple) else message
 
 
 @attrs.frozen
@@ -64,7 +69,7 @@ def encode_batch(messages: Iterable[bytes | Row], *, compression: int = 0) -> En
 
     `compression` is Pulsar's number: 0 none, 1 LZ4, 2 ZLIB, 3 ZSTD, 4 SNAPPY. ValueError when there is no message.
     """
-    rows = [message if isinstance(message, tuple) else row(message) for message in messages]
+    rows = [message if isinstance(message, (bytes, tuple)) else bytes(message) for message in messages]
     if not rows:
         raise ValueError("a batch needs at least one message")
     payload = encode_rows(rows)
@@ -134,7 +139,7 @@ class Builder:
             return taken
         count = size = 0
         for message in itertools.islice(self.rows, max_messages):
-            more = size + len(message[0])
+            more = size + len(message if isinstance(message, bytes) else message[0])
             if more > max_bytes and count:
                 break
             size = more
@@ -244,7 +249,7 @@ class EntryFactory:
         self, message: Row, sequence_id: int, now_ms: int, txn_id: TxnId | None, alone: Alone | None
     ) -> tuple[pb.MessageMetadata, bytes]:
         payload, key, properties, event_time_ms, _, ordering_key, null_value = (
-            message if len(message) > 1 else (*message, *_ABSENT)
+            message if isinstance(message, tuple) and len(message) > 1 else (row_payload(message), *_ABSENT)
         )
         packed = compress(self.compression, payload) if self.compression else payload
         metadata = self._metadata(sequence_id, now_ms, txn_id, self.compression, len(payload))

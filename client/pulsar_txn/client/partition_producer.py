@@ -22,7 +22,17 @@ from pulsar_txn.client._budget import Budget
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
 from pulsar_txn.client._timer import NearestTimer
-from pulsar_txn.client.batching import Alone, Builder, EncodedBatch, EntryFactory, Pending, Row, SendTicket, row_sequence_id
+from pulsar_txn.client.batching import (
+    Alone,
+    Builder,
+    EncodedBatch,
+    EntryFactory,
+    Pending,
+    Row,
+    SendTicket,
+    row_payload,
+    row_sequence_id,
+)
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -195,7 +205,7 @@ class PartitionProducer:
         """
         if self._failure is not None:
             raise self._refused(self._failure, 1, txn)
-        size = len(message[0])
+        size = len(message if isinstance(message, bytes) else message[0])
         if size > self._max_message_size and not self._options.compression and not self._options.chunking:
             text = f"{size} bytes; the broker takes {self._max_message_size}"
             raise self._refused(MessageTooLarge(text, hint="use chunking=True, split it, or compress"), 1, txn)
@@ -203,7 +213,7 @@ class PartitionProducer:
         group = None
         if alone is not None:
             key = (txn, alone)
-        elif self._keyed and len(message) > 1:
+        elif self._keyed and isinstance(message, tuple):
             group = message[1] if message[5] is None else message[5]
             key = txn if group is None else (txn, group)
         builder = self._builders.get(key)
@@ -344,7 +354,7 @@ class PartitionProducer:
         """One entry, or those of all chunks of a large message."""
         options, builder = self._options, pending.builder
         limit = min(options.chunk_max_bytes or self._max_message_size, self._max_message_size)
-        if not options.chunking or len(rows) != 1 or len(rows[0][0]) < limit // 2:
+        if not options.chunking or len(rows) != 1 or len(row_payload(rows[0])) < limit // 2:
             return [self._entry_of(pending, rows)]
         self._number(pending, rows)
         now_ms = self._core.runtime.wall_ms()

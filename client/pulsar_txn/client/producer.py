@@ -14,7 +14,7 @@ from pulsar_txn.client._budget import Budget
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client._growth import new_partitions, watch
-from pulsar_txn.client.batching import Alone, EncodedBatch, SendTicket, row
+from pulsar_txn.client.batching import Alone, EncodedBatch, Row, SendTicket, row
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerQueueFull
 from pulsar_txn.client.interceptors import OutgoingMessage, ProducerChain
 from pulsar_txn.client.partition_producer import PartitionProducer
@@ -185,9 +185,13 @@ class Producer(Generic[T]):
             steps = self._chain.before(first)
             value, key, ordering_key, properties, event_time_ms = attrs.astuple(steps[-1], recurse=False)
         try:
-            null_value = value is None
-            payload = b"" if value is None else self._encode(value)
-            message = row(payload, key, properties, event_time_ms or 0, sequence_id, ordering_key, null_value)
+            message: Row
+            if value is None:
+                message = row(payload := b"", key, properties, event_time_ms or 0, sequence_id, ordering_key, null_value=True)
+            else:
+                message = payload = self._encode(value)
+                if key is not None or properties or sequence_id is not None or event_time_ms or ordering_key:
+                    message = row(payload, key, properties, event_time_ms or 0, sequence_id, ordering_key)
             target = self._only if partition is None else None
             if target is None:
                 target = self._target(self._router(key, payload) if partition is None else partition)

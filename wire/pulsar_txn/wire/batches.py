@@ -21,8 +21,8 @@ BatchMessage: TypeAlias = tuple[bytes, dict[str, str] | None, str | None, int, i
 """What `decode_batch` returns per message: `(payload, properties, partition_key, event_time_ms, sequence_id,
 ordering_key, null_value, compacted_out, partition_key_b64)`. Absent things are None, `event_time_ms` 0."""
 
-Outgoing: TypeAlias = tuple[Any, ...]
-"""What `encode_batch` takes per message: `(payload, partition_key, properties, event_time_ms, sequence_id,
+Outgoing: TypeAlias = bytes | tuple[Any, ...]
+"""What `encode_batch` takes per message: a payload, or `(payload, partition_key, properties, event_time_ms, sequence_id,
 ordering_key, null_value, partition_key_b64)`, cut off anywhere behind the payload."""
 
 _Fields: TypeAlias = tuple[int, dict[str, str] | None, str | None, int, int | None, bytes | None, bool, bool, bool]
@@ -50,7 +50,7 @@ _heads: Final = _Heads()
 def encode_batch(messages: Iterable[Outgoing]) -> bytes:
     """The payload of a batch, not compressed yet.
 
-    `messages` are tuples `(payload, partition_key, properties, event_time_ms, sequence_id, ordering_key,
+    `messages` are payloads, or tuples `(payload, partition_key, properties, event_time_ms, sequence_id, ordering_key,
     null_value, partition_key_b64)`; what is left out at the end counts as absent. Keys are text (base64 when
     `partition_key_b64`), `properties` a mapping of text, an empty one counts as absent. Messages with a payload
     only, or a payload and a sequence id, cost a fraction of the others.
@@ -58,6 +58,9 @@ def encode_batch(messages: Iterable[Outgoing]) -> bytes:
     parts: list[bytes] = []
     extend, heads = parts.extend, _heads
     for message in messages:
+        if isinstance(message, bytes):
+            extend((heads[len(message) << 4], message))
+            continue
         if len(message) == 5:
             payload, key, properties, event_time_ms, sequence_id = message
             plain = key is None and not properties and not event_time_ms
@@ -74,7 +77,7 @@ def encode_batch(messages: Iterable[Outgoing]) -> bytes:
     return b"".join(parts)
 
 
-def _outline(message: Outgoing) -> tuple[bytes, int | None, bool]:
+def _outline(message: tuple[Any, ...]) -> tuple[bytes, int | None, bool]:
     """Payload, sequence id, and whether there is nothing else."""
     if len(message) == 1:
         return message[0], None, True

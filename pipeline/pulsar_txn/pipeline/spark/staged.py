@@ -40,7 +40,7 @@ def rows_by_topic(payloads: Iterable[Payload]) -> dict[str, int]:
     return counts
 
 
-Row: TypeAlias = tuple[Any, ...]
+Row: TypeAlias = bytes | tuple[Any, ...]
 
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "value": ("string", "binary"),
