@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jwt
+import pulsar as official
 import pytest
 import trustme
+from compat_programs import SECURED
 from cryptography.hazmat.primitives import serialization
 from stock_pulsar import StockPulsar, free_port
 
@@ -22,6 +24,7 @@ from pulsar_txn.client import (
     InitialPosition,
     TlsAuthentication,
     TokenAuthentication,
+    compat,
 )
 from pulsar_txn.client.errors import AuthenticationError, ConnectionLost
 
@@ -38,6 +41,7 @@ class Secured(NamedTuple):
     authority: Path
     certificate: Path
     key: Path
+    token: str
 
 
 def token(life: float | None = None, secret: bytes = KEY) -> str:
@@ -86,7 +90,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "anonymousUserRole": "anonymous",  # what the fixture asks over HTTP while the server starts
     }
     with StockPulsar("4.2.4", conf=conf) as server:
-        yield Secured(server.service_url, f"pulsar+ssl://127.0.0.1:{tls_port}", authority_file, *client_pair)
+        yield Secured(server.service_url, f"pulsar+ssl://127.0.0.1:{tls_port}", authority_file, *client_pair, token())
 
 
 async def works(client: Client, topic: str) -> None:
@@ -143,3 +147,11 @@ async def test_the_name_in_the_servers_certificate_is_checked(secured: Secured, 
     async with Client(url, authentication=TokenAuthentication(token()), tls_trust_certs_file=secured.authority) as client:
         with pytest.raises(ConnectionLost, match="stands in the certificate"):
             await client.create_producer(topic)
+
+
+@pytest.mark.parametrize("name", SECURED)
+def test_a_program_of_the_official_client_runs_unchanged_where_it_has_to_say_who_it_is(
+    secured: Secured, topic: str, name: str
+) -> None:
+    theirs, mine = (SECURED[name](package, secured, topic) for package in (official, compat))
+    assert mine == theirs

@@ -31,7 +31,7 @@ from pulsar_txn.client.compat.enums import (
 )
 from pulsar_txn.client.compat.exceptions import *  # noqa: F403 - 46 names
 from pulsar_txn.client.compat.ids import MessageId
-from pulsar_txn.client.compat.messages import Message
+from pulsar_txn.client.compat.messages import EncryptionContext, EncryptionKey, Message
 from pulsar_txn.client.compat.policies import (
     AutoClusterFailover,
     ConsoleLogger,
@@ -45,6 +45,7 @@ from pulsar_txn.client.compat.policies import (
 )
 from pulsar_txn.client.compat.producer import Producer
 from pulsar_txn.client.compat.schema import BytesSchema
+from pulsar_txn.client.compat.table_view import TableView
 
 __all__ = [
     "Authentication",
@@ -66,6 +67,8 @@ __all__ = [
     "ConsumerKeySharedPolicy",
     "ConsumerType",
     "CryptoKeyReader",
+    "EncryptionContext",
+    "EncryptionKey",
     "FileLogger",
     "InitialPosition",
     "KeySharedMode",
@@ -80,6 +83,7 @@ __all__ = [
     "Result",
     "ServiceInfo",
     "ServiceInfoProvider",
+    "TableView",
     "exceptions",
     "schema",
 ]

@@ -21,7 +21,7 @@ from pulsar_txn.client.compat.enums import (
     ProducerAccessMode,
     RegexSubscriptionMode,
 )
-from pulsar_txn.client.compat.exceptions import BY_NAME, mapped, not_supported
+from pulsar_txn.client.compat.exceptions import mapped, not_supported
 from pulsar_txn.client.compat.ids import MessageId
 from pulsar_txn.client.compat.messages import Message
 from pulsar_txn.client.compat.options import consumer_options, producer_options
@@ -38,6 +38,7 @@ from pulsar_txn.client.compat.policies import (
 )
 from pulsar_txn.client.compat.producer import Producer
 from pulsar_txn.client.compat.schema import BytesSchema, Schema
+from pulsar_txn.client.compat.table_view import TableView
 from pulsar_txn.client.runtime import Slots, WorkerThread
 from pulsar_txn.client.service_url import parse_service_url
 
@@ -119,10 +120,12 @@ class Client:
     @staticmethod
     @mapped
     def _open(service_url: str, **options: Any) -> sync.Client:
+        if service_url.startswith(("http://", "https://")):
+            raise not_supported("looking topics up over HTTP", "give the binary port: pulsar://host:6650")
         try:
             parse_service_url(service_url)
         except ValueError as error:
-            raise BY_NAME["InvalidUrl"](str(error)) from error
+            raise ValueError(str(error)) from error  # the official client's class
         return sync.Client(service_url, **options)
 
     @staticmethod
@@ -263,9 +266,14 @@ class Client:
             reader.listen(self._slots, reader_listener)
         return reader
 
-    def create_table_view(self, topic: str, subscription_name: str | None = None, schema: Schema = _BYTES) -> Any:
-        """Not supported here; `pulsar_txn.client` may have one."""
-        raise not_supported("create_table_view", "read the topic with create_reader and keep the newest value by key")
+    @mapped
+    def create_table_view(self, topic: str, subscription_name: str | None = None, schema: Schema = _BYTES) -> TableView:
+        """A view of the newest value of every key; returns when all that the topic holds has been read."""
+        check(str, topic, "topic")
+        check_optional(str, subscription_name, "subscription_name")
+        check(Schema, schema, "schema")
+        dead("subscription_name", subscription_name, None, "the view's subscription has a name of its own")
+        return TableView(self._twin, self._worker, topic, subscription_name, schema)
 
     @mapped
     def get_topic_partitions(self, topic: str) -> list[str]:

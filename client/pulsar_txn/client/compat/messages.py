@@ -4,11 +4,61 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulsar_txn.client import errors
+import attrs
+
+from pulsar_txn.client import crypto, errors
+from pulsar_txn.client.compat.enums import CompressionType
 from pulsar_txn.client.compat.exceptions import mapped
 from pulsar_txn.client.compat.ids import MessageId
 from pulsar_txn.client.compat.schema import Schema
 from pulsar_txn.client.message import Message as OurMessage
+
+
+@attrs.frozen
+class EncryptionKey:
+    """A data key wrapped with one public key: the name of that, the wrapped key, and what travels with it."""
+
+    key: str
+    value: bytes = attrs.field(repr=False)
+    metadata: dict[str, str]
+
+
+class EncryptionContext:
+    """How a message was encrypted, for programs that decrypt it themselves; everything is a method."""
+
+    def __init__(self, context: crypto.EncryptionContext) -> None:
+        self._context = context
+
+    def keys(self) -> list[EncryptionKey]:
+        """The data key, wrapped with each public key."""
+        return [EncryptionKey(name, key.value, dict(key.metadata)) for name, key in self._context.keys.items()]
+
+    def param(self) -> bytes:
+        """The nonce."""
+        return self._context.param
+
+    def algorithm(self) -> str:
+        """What the sender calls its cipher; empty for the usual one."""
+        return self._context.algorithm
+
+    def compression_type(self) -> CompressionType:
+        """How the payload was compressed before."""
+        return CompressionType(self._context.compression)
+
+    def uncompressed_message_size(self) -> int:
+        """Bytes of the payload before compression; 0 without compression."""
+        return self._context.uncompressed_size if self._context.compression else 0
+
+    def batch_size(self) -> int:
+        """Messages of the batch; -1 without one."""
+        return self._context.batch_size or -1
+
+    def is_decryption_failed(self) -> bool:
+        """Whether the message was handed out as it came."""
+        return self._context.decryption_failed
+
+    def __repr__(self) -> str:
+        return f"EncryptionContext(keys={self.keys()}, is_decryption_failed={self.is_decryption_failed()})"
 
 
 class Message:
@@ -75,9 +125,10 @@ class Message:
         """Whether it is a tombstone."""
         return self._message.is_tombstone
 
-    def encryption_context(self) -> None:
-        """None: messages are decrypted by the client, or not handed out."""
-        return
+    def encryption_context(self) -> EncryptionContext | None:
+        """How it was encrypted; None when it was not."""
+        context = self._message.encryption_context
+        return None if context is None else EncryptionContext(context)
 
     def __repr__(self) -> str:
         return repr(self._message)

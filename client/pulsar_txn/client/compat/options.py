@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import attrs
-
 from pulsar_txn.client import consumer_options as ours
 from pulsar_txn.client.compat._arguments import check, check_optional, dead
 from pulsar_txn.client.compat.enums import (
@@ -20,7 +18,7 @@ from pulsar_txn.client.compat.enums import (
     ProducerAccessMode,
     RegexSubscriptionMode,
 )
-from pulsar_txn.client.compat.exceptions import BY_NAME, not_supported
+from pulsar_txn.client.compat.exceptions import BY_NAME
 from pulsar_txn.client.compat.policies import (
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
@@ -28,7 +26,6 @@ from pulsar_txn.client.compat.policies import (
     CryptoKeyReader,
 )
 from pulsar_txn.client.crypto import CryptoFailureAction, PemKeys
-from pulsar_txn.client.producer_options import ProducerOptions
 from pulsar_txn.client.routing import HashingScheme, RoutingMode
 
 _SPREAD = "the bound of one consumer or producer holds for all its partitions together"
@@ -84,8 +81,6 @@ def _chunking(given: dict[str, Any]) -> dict[str, Any]:
         return {}
     if given["batching_enabled"]:
         raise ValueError("batching_enabled and chunking_enabled exclude each other")
-    if "chunking" not in attrs.fields_dict(ProducerOptions):
-        raise not_supported("chunking_enabled", "send messages below the broker's maximum, or compress them")
     return {"chunking": True}
 
 

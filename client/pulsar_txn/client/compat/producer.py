@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_txn.client.compat._arguments import check, check_optional
 from pulsar_txn.client.compat.enums import Result
-from pulsar_txn.client.compat.exceptions import mapped, not_supported, result_of
+from pulsar_txn.client.compat.exceptions import mapped, result_of
 from pulsar_txn.client.compat.ids import MessageId
 from pulsar_txn.client.compat.messages import Outgoing
 from pulsar_txn.client.compat.schema import Schema
@@ -185,8 +185,6 @@ class Producer:
         check_optional(int, event_timestamp, "event_timestamp")
         check_optional(int, deliver_at, "deliver_at")
         check_optional(timedelta, deliver_after, "deliver_after")
-        if replication_clusters or disable_replication:
-            raise not_supported("choosing the clusters of a message", "set the replication of the namespace or topic")
         options: dict[str, Any] = {}
         if properties:
             options["properties"] = properties
@@ -202,6 +200,8 @@ class Producer:
             options["deliver_at"] = datetime.fromtimestamp(deliver_at / 1000, UTC)
         elif deliver_after:
             options["deliver_after"] = deliver_after
+        if replication_clusters or disable_replication:
+            options["replicate_to"] = [] if disable_replication else replication_clusters
         if self._router is not None:
             options["partition"] = self._route(payload, options)
         return payload, options
