@@ -238,6 +238,41 @@ _LISTED: Final = (
         stock="PendingAck",
         source="pulsar-transactions.md section 5.3: stock forgets pending indexes when their whole batch is acknowledged",
     ),
+    _difference(
+        124,
+        "metric pulsar_txn_execution_latency_le_10",
+        ours="absent",
+        stock="there",
+        source="pulsar-transactions.md section 7.3; ours has no histograms on its page; the client measures its transactions",
+    ),
+    _difference(
+        124,
+        "metric pulsar_txn_tb_client_commit_latency_count",
+        ours="absent",
+        stock="there",
+        source="pulsar-transactions.md section 7.3; ours has no histograms on its page; the client measures its transactions",
+    ),
+    _difference(
+        124,
+        "metric pulsar_txn_tp_commit_latency_count",
+        ours="absent",
+        stock="there",
+        source="pulsar-transactions.md section 7.3; ours has no histograms on its page; the client measures its transactions",
+    ),
+    _difference(
+        124,
+        "metric pulsar_txn_tc_bufferedwriter_batch_records_count",
+        ours="absent",
+        stock="there",
+        source="pulsar-transactions.md section 7.3; ours has no batches of records, the journal groups their syncs",
+    ),
+    _difference(
+        124,
+        "metric pulsar_txn_pending_ack_store_bufferedwriter_batch_records_count",
+        ours="absent",
+        stock="there",
+        source="pulsar-transactions.md section 7.3; ours has no batches of records, the journal groups their syncs",
+    ),
 )
 
 DIFFERENCES: Final = {(each.row, each.name): each for each in _LISTED}

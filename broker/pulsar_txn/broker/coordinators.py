@@ -49,6 +49,11 @@ class CoordinatorHost(MachineHost[Request, Any]):
         self._registered_at: dict[TxnId, Position] = {}
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
 
+    @property
+    def telling(self) -> int:
+        """Participants that were told an outcome and have not answered yet."""
+        return sum(self._untold.values())
+
     # ---- requests
 
     def add(self, request: AddParticipants) -> None:

@@ -84,6 +84,7 @@ class MachineHost(Generic[RequestT, RecordT]):
         self.ready = False
         self.failure: Exception | None = None
         self.expired = 0  # records that time wrote, for metrics
+        self.appended = 0  # records since the start, for metrics
         self._turn = turn
         self._on_failed = on_failed
         self._main = machine.logs[0]
@@ -172,6 +173,7 @@ class MachineHost(Generic[RequestT, RecordT]):
         position = self.logs[name].append(machine.encode(name, record), reserve=reserve)
         machine.apply(name, position, record)
         self._applied[name] = position
+        self.appended += 1
         return position
 
     def _refuse(self, request: RequestT, code: ServerError, message: str) -> None:

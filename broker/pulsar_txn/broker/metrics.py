@@ -103,6 +103,8 @@ def _of_coordinators(broker: Broker, cluster: str) -> Iterator[Metric]:
     committed = CounterMetricFamily("pulsar_txn_committed", "Transactions committed since the start.", labels=labels)
     aborted = CounterMetricFamily("pulsar_txn_aborted", "Transactions aborted since the start.", labels=labels)
     timed_out = CounterMetricFamily("pulsar_txn_timeout", "Transactions aborted by their timeout.", labels=labels)
+    appended = CounterMetricFamily("pulsar_txn_append_log", "Records of the coordinator's log since the start.", labels=labels)
+    telling = 0
     for tc_id in range(len(coordinators)):
         host = coordinators.ready(tc_id)
         at = [cluster, str(tc_id)]
@@ -116,7 +118,11 @@ def _of_coordinators(broker: Broker, cluster: str) -> Iterator[Metric]:
         committed.add_metric(at, host.ended[TxnAction.COMMIT])
         aborted.add_metric(at, host.ended[TxnAction.ABORT])
         timed_out.add_metric(at, host.expired)
-    yield from (ready, active, created, committed, aborted, timed_out)
+        appended.add_metric(at, host.appended)
+        telling += host.telling
+    yield from (ready, active, created, committed, aborted, timed_out, appended)
+    text = "Participants that were told an outcome and have not answered yet."
+    yield _gauge("pulsar_txn_tb_client_pending_requests", text, {"cluster": cluster}, telling)
 
 
 def _of_topics(topics: list[Topic], cluster: str) -> Iterator[Metric]:
@@ -145,6 +151,9 @@ def _of_subscriptions(topics: list[Topic], cluster: str) -> Iterator[Metric]:
     unacked = GaugeMetricFamily("pulsar_subscription_unacked_messages", "Delivered, not acknowledged.", labels=labels)
     consumers = GaugeMetricFamily("pulsar_subscription_consumers_count", "Consumers.", labels=labels)
     pending = GaugeMetricFamily("pulsar_txn_pending_ack_ongoing", "Open transactions with acknowledgements.", labels=labels)
+    outcomes = [*labels, "status"]
+    committed = CounterMetricFamily("pulsar_txn_tp_committed_count", "Commits that a subscription did.", labels=outcomes)
+    aborted = CounterMetricFamily("pulsar_txn_tp_aborted_count", "Aborts that a subscription did.", labels=outcomes)
     for topic in topics:
         for name, subscription in topic.subscriptions.items():
             at = [*_at(topic, cluster), name]
@@ -153,7 +162,9 @@ def _of_subscriptions(topics: list[Topic], cluster: str) -> Iterator[Metric]:
             consumers.add_metric(at, len(subscription.consumers))
             if subscription.pending_ack is not None:
                 pending.add_metric(at, subscription.pending_ack.stats().ongoing_txn_size)
-    yield from (backlog, unacked, consumers, pending)
+                committed.add_metric([*at, "succeed"], subscription.ended[TxnAction.COMMIT])
+                aborted.add_metric([*at, "succeed"], subscription.ended[TxnAction.ABORT])
+    yield from (backlog, unacked, consumers, pending, committed, aborted)
 
 
 def _at(topic: Topic, cluster: str) -> list[str]:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.ledger.machine import MoveCursor, Reply
@@ -60,6 +61,7 @@ class Subscription:
         self.hidden: set[Position] = set()
         self.failure: Exception | None = None
         self.host: PendingAckHost | None = None
+        self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}  # since the start, for metrics
         self.pending_ack: PendingAck | None = None
         self.dispatcher: Dispatcher = SingleActiveDispatcher(self, failover=False)
         self._opening: asyncio.Task[None] | None = None
@@ -286,7 +288,11 @@ class Subscription:
         if self.host is None and self._opening is None and not self.topic.has_pending_ack_log(self):
             answer(None, None, "")  # nothing was ever acknowledged in a transaction here
         else:
-            self._request(EndTxnOnSubscription(answer, txn_id, action, low_watermark))
+            self._request(EndTxnOnSubscription(partial(self._ended, action, answer), txn_id, action, low_watermark))
+
+    def _ended(self, action: TxnAction, answer: Answer, value: Any, error: ServerError | None, message: str) -> None:
+        self.ended[action] += error is None
+        answer(value, error, message)
 
     def _request(self, request: Request) -> None:
         if self.host is not None:
