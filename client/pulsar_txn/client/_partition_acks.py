@@ -60,6 +60,13 @@ class PartitionAcks(abc.ABC):
         self._acks.add(place)
         self._group()
 
+    def ack_all_soon(self, places: Sequence[Place]) -> None:
+        """Acknowledge these with the next group."""
+        if self._parent.timeouts is not None:
+            self._parent.timeouts.settled(self.id, places, cumulative=False)
+        self._acks.add_all(self.chunks.places(places) if self.chunks.remembers_any else places)
+        self._group()
+
     def ack_cumulative_soon(self, place: Place) -> None:
         """Acknowledge everything up to this with the next group.
 
@@ -74,7 +81,7 @@ class PartitionAcks(abc.ABC):
         self._group()
 
     def _group(self) -> None:
-        if len(self._acks) >= ACKS_PER_FRAME or not self._options.ack_group_delay:
+        if len(self._acks.places) >= ACKS_PER_FRAME or not self._options.ack_group_delay:
             self.flush_acks()
         elif self._ack_timer is None:
             self._ack_timer = self._core.runtime.call_later(self._options.ack_group_delay, self._on_ack_timer)

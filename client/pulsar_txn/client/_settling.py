@@ -13,7 +13,7 @@ from pulsar_txn.client._receiving import Receiving
 from pulsar_txn.client.acks import Place
 from pulsar_txn.client.dead_letters import DeadLetters
 from pulsar_txn.client.errors import InvalidConfiguration, TransactionStateError
-from pulsar_txn.client.message import Message
+from pulsar_txn.client.message import Entry, Message
 from pulsar_txn.client.nacks import NackTracker
 from pulsar_txn.client.partition_consumer import PartitionConsumer
 from pulsar_txn.wire.ids import MessageId, Position
@@ -50,7 +50,9 @@ class Settling(Receiving[T]):
         if txn is None and not wants_receipt and isinstance(message, Message) and message.entry.consumer in self._parts:
             entry = message.entry
             entry.consumer.ack_soon((entry.position, message.index, entry.batch_size))
-            self._settled([message], None)
+            self._acknowledged += 1
+            if self._chain is not None:
+                self._chain.acknowledged([message], None)
             return
         those = [message] if isinstance(message, (Message, MessageId)) else message
         try:
@@ -66,8 +68,7 @@ class Settling(Receiving[T]):
         work: list[Coroutine[Any, Any, None]]
         if txn is None and not wants_receipt:
             for part, those in places.items():
-                for place in those:
-                    part.ack_soon(place)
+                part.ack_all_soon(those)
             return
         if txn is not None:
             _check_persistent(places)
@@ -194,15 +195,17 @@ class Settling(Receiving[T]):
 
     def _places(self, messages: Sequence[Acknowledged]) -> dict[PartitionConsumer, list[Place]]:
         places: dict[PartitionConsumer, list[Place]] = {}
+        last: Entry | None = None
         for message in messages:
             if isinstance(message, Message):
                 entry = message.entry
-                part = entry.consumer if entry.consumer in self._parts else self._part_for(entry.consumer.topic)
-                place = (entry.position, message.index, entry.batch_size)
+                if entry is not last:
+                    part = entry.consumer if entry.consumer in self._parts else self._part_for(entry.consumer.topic)
+                    those, position, size, last = places.setdefault(part, []), entry.position, entry.batch_size, entry
+                those.append((position, message.index, size))
             else:
-                part = self._part_of(message)
                 place = (message.position, message.batch_index, message.batch_size)
-            places.setdefault(part, []).append(place)
+                places.setdefault(self._part_of(message), []).append(place)
         return places
 
     def _part_for(self, topic: str) -> PartitionConsumer:

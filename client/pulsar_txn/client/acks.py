@@ -20,25 +20,54 @@ PARTIAL_LIMIT: Final = 100_000
 
 
 class AckTracker:
-    """Acknowledgements outside transactions that wait to be sent together."""
+    """Acknowledgements outside transactions that wait to be sent together.
+
+    They are only collected while they come, and merged by entry when they are taken: neighbours in a batch cost hardly more
+    than one of them then.
+    """
 
     def __init__(self) -> None:
+        self.places: list[Place] = []
+        """What waits and is not merged yet."""
         self._individual: dict[Position, tuple[int | None, int]] = {}
         self._left: dict[Position, int] = {}
         self._cumulative: Place | None = None
 
     def __len__(self) -> int:
-        return len(self._individual) + (self._cumulative is not None)
+        return len(self.places) + len(self._individual) + (self._cumulative is not None)
 
     def add(self, place: Place) -> None:
         """One message was acknowledged. The last index of an entry makes it an acknowledgement of the whole entry."""
-        position, index, size = place
-        if index < 0 or self._individual.get(position, (0, 0))[0] is None:
+        self.places.append(place)
+
+    def add_all(self, places: Iterable[Place]) -> None:
+        """Many were."""
+        self.places.extend(places)
+
+    def _merge(self) -> None:
+        places, self.places = self.places, []
+        at: Position | None = None
+        first = following = size = 0
+        for position, index, size_here in places:
+            if index == following and (position is at or position == at):
+                following += 1
+                continue
+            if at is not None:
+                self._merge_bits(at, None if first < 0 else (1 << following) - (1 << first), size)
+            at, first, following, size = position, index, index + 1 if index >= 0 else -2, size_here
+        if at is not None:
+            self._merge_bits(at, None if first < 0 else (1 << following) - (1 << first), size)
+
+    def _merge_bits(self, position: Position, bits: int | None, size: int) -> None:
+        """Indexes of an entry, None: all of it."""
+        waiting = self._individual.get(position)
+        if bits is None or (waiting is not None and waiting[0] is None):
             self._individual[position] = (None, size)
             return
-        left = self._left.get(position, full_ack_set(size)) & ~(1 << index)
+        known = self._left.get(position)
+        left = (full_ack_set(size) if known is None else known) & ~bits
         if left:
-            if len(self._left) >= PARTIAL_LIMIT:
+            if known is None and len(self._left) >= PARTIAL_LIMIT:
                 del self._left[next(iter(self._left))]
             self._left[position] = left
             self._individual[position] = (left, size)
@@ -53,6 +82,7 @@ class AckTracker:
 
     def take(self) -> tuple[list[AckId], list[AckId]]:
         """What waits, as `(individual, cumulative)` ids for `wire.hot.encode_ack`; nothing waits afterwards."""
+        self._merge()
         cumulative = [] if self._cumulative is None else [cumulative_id(self._cumulative)]
         individual = [(*position, left, size) for position, (left, size) in self._individual.items()]
         self._individual, self._cumulative = {}, None
@@ -60,11 +90,13 @@ class AckTracker:
 
     def clear(self) -> None:
         """Forget everything: the subscription was moved."""
+        self.places = []
         self._individual, self._cumulative = {}, None
         self._left.clear()
 
     def forget_partial(self) -> None:
         """Forget which entries are partly acknowledged: the broker says it anew with the next delivery."""
+        self._merge()
         self._left.clear()
 
 
