@@ -25,8 +25,19 @@ SOURCES = {
 GENERIC = {"Producer", "Consumer", "Reader", "TableView"}
 HANDMADE = {"TransactionalBatchBlock"}
 TWINS = {"txn", "producer", "consumer"}  # parameters that are handed on as the asyncio object behind them
-BY_HAND = {"run_transaction", "new_pauses"}
-ASYNCIO_ONLY = {"pipeline"}  # its handler is a coroutine function; a sync worker loops over transactional_batch()
+BY_HAND = {"run_transaction", "new_pauses", "pipeline"}
+SENDING = {"send", "send_nowait", "send_encoded", "send_encoded_nowait"}  # of the producer, by hand as well
+CALLS = {
+    # What runs code of the program's own, or hands it on, is done by a method of the base, or by another twin.
+    "Transaction.send": "producer.send(value, txn=self, **options)",
+    "Transaction.acknowledge": "consumer.acknowledge(message, txn=self)",
+    "Client.create_producer": "self._create_producer(topic, schema, options)",
+    "Client.subscribe": "self._subscribe(topic, subscription, schema, options)",
+    "Client.create_reader": "self._create_reader(topic, start, schema, options, start_inclusive, reader_name)",
+    "Client.create_table_view": "self._create_table_view(topic, schema, options)",
+    "Client.add_observer": "self._loop.call(lambda: self._inner.add_observer(self._observer(observer)))",
+    "Client.remove_observer": "self._loop.call(lambda: self._inner.remove_observer(self._observer(observer)))",
+}
 DROPPED = {"ambient"}  # a context variable of the caller's thread cannot be set from the loop's
 INTERNAL = {
     "Transaction": {"enlist_send", "sends_to", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"},
@@ -55,6 +66,7 @@ from pulsar_txn.client.runtime import Future
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
 from pulsar_txn.client.sync._batches import TransactionalBatchBlock
+from pulsar_txn.client.sync._sending import ProducerBase
 from pulsar_txn.client.transaction import TransactionState, TransactionStats
 from pulsar_txn.wire.ids import MessageId, TxnId
 
@@ -91,6 +103,8 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
     base = (
         "ClientBase"
         if name == "Client"
+        else "ProducerBase[T]"
+        if name == "Producer"
         else f"GenericTwin[{module}.{name}[T], T]"
         if name in GENERIC
         else f"Twin[{module}.{name}]"
@@ -101,7 +115,9 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
 
 
 def _is_public(cls: str, method: str) -> bool:
-    if method in BY_HAND or method in ASYNCIO_ONLY or method in INTERNAL.get(cls, ()) or (cls, method) == ("Client", "close"):
+    if method in BY_HAND or method in INTERNAL.get(cls, ()) or (cls, method) == ("Client", "close"):
+        return False
+    if cls == "Producer" and method in SENDING:
         return False
     return method in RENAMED or not method.startswith("_")
 
@@ -130,6 +146,8 @@ def _indented(doc: str) -> str:
 def _body(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: list[str], returns: str) -> str:
     if cls == "Client" and node.name in ("__aenter__", "__aexit__"):
         return "\n        self.check_open()\n        return self" if node.name == "__aenter__" else "\n        self.close()"
+    if f"{cls}.{node.name}" in CALLS:
+        return f"\n        {'' if returns == 'None' else 'return '}{CALLS[f'{cls}.{node.name}']}"
     if node.name == "__aiter__":
         return "\n        return self"
     if node.name == "__anext__":

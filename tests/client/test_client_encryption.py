@@ -6,7 +6,7 @@ import pulsar as official
 import pytest
 from crypto_samples import ec_pair, rsa_pair
 from fake_broker import FakeBroker, fake_client, sent_entry
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsar_txn.client import Client, Compression, CryptoError, CryptoFailureAction, InitialPosition, PemKeys, encode_batch, row
@@ -163,6 +163,7 @@ def test_when_the_next_public_key_cannot_be_had_the_data_key_stays_for_a_while(p
     assert values[0] == values[1] == values[2] != values[3]
 
 
+@settings(deadline=None)
 @given(payload=st.binary(max_size=300), position=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_any_payload_comes_back_and_any_change_is_noticed(payload, position, bit):
     head = metadata()

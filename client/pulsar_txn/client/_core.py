@@ -50,6 +50,10 @@ class Backoff:
         self._next = self._initial
 
 
+async def _directly(function: Callable[..., T], *args: Any) -> T:
+    return function(*args)
+
+
 class Core:
     """The inside of a client. Producers, consumers and coordinators hold this, never the public object."""
 
@@ -61,6 +65,8 @@ class Core:
         self.pool = ConnectionPool(runtime, settings)
         self.lookup = Lookup(self.pool, settings, parse_service_url(service_url), self.next_request_id)
         self.closed = False
+        self.ask: Callable[..., Awaitable[Any]] = _directly
+        """`await ask(function, *args)` for what is the program's own; the sync client does it on a thread for that."""
         self.deadlock_warning = DeadlockWarning()
         self.new_transaction: Callable[[TransactionOptions], Transaction] = _no_transactions
         self._resources: dict[int, Closable] = {}

@@ -164,7 +164,7 @@ class Receiving(Generic[T]):
             self._queue.clear()
         else:
             self._queue = deque(message for message in self._queue if message.entry.consumer is not part)
-        held = 0 if part.writers is None else part.writers.drop()
+        held = part.drop_held() + (0 if part.writers is None else part.writers.drop())
         part.give_permits_back(before - len(self._queue) + held)
 
     def part_failed(self, part: PartitionConsumer, error: PulsarError) -> None:

@@ -52,14 +52,14 @@ class Attempts:
         self._retry_unknown = retry_unknown
         self._pauses = pauses
 
-    async def judge(self, error: Exception) -> float | None:
-        """Seconds to wait before the next attempt; None when the unit is done after all. Raises what is final."""
+    async def judge(self, error: Exception) -> bool:
+        """Whether another attempt is to be made; not when the unit is done after all. Raises what is final."""
         self._done += 1
         again = isinstance(error, TransactionAborted) and not is_final(error)
         if isinstance(error, CommitOutcomeUnknown):
             outcome = await error.resolver()
             if outcome is TransactionState.COMMITTED:
-                return None
+                return False
             again = self._retry_unknown or outcome is TransactionState.ABORTED
         if not again or self._done >= self._attempts:
             if again:
@@ -67,11 +67,11 @@ class Attempts:
             raise error
         extra = {"txn_id": str(getattr(error, "txn_id", None)), "state": "retry"}
         logger.info("attempt %d of %d was not committed: %s", self._done, self._attempts, error, extra=extra)
-        return self._pauses(self._done)
+        return True
 
-    async def wait(self, seconds: float) -> None:
-        """The pause."""
-        await asyncio.sleep(seconds)
+    def pause(self) -> float:
+        """Seconds to wait before the next attempt; asks the program's function."""
+        return self._pauses(self._done)
 
 
 class TransactionalClient:
@@ -175,10 +175,9 @@ class TransactionalClient:
                 async with self.transaction(timeout=timeout, name=name) as txn:
                     result = await work(txn)
             except Exception as error:  # noqa: BLE001 - judged by `Attempts`, which raises what is final
-                pause = await left.judge(error)
-                if pause is None:
+                if not await left.judge(error):
                     return result  # type: ignore[no-any-return]  # what `work` returned
-                await left.wait(pause)
+                await asyncio.sleep(left.pause())
             else:
                 return result  # type: ignore[no-any-return]  # what `work` returned
 

@@ -9,6 +9,7 @@ The ciphers are `cryptography`'s (extra `encryption`). The random source comes f
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 from collections import OrderedDict
@@ -54,8 +55,16 @@ class CryptoFailureAction(enum.Enum):
     CONSUME = "consume"
 
 
+class KeyComing(Exception):  # noqa: N818 - control flow, not an error
+    """Raised by `CryptoKeys.private_key`: the key is being fetched, `answers` are done when it is time to ask again."""
+
+    def __init__(self, *answers: asyncio.Future[Any]) -> None:
+        super().__init__("the key is being fetched")
+        self.answers = answers
+
+
 class CryptoKeys(Protocol):
-    """Where keys come from. Must not block for long; whatever it raises becomes a CryptoError."""
+    """Where keys come from. Must not block for long; whatever it raises becomes a CryptoError, but `KeyComing`."""
 
     def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
         """The public key of this name as PEM, and what shall travel with the wrapped data key."""
@@ -229,17 +238,25 @@ class Decryptor:
         self._known: OrderedDict[bytes, Any] = OrderedDict()
 
     def open(self, metadata: pb.MessageMetadata, payload: bytes | memoryview) -> bytes:
-        """The payload decrypted with the first of its keys that we have. CryptoError says what went wrong with each."""
+        """The payload decrypted with the first of its keys that we have. CryptoError says what went wrong with each.
+
+        KeyComing when none does at once, and some are being fetched.
+        """
         if self._keys is None or self._ciphers is None:
             raise CryptoError("the message is encrypted", hint="give the consumer crypto_keys=")
         reasons = []
+        coming: list[asyncio.Future[Any]] = []
         for key in metadata.encryption_keys:
             try:
                 return bytes(
                     self._cipher(self._keys, self._ciphers, key).decrypt(metadata.encryption_param, bytes(payload), None)
                 )
+            except KeyComing as fetching:
+                coming += fetching.answers
             except Exception as error:  # noqa: BLE001 - what the program's keys raise is one more reason
                 reasons.append(str(_failed(f"key {key.key!r}", error)))
+        if coming:
+            raise KeyComing(*coming)
         raise CryptoError("the message cannot be decrypted: " + "; ".join(reasons))
 
     def _cipher(self, keys: CryptoKeys, ciphers: _Ciphers, key: pb.EncryptionKeys) -> Any:

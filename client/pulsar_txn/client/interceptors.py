@@ -1,6 +1,7 @@
 """Code of the program's own around sending, receiving and acknowledging: for tracing, auditing, headers.
 
-Interceptors run on the event loop, so they must be quick. What one of them raises is logged; the message goes its way.
+Interceptors run on the event loop, so they must be quick (the sync client has a thread for them). What one of them raises is
+logged; the message goes its way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Who is told of the transactions of a client: observers that programs add, the log, and the counters of `client.stats()`.
 
 An observer is any object with some of the methods of `TransactionObserver`. They are called on the loop, in the order of
-what happens, and must not wait. An exception in one is logged, and neither the transaction nor the other observers notice.
+what happens, and must not wait; the sync client tells them a moment later, on a thread for that. An exception in one is
+logged, and neither the transaction nor the other observers notice.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ is not beyond the last one.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -28,7 +30,7 @@ from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks
 from pulsar_txn.client.chunks import MAX_CHUNKED, ChunkedMessages
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
-from pulsar_txn.client.crypto import CryptoFailureAction, Decryptor
+from pulsar_txn.client.crypto import CryptoFailureAction, Decryptor, KeyComing
 from pulsar_txn.client.errors import (
     ConnectionLost,
     CryptoError,
@@ -103,6 +105,7 @@ class PartitionConsumer(PartitionAcks):
         self._acks = AckTracker()
         self._claims: WeakKeyDictionary[Enlisting, list[Claim]] = WeakKeyDictionary()
         self._ack_timer: asyncio.Handle | None = None
+        self._held: deque[hot.Message] = deque()
         self._attachment = Attachment(
             core, self.id, topic, open_on=self._open_on, on_lost=self._on_lost, on_failed=self._on_failed
         )
@@ -130,6 +133,7 @@ class PartitionConsumer(PartitionAcks):
         self.flush_acks()
         connection, self._connection = self._connection, None
         self._attachment.close()
+        self.drop_held()
         if self.writers is not None:
             self.writers.drop()
         for timer in (self._ack_timer, self._chunk_timer):
@@ -211,6 +215,9 @@ class PartitionConsumer(PartitionAcks):
 
     def on_message(self, frame: hot.Message) -> None:
         """MESSAGE: check, unpack, queue."""
+        if self._held:
+            self._hold(frame)
+            return
         _, ledger_id, entry_id, _, redelivery_count, ack_words, epoch, data = frame
         position = (ledger_id, entry_id)
         try:
@@ -218,27 +225,22 @@ class PartitionConsumer(PartitionAcks):
             metadata = pb.MessageMetadata.FromString(head)
             batch_size = _checked(metadata)
         except (WireError, DecodeError) as error:
-            reason = (
-                pb.CommandAck.ChecksumMismatch if isinstance(error, ChecksumMismatch) else pb.CommandAck.BatchDeSerializeError
-            )
-            self._discard(position, reason, 1, error)
+            self._discard(position, _reason(error), 1, error)
             return
         self._on_overrun(len(data))
         count = max(batch_size, 1)
         if self._seeking is not None or (epoch is not None and epoch < self._epoch):
             self.give_permits_back(count)
             return
-        if self._single:
-            if self._last_position is not None and position <= self._last_position:
-                logger.info("%s was rewound by the server; what was queued is dropped, it comes again", self.topic)
-                self._parent.drop_queued(self)
-            self._last_position = position
+        if self._single and self._last_position is not None and position <= self._last_position:
+            logger.info("%s was rewound by the server; what was queued is dropped, it comes again", self.topic)
+            self._parent.drop_queued(self)
+        self._last_position = position
         if metadata.encryption_keys:
-            try:
-                payload = self._decryptor.open(metadata, payload)  # type: ignore[assignment]  # a view or bytes
-            except CryptoError as error:
-                self._undecrypted(Entry(self, position, metadata, 0, redelivery_count), payload, count, error)
+            opened = self._decrypted(frame, metadata, payload, count)
+            if opened is None:
                 return
+            payload = opened  # type: ignore[assignment]  # a view or bytes
         chunked = metadata.num_chunks_from_msg > 1
         if chunked:
             whole = self._on_chunk(position, metadata, payload)
@@ -248,8 +250,7 @@ class PartitionConsumer(PartitionAcks):
             payload = whole  # type: ignore[assignment]  # a view or bytes
         try:
             if metadata.compression:
-                most = MAX_CHUNKED if chunked else MAX_UNCOMPRESSED
-                payload = decompress(metadata.compression, payload, metadata.uncompressed_size, max_size=most)  # type: ignore[assignment]  # a view or bytes
+                payload = _decompressed(metadata, payload, chunked=chunked)  # type: ignore[assignment]  # a view or bytes
             rows = decode_batch(payload, batch_size) if batch_size else [single_row(metadata, bytes(payload))]
         except (MalformedBatch, UnicodeDecodeError) as error:
             reason = pb.CommandAck.DecompressionError if metadata.compression else pb.CommandAck.BatchDeSerializeError
@@ -259,10 +260,40 @@ class PartitionConsumer(PartitionAcks):
         if self.writers is None or not self.writers.holds(entry, rows, ack_words):
             self._queue(entry, rows, ack_words)
 
+    def _decrypted(self, frame: hot.Message, metadata: pb.MessageMetadata, payload: memoryview, count: int) -> bytes | None:
+        """The payload; None when it has to wait for its key, or cannot be had."""
+        try:
+            return self._decryptor.open(metadata, payload)
+        except KeyComing as coming:
+            self._hold(frame)
+            waiting = asyncio.gather(*coming.answers, return_exceptions=True)
+            waiting.add_done_callback(functools.partial(self._release, self._held))
+        except CryptoError as error:
+            entry = Entry(self, (frame[1], frame[2]), metadata, 0, frame[4])
+            self._undecrypted(entry, payload, count, error)
+        return None
+
+    def _hold(self, frame: hot.Message) -> None:
+        """A key is being fetched: this one and those behind it wait, so that their order is kept."""
+        self._held.append(frame)
+        self._on_overrun(len(frame[7]))
+
+    def _release(self, held: deque[hot.Message], _answers: object) -> None:
+        if held is self._held:  # else they were dropped, and come again
+            self._held = deque()
+            self._last_position = None  # that of the first of them, which is no rewind
+            for frame in held:
+                self.on_message(frame)
+
+    def drop_held(self) -> int:
+        """Forget what waits for a key; how many permits that were."""
+        held, self._held = self._held, deque()
+        return sum(_permits_of(frame[7]) for frame in held)
+
     def _on_overrun(self, size: int) -> None:
         """More than was allowed. A little is usual, because brokers estimate; a lot would fill the memory."""
         queue_size = self._options.receiver_queue_size
-        queued = self._parent.queued
+        queued = self._parent.queued + len(self._held)
         if queued < queue_size or queued < queue_size * len(self._parent.topics):
             self._overrun = 0
             return
@@ -434,6 +465,23 @@ class PartitionConsumer(PartitionAcks):
             return mark_delete is not None and last.position > mark_delete.position
         first = order_of(start.message_id)
         return order_of(last) >= first if start.inclusive else order_of(last) > first
+
+
+def _reason(error: Exception) -> int:
+    return pb.CommandAck.ChecksumMismatch if isinstance(error, ChecksumMismatch) else pb.CommandAck.BatchDeSerializeError
+
+
+def _decompressed(metadata: pb.MessageMetadata, payload: bytes | memoryview, *, chunked: bool) -> bytes:
+    most = MAX_CHUNKED if chunked else MAX_UNCOMPRESSED
+    return decompress(metadata.compression, payload, metadata.uncompressed_size, max_size=most)
+
+
+def _permits_of(data: bytes | memoryview) -> int:
+    try:
+        metadata = pb.MessageMetadata.FromString(split_entry(data)[0])
+    except (WireError, DecodeError):
+        return 1
+    return max(metadata.num_messages_in_batch, 1)
 
 
 def _checked(metadata: pb.MessageMetadata) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import functools
 import importlib
 import json
 import logging
@@ -142,8 +143,8 @@ class JsonHttp:
 class LoopThread:
     """A private event loop in a daemon thread: where the sync client's work goes on while its caller computes.
 
-    Keep-alive, receipts and receiving need it; nothing of the user's runs there, except routing functions and schemas.
-    Threads may share it. After a fork it is dead in the child, and says so.
+    Keep-alive, receipts and receiving need it; nothing of the program's runs there. Threads may share it. After a fork it
+    is dead in the child, and says so.
     """
 
     def __init__(self) -> None:
@@ -160,8 +161,15 @@ class LoopThread:
         When the wait is interrupted (KeyboardInterrupt) the work is cancelled, and the interruption is raised at once.
         Raises ForkedClientError in a forked child, AlreadyClosed after `stop`.
         """
+        return self.wait(self.start(work))
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run `await work()` on the loop; does not wait. Raises as `run`."""
         self._check()
-        future = asyncio.run_coroutine_threadsafe(_started(work), self._loop)
+        return asyncio.run_coroutine_threadsafe(_started(work), self._loop)
+
+    def wait(self, future: Future[T]) -> T:
+        """Wait for what `start` returned, as `run` does."""
         try:
             return future.result()
         except BaseException:
@@ -176,26 +184,35 @@ class LoopThread:
 
         return self.run(called)
 
-    def submit(self, function: Callable[[], asyncio.Future[T]]) -> concurrent.futures.Future[T]:
+    def submit(self, function: Callable[[], asyncio.Future[T]]) -> Future[T]:
         """Call a function that returns a future of the loop; a future for threads stands in for it."""
+        outer = self.new_future()
 
-        async def started() -> asyncio.Future[T]:
-            return function()
+        async def started() -> None:
+            inner = function()
+            inner.add_done_callback(functools.partial(_hand_on, outer))
+            outer.when_cancelled(functools.partial(self._loop.call_soon_threadsafe, inner.cancel))
 
-        async def waited(inner: asyncio.Future[T]) -> T:
-            return await inner
+        self.run(started)
+        return outer
 
-        inner = self.run(started)
-        return asyncio.run_coroutine_threadsafe(waited(inner), self._loop)
+    def new_future(self) -> Ticket[Any]:
+        """What `submit` returns."""
+        return Ticket(_call)
 
     def post(self, function: Callable[[], object]) -> None:
         """Have a function called on the loop, soon; does not wait. Raises as `run`."""
         self._check()
         self._loop.call_soon_threadsafe(function)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is the process that made it."""
+        return os.getpid() == self._pid
+
     def stop(self) -> None:
         """End the loop and its thread. Idempotent."""
-        if not self.stopped and os.getpid() == self._pid:
+        if not self.stopped and self.is_ours:
             self.stopped = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(STOP_SECONDS)
@@ -203,12 +220,43 @@ class LoopThread:
                 self._loop.close()
 
     def _check(self) -> None:
-        if os.getpid() != self._pid:
+        if not self.is_ours:
             raise ForkedClientError("this client was made before a fork, and its connections belong to the parent process")
         if self.stopped:
             raise AlreadyClosed("the client is closed")
         if threading.current_thread() is self._thread:
-            raise UsageError("the sync client was called on its own thread, by a routing function or a schema; it would hang")
+            raise UsageError("the sync client was called on its own thread; it would hang")
+
+
+class Ticket(Future[T]):
+    """A future whose callbacks are not called by the thread that settles it, but handed to `hand_over(function, future)`."""
+
+    def __init__(self, hand_over: Callable[[Callable[[Any], object], Any], object]) -> None:
+        super().__init__()
+        self._hand_over = hand_over
+
+    def add_done_callback(self, function: Callable[[Future[T]], object]) -> None:
+        """Have `function(future)` called once it is done."""
+        super().add_done_callback(functools.partial(self._hand_over, function))
+
+    def when_cancelled(self, function: Callable[[], object]) -> None:
+        """For who settles it: called at once, in whatever thread, when it is cancelled."""
+        super().add_done_callback(lambda done: function() if done.cancelled() else None)
+
+
+def _call(function: Callable[[Any], object], argument: Any) -> None:
+    function(argument)
+
+
+def _hand_on(outer: Future[T], inner: asyncio.Future[T]) -> None:
+    if inner.cancelled():
+        outer.cancel()
+    elif outer.set_running_or_notify_cancel():
+        error = inner.exception()
+        if error is None:
+            outer.set_result(inner.result())
+        else:
+            outer.set_exception(error)
 
 
 class WorkerThread:
@@ -229,12 +277,17 @@ class WorkerThread:
             self._start()
         self._calls.put((function, args))
 
-    def drain(self) -> None:
-        """Wait until everything submitted before has been called; at once on the thread itself."""
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for their turn."""
+        return self._calls.qsize()
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Wait until everything submitted before has been called, or for `timeout` s; at once on the thread itself."""
         if self._thread is not None and self._thread is not threading.current_thread():
             done = threading.Event()
             self.submit(done.set)
-            done.wait()
+            done.wait(timeout)
 
     def stop(self) -> None:
         """End behind what was submitted before; does not wait."""
@@ -252,6 +305,60 @@ class WorkerThread:
                 call[0](*call[1])
             except Exception:
                 logger.exception("a callback of the program failed")
+
+
+class Desk:
+    """Calls that a loop wants made, and threads that make them: the one that serves, and `threads - 1` beside it."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = max(1, threads)
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
+
+    async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """On the loop: what it returns or raises, called by one of the threads."""
+        answer: Future[T] = Future()
+        self._calls.put((answer, function, args))
+        return await asyncio.wrap_future(answer)
+
+    def serve(self) -> None:
+        """Make the calls, here and in the threads beside, until `end`. What is not an Exception ends it and is raised."""
+        for number in range(1, self._threads):
+            threading.Thread(target=self._serve_beside, name=f"pulsar-txn-handler-{number}", daemon=True).start()
+        while (call := self._calls.get()) is not None:
+            try:
+                answer(*call)
+            except BaseException:
+                self.end()
+                raise
+
+    def end(self) -> None:
+        """Have the threads stop behind the call that they are at. Idempotent."""
+        for _ in range(self._threads):
+            self._calls.put(None)
+
+    def _serve_beside(self) -> None:
+        while (call := self._calls.get()) is not None:
+            answer(*call, only=True)
+
+
+def answer(future: Future[T], function: Callable[..., T], args: tuple[Any, ...], *, only: bool = False) -> None:
+    """Settle the future with what the function returns or raises.
+
+    What is not an Exception (KeyboardInterrupt, SystemExit) must not get to a loop: the future fails with a UsageError,
+    and it is raised here, too, unless the future is the `only` one to hear of it.
+    """
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = function(*args)
+    except Exception as error:  # noqa: BLE001 - it goes to who waits
+        future.set_exception(error)
+    except BaseException as error:
+        future.set_exception(UsageError(f"{type(error).__name__} in the program's own code"))
+        if not only:
+            raise
+    else:
+        future.set_result(result)
 
 
 class Gate:

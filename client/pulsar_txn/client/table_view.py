@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT
@@ -125,27 +125,43 @@ class TableView(Generic[T]):
         AMBIENT.set(None)  # reading belongs to nobody's transaction
         try:
             while await self._reader.has_message_available():
-                self._apply(await self._reader.read_many(max_wait=_POLL))
+                await self._take(await self._reader.read_many(max_wait=_POLL))
             self._caught_up.set_result(None)
             while True:
-                self._apply(await self._reader.read_many())
+                await self._take(await self._reader.read_many())
         except PulsarError as error:
             self._failure = self._failure or error
             self._changed.set()
             if not self._caught_up.done():
                 self._caught_up.set_exception(error)
 
-    def _apply(self, messages: list[Message[T]]) -> None:
-        for message in messages:
+    async def _take(self, messages: list[Message[T]]) -> None:
+        self._apply(messages, await self._core.ask(_values_of, messages))
+
+    def _apply(self, messages: list[Message[T]], values: list[Any]) -> None:
+        for message, value in zip(messages, values, strict=True):
             self._seen[message.topic] = message.message_id
             key = message.key
-            if key is None:
+            if key is None or value is _UNREADABLE:
                 continue
             if message.is_tombstone:
                 self._values.pop(key, None)
-                continue
-            try:
-                self._values[key] = message.value
-            except SchemaMismatch as error:
-                logger.error("%s of %s is left out: %s", message.message_id, message.topic, error)  # noqa: TRY400 - no trace
+            else:
+                self._values[key] = value
         self._changed.set()
+
+
+_UNREADABLE: Final = object()
+
+
+def _values_of(messages: list[Message[Any]]) -> list[Any]:
+    """The values of those with a key."""
+    return [None if message.key is None or message.is_tombstone else _value_of(message) for message in messages]
+
+
+def _value_of(message: Message[Any]) -> Any:
+    try:
+        return message.value
+    except SchemaMismatch as error:
+        logger.error("%s of %s is left out: %s", message.message_id, message.topic, error)  # noqa: TRY400 - no trace
+        return _UNREADABLE

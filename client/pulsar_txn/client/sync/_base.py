@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Protocol, TypeVar
+
+import attrs
 
 from pulsar_txn.client import client as asyncio_client
 from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses
-from pulsar_txn.client.errors import CommitOutcomeUnknown
-from pulsar_txn.client.runtime import LoopThread
+from pulsar_txn.client.errors import CommitOutcomeUnknown, UsageError
+from pulsar_txn.client.pipeline import PipelineEvent, PipelineResult, Poison
+from pulsar_txn.client.runtime import Desk, Future, LoopThread, Ticket
+from pulsar_txn.client.schema import BytesSchema, Schema
+from pulsar_txn.client.sync._callbacks import (
+    AskedKeys,
+    Callbacks,
+    ToldInterceptor,
+    ToldObserver,
+    asked_authentication,
+    asked_keys,
+)
 
 if TYPE_CHECKING:
-    from pulsar_txn.client.sync._twins import Client, Transaction
+    from pulsar_txn.client import transactional_batch
+    from pulsar_txn.client.sync._batches import TransactionalBatch
+    from pulsar_txn.client.sync._twins import Client, Consumer, Producer, Reader, TableView, Transaction
 
 logger = logging.getLogger("pulsar_txn.client.sync")
 
@@ -24,13 +39,28 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class SyncLoop(LoopThread):
-    """The loop thread of a sync client: errors that offer to ask again do so without await."""
+STOP_POLL_SECONDS: Final = 0.05
+"""How often a pipeline looks whether it is to stop."""
 
-    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """As `LoopThread.run`."""
+
+class SyncLoop(LoopThread):
+    """The loop thread of a sync client, and its threads for the program's own code (`_callbacks`).
+
+    Errors that offer to ask again do so without await.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.callbacks = Callbacks()
+
+    def new_future(self) -> Ticket[Any]:
+        """As `LoopThread.new_future`; what is to be called when it is done is told."""
+        return Ticket(self.callbacks.settle)
+
+    def wait(self, future: Future[T]) -> T:
+        """As `LoopThread.wait`."""
         try:
-            return super().run(work)
+            return super().wait(future)
         except CommitOutcomeUnknown as error:
             error.sync_resolver = functools.partial(self.run, error.resolver)
             raise
@@ -45,6 +75,18 @@ class Twin(Generic[I]):
 
     def __repr__(self) -> str:
         return repr(self._inner)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and other._inner is self._inner
+
+    def __hash__(self) -> int:
+        return id(self._inner)
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            f"a {type(self).__name__} cannot go to another process: its connections and thread stay here",
+            hint="create the client in the process that uses it, for example in the function that Spark runs",
+        )
 
 
 class GenericTwin(Twin[I], Generic[I, T]):
@@ -63,8 +105,16 @@ class ClientBase(Twin[asyncio_client.Client]):
     def __init__(self, service_url: str, **options: Any) -> None:
         """Arguments as the asyncio client's. Starts a thread; raises InvalidConfiguration."""
         loop = SyncLoop()
+        if options.get("authentication") is not None:
+            options["authentication"] = asked_authentication(loop.callbacks, options["authentication"])
+
+        def opened() -> asyncio_client.Client:
+            client = asyncio_client.Client(service_url, **options)
+            client._core.ask = loop.callbacks.ask  # noqa: SLF001 - its own other half
+            return client
+
         try:
-            inner_client = loop.call(lambda: asyncio_client.Client(service_url, **options))
+            inner_client = loop.call(opened)
         except BaseException:
             loop.stop()
             raise
@@ -75,10 +125,14 @@ class ClientBase(Twin[asyncio_client.Client]):
         self._loop.call(lambda: None)
 
     def close(self) -> None:
-        """Close producers, consumers, readers, connections and the thread. Idempotent."""
-        if not self._loop.stopped:
+        """Close producers, consumers, readers, connections and the threads. Idempotent; no effect in a forked child.
+
+        What observers, interceptors and callbacks are to be told before is waited for, for two seconds at most.
+        """
+        if self._loop.is_ours and not self._loop.stopped:
             self._loop.run(self._inner.close)
             self._loop.stop()
+            self._loop.callbacks.close()
 
     def run_transaction(
         self,
@@ -99,15 +153,142 @@ class ClientBase(Twin[asyncio_client.Client]):
                 with block as txn:
                     result = work(txn)
             except Exception as error:  # noqa: BLE001 - judged by `Attempts`, which raises what is final
-                pause = self._loop.run(lambda error=error: left.judge(error))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
-                if pause is None:
+                if not self._loop.run(functools.partial(left.judge, error)):
                     return result  # type: ignore[no-any-return]  # what `work` returned
-                self._loop.run(lambda pause=pause: left.wait(pause))  # type: ignore[misc]  # as above
+                self._loop.run(functools.partial(asyncio.sleep, left.pause()))
             else:
                 return result  # type: ignore[no-any-return]  # what `work` returned
 
+    def pipeline(
+        self,
+        consumer: Consumer[T],
+        handler: Callable[[TransactionalBatch[T]], object],
+        *,
+        max_messages: int = 500,
+        max_wait: float = 0.2,
+        timeout: float | timedelta = 30.0,
+        concurrency: int = 1,
+        on_poison: Poison = Poison.DEAD_LETTER,
+        max_aborts: int = 3,
+        dead_letter_topic: str | None = None,
+        stop: Stop | None = None,
+        observer: Callable[[PipelineEvent], object] | None = None,
+    ) -> PipelineResult:
+        """Consume, process, produce, until `stop` (a `threading.Event`) is set: `handler(batch)` in one transaction per batch.
+
+        As the asyncio client's `pipeline`, with a handler that is a plain function. It is called in this thread, with
+        `concurrency` also in as many threads less one beside it; messages, receipts and keep-alive go on meanwhile.
+        The observer is called on the client's thread for callbacks. KeyboardInterrupt ends it at once, wherever it is: open
+        transactions are aborted, their messages come again.
+        """
+        from pulsar_txn.client.sync._batches import TransactionalBatch  # it imports this module
+
+        desk = Desk(concurrency)
+
+        async def handle(batch: transactional_batch.TransactionalBatch[T]) -> None:
+            await desk.call(handler, TransactionalBatch(self._loop, batch))
+
+        async def work() -> PipelineResult:
+            stopping = asyncio.Event()
+            watch = asyncio.create_task(_set_with(stopping, stop))
+            try:
+                return await self._inner.pipeline(
+                    inner(consumer),
+                    handle,
+                    max_messages=max_messages,
+                    max_wait=max_wait,
+                    timeout=timeout,
+                    concurrency=concurrency,
+                    on_poison=on_poison,
+                    max_aborts=max_aborts,
+                    dead_letter_topic=dead_letter_topic,
+                    stop=stopping,
+                    observer=None if observer is None else functools.partial(self._loop.callbacks.tell, observer),
+                )
+            finally:
+                watch.cancel()
+                desk.end()
+
+        running = self._loop.start(work)
+        try:
+            desk.serve()
+        except BaseException:
+            running.cancel()
+            raise
+        return self._loop.wait(running)
+
+    def _create_producer(self, topic: str, schema: Schema[Any] | None, options: dict[str, Any]) -> Producer[Any]:
+        from pulsar_txn.client.sync._sending import EncodedBefore, OwnCode  # it imports this module
+
+        own = OwnCode(schema=schema or BytesSchema(), interceptors=tuple(options.pop("interceptors", ())))
+        if callable(options.get("routing")):
+            own = attrs.evolve(own, router=options.pop("routing"))
+        self._ask_for_keys(options)
+        if isinstance(options.get("crypto_keys"), AskedKeys):
+            options["crypto_keys"].fetch(options.get("encryption_keys", ()))
+        given = EncodedBefore(own.schema)
+        producer = self._loop.run(lambda: self._inner.create_producer(topic, schema=given, **options))
+        twin: Producer[Any] = self._twins().Producer(self._loop, producer, own)
+        return twin
+
+    def _subscribe(self, topic: Any, subscription: str, schema: Schema[Any] | None, options: dict[str, Any]) -> Consumer[Any]:
+        told = [ToldInterceptor(self._loop.callbacks, each) for each in options.get("interceptors", ())]
+        if told:
+            options["interceptors"] = told
+        self._ask_for_keys(options)
+        consumer = self._loop.run(lambda: self._inner.subscribe(topic, subscription, schema=schema, **options))
+        twin: Consumer[Any] = self._twins().Consumer(self._loop, consumer)
+        for each in told:
+            each.consumer = twin
+        return twin
+
+    def _create_reader(
+        self, topic: str, start: Any, schema: Schema[Any] | None, options: dict[str, Any], inclusive: bool, name: str | None
+    ) -> Reader[Any]:
+        self._ask_for_keys(options)
+        given = options | {"start_inclusive": inclusive, "reader_name": name, "schema": schema}
+        reader = self._loop.run(lambda: self._inner.create_reader(topic, start, **given))
+        twin: Reader[Any] = self._twins().Reader(self._loop, reader)
+        return twin
+
+    def _create_table_view(self, topic: str, schema: Schema[Any] | None, options: dict[str, Any]) -> TableView[Any]:
+        self._ask_for_keys(options)
+        view = self._loop.run(lambda: self._inner.create_table_view(topic, schema=schema, **options))
+        twin: TableView[Any] = self._twins().TableView(self._loop, view)
+        return twin
+
+    def _ask_for_keys(self, options: dict[str, Any]) -> None:
+        if options.get("crypto_keys") is not None:
+            options["crypto_keys"] = asked_keys(self._loop.callbacks, options["crypto_keys"])
+
+    def _observer(self, observer: object) -> ToldObserver:
+        transaction = self._twins().Transaction
+        return ToldObserver(self._loop.callbacks, functools.partial(transaction, self._loop), observer)
+
+    @staticmethod
+    def _twins() -> Any:
+        from pulsar_txn.client.sync import _twins  # it imports this module
+
+        return _twins
+
     def _as_client(self) -> Client:
         return self  # type: ignore[return-value]  # the generated class is the only one that derives from this
+
+
+class Stop(Protocol):
+    """What ends a pipeline: an Event of `threading` or `multiprocessing`, or anything else that can be asked."""
+
+    def is_set(self) -> bool:
+        """Whether it is to end."""
+        ...
+
+
+async def _set_with(event: asyncio.Event, stop: Stop | None) -> None:
+    while stop is not None:
+        if stop.is_set():
+            event.set()
+            return
+        await asyncio.sleep(STOP_POLL_SECONDS)
 
 
 def inner(twin: Any) -> Any:

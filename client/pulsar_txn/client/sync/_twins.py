@@ -8,17 +8,16 @@ from re import Pattern
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
 
-from pulsar_txn.client import consumer, managed, producer, reader, table_view, transaction
+from pulsar_txn.client import consumer, managed, reader, table_view, transaction
 from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
-from pulsar_txn.client.batching import EncodedBatch
 from pulsar_txn.client.client_stats import ClientStats
 from pulsar_txn.client.consumer_options import ConsumerType
 from pulsar_txn.client.message import EARLIEST_ID, Message
 from pulsar_txn.client.resource_stats import ConsumerStats, ProducerStats
-from pulsar_txn.client.runtime import Future
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
 from pulsar_txn.client.sync._batches import TransactionalBatchBlock
+from pulsar_txn.client.sync._sending import ProducerBase
 from pulsar_txn.client.transaction import TransactionState, TransactionStats
 from pulsar_txn.wire.ids import MessageId, TxnId
 
@@ -70,11 +69,11 @@ class Transaction(Twin[transaction.Transaction]):
 
     def send(self, producer: Producer[T], value: T | None, **options: Any) -> MessageId:
         """`producer.send(value, txn=self, **options)`."""
-        return self._loop.run(lambda: self._inner.send(inner(producer), value, **options))
+        return producer.send(value, txn=self, **options)
 
     def acknowledge(self, consumer: Consumer[Any], message: Acknowledged | Sequence[Acknowledged]) -> None:
         """`consumer.acknowledge(message, txn=self)`."""
-        self._loop.run(lambda: self._inner.acknowledge(inner(consumer), message))
+        consumer.acknowledge(message, txn=self)
 
     def savepoint(self) -> NoReturn:
         """Refused with TransactionStateError: Pulsar has no savepoints."""
@@ -126,7 +125,7 @@ class ManagedTransaction(Twin[managed.ManagedTransaction]):
         return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))
 
 
-class Producer(GenericTwin[producer.Producer[T], T]):
+class Producer(ProducerBase[T]):
     """Sends values of type T to a topic. Made by `Client.create_producer`; a context manager that closes it."""
 
     @property
@@ -159,102 +158,9 @@ class Producer(GenericTwin[producer.Producer[T], T]):
         """Whether all partitions are connected at this moment."""
         return self._inner.is_connected
 
-    def send(
-        self,
-        value: T | None,
-        *,
-        txn: Transaction | None = None,
-        key: str | None = None,
-        ordering_key: bytes | None = None,
-        properties: Mapping[str, str] | None = None,
-        event_time_ms: int | None = None,
-        sequence_id: int | None = None,
-        deliver_at: datetime | None = None,
-        deliver_after: float | timedelta | None = None,
-        replicate_to: Sequence[str] | None = None,
-        partition: int | None = None,
-    ) -> MessageId:
-        """Send one value and wait for its receipt; returns its id. `None` is a tombstone (no value for this key).
-
-        Waits first while the producer's bounds are reached (ProducerQueueFull instead with `block_if_full=False`).
-        `event_time_ms` is milliseconds since the epoch; `deliver_after` seconds or a timedelta; `partition` overrules
-        the routing; `replicate_to` names the clusters that a geo-replicated topic sends it to, an empty list none. In a
-        transaction the receipt says that the message is stored; it is seen once `txn` commits.
-
-        Raises SchemaMismatch, MessageTooLarge, AlreadyClosed, OperationTimeout, BrokerError, ProducerFenced, and with
-        `txn` TransactionStateError and other TransactionErrors. If cancelled while waiting for room, nothing is sent;
-        later the message goes out all the same.
-        """
-        return self._loop.run(
-            lambda: self._inner.send(
-                value,
-                txn=inner(txn),
-                key=key,
-                ordering_key=ordering_key,
-                properties=properties,
-                event_time_ms=event_time_ms,
-                sequence_id=sequence_id,
-                deliver_at=deliver_at,
-                deliver_after=deliver_after,
-                replicate_to=replicate_to,
-                partition=partition,
-            )
-        )
-
-    def send_nowait(
-        self,
-        value: T | None,
-        *,
-        txn: Transaction | None = None,
-        key: str | None = None,
-        ordering_key: bytes | None = None,
-        properties: Mapping[str, str] | None = None,
-        event_time_ms: int | None = None,
-        sequence_id: int | None = None,
-        deliver_at: datetime | None = None,
-        deliver_after: float | timedelta | None = None,
-        replicate_to: Sequence[str] | None = None,
-        partition: int | None = None,
-    ) -> Future[MessageId]:
-        """Queue one value; returns a future of its id at once. Arguments as `send`.
-
-        Raises ProducerQueueFull when the producer's bounds are reached, and what `send` raises before anything is queued.
-        A transaction's commit waits for the tickets of its sends, and a failed one dooms it, awaited or not.
-        """
-        return self._loop.submit(
-            lambda: self._inner.send_nowait(
-                value,
-                txn=inner(txn),
-                key=key,
-                ordering_key=ordering_key,
-                properties=properties,
-                event_time_ms=event_time_ms,
-                sequence_id=sequence_id,
-                deliver_at=deliver_at,
-                deliver_after=deliver_after,
-                replicate_to=replicate_to,
-                partition=partition,
-            )
-        )
-
     def stats(self) -> ProducerStats:
         """What it has done so far, and what is in flight."""
         return self._loop.call(lambda: self._inner.stats())
-
-    def send_encoded(
-        self, batch: EncodedBatch, *, txn: Transaction | None = None, key: str | None = None, partition: int | None = None
-    ) -> MessageId:
-        """Send a batch built by `encode_batch` as one entry and wait for its receipt; returns the entry's id.
-
-        The partition is `partition`, or that of `key`, or the router's. Raises and behaves as `send`.
-        """
-        return self._loop.run(lambda: self._inner.send_encoded(batch, txn=inner(txn), key=key, partition=partition))
-
-    def send_encoded_nowait(
-        self, batch: EncodedBatch, *, txn: Transaction | None = None, key: str | None = None, partition: int | None = None
-    ) -> Future[MessageId]:
-        """Queue a batch built by `encode_batch`; as `send_nowait`."""
-        return self._loop.submit(lambda: self._inner.send_encoded_nowait(batch, txn=inner(txn), key=key, partition=partition))
 
     def wait_for_room(self) -> None:
         """Wait until `send_nowait` has room. Safe to cancel."""
@@ -606,7 +512,7 @@ class Client(ClientBase):
         broker's BrokerError (ProducerBusy, TopicNotFound, …), ProducerFenced, ConnectionLost or OperationTimeout.
         If cancelled, nothing stays behind.
         """
-        return Producer[Any](self._loop, self._loop.run(lambda: self._inner.create_producer(topic, schema=schema, **options)))
+        return self._create_producer(topic, schema, options)
 
     @overload
     def subscribe(
@@ -631,9 +537,7 @@ class Client(ClientBase):
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout. If cancelled, a new subscription may
         have been created, without a consumer.
         """
-        return Consumer[Any](
-            self._loop, self._loop.run(lambda: self._inner.subscribe(topic, subscription, schema=schema, **options))
-        )
+        return self._subscribe(topic, subscription, schema, options)
 
     @overload
     def create_reader(
@@ -660,14 +564,7 @@ class Client(ClientBase):
         `EARLIEST_ID` and `LATEST_ID` are the ends of the topic. `options`: `receiver_queue_size`, `read_compacted`,
         `properties` of `ConsumerOptions`. Raises as `subscribe`.
         """
-        return Reader[Any](
-            self._loop,
-            self._loop.run(
-                lambda: self._inner.create_reader(
-                    topic, start, start_inclusive=start_inclusive, reader_name=reader_name, schema=schema, **options
-                )
-            ),
-        )
+        return self._create_reader(topic, start, schema, options, start_inclusive, reader_name)
 
     @overload
     def create_table_view(self, topic: str, *, schema: None = None, **options: Any) -> TableView[bytes]: ...
@@ -680,9 +577,7 @@ class Client(ClientBase):
 
         `options` as `create_reader`. Raises as `subscribe`.
         """
-        return TableView[Any](
-            self._loop, self._loop.run(lambda: self._inner.create_table_view(topic, schema=schema, **options))
-        )
+        return self._create_table_view(topic, schema, options)
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""
@@ -755,11 +650,11 @@ class Client(ClientBase):
 
     def add_observer(self, observer: object) -> None:
         """Have an object told of every transaction: see `TransactionObserver`, of which it may have any methods."""
-        self._loop.call(lambda: self._inner.add_observer(observer))
+        self._loop.call(lambda: self._inner.add_observer(self._observer(observer)))
 
     def remove_observer(self, observer: object) -> None:
         """Tell it no more."""
-        self._loop.call(lambda: self._inner.remove_observer(observer))
+        self._loop.call(lambda: self._inner.remove_observer(self._observer(observer)))
 
     def stats(self) -> ClientStats:
         """A frozen picture of the client: connections, producers, consumers, transactions."""

@@ -1,0 +1,184 @@
+"""How the sync producer sends: what is the program's own (interceptors, schema, router) runs in the thread that calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import attrs
+
+from pulsar_txn.client import producer
+from pulsar_txn.client.batching import EncodedBatch
+from pulsar_txn.client.errors import ProducerQueueFull
+from pulsar_txn.client.interceptors import OutgoingMessage, ProducerChain, ProducerInterceptor
+from pulsar_txn.client.routing import Router
+from pulsar_txn.client.runtime import Future
+from pulsar_txn.client.schema import BytesSchema, Schema, SchemaInfo
+from pulsar_txn.client.sync._base import GenericTwin, SyncLoop, inner
+from pulsar_txn.wire.ids import MessageId
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.sync._twins import Transaction
+
+T = TypeVar("T")
+
+
+class EncodedBefore:
+    """The schema of a producer whose payloads come encoded."""
+
+    def __init__(self, schema: Schema[Any]) -> None:
+        self.info: SchemaInfo | None = schema.info
+
+    def encode(self, value: bytes) -> bytes:
+        """The payload itself."""
+        return value
+
+    def decode(self, payload: bytes) -> bytes:
+        """The payload itself."""
+        return payload
+
+
+@attrs.frozen(kw_only=True)
+class OwnCode:
+    """What the program has given to a producer."""
+
+    schema: Schema[Any] = attrs.field(factory=BytesSchema)
+    router: Router | None = None
+    interceptors: Sequence[ProducerInterceptor] = ()
+
+
+class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
+    """The parts of the sync producer that are written by hand."""
+
+    def __init__(self, loop: SyncLoop, inner_object: producer.Producer[T], own: OwnCode | None = None) -> None:
+        super().__init__(loop, inner_object)
+        self._own = own or OwnCode()
+        twin: Any = self  # interceptors are given the producer that the program has
+        self._chain = ProducerChain(twin, self._own.interceptors) if self._own.interceptors else None
+
+    def send(
+        self,
+        value: T | None,
+        *,
+        txn: Transaction | None = None,
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after: float | timedelta | None = None,
+        replicate_to: Sequence[str] | None = None,
+        partition: int | None = None,
+    ) -> MessageId:
+        """Send one value and wait for its receipt; returns its id. `None` is a tombstone (no value for this key).
+
+        Arguments and errors as those of the asyncio producer. Interceptors, schema and router run in this thread.
+        """
+        message = OutgoingMessage(
+            value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms
+        )
+        rest: dict[str, Any] = {"sequence_id": sequence_id, "deliver_at": deliver_at, "deliver_after": deliver_after}
+        rest |= {"txn": inner(txn), "replicate_to": replicate_to, "partition": partition}
+        if self._chain is None:
+            arguments = self._arguments(message, rest)
+            return self._loop.run(lambda: self._inner.send(**arguments))
+        steps = self._chain.before(message)
+        try:
+            arguments = self._arguments(steps[-1], rest)
+            message_id = self._loop.run(lambda: self._inner.send(**arguments))
+        except BaseException as error:
+            self._loop.callbacks.tell(self._chain.finish, steps, None, error)
+            raise
+        self._loop.callbacks.tell(self._chain.finish, steps, message_id, None)
+        return message_id
+
+    def send_nowait(
+        self,
+        value: T | None,
+        *,
+        txn: Transaction | None = None,
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after: float | timedelta | None = None,
+        replicate_to: Sequence[str] | None = None,
+        partition: int | None = None,
+    ) -> Future[MessageId]:
+        """Queue one value; returns a future of its id at once. Arguments as `send`.
+
+        Callbacks of the future run on the client's thread for callbacks, in the order of the receipts. Raises
+        ProducerQueueFull when the producer's bounds are reached, or ten thousand callbacks wait; and what `send` raises
+        before anything is queued. A transaction's commit waits for the futures of its sends, and a failed one dooms it.
+        """
+        message = OutgoingMessage(
+            value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms
+        )
+        rest: dict[str, Any] = {"sequence_id": sequence_id, "deliver_at": deliver_at, "deliver_after": deliver_after}
+        rest |= {"txn": inner(txn), "replicate_to": replicate_to, "partition": partition}
+        self._check_room()
+        if self._chain is None:
+            arguments = self._arguments(message, rest)
+            return self._loop.submit(lambda: self._inner.send_nowait(**arguments))
+        steps = self._chain.before(message)
+        try:
+            arguments = self._arguments(steps[-1], rest)
+            ticket = self._loop.submit(lambda: self._inner.send_nowait(**arguments))
+        except BaseException as error:
+            self._loop.callbacks.tell(self._chain.finish, steps, None, error)
+            raise
+        ticket.add_done_callback(functools.partial(self._finished, steps))
+        return ticket
+
+    def send_encoded(
+        self,
+        batch: EncodedBatch,
+        *,
+        txn: Transaction | None = None,
+        key: str | None = None,
+        partition: int | None = None,
+    ) -> MessageId:
+        """Send a batch built by `encode_batch` as one entry and wait for its receipt; returns the entry's id.
+
+        The partition is `partition`, or that of `key`, or the router's. Raises and behaves as `send`.
+        """
+        chosen = self._routed(key, b"", partition)
+        return self._loop.run(lambda: self._inner.send_encoded(batch, txn=inner(txn), key=key, partition=chosen))
+
+    def send_encoded_nowait(
+        self,
+        batch: EncodedBatch,
+        *,
+        txn: Transaction | None = None,
+        key: str | None = None,
+        partition: int | None = None,
+    ) -> Future[MessageId]:
+        """Queue a batch built by `encode_batch`; as `send_nowait`."""
+        self._check_room()
+        chosen = self._routed(key, b"", partition)
+        return self._loop.submit(lambda: self._inner.send_encoded_nowait(batch, txn=inner(txn), key=key, partition=chosen))
+
+    def _arguments(self, message: OutgoingMessage, rest: dict[str, Any]) -> dict[str, Any]:
+        payload = None if message.value is None else self._own.schema.encode(message.value)
+        arguments = rest | attrs.asdict(message, recurse=False) | {"value": payload}
+        arguments["partition"] = self._routed(message.key, payload or b"", rest["partition"])
+        return arguments
+
+    def _routed(self, key: str | None, payload: bytes, partition: int | None) -> int | None:
+        if partition is not None or self._own.router is None or self._inner.partitions < 2:
+            return partition
+        return self._own.router(key, payload)
+
+    def _check_room(self) -> None:
+        if self._loop.callbacks.behind:
+            raise ProducerQueueFull("the program's callbacks are too far behind", hint="send less, or do less in callbacks")
+
+    def _finished(self, steps: Sequence[OutgoingMessage], ticket: Future[MessageId]) -> None:
+        finish: Callable[..., None] = self._chain.finish  # type: ignore[union-attr]  # called for producers with a chain only
+        error = None if ticket.cancelled() else ticket.exception()
+        finish(steps, ticket.result() if error is None and not ticket.cancelled() else None, error)
