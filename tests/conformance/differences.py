@@ -127,6 +127,20 @@ _LISTED: Final = (
         source="pulsar-transactions.md section 4.2: ours needs no snapshot before its first transaction",
     ),
     _difference(
+        86,
+        "a client ends a transaction on a topic behind the coordinator's back",
+        ours="NotAllowedError",
+        stock="done",
+        source="pulsar-transactions.md section 1.8: stock asks for a superuser, and only where authentication is on",
+    ),
+    _difference(
+        86,
+        "a client ends a transaction on a subscription behind the coordinator's back",
+        ours="NotAllowedError",
+        stock="done",
+        source="pulsar-transactions.md section 1.8: stock asks for a superuser, and only where authentication is on",
+    ),
+    _difference(
         90,
         "a send of an ended transaction to a topic that it never registered",
         ours="NotAllowedError",

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from admin import TRANSACTIONS, delete, eventually, get_json, of_topic, topic_path
+from differences import Observed
 from rows import row
 from targets import Target
 from transactions import received, stays_silent, visible
 
-from pulsar_txn.client import Client, Transaction, TransactionState
+from pulsar_txn.client import Client, PulsarError, Transaction, TransactionState
 from pulsar_txn.wire.ids import TxnId
 
 ACTIONS = ("commit", "abort")
@@ -67,6 +68,37 @@ async def test_the_end_of_a_transaction_reaches_all_its_subscriptions(
         if action == "abort":
             assert [each.data for each in await received(consumer, 1)] == [b"x"]
         assert await stays_silent(consumer)
+
+
+async def told_by_a_client(client: Client, topic: str, participant: str, txn_id: TxnId) -> str:
+    """What a participant answers to a client that sends it what coordinators send."""
+    request = {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least, "txn_action": 0}
+    whom = {"topic": topic} if participant == "topic" else {"subscription": {"topic": topic, "subscription": "s"}}
+    connection = await client._core.lookup.connection_for(topic)
+    command = "endTxnOnPartition" if participant == "topic" else "endTxnOnSubscription"
+    try:
+        await connection.request(command, client._core.next_request_id(), **request, **whom)
+    except PulsarError as error:
+        return type(error).__name__
+    return "done"
+
+
+@row(86)
+@pytest.mark.parametrize("participant", ["topic", "subscription"])
+async def test_a_client_tells_a_participant_that_its_transaction_is_committed(
+    pulsar: Target, client: Client, topic: str, observed: Observed, participant: str
+) -> None:
+    """Stock with authentication takes that from superusers only; without it, from everybody."""
+    await client.subscribe(topic, "s")
+    producer = await client.create_producer(topic, batching=False)
+    txn = await client.begin_transaction()
+    await producer.send(b"x", txn=txn)
+    seen = await told_by_a_client(client, topic, participant, _id(txn))
+    observed(pulsar, 86, f"a client ends a transaction on a {participant} behind the coordinator's back", seen)
+    if seen != "done" or participant == "subscription":
+        assert await visible(client, topic) == []
+    await txn.commit()
+    assert await visible(client, topic) == [b"x"]
 
 
 async def a_topic_that_never_was(_pulsar: Target, client: Client, topic: str, txn: Transaction) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from admin import TRANSACTIONS, AdminError, buffer_stats, delete, get_json, of_topic, put, topic_path
 from rows import row
@@ -57,6 +59,25 @@ async def test_open_committed_and_aborted_transactions_are_what_they_were_behind
     async with client.transaction() as txn:
         await producer.send(b"goes on", txn=txn)
     assert await eventually_visible(client, topic, [b"committed", b"kept", b"plain", b"goes on"])
+
+
+@row(93)
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_plain_messages_sent_while_a_topic_is_loaded_are_seen_as_far_as_transactions_let_them(
+    pulsar: Target, client: Client, topic: str, is_open: bool
+) -> None:
+    producer = await client.create_producer(topic, batching=False)
+    async with client.transaction() as txn:
+        await producer.send(b"committed", txn=txn)
+    holding = await client.begin_transaction()
+    if is_open:
+        await producer.send(b"held", txn=holding)
+    await unload(pulsar, topic)
+    plain = [b"%d" % number for number in range(20)]
+    await asyncio.gather(*(producer.send(each) for each in plain))
+    assert await eventually_visible(client, topic, [b"committed", *([] if is_open else plain)])
+    await holding.abort()
+    assert await eventually_visible(client, topic, [b"committed", *plain])
 
 
 @row(73)
