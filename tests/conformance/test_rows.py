@@ -46,6 +46,11 @@ def test_every_story_names_rows_that_can_be_shown(path: Path) -> None:
         assert [number for number in claimed if not ROWS[number].is_asked] == [], story
 
 
+def test_every_row_that_can_be_shown_has_a_story() -> None:
+    told = {number for path in STORIES for _, claimed in stories(path) for number in claimed}
+    assert [row.number for row in ROWS.values() if row.is_asked and row.number not in told] == []
+
+
 def test_every_difference_belongs_to_a_row_that_can_be_shown_and_has_a_source() -> None:
     assert [key for key, each in DIFFERENCES.items() if not ROWS[each.row].is_asked] == []
     assert [key for key, each in DIFFERENCES.items() if not SOURCE.search(each.source)] == []
