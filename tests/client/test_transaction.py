@@ -209,11 +209,29 @@ async def test_behind_its_deadline_operations_are_refused_and_commit_aborts():
 # --- the answer to END_TXN ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [TransactionNotFound("?"), InvalidTransactionStatus("?")])
-async def test_a_first_answer_of_not_found_or_wrong_status_means_aborted(error):
-    txn = await opened(ScriptedSessions(end=[error]))
+async def test_a_first_answer_of_wrong_status_means_aborted():
+    txn = await opened(ScriptedSessions(end=[InvalidTransactionStatus("?")]))
     with pytest.raises(TransactionAborted, match="ended the transaction before"):
         await txn.commit()
+    assert txn.state is TransactionState.ABORTED
+
+
+async def test_a_transaction_that_is_gone_before_its_time_may_have_been_committed_by_somebody_else():
+    txn = await opened(ScriptedSessions(end=[TransactionNotFound("?")]))
+    with pytest.raises(CommitOutcomeUnknown):
+        await txn.commit()
+    assert txn.state is TransactionState.UNKNOWN
+
+
+async def test_a_transaction_that_is_gone_when_its_time_is_over_was_aborted():
+    sessions = ScriptedSessions(end=[TransactionNotFound("?")])
+    txn = await opened(sessions, timeout=0.05)
+    sessions.gate.clear()
+    committing = asyncio.create_task(txn.commit())
+    await asyncio.sleep(0.06)
+    sessions.gate.set()
+    with pytest.raises(TransactionTimedOut):
+        await committing
     assert txn.state is TransactionState.ABORTED
 
 

@@ -86,9 +86,23 @@ _LISTED: Final = (
     ),
     _difference(
         33,
+        "state of a transaction aborted elsewhere, behind commit()",
+        ours="ABORTED",
+        stock="UNKNOWN",
+        source="stock-pulsar-defects.md, defect 6 (apache/pulsar#19744): whoever ended it may have committed it",
+    ),
+    _difference(
+        123,
+        "state of a transaction aborted by the administration, behind commit()",
+        ours="ABORTED",
+        stock="UNKNOWN",
+        source="stock-pulsar-defects.md, defect 6 (apache/pulsar#19744): whoever ended it may have committed it",
+    ),
+    _difference(
+        33,
         "state of a transaction committed elsewhere, behind commit()",
         ours="COMMITTED",
-        stock="ABORTED",
+        stock="UNKNOWN",
         source="stock-pulsar-defects.md, defect 6 (apache/pulsar#19744); style-and-client-api.md section 9.6",
     ),
     _difference(

@@ -198,7 +198,8 @@ class Ending(abc.ABC):
         try:
             await self._end_txn(txn_id, TxnAction.COMMIT, budget)
         except (TransactionNotFound, InvalidTransactionStatus) as error:
-            if (maybe_before or error.maybe_processed) and not _never_happened(error):
+            repeated = maybe_before or error.maybe_processed or self._ended_by_somebody(error)
+            if repeated and not _never_happened(error):
                 raise self._unknown(error) from error
             self._set_state(TransactionState.ABORTED)
             raise self._ended_elsewhere(error) from error
@@ -216,6 +217,11 @@ class Ending(abc.ABC):
                 raise TransactionTimedOut("the commit could not be sent in time", txn_id=txn_id) from error
             raise self._unknown(error) from error
         self._set_state(TransactionState.COMMITTED)
+
+    def _ended_by_somebody(self, error: PulsarError) -> bool:
+        """Whether the transaction is gone although its time is not over: whoever ended it may have committed it."""
+        in_time = self._deadline is not None and self._monotonic() < self._deadline
+        return in_time and isinstance(error, TransactionNotFound)
 
     def _timed_out(self) -> TransactionTimedOut:
         return TransactionTimedOut(
