@@ -309,6 +309,23 @@ async def reload_coordinators(own: Server) -> None:
         await put(own, f"{topic_path(name)}/unload")
 
 
+@row(98)
+async def test_coordinators_go_with_their_bundles_and_come_back_where_those_are_served(
+    own: Server, client: Client, topic: str
+) -> None:
+    producer = await client.create_producer(topic, batching=False)
+    txn = await client.begin_transaction()
+    await producer.send(b"x", txn=txn)
+    before = await get_json(own, f"{TRANSACTIONS}/coordinators")
+    await put(own, "/admin/v2/namespaces/pulsar/system/unload")
+    await txn.commit()
+    await ask_every_coordinator(own, client)
+    assert await eventually_visible(client, topic, [b"x"])
+    assert await get_json(own, f"{TRANSACTIONS}/coordinators") == before
+    states = await get_json(own, f"{TRANSACTIONS}/coordinatorStats")
+    assert {each["state"] for each in states.values()} == {"Ready"}
+
+
 async def ask_every_coordinator(own: Server, client: Client) -> None:
     """A coordinator of stock is loaded by the first request that needs it, and not before."""
     for _ in await get_json(own, f"{TRANSACTIONS}/coordinators"):
