@@ -42,6 +42,7 @@ from pulsar_txn.client.routing import HashingScheme, RoutingMode
 from pulsar_txn.client.schema import BytesSchema, JsonSchema, Schema, StringSchema
 from pulsar_txn.client.schema_auto import AutoSchema
 from pulsar_txn.client.schema_avro import AvroSchema
+from pulsar_txn.client.schema_key_value import KeyValue, KeyValueEncoding, KeyValueSchema
 from pulsar_txn.client.schema_primitives import (
     BOOLEAN_SCHEMA,
     DOUBLE_SCHEMA,
@@ -94,6 +95,9 @@ __all__ = [
     "InitialPosition",
     "JsonSchema",
     "KeySharedPolicy",
+    "KeyValue",
+    "KeyValueEncoding",
+    "KeyValueSchema",
     "Message",
     "MessageId",
     "OAuth2Authentication",

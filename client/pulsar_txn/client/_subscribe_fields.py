@@ -54,7 +54,7 @@ def subscribe_fields(options: ConsumerOptions, info: SchemaInfo | None, start: d
         if pairs:
             fields[name] = [{"key": key, "value": value} for key, value in pairs.items()]
     if info is not None:
-        fields["schema"] = {"name": info.name, "type": info.type, "schema_data": info.data}
+        fields["schema"] = info.field()
     if options.consumer_type is ConsumerType.KEY_SHARED:
         fields["keySharedMeta"] = _key_shared_field(options)
     return fields

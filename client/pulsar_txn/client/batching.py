@@ -49,6 +49,10 @@ def row_sequence_id(message: Row) -> int | None:
     return message[4] if isinstance(message, tuple) and len(message) > 4 else None
 
 
+def _has_base64_key(message: Row) -> bool:
+    return isinstance(message, tuple) and len(message) > 7 and bool(message[7])
+
+
 def row_payload(message: Row) -> bytes:
     """The payload of a message."""
     return message[0] if isinstance(message, tuple) else message
@@ -187,7 +191,8 @@ class EntryFactory:
         self, rows: list[Row], sequence_id: int, highest: int, now_ms: int, txn_id: TxnId | None, group: str | bytes | None
     ) -> bytes:
         """The entry of several messages."""
-        return self.encoded(encode_batch(rows, compression=self.compression), sequence_id, highest, now_ms, txn_id, group)
+        batch = encode_batch(rows, compression=self.compression)
+        return self.encoded(batch, sequence_id, highest, now_ms, txn_id, group, key_b64=_has_base64_key(rows[0]))
 
     def encoded(
         self,
@@ -197,6 +202,8 @@ class EntryFactory:
         now_ms: int,
         txn_id: TxnId | None,
         group: str | bytes | None = None,
+        *,
+        key_b64: bool = False,
     ) -> bytes:
         """The entry of a batch that was built before."""
         metadata = self._metadata(sequence_id, now_ms, txn_id, batch.compression, batch.uncompressed_size)
@@ -206,6 +213,7 @@ class EntryFactory:
             metadata.ordering_key = group
         elif group is not None:
             metadata.partition_key = group
+            metadata.partition_key_b64_encoded = key_b64
         payload = batch.payload if self.encryptor is None else self.encryptor.seal(metadata, batch.payload)
         return encode_entry(metadata, payload)
 
@@ -249,12 +257,14 @@ class EntryFactory:
         self, message: Row, sequence_id: int, now_ms: int, txn_id: TxnId | None, alone: Alone | None
     ) -> tuple[pb.MessageMetadata, bytes]:
         payload, key, properties, event_time_ms, _, ordering_key, null_value = (
-            message if isinstance(message, tuple) and len(message) > 1 else (row_payload(message), *_ABSENT)
+            message[:7] if isinstance(message, tuple) and len(message) > 1 else (row_payload(message), *_ABSENT)
         )
         packed = compress(self.compression, payload) if self.compression else payload
         metadata = self._metadata(sequence_id, now_ms, txn_id, self.compression, len(payload))
         if key is not None:
             metadata.partition_key = key
+            if _has_base64_key(message):
+                metadata.partition_key_b64_encoded = True
         if properties:
             for name, value in properties.items():
                 metadata.properties.add(key=name, value=value)

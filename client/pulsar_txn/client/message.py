@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pulsar_txn.client.crypto import EncryptionContext, encryption_context
+from pulsar_txn.client.errors import SchemaMismatch
+from pulsar_txn.client.schema import PairSchema
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import BatchMessage
 from pulsar_txn.wire.ids import LATEST, MessageId, Position, TxnId
 
 if TYPE_CHECKING:
     from pulsar_txn.client.partition_consumer import PartitionConsumer
+    from pulsar_txn.client.writer_schemas import WriterSchemas
 
 T = TypeVar("T")
 
@@ -62,14 +67,20 @@ class Message(Generic[T]):
     @property
     def value(self) -> T:
         """The payload decoded by the consumer's schema, anew at each access; None for a tombstone. SchemaMismatch."""
+        consumer = self.entry.consumer
+        if consumer.pairs is not None:
+            return self._pair(consumer.pairs, consumer.writers)  # type: ignore[no-any-return]  # T is what the schema makes
         if self.is_tombstone:
             return None  # type: ignore[return-value]  # whoever sends tombstones expects them
-        consumer = self.entry.consumer
         if consumer.writers is not None:
             value: T = consumer.writers.decode(self._row[0], self.entry.metadata.schema_version, consumer.schema)
         else:
             value = consumer.schema.decode(self._row[0])
         return value
+
+    def _pair(self, pairs: PairSchema, writers: WriterSchemas[Any] | None) -> Any:
+        writer = None if writers is None else writers.writer(self.entry.metadata.schema_version)
+        return pairs.decode_pair(self.key_bytes, None if self.is_tombstone else self._row[0], writer)
 
     @property
     def message_id(self) -> MessageId:
@@ -85,8 +96,19 @@ class Message(Generic[T]):
 
     @property
     def key(self) -> str | None:
-        """The partition key."""
+        """The partition key; in Base64 where the sender had bytes, as with `KeyValueSchema`: see `key_bytes`."""
         return self._row[2]
+
+    @property
+    def key_bytes(self) -> bytes | None:
+        """The partition key as bytes. SchemaMismatch when it is said to be Base64 and is not."""
+        key = self._row[2]
+        if key is None or not self._row[8]:
+            return None if key is None else key.encode()
+        try:
+            return base64.b64decode(key, validate=True)
+        except binascii.Error as error:
+            raise SchemaMismatch(f"the key {key!r} is no Base64: {error}") from error
 
     @property
     def ordering_key(self) -> bytes | None:

@@ -40,7 +40,7 @@ from pulsar_txn.client.errors import (
     RemoteProtocolError,
 )
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Entry, Message, single_row
-from pulsar_txn.client.schema import Schema, WrittenSchema
+from pulsar_txn.client.schema import PairSchema, Schema, WrittenSchema
 from pulsar_txn.client.writer_schemas import WriterSchemas
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -109,6 +109,7 @@ class PartitionConsumer(PartitionAcks):
         self._attachment = Attachment(
             core, self.id, topic, open_on=self._open_on, on_lost=self._on_lost, on_failed=self._on_failed
         )
+        self.pairs = self.schema if isinstance(self.schema, PairSchema) else None
         self.writers: WriterSchemas[Any] | None = None
         if isinstance(self.schema, WrittenSchema):
             self.writers = WriterSchemas(core, topic, self.schema, self._attachment.connected, self._queue)

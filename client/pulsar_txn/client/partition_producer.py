@@ -164,7 +164,7 @@ class PartitionProducer:
         if self._encryptor is not None:
             fields["encrypted"] = True
         if self._schema is not None:
-            fields["schema"] = {"name": self._schema.name, "type": self._schema.type, "schema_data": self._schema.data}
+            fields["schema"] = self._schema.field()
         if self.topic_epoch is not None:
             fields["topic_epoch"] = self.topic_epoch
         if self._options.initial_subscription is not None:

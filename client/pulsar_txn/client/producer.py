@@ -21,7 +21,7 @@ from pulsar_txn.client.partition_producer import PartitionProducer
 from pulsar_txn.client.producer_options import ProducerOptions
 from pulsar_txn.client.resource_stats import ProducerStats
 from pulsar_txn.client.routing import RoundRobin, Router, RoutingMode, SinglePartition
-from pulsar_txn.client.schema import Schema
+from pulsar_txn.client.schema import PairSchema, Schema
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
@@ -42,6 +42,7 @@ class Producer(Generic[T]):
         self._persistent = topic.is_persistent
         self._schema = schema
         self._encode = schema.encode
+        self._pairs = schema if isinstance(schema, PairSchema) else None
         self._options = options
         self._budget = Budget(options.max_pending_messages, options.max_pending_bytes)
         names = [(str(topic.with_partition(i)), i) for i in range(partitions)] or [(str(topic), topic.partition)]
@@ -186,8 +187,10 @@ class Producer(Generic[T]):
             value, key, ordering_key, properties, event_time_ms = attrs.astuple(steps[-1], recurse=False)
         try:
             message: Row
-            if value is None:
-                message = row(payload := b"", key, properties, event_time_ms or 0, sequence_id, ordering_key, null_value=True)
+            if value is None or self._pairs is not None:
+                payload, key, is_tombstone, is_base64 = self._parts(value, key)
+                rest = (properties, event_time_ms or 0, sequence_id, ordering_key, is_tombstone, is_base64)
+                message = (payload, key, *rest)
             else:
                 message = payload = self._encode(value)
                 if key is not None or properties or sequence_id is not None or event_time_ms or ordering_key:
@@ -321,6 +324,15 @@ class Producer(Generic[T]):
         return InvalidConfiguration(
             f"{self.topic} keeps nothing, so a transaction cannot send to it", hint="use a persistent topic"
         )
+
+    def _parts(self, value: T | None, key: str | None) -> tuple[bytes, str | None, bool, bool]:
+        """Payload, key, whether it is a tombstone, and whether the key is Base64: of no value, or of a pair."""
+        if value is None or self._pairs is None:
+            return b"", key, True, False
+        if key is not None:
+            raise InvalidConfiguration("the message's key is that of the value", hint="leave key= out")
+        payload, text, is_tombstone = self._pairs.encode_pair(value)
+        return payload, text, is_tombstone, text is not None
 
     def _target(self, index: int) -> PartitionProducer:
         if not 0 <= index < len(self._partitions):

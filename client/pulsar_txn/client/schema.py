@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
@@ -17,6 +17,7 @@ R = TypeVar("R", covariant=True)
 STRING: Final = 1
 JSON: Final = 2
 AVRO: Final = 4
+KEY_VALUE: Final = 15
 PROTOBUF_NATIVE: Final = 20
 
 
@@ -30,11 +31,22 @@ def need(module: str, extra: str) -> Any:
 
 @attrs.frozen
 class SchemaInfo:
-    """What PRODUCER and SUBSCRIBE tell the broker: Pulsar's type number, definition bytes, name."""
+    """What PRODUCER and SUBSCRIBE tell the broker: Pulsar's type number, definition bytes, name, pairs of text."""
 
     type: int
     data: bytes = b""
     name: str = ""
+    properties: tuple[tuple[str, str], ...] = ()
+
+    def field(self) -> dict[str, Any]:
+        """As the protocol's Schema."""
+        pairs = [{"key": key, "value": value} for key, value in self.properties]
+        return {"name": self.name, "type": self.type, "schema_data": self.data, "properties": pairs}
+
+    @classmethod
+    def of(cls, schema: Any) -> SchemaInfo:
+        """Of the protocol's Schema."""
+        return cls(schema.type, schema.schema_data, schema.name, tuple((pair.key, pair.value) for pair in schema.properties))
 
 
 class Schema(Protocol[T]):
@@ -60,6 +72,27 @@ class WrittenSchema(Protocol[R]):
 
     def decode_written(self, payload: bytes, writer: SchemaInfo) -> R:
         """The value of a payload that was written with the schema `writer`; SchemaMismatch when it cannot be read."""
+        ...
+
+
+class EncodedPair(NamedTuple):
+    """A value of which a part goes into the message's key: payload, key as Base64, whether it is a tombstone."""
+
+    payload: bytes
+    key: str | None
+    null_value: bool
+
+
+@runtime_checkable
+class PairSchema(Protocol):
+    """A schema that puts a part of the value into the message's key."""
+
+    def encode_pair(self, value: Any) -> EncodedPair:
+        """Payload and key of a value; SchemaMismatch when it cannot be one."""
+        ...
+
+    def decode_pair(self, key: bytes | None, payload: bytes | None, writer: SchemaInfo | None) -> Any:
+        """The value; SchemaMismatch when it cannot be read."""
         ...
 
 

@@ -67,12 +67,17 @@ class WriterSchemas(Generic[T]):
 
     def decode(self, payload: bytes, version: bytes, schema: Schema[T]) -> T:
         """The value of a payload of this version; SchemaMismatch when the version cannot be had."""
-        writer = self._known[version]
+        writer = self.writer(version)
+        return schema.decode(payload) if writer is None else self._schema.decode_written(payload, writer)
+
+    def writer(self, version: bytes) -> SchemaInfo | None:
+        """What this version is, None for the empty one; SchemaMismatch when it cannot be had."""
+        known = self._known[version]
         if not version:
-            return schema.decode(payload)
-        if isinstance(writer, PulsarError):
-            raise SchemaMismatch(f"schema version {version.hex()} of {self._topic} cannot be had: {writer}") from writer
-        return self._schema.decode_written(payload, writer)
+            return None
+        if isinstance(known, PulsarError):
+            raise SchemaMismatch(f"schema version {version.hex()} of {self._topic} cannot be had: {known}") from known
+        return known
 
     async def _learn(self, version: bytes) -> None:
         what = f"asking for schema version {version.hex()} of {self._topic}"
@@ -89,4 +94,4 @@ class WriterSchemas(Generic[T]):
         connection = await self._connected("asking for a schema")
         request_id = self._core.next_request_id()
         answer = await connection.request("getSchema", request_id, topic=self._topic, schema_version=version)
-        return SchemaInfo(answer.schema.type, answer.schema.schema_data, answer.schema.name)
+        return SchemaInfo.of(answer.schema)

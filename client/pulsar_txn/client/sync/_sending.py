@@ -15,7 +15,7 @@ from pulsar_txn.client.errors import ProducerQueueFull
 from pulsar_txn.client.interceptors import OutgoingMessage, ProducerChain, ProducerInterceptor
 from pulsar_txn.client.routing import Router
 from pulsar_txn.client.runtime import Future
-from pulsar_txn.client.schema import BytesSchema, Schema, SchemaInfo
+from pulsar_txn.client.schema import BytesSchema, EncodedPair, PairSchema, Schema, SchemaInfo
 from pulsar_txn.client.sync._base import GenericTwin, SyncLoop, inner
 from pulsar_txn.wire.ids import MessageId
 
@@ -30,9 +30,12 @@ class EncodedBefore:
 
     def __init__(self, schema: Schema[Any]) -> None:
         self.info: SchemaInfo | None = schema.info
+        if isinstance(schema, PairSchema):
+            self.encode_pair = self.encode
+            self.decode_pair = schema.decode_pair
 
-    def encode(self, value: bytes) -> bytes:
-        """The payload itself."""
+    def encode(self, value: T) -> T:
+        """The payload itself, or the `EncodedPair`."""
         return value
 
     def decode(self, payload: bytes) -> bytes:
@@ -164,9 +167,15 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
         return self._loop.submit(lambda: self._inner.send_encoded_nowait(batch, txn=inner(txn), key=key, partition=chosen))
 
     def _arguments(self, message: OutgoingMessage, rest: dict[str, Any]) -> dict[str, Any]:
-        payload = None if message.value is None else self._own.schema.encode(message.value)
-        arguments = rest | attrs.asdict(message, recurse=False) | {"value": payload}
-        arguments["partition"] = self._routed(message.key, payload or b"", rest["partition"])
+        schema, value, key = self._own.schema, message.value, message.key
+        encoded: bytes | EncodedPair | None = None
+        if value is not None:
+            encoded = schema.encode_pair(value) if isinstance(schema, PairSchema) else schema.encode(value)
+        payload = encoded or b""
+        if isinstance(payload, EncodedPair):
+            payload, key, _ = payload
+        arguments = rest | attrs.asdict(message, recurse=False) | {"value": encoded}
+        arguments["partition"] = self._routed(key, payload, rest["partition"])
         return arguments
 
     def _routed(self, key: str | None, payload: bytes, partition: int | None) -> int | None:
