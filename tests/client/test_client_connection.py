@@ -194,6 +194,22 @@ async def test_use_after_close_is_already_closed():
     assert not any(pipe.is_open for pipe in broker.pipes)
 
 
+async def test_closing_goes_on_when_who_asked_for_it_is_cancelled():
+    broker = FakeBroker()
+    broker.on["send"] = lambda _pipe, _body: SILENCE
+    client = fake_client(broker, operation_timeout=0.2)
+    producer = await client.create_producer("t")
+    waiting = producer.send_nowait(b"no receipt comes")
+    closing = asyncio.create_task(client.close())
+    await broker.until(lambda: broker.all("send"))
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await client.close()
+    assert waiting.done()
+    assert not any(pipe.is_open for pipe in broker.pipes)
+
+
 @pytest.mark.parametrize("silent", ["connect", "lookupTopic", "producer", "tcClientConnectRequest"])
 async def test_what_is_under_way_when_the_client_is_closed_is_not_left_hanging(silent):
     broker = FakeBroker()

@@ -71,6 +71,7 @@ class Core:
         self.new_transaction: Callable[[TransactionOptions], Transaction] = _no_transactions
         self._resources: dict[int, Closable] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
 
     def next_request_id(self) -> int:
         """A request id, unique in this client."""
@@ -138,10 +139,13 @@ class Core:
             await asyncio.sleep(pause)
 
     async def close(self) -> None:
-        """Close all resources, newest first, then the connections; idempotent."""
-        if self.closed:
-            return
-        self.closed = True
+        """Close all resources, newest first, then the connections; idempotent. If cancelled, the closing goes on."""
+        if self._closing is None:
+            self.closed = True
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         for resource in reversed(list(self._resources.values())):
             await resource.close()
         tasks = list(self._tasks)

@@ -267,7 +267,10 @@ class Client(TransactionalClient):
         return [str(name.with_partition(index)) for index in range(partitions)] or [str(name)]
 
     async def close(self) -> None:
-        """Close producers, consumers, readers and connections. Idempotent. Open transactions end by their timeout."""
+        """Close producers, consumers, readers and connections. Idempotent. Open transactions end by their timeout.
+
+        What waits is sent, and receipts are waited for, for `operation_timeout` at most. If cancelled, the closing goes on.
+        """
         await self._core.close()
 
     async def __aenter__(self) -> Self:

@@ -175,7 +175,7 @@ class Consumer(Settling[T]):
 
         The next message is the one behind `target`, or `target` itself with `inclusive`. Of several partitions only those
         moved by `EARLIEST_ID`, `LATEST_ID` or a time move together; an id moves its own. Raises the broker's error,
-        ConnectionLost, OperationTimeout.
+        ConnectionLost, OperationTimeout. If cancelled, it may have moved.
         """
         self._check_open()
         if isinstance(target, MessageId):
@@ -190,6 +190,7 @@ class Consumer(Settling[T]):
         """The id of the last message that can be read now (committed, not aborted); of the newest partition's end.
 
         `ledger_id` and `entry_id` are -1 for an empty topic. Raises the broker's error, ConnectionLost, OperationTimeout.
+        Safe to cancel.
         """
         return max((await self.get_last_message_ids()).values(), default=MessageId(-1, -1))
 
@@ -200,19 +201,28 @@ class Consumer(Settling[T]):
         return {part.topic: answer[0] for part, answer in zip(self._parts, answers, strict=True)}
 
     async def has_message_available(self) -> bool:
-        """Whether `receive` would find a message that is stored at this moment."""
+        """Whether `receive` would find a message that is stored at this moment.
+
+        Raises as `get_last_message_id`. Safe to cancel.
+        """
         self._check_open()
         return bool(self._queue) or any(await asyncio.gather(*(part.has_more() for part in self._parts)))
 
     async def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`."""
+        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`.
+
+        If cancelled, some of several partitions may be unsubscribed already; call it again.
+        """
         self._check_open()
         for part in self._parts:
             await part.unsubscribe(force=force)
         await self.close()
 
     async def close(self) -> None:
-        """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent."""
+        """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent.
+
+        If cancelled, it is closed.
+        """
         if self._closed:
             return
         self._closed = True

@@ -67,7 +67,7 @@ class Reader(Generic[T]):
         await self._consumer.seek(target, inclusive=inclusive)
 
     async def close(self) -> None:
-        """Close; idempotent."""
+        """Close; idempotent. If cancelled, it is closed."""
         await self._consumer.close()
 
     def __aiter__(self) -> Self:

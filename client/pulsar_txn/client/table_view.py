@@ -89,7 +89,7 @@ class TableView(Generic[T]):
             raise OperationTimeout(f"the view of {self.topic} is not up to date within {timeout:g} s") from None
 
     async def close(self) -> None:
-        """Stop reading; idempotent."""
+        """Stop reading; idempotent. If cancelled, it is closed."""
         self._failure = self._failure or AlreadyClosed(f"the table view of {self.topic} is closed")
         self._changed.set()
         self._task.cancel()

@@ -252,7 +252,7 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
 
         The next message is the one behind `target`, or `target` itself with `inclusive`. Of several partitions only those
         moved by `EARLIEST_ID`, `LATEST_ID` or a time move together; an id moves its own. Raises the broker's error,
-        ConnectionLost, OperationTimeout.
+        ConnectionLost, OperationTimeout. If cancelled, it may have moved.
         """
         self._loop.run(lambda: self._inner.seek(target, inclusive=inclusive))
 
@@ -260,6 +260,7 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
         """The id of the last message that can be read now (committed, not aborted); of the newest partition's end.
 
         `ledger_id` and `entry_id` are -1 for an empty topic. Raises the broker's error, ConnectionLost, OperationTimeout.
+        Safe to cancel.
         """
         return self._loop.run(lambda: self._inner.get_last_message_id())
 
@@ -268,15 +269,24 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
         return self._loop.run(lambda: self._inner.get_last_message_ids())
 
     def has_message_available(self) -> bool:
-        """Whether `receive` would find a message that is stored at this moment."""
+        """Whether `receive` would find a message that is stored at this moment.
+
+        Raises as `get_last_message_id`. Safe to cancel.
+        """
         return self._loop.run(lambda: self._inner.has_message_available())
 
     def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`."""
+        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`.
+
+        If cancelled, some of several partitions may be unsubscribed already; call it again.
+        """
         self._loop.run(lambda: self._inner.unsubscribe(force=force))
 
     def close(self) -> None:
-        """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent."""
+        """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent.
+
+        If cancelled, it is closed.
+        """
         self._loop.run(lambda: self._inner.close())
 
     def __enter__(self) -> Self:
@@ -426,7 +436,7 @@ class Reader(GenericTwin[reader.Reader[T], T]):
         self._loop.run(lambda: self._inner.seek(target, inclusive=inclusive))
 
     def close(self) -> None:
-        """Close; idempotent."""
+        """Close; idempotent. If cancelled, it is closed."""
         self._loop.run(lambda: self._inner.close())
 
     def __iter__(self) -> Self:
@@ -481,7 +491,7 @@ class TableView(GenericTwin[table_view.TableView[T], T]):
         self._loop.run(lambda: self._inner.refresh(timeout))
 
     def close(self) -> None:
-        """Stop reading; idempotent."""
+        """Stop reading; idempotent. If cancelled, it is closed."""
         self._loop.run(lambda: self._inner.close())
 
     def __enter__(self) -> Self:
