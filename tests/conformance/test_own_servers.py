@@ -18,7 +18,7 @@ import pytest
 import servers
 import stock_install
 import targets
-from admin import TRANSACTIONS, buffer_stats, eventually, get_json, post, put, topic_path
+from admin import TRANSACTIONS, AdminError, buffer_stats, eventually, get_json, post, put, topic_path
 from differences import Observed
 from fake_broker import FakeTransaction
 from our_broker import OurBroker
@@ -97,16 +97,25 @@ async def outcome(operation: Awaitable[object], success: str) -> str:
 # ---- a server without transactions
 
 
-@row(121)
-@pytest.mark.parametrize("kind", kinds())
-async def test_a_server_without_transactions_says_so_and_serves_everything_else(kind: str, topic: str) -> None:
-    with new_server(kind, {"transactionCoordinatorEnabled": "false"}) as server:
-        async with Client(server.service_url) as client:
-            producer = await client.create_producer(topic)
-            with pytest.raises(TransactionsDisabled):
-                await client.begin_transaction()
-            await producer.send(b"plain")
-            assert await visible(client, topic) == [b"plain"]
+@pytest.fixture(params=kinds())
+def without_transactions(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with new_server(request.param, {"transactionCoordinatorEnabled": "false"}) as server:
+        yield server
+
+
+@row(121, 123)
+async def test_a_server_without_transactions_says_so_and_serves_everything_else(
+    without_transactions: Server, topic: str
+) -> None:
+    async with Client(without_transactions.service_url) as client:
+        producer = await client.create_producer(topic)
+        with pytest.raises(TransactionsDisabled):
+            await client.begin_transaction()
+        with pytest.raises(AdminError) as refused:
+            await get_json(without_transactions, f"{TRANSACTIONS}/coordinators")
+        assert refused.value.status == 503
+        await producer.send(b"plain")
+        assert await visible(client, topic) == [b"plain"]
 
 
 # ---- limits
