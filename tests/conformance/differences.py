@@ -1,8 +1,7 @@
 """Where our broker and stock Pulsar are expected to differ: listed by row, with what says so.
 
-A story that meets a difference takes what the server has to do from `expected(pulsar, row, name)`, and says what it saw
-with the fixture `observed(pulsar, row, name, actual)`, which fails the story when that is something else. No story depends
-on the kind of server in another way.
+A story that meets a difference says what it saw with the fixture `observed(pulsar, row, name, actual)`, which fails the
+story when the server was expected to do something else. No story depends on the kind of server in another way.
 """
 
 from __future__ import annotations
@@ -306,16 +305,8 @@ _LISTED: Final = (
 DIFFERENCES: Final = {(each.row, each.name): each for each in _LISTED}
 
 
-def expected(server: object, row: int, name: str) -> str:
-    """What this server (a Target, or a server of the test's own) does, by the table. Raises ValueError when timing decides."""
-    values = allowed(server, row, name)
-    if len(values) != 1:
-        raise ValueError(f"row {row}, {name}: one of {values}, take allowed()")
-    return values[0]
-
-
 def allowed(server: object, row: int, name: str) -> tuple[str, ...]:
-    """Everything that may be seen on this server, by the table."""
+    """Everything that may be seen on this server (a Target, or a server of the test's own), by the table."""
     label = targets.label_of(server)
     if label is None:
         raise TypeError(f"{server!r} is no server")
