@@ -40,7 +40,7 @@ from pulsar_txn.client.reader import Reader
 from pulsar_txn.client.redelivery import RedeliveryBackoff
 from pulsar_txn.client.routing import HashingScheme, RoutingMode
 from pulsar_txn.client.schema import BytesSchema, JsonSchema, Schema, StringSchema
-from pulsar_txn.client.schema_auto import AutoSchema
+from pulsar_txn.client.schema_auto import AutoProduceSchema, AutoSchema
 from pulsar_txn.client.schema_avro import AvroSchema
 from pulsar_txn.client.schema_key_value import KeyValue, KeyValueEncoding, KeyValueSchema
 from pulsar_txn.client.schema_primitives import (
@@ -71,6 +71,7 @@ __all__ = [
     "AccessMode",
     "AlreadyClosed",
     "Authentication",
+    "AutoProduceSchema",
     "AutoSchema",
     "AvroSchema",
     "BasicAuthentication",

@@ -24,6 +24,7 @@ from pulsar_txn.client.producer_options import AccessMode, ProducerOptions
 from pulsar_txn.client.reader import Reader
 from pulsar_txn.client.runtime import AsyncioRuntime, Runtime
 from pulsar_txn.client.schema import BytesSchema, Schema
+from pulsar_txn.client.schema_auto import AutoProduceSchema
 from pulsar_txn.client.table_view import TableView
 from pulsar_txn.client.tls import TlsFiles
 from pulsar_txn.wire.ids import MessageId
@@ -128,7 +129,8 @@ class Client(TransactionalClient):
             options.setdefault("access_mode", AccessMode.EXCLUSIVE_WITH_FENCING)
         chosen = _options(ProducerOptions, options)
         partitions = await self._partitions(name)
-        producer: Producer[Any] = Producer(self._core, name, partitions, schema or BytesSchema(), chosen)
+        known = await self._schema_for(topic, schema)
+        producer: Producer[Any] = Producer(self._core, name, partitions, known, chosen)
         await producer._start()  # noqa: SLF001 - its other half
         return producer
 
@@ -281,6 +283,13 @@ class Client(TransactionalClient):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _schema_for(self, topic: str, schema: Schema[Any] | None) -> Schema[Any]:
+        """The schema of a producer; the one that checks by the topic's in place of AutoProduceSchema."""
+        if not isinstance(schema, AutoProduceSchema):
+            return schema or BytesSchema()
+        name = str(parse_topic(topic).base)
+        return schema.of_topic(await self._core.retrying(lambda: self._core.lookup.schema(name), f"asking for {name}'s schema"))
 
     async def _partitions(self, name: TopicName) -> int:
         if name.partition >= 0:

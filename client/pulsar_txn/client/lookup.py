@@ -8,8 +8,16 @@ from typing import Any, Final
 
 from pulsar_txn.client._settings import Settings
 from pulsar_txn.client.connection import Connection
-from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, OperationTimeout, PulsarError, RemoteProtocolError
+from pulsar_txn.client.errors import (
+    ConnectionLost,
+    InvalidConfiguration,
+    OperationTimeout,
+    PulsarError,
+    RemoteProtocolError,
+    TopicNotFound,
+)
 from pulsar_txn.client.pool import ConnectionPool
+from pulsar_txn.client.schema import SchemaInfo
 from pulsar_txn.client.service_url import Address, parse_service_url
 from pulsar_txn.wire import pulsar_pb2 as pb
 
@@ -50,6 +58,15 @@ class Lookup:
         connection = await self._any_connection()
         answer = await connection.request("getTopicsOfNamespace", self._next_request_id(), namespace=namespace, mode=mode)
         return list(answer.topics)
+
+    async def schema(self, topic: str) -> SchemaInfo | None:
+        """The newest schema of `topic` (without its partition); None when there is none. Raises as `partitions`."""
+        connection = await self._any_connection()
+        try:
+            answer = await connection.request("getSchema", self._next_request_id(), topic=topic)
+        except TopicNotFound:
+            return None
+        return SchemaInfo.of(answer.schema)
 
     async def connection_for(self, topic: str) -> Connection:
         """A connection to the broker that serves `topic` (a partition's full name), following redirects.

@@ -22,6 +22,7 @@ from pulsar_txn.client.schema import (
     Schema,
     SchemaInfo,
     StringSchema,
+    WrittenSchema,
 )
 from pulsar_txn.client.schema_avro import AvroSchema
 from pulsar_txn.client.schema_primitives import (
@@ -77,6 +78,45 @@ class AutoSchema:
                 self._writers.clear()
             self._writers[writer] = schema
         return schema.decode(payload)
+
+
+class AutoProduceSchema:
+    """For producers that send payloads which others have encoded: bytes, checked with the topic's own schema.
+
+    The schema is asked for when the producer is made; what it cannot read is SchemaMismatch at `send`. Without one on the
+    topic, and with kinds that cannot be read here, bytes are sent as they are. Avro needs the extra `avro`.
+    """
+
+    info: SchemaInfo | None = None
+
+    def encode(self, value: bytes) -> bytes:
+        """SchemaMismatch: only a producer knows the topic."""
+        raise SchemaMismatch("AutoProduceSchema is for producers", hint=f"{type(value).__name__} of which topic?")
+
+    def decode(self, payload: bytes) -> bytes:
+        """The payload itself."""
+        return payload
+
+    def of_topic(self, info: SchemaInfo | None) -> Schema[bytes]:
+        """The schema that checks payloads by the topic's."""
+        return BytesSchema() if info is None else _Checked(info)
+
+
+class _Checked(BytesSchema):
+    """Bytes that another schema can read."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        self.info = self._written = info
+        self._reader = _schema_of(info)
+
+    def encode(self, value: bytes | bytearray | memoryview) -> bytes:
+        """The value itself, if it can be read."""
+        payload = super().encode(value)
+        if isinstance(self._reader, WrittenSchema):
+            self._reader.decode_written(payload, self._written)
+        else:
+            self._reader.decode(payload)
+        return payload
 
 
 def _schema_of(writer: SchemaInfo) -> Schema[Any]:

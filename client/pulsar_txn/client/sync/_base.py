@@ -16,7 +16,7 @@ from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, 
 from pulsar_txn.client.errors import CommitOutcomeUnknown, UsageError
 from pulsar_txn.client.pipeline import PipelineEvent, PipelineResult, Poison
 from pulsar_txn.client.runtime import Desk, Future, LoopThread, Ticket
-from pulsar_txn.client.schema import BytesSchema, Schema
+from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._callbacks import (
     AskedKeys,
     Callbacks,
@@ -220,7 +220,8 @@ class ClientBase(Twin[asyncio_client.Client]):
     def _create_producer(self, topic: str, schema: Schema[Any] | None, options: dict[str, Any]) -> Producer[Any]:
         from pulsar_txn.client.sync._sending import EncodedBefore, OwnCode  # it imports this module
 
-        own = OwnCode(schema=schema or BytesSchema(), interceptors=tuple(options.pop("interceptors", ())))
+        known = self._loop.run(lambda: self._inner._schema_for(topic, schema))  # noqa: SLF001 - its other half
+        own = OwnCode(schema=known, interceptors=tuple(options.pop("interceptors", ())))
         if callable(options.get("routing")):
             own = attrs.evolve(own, router=options.pop("routing"))
         self._ask_for_keys(options)
