@@ -73,6 +73,7 @@ async def test_the_end_of_a_transaction_reaches_all_its_subscriptions(
 async def told_by_a_client(client: Client, topic: str, participant: str, txn_id: TxnId) -> str:
     """What a participant answers to a client that sends it what coordinators send."""
     request = {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least, "txn_action": 0}
+    request["txnid_least_bits_of_low_watermark"] = 0
     whom = {"topic": topic} if participant == "topic" else {"subscription": {"topic": topic, "subscription": "s"}}
     connection = await client._core.lookup.connection_for(topic)
     command = "endTxnOnPartition" if participant == "topic" else "endTxnOnSubscription"
