@@ -172,11 +172,24 @@ class PartitionAcks(abc.ABC):
                 lost = error
                 claim.answer = None  # copies that come in from now on may be of what is acknowledged
             except TransactionConflict as error:
+                if not self._single and len(ids) > 1:
+                    await self._ack_one_by_one(ids, txn_id)
                 if lost is None:
                     raise
                 raise lost from error
             else:
                 return
+
+    async def _ack_one_by_one(self, ids: Sequence[AckId], txn_id: TxnId) -> None:
+        """After a conflict about some of these: take what can be had into the transaction, for its abort to bring back.
+
+        A stock dispatcher of Shared and Key_Shared has forgotten all of them when it says that one is in conflict, and does
+        not deliver again what it has forgotten.
+        """
+        connection = self._connection
+        if connection is not None:
+            answers = [self._request(connection, [each], cumulative=False, txn_id=txn_id) for each in ids]
+            await asyncio.gather(*answers, return_exceptions=True)
 
     def _claim(self, claim: Claim, txn: Enlisting) -> None:
         for (ledger_id, entry_id), index in claim.places:
