@@ -260,3 +260,14 @@ def test_a_marker_carries_its_low_watermark_one_higher_and_without_one_stays_as_
     assert plain == entries.encode_marker(TxnId(1, 2), TxnAction.ABORT, 3, low_watermark=-1)
     assert entries.read_header(plain).highest_sequence_id == -1
     assert not entries.read_metadata(plain).HasField("highest_sequence_id")
+
+
+def test_the_brokers_own_block_says_when_and_as_which_message_it_stored_the_entry():
+    entry = entries.encode_entry(pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2), b"x")
+    assert entries.broker_metadata(BROKER_BLOCK + entry).index == 41
+    assert entries.broker_metadata(BROKER_BLOCK + entry).broker_timestamp == 1_700_000_000_000
+    assert entries.broker_metadata(entry) is None
+    assert entries.split_entry(BROKER_BLOCK + entry)[1] == b"x"
+    for broken in (b"\x0e\x02\x00\x00\x00\x09abc", b"\x0e\x02\x00\x00\x00\x01\xff" + entry):
+        with pytest.raises(WireError):
+            entries.broker_metadata(broken)

@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
         fields: dict[str, Any] = {
             "client_version": CLIENT_VERSION,
             "protocol_version": PROTOCOL_VERSION,
-            "feature_flags": {"supports_auth_refresh": True},
+            "feature_flags": {"supports_auth_refresh": True, "supports_broker_entry_metadata": True},
         }
         if authentication is not None:
             fields |= {"auth_method_name": authentication.method_name, "auth_data": await self._auth_data(authentication)}

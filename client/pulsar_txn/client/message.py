@@ -30,7 +30,7 @@ LATEST_ID: Final = MessageId(*LATEST)
 class Entry:
     """What the messages of one entry share."""
 
-    __slots__ = ("batch_size", "consumer", "metadata", "position", "redelivery_count", "tenure", "undecrypted")
+    __slots__ = ("batch_size", "broker", "consumer", "metadata", "position", "redelivery_count", "tenure", "undecrypted")
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class Entry:
         self.redelivery_count = redelivery_count
         self.tenure = consumer.tenure
         self.undecrypted = False
+        self.broker: pb.BrokerEntryMetadata | None = None
 
 
 class Message(Generic[T]):
@@ -129,6 +130,24 @@ class Message(Generic[T]):
     def publish_time_ms(self) -> int:
         """Milliseconds since the epoch, by the sender's clock."""
         return self.entry.metadata.publish_time
+
+    @property
+    def broker_index(self) -> int | None:
+        """Which message of its partition it is, counted by the broker without gaps from 0; None where it does not count.
+
+        Stock brokers do with `AppendIndexMetadataInterceptor` among their `brokerEntryMetadataInterceptors`, and tell with
+        `exposingBrokerEntryMetadataToClientEnabled`.
+        """
+        broker, size = self.entry.broker, self.entry.batch_size
+        if broker is None or not broker.HasField("index"):
+            return None
+        return broker.index if self.index < 0 else broker.index - size + 1 + self.index
+
+    @property
+    def broker_publish_time_ms(self) -> int | None:
+        """Milliseconds since the epoch, by the broker's clock; None where it does not tell, see `broker_index`."""
+        broker = self.entry.broker
+        return broker.broker_timestamp if broker is not None and broker.HasField("broker_timestamp") else None
 
     @property
     def sequence_id(self) -> int:

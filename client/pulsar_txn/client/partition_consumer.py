@@ -46,7 +46,7 @@ from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import decode_batch
 from pulsar_txn.wire.compression import decompress
-from pulsar_txn.wire.entries import split_entry
+from pulsar_txn.wire.entries import BROKER_MAGIC, broker_metadata, split_entry
 from pulsar_txn.wire.errors import ChecksumMismatch, MalformedBatch, MalformedFrame, WireError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import MessageId, Position, ack_set_from_words
@@ -222,6 +222,7 @@ class PartitionConsumer(PartitionAcks):
         _, ledger_id, entry_id, _, redelivery_count, ack_words, epoch, data = frame
         position = (ledger_id, entry_id)
         try:
+            broker = broker_metadata(data) if data[:2] == BROKER_MAGIC else None
             head, payload = split_entry(data)
             metadata = pb.MessageMetadata.FromString(head)
             batch_size = _checked(metadata)
@@ -258,6 +259,7 @@ class PartitionConsumer(PartitionAcks):
             self._discard(position, reason, min(count, self._options.receiver_queue_size), error)
             return
         entry = Entry(self, position, metadata, batch_size, redelivery_count)
+        entry.broker = broker
         if self.writers is None or not self.writers.holds(entry, rows, ack_words):
             self._queue(entry, rows, ack_words)
 

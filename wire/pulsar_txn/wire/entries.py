@@ -70,6 +70,12 @@ def skip_broker_metadata(data: bytes | memoryview, position: int) -> int:
     return start
 
 
+def broker_metadata(entry: bytes | memoryview) -> pb.BrokerEntryMetadata | None:
+    """The broker's own block, if there is one. MalformedFrame."""
+    end = skip_broker_metadata(entry, 0)
+    return parse(pb.BrokerEntryMetadata, bytes(entry[6:end])) if end else None
+
+
 def split_entry(entry: bytes | memoryview, *, verify: bool = True) -> tuple[bytes, memoryview]:
     """The serialised metadata, and a view on the payload. ChecksumMismatch (with `verify`), MalformedFrame."""
     checked, begin, end = _locate(entry)

@@ -18,7 +18,6 @@ from typing import Final, TypeAlias
 
 from . import pulsar_pb2 as pb
 from ._varint import NUMBER, NUMBERS, signed32, varint
-from .entries import BROKER_MAGIC, skip_broker_metadata
 from .errors import MalformedFrame
 from .frames import NAMES, command_end, decode_command
 from .ids import TxnId, ack_set_from_words, ack_set_to_words, signed64
@@ -33,7 +32,8 @@ SendReceipt: TypeAlias = tuple[int, int, int, int, int]
 """`(producer_id, sequence_id, ledger_id, entry_id, highest_sequence_id)`."""
 
 Message: TypeAlias = tuple[int, int, int, int, int, tuple[int, ...], int | None, bytes]
-"""`(consumer_id, ledger_id, entry_id, partition, redelivery_count, ack_set_words, consumer_epoch, entry)`."""
+"""`(consumer_id, ledger_id, entry_id, partition, redelivery_count, ack_set_words, consumer_epoch, entry)`. The
+broker's own block may stand before the entry; `entries` reads it and passes over it."""
 
 Ack: TypeAlias = tuple[int, bool, list[AckId], TxnId | None, int | None]
 """`(consumer_id, cumulative, ids, txn, request_id)`."""
@@ -255,7 +255,7 @@ def decode_message(frame: bytes) -> Message:
                 0 if redelivered is None else NUMBERS[redelivered] & _MAX_UINT,
                 () if word is None else (signed64(NUMBERS[word]),),
                 None if epoch is None else signed64(NUMBERS[epoch]),
-                frame[skip_broker_metadata(frame, end) :] if frame[end : end + 2] == BROKER_MAGIC else frame[end:],
+                frame[end:],
             )
     message = _body(frame, 9).message
     place = message.message_id
@@ -267,7 +267,7 @@ def decode_message(frame: bytes) -> Message:
         message.redelivery_count,
         tuple(message.ack_set),
         signed64(message.consumer_epoch) if message.HasField("consumer_epoch") else None,
-        frame[skip_broker_metadata(frame, command_end(frame)) :],
+        frame[command_end(frame) :],
     )
 
 
