@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from admin import TRANSACTIONS, AdminError, eventually, get_json, of_topic, post, put, topic_path, topic_stats
+from coordinators import id_of
 from differences import Observed
 from rows import row
 from targets import Target
@@ -34,8 +35,7 @@ async def status_of(pulsar: Target, path: str) -> str:
 
 def bits(txn: Transaction) -> str:
     """How paths name a transaction."""
-    assert txn.id is not None
-    return f"{txn.id.most}/{txn.id.least}"
+    return f"{id_of(txn).most}/{id_of(txn).least}"
 
 
 def place(message_id: MessageId, shift: int = 0) -> str:

@@ -3,51 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any
 
 import pytest
-from admin import TRANSACTIONS, AdminError, get_json
+from admin import TRANSACTIONS, get_json
+from coordinators import id_of, is_known, metadata, what_came_of
 from differences import Observed
 from rows import row
 from targets import Target
 from transactions import eventually_visible, visible
 
-from pulsar_txn.client import Client, PulsarError, Transaction, TransactionState
+from pulsar_txn.client import Client, PulsarError, TransactionState
 from pulsar_txn.client.errors import AlreadyClosed, CoordinatorUnavailable
 from pulsar_txn.wire.ids import TxnAction, TxnId
-
-
-def id_of(txn: Transaction) -> TxnId:
-    assert txn.id is not None
-    return txn.id
-
-
-async def metadata(pulsar: Target, txn_id: TxnId) -> dict[str, Any]:
-    """What the coordinator says of a transaction."""
-    found: dict[str, Any] = await get_json(pulsar, f"{TRANSACTIONS}/transactionMetadata/{txn_id.most}/{txn_id.least}")
-    return found
-
-
-async def is_known(pulsar: Target, txn_id: TxnId) -> bool:
-    """Whether the coordinator has this transaction among those that are open or ending."""
-    try:
-        await metadata(pulsar, txn_id)
-    except AdminError as error:
-        if error.status != 404:
-            raise
-        return False
-    return True
-
-
-async def outcome(operation: Awaitable[object], success: str) -> str:
-    """`success`, or the name of the error."""
-    try:
-        await operation
-    except PulsarError as error:
-        return type(error).__name__
-    return success
-
 
 # ---- basics
 
@@ -69,7 +36,7 @@ async def test_what_was_committed_is_asked_to_end_once_more(
     async with client.transaction() as txn:
         await producer.send(b"x", txn=txn)
     action = TxnAction.COMMIT if again else TxnAction.ABORT
-    seen = await outcome(client._coordinators.end_txn(id_of(txn), action), "COMMITTED" if again else "ABORTED")
+    seen = await what_came_of(client._coordinators.end_txn(id_of(txn), action), "COMMITTED" if again else "ABORTED")
     observed(pulsar, 96, "a commit repeated after its end" if again else "an abort of what was committed", seen)
     assert await visible(client, topic) == [b"x"]
 
@@ -150,13 +117,13 @@ async def test_behind_its_end_a_transaction_takes_nothing_more(
     await coordinators.end_txn(txn_id, first)
     assert not await is_known(pulsar, txn_id)
     name = f"a topic added to what was {'committed' if first is TxnAction.COMMIT else 'aborted'}"
-    observed(pulsar, 113, name, await outcome(coordinators.add_partitions(txn_id, [topic]), "added"))
+    observed(pulsar, 113, name, await what_came_of(coordinators.add_partitions(txn_id, [topic]), "added"))
     name = f"a subscription added to what was {'committed' if first is TxnAction.COMMIT else 'aborted'}"
-    observed(pulsar, 113, name, await outcome(coordinators.add_subscriptions(txn_id, [(topic, "s")]), "added"))
+    observed(pulsar, 113, name, await what_came_of(coordinators.add_subscriptions(txn_id, [(topic, "s")]), "added"))
     if first is TxnAction.ABORT:
-        seen = await outcome(coordinators.end_txn(txn_id, TxnAction.COMMIT), "COMMITTED")
+        seen = await what_came_of(coordinators.end_txn(txn_id, TxnAction.COMMIT), "COMMITTED")
         observed(pulsar, 113, "a commit of what was aborted", seen)
-        seen = await outcome(coordinators.end_txn(txn_id, TxnAction.ABORT), "ABORTED")
+        seen = await what_came_of(coordinators.end_txn(txn_id, TxnAction.ABORT), "ABORTED")
         observed(pulsar, 113, "an abort repeated after its end", seen)
 
 

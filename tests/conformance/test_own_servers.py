@@ -19,6 +19,7 @@ import servers
 import stock_install
 import targets
 from admin import TRANSACTIONS, AdminError, buffer_stats, eventually, get_json, post, put, topic_path
+from coordinators import begun_at, id_of, metadata, what_came_of
 from differences import Observed
 from fake_broker import FakeTransaction
 from our_broker import OurBroker
@@ -26,7 +27,7 @@ from rows import not_applicable, row
 from stock_pulsar import StockPulsar
 from transactions import data_of, eventually_visible, received, stays_silent, visible
 
-from pulsar_txn.client import Client, Consumer, InitialPosition, Producer, PulsarError, TokenAuthentication, Transaction
+from pulsar_txn.client import Client, Consumer, InitialPosition, Producer, TokenAuthentication, Transaction
 from pulsar_txn.client.errors import TransactionNotFound, TransactionsDisabled
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
@@ -85,15 +86,6 @@ async def client(own: Server) -> AsyncIterator[Client]:
         yield client
 
 
-async def outcome(operation: Awaitable[object], success: str) -> str:
-    """`success`, or the name of the error."""
-    try:
-        await operation
-    except PulsarError as error:
-        return type(error).__name__
-    return success
-
-
 # ---- a server without transactions
 
 
@@ -127,7 +119,7 @@ async def test_one_transaction_too_many_begins_when_another_one_has_ended(
 ) -> None:
     begun = [await client.begin_transaction() for _ in range(LIMIT)]
     async with Client(own.service_url, operation_timeout=1.5) as impatient:
-        seen = await outcome(impatient.begin_transaction(), "begun")
+        seen = await what_came_of(impatient.begin_transaction(), "begun")
         observed(own, 97, "a transaction above the limit of its coordinator", seen)
         await begun.pop().commit()
         begun.append(await client.begin_transaction())
@@ -184,14 +176,13 @@ async def ended_without_a_trace(client: Client) -> TxnId:
     """A transaction that has ended, and of which no topic knows anything."""
     async with client.transaction() as txn:
         pass
-    assert txn.id is not None
-    return txn.id
+    return id_of(txn)
 
 
 async def late_send(producer: Producer[bytes], txn_id: TxnId) -> str:
     """Send in a transaction behind the coordinator's back."""
     ticket = producer._partitions[0].add((b"late",), FakeTransaction(txn_id))  # type: ignore[arg-type]  # enough of one
-    return await outcome(ticket, "stored")
+    return await what_came_of(ticket, "stored")
 
 
 @row(90)
@@ -231,7 +222,7 @@ async def test_a_late_ack_does_not_hold_its_message_for_ever(
         await producer.send(b"%d" % number)
     messages = await received(consumer, 2)
     stale = await ended_without_a_trace(client)
-    seen = await outcome(consumer.acknowledge(messages[0], txn=FakeTransaction(stale)), "pending")  # type: ignore[arg-type]
+    seen = await what_came_of(consumer.acknowledge(messages[0], txn=FakeTransaction(stale)), "pending")  # type: ignore[arg-type]
     observed(own, 90, "an ack of an ended transaction on a subscription that it never registered", seen)
     consumer._parts[0].open_acks._claims.clear()
     async with client.transaction() as txn:
@@ -248,16 +239,6 @@ async def received_again(consumer: Consumer[bytes]) -> list[Any]:
     return await received(consumer, 1)
 
 
-async def begun_at(client: Client, coordinator: int) -> Transaction:
-    """A transaction of this coordinator."""
-    while True:
-        txn = await client.begin_transaction()
-        assert txn.id is not None
-        if txn.id.most == coordinator:
-            return txn
-        await txn.abort()
-
-
 @row(92)
 async def test_how_far_one_coordinator_is_says_nothing_of_another_ones_transactions(own: Server, topic: str) -> None:
     target = targets.Target("ours" if isinstance(own, OurBroker) else "stock", "", own.service_url, own.admin_url)
@@ -270,7 +251,6 @@ async def test_how_far_one_coordinator_is_says_nothing_of_another_ones_transacti
             other = await begun_at(client, 0)
             await producer.send(b"other", txn=other)
             await other.commit()
-        assert lasting.id is not None
         assert (await buffer_stats(own, topic))["ongoingTxnSize"] == 1
         await producer.send(b"lasting still", txn=lasting)
         await lasting.commit()
@@ -341,22 +321,15 @@ async def ask_every_coordinator(own: Server, client: Client) -> None:
         await (await client.begin_transaction()).abort()
 
 
-async def metadata(own: Server, txn: Transaction) -> dict[str, Any]:
-    """What the coordinator says of a transaction."""
-    assert txn.id is not None
-    found: dict[str, Any] = await get_json(own, f"{TRANSACTIONS}/transactionMetadata/{txn.id.most}/{txn.id.least}")
-    return found
-
-
 @row(114)
 async def test_ids_go_on_where_they_were(own: Server, client: Client) -> None:
     last: dict[int, int] = {}
     for _ in range(3):
         for _ in range(6):
             txn = await client.begin_transaction()
-            assert txn.id is not None
-            assert txn.id.least > last.get(txn.id.most, -1)
-            last[txn.id.most] = txn.id.least
+            most, least = id_of(txn)
+            assert least > last.get(most, -1)
+            last[most] = least
             await txn.commit()
         await reload_coordinators(own)
 
@@ -371,10 +344,10 @@ async def test_a_reload_gives_back_the_same_transactions(own: Server, client: Cl
     await consumer.acknowledge(await consumer.receive(timeout=20), txn=busy)
     await producer.send(b"ended", txn=ended)
     await ended.commit()
-    before = [await metadata(own, txn) for txn in (empty, busy)]
+    before = [await metadata(own, id_of(txn)) for txn in (empty, busy)]
     await reload_coordinators(own)
     await ask_every_coordinator(own, client)
-    assert [await metadata(own, txn) for txn in (empty, busy)] == before
+    assert [await metadata(own, id_of(txn)) for txn in (empty, busy)] == before
     await empty.abort()
     await busy.commit()
     assert await eventually_visible(client, topic, [b"in", b"out", b"ended"])

@@ -8,25 +8,21 @@ from typing import Any
 
 import pytest
 from admin import TRANSACTIONS, delete, eventually, get_json, of_topic, topic_path
+from coordinators import id_of, what_came_of
 from differences import Observed
 from rows import row
 from targets import Target
 from transactions import received, stays_silent, visible
 
-from pulsar_txn.client import Client, PulsarError, Transaction, TransactionState
+from pulsar_txn.client import Client, Transaction, TransactionState
 from pulsar_txn.wire.ids import TxnId
 
 ACTIONS = ("commit", "abort")
 
 
-def _id(txn: Transaction) -> TxnId:
-    assert txn.id is not None
-    return txn.id
-
-
 async def in_buffer(pulsar: Target, topic: str, txn: Transaction) -> dict[str, Any]:
     """What a topic's buffer knows of a transaction."""
-    most, least = _id(txn)
+    most, least = id_of(txn)
     found: dict[str, Any] = await get_json(pulsar, f"{TRANSACTIONS}/transactionInBufferStats/{of_topic(topic)}/{most}/{least}")
     return found
 
@@ -77,11 +73,7 @@ async def told_by_a_client(client: Client, topic: str, participant: str, txn_id:
     whom = {"topic": topic} if participant == "topic" else {"subscription": {"topic": topic, "subscription": "s"}}
     connection = await client._core.lookup.connection_for(topic)
     command = "endTxnOnPartition" if participant == "topic" else "endTxnOnSubscription"
-    try:
-        await connection.request(command, client._core.next_request_id(), **request, **whom)
-    except PulsarError as error:
-        return type(error).__name__
-    return "done"
+    return await what_came_of(connection.request(command, client._core.next_request_id(), **request, **whom), "done")
 
 
 @row(86)
@@ -94,7 +86,7 @@ async def test_a_client_tells_a_participant_that_its_transaction_is_committed(
     producer = await client.create_producer(topic, batching=False)
     txn = await client.begin_transaction()
     await producer.send(b"x", txn=txn)
-    seen = await told_by_a_client(client, topic, participant, _id(txn))
+    seen = await told_by_a_client(client, topic, participant, id_of(txn))
     observed(pulsar, 86, f"a client ends a transaction on a {participant} behind the coordinator's back", seen)
     if seen != "done" or participant == "subscription":
         assert await visible(client, topic) == []
@@ -103,15 +95,15 @@ async def test_a_client_tells_a_participant_that_its_transaction_is_committed(
 
 
 async def a_topic_that_never_was(_pulsar: Target, client: Client, topic: str, txn: Transaction) -> None:
-    await client._coordinators.add_partitions(_id(txn), [f"{topic}-never"])
+    await client._coordinators.add_partitions(id_of(txn), [f"{topic}-never"])
 
 
 async def a_subscription_that_never_was(_pulsar: Target, client: Client, topic: str, txn: Transaction) -> None:
-    await client._coordinators.add_subscriptions(_id(txn), [(topic, "never")])
+    await client._coordinators.add_subscriptions(id_of(txn), [(topic, "never")])
 
 
 async def a_subscription_of_a_topic_that_never_was(_pulsar: Target, client: Client, topic: str, txn: Transaction) -> None:
-    await client._coordinators.add_subscriptions(_id(txn), [(f"{topic}-never", "never")])
+    await client._coordinators.add_subscriptions(id_of(txn), [(f"{topic}-never", "never")])
 
 
 async def a_topic_that_was_deleted(pulsar: Target, client: Client, topic: str, txn: Transaction) -> None:

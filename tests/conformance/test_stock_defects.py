@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 import pytest
+from coordinators import what_came_of
 from differences import Observed
 from fake_broker import FakeTransaction
 from rows import row
@@ -12,18 +11,9 @@ from subscriptions import chosen, filled, subscribed
 from targets import Target
 from transactions import PATIENCE, received, visible
 
-from pulsar_txn.client import Client, ConsumerType, PulsarError, batching
+from pulsar_txn.client import Client, ConsumerType, batching
 from pulsar_txn.wire.ids import TxnId
 from pulsar_txn.wire.pulsar_pb2 import MessageMetadata
-
-
-async def what_came_of(operation: Awaitable[object], success: str) -> str:
-    """`success`, or the name of the error."""
-    try:
-        await operation
-    except PulsarError as error:
-        return type(error).__name__
-    return success
 
 
 @row(104)

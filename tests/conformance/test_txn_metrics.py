@@ -10,13 +10,14 @@ import urllib.request
 from functools import partial
 from typing import Final
 
-from admin import TRANSACTIONS, AdminError, eventually, get_json
+from admin import eventually
+from coordinators import begun_at, id_of, is_known
 from differences import Observed
 from rows import row
 from targets import Target
 from transactions import received
 
-from pulsar_txn.client import Client, Transaction
+from pulsar_txn.client import Client
 
 MEASURED: Final = (
     "pulsar_txn_execution_latency_le_10",
@@ -53,38 +54,18 @@ async def page_of(pulsar: Target) -> Page:
     return Page(await asyncio.to_thread(read))
 
 
-async def begun_at(client: Client, coordinator: int, timeout: float = 60) -> Transaction:
-    """A transaction of this coordinator."""
-    while True:
-        txn = await client.begin_transaction(timeout=timeout)
-        assert txn.id is not None
-        if txn.id.most == coordinator:
-            return txn
-        await txn.abort()
-
-
 @row(124)
 async def test_a_coordinator_counts_what_it_began_and_how_it_ended(pulsar: Target, client: Client) -> None:
     """Servers are shared with other stories: counts grow by what this one does, at least."""
     first = await client.begin_transaction()
-    assert first.id is not None
-    tc_id = first.id.most
+    tc_id = id_of(first).most
     of_tc = {"coordinator_id": tc_id}
     before = await page_of(pulsar)
     assert before.value("pulsar_txn_active_count", **of_tc) >= 1
     await first.commit()
     await (await begun_at(client, tc_id)).abort()
-    forgotten = (await begun_at(client, tc_id, timeout=0.5)).id
-    assert forgotten is not None
-
-    async def is_over() -> bool:
-        try:
-            await get_json(pulsar, f"{TRANSACTIONS}/transactionMetadata/{tc_id}/{forgotten.least}")
-        except AdminError:
-            return True
-        return False
-
-    assert await eventually(is_over, bool)
+    forgotten = id_of(await begun_at(client, tc_id, timeout=0.5))
+    assert await eventually(partial(is_known, pulsar, forgotten), lambda known: not known) is False
     least = {"created": 2, "committed": 1, "aborted": 2, "timeout": 1, "append_log": 8}
 
     def grown(page: Page) -> dict[str, float]:
