@@ -14,6 +14,7 @@ from pulsar_txn.broker.replay import Replay
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
+from pulsar_txn.wire.hot import encode_send
 from pulsar_txn.wire.ids import unsigned64
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
@@ -351,3 +352,13 @@ def test_replay_is_a_sorted_map_of_what_is_left(steps: list[tuple[int, int | Non
             model[position] = None if indexes is None or known is None else known | indexes
         assert replay.in_order() == sorted(model.items())
         assert replay.first() == (min(model.items()) if model else None)
+
+
+async def test_a_message_whose_metadata_only_half_parses_does_not_stop_a_key_shared_subscription(client: RawClient) -> None:
+    await client.producer("a")
+    await client.subscribe("a", kind=KEY_SHARED)
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=5, publish_time=1).SerializeToString()
+    half = metadata + b"\x22\x01\xff"  # a property that is none: nothing that publishing looks at
+    client.raw(b"".join(encode_send(0, 5, 1, len(half).to_bytes(4) + half + b"x")))
+    await client.sent(b"behind it", sequence_id=6)
+    assert await client.payloads(2) == [b"x", b"behind it"]

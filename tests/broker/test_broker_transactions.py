@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Refused
 
+from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import ServerError
+from pulsar_txn.wire.hot import encode_send
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
@@ -350,3 +352,19 @@ async def test_a_plain_send_behind_a_waiting_transactional_one_keeps_the_order(c
     assert client.receipts[0][2] < client.receipts[1][2]
     await client.end(txn)
     assert await client.payloads(2) == [b"in", b"plain"]
+
+
+async def test_a_message_that_only_half_parses_is_refused_and_its_coordinator_goes_on(client: RawClient) -> None:
+    await client.producer("a")
+    txn = await client.new_txn()
+    await client.add_topics(txn, FULL + "a")
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=5, publish_time=1).SerializeToString()
+    half = metadata + b"\x22\x01\xff"  # a property that is none; and the transaction stands in the command only
+    client.send(b"first", txn=txn)  # asks the coordinator; what follows waits for its answer
+    client.raw(b"".join(encode_send(0, 5, 1, len(half).to_bytes(4) + half + b"x", txn=txn)))
+    await client.until(lambda: client.send_errors)
+    assert client.send_errors[0].error == ServerError.NotAllowedError
+    await client.sent(b"behind it", sequence_id=6, txn=txn)
+    await client.end(txn)
+    await client.subscribe("a")
+    assert await client.payloads(2) == [b"first", b"behind it"]

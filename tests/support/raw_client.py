@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+
+from google.protobuf.message import DecodeError
 
 from pulsar_txn.broker.broker import Broker
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -48,7 +51,9 @@ class Received:
         self.position: Position = (ledger_id, entry_id)
         self.ack_set = ack_set_from_words(words) if words else None
         raw, payload = split_entry(entry)
-        self.metadata = pb.MessageMetadata.FromString(raw)
+        self.metadata = pb.MessageMetadata()
+        with suppress(DecodeError):  # what only half parses arrives, too
+            self.metadata.ParseFromString(raw)
         self.batch_size = 0
         self.payloads = [bytes(payload)]
         if self.metadata.HasField("num_messages_in_batch") and not self.metadata.compression:

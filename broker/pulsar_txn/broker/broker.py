@@ -362,15 +362,6 @@ class Broker:
         store: LogStore = self.store if subscription.durable else self._scratch
         await store.delete(pending_ack_log_name(topic.name, subscription.name))
 
-    def dropped(self, topic: Topic, subscription: Subscription) -> None:
-        """A subscription that is not durable is gone: forget its redo log."""
-        if subscription.pending_ack is not None:
-            self._spawn(self._close_dropped(topic, subscription))
-
-    async def _close_dropped(self, topic: Topic, subscription: Subscription) -> None:
-        await subscription.close()
-        await self.delete_pending_ack(topic, subscription)
-
     # ---- care
 
     def storage_failed(self, error: Exception) -> None:

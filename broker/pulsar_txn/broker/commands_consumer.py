@@ -50,6 +50,9 @@ async def _subscribe(connection: Connection, body: Any) -> None:
     if body.read_compacted and body.subType not in {EXCLUSIVE, FAILOVER}:
         raise Refusal(ServerError.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions")
     topic = await broker.topic(name, create=body.force_topic_creation)
+    makes = body.durable and isinstance(topic, Topic) and body.subscription not in topic.subscriptions
+    if makes and not broker.config.allow_auto_subscription_creation:
+        raise Refusal(ServerError.SubscriptionNotFound, f"Subscription does not exist: {body.subscription!r} of {name}")
     if body.HasField("schema") and body.schema.type:
         await broker.catalog.schema_version(name, schema_of(body.schema))
     consumer = Consumer(

@@ -232,6 +232,7 @@ class Connection(asyncio.Protocol):
         task = asyncio.get_running_loop().create_task(self._run(coroutine, body))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: coroutine.close())  # it may be cancelled before its first step
 
     async def _run(self, coroutine: Coroutine[Any, Any, None], body: Any) -> None:
         try:

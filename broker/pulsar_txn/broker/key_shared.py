@@ -12,7 +12,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from pulsar_txn.wire.entries import read_metadata
-from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.hashing import KEY_SLOTS, key_slot, murmur3_32
 from pulsar_txn.wire.ids import DispatchHints, Position
 
@@ -29,7 +29,10 @@ _LOOK_AHEAD: Final = 2000
 
 def sticky_slot(data: bytes) -> int:
     """The slot of an entry: of its ordering key, its partition key, or where it came from."""
-    metadata = read_metadata(data)
+    try:
+        metadata = read_metadata(data)
+    except WireError:  # more is wrong with it than a topic looks at; one such message must not keep the others from going out
+        return 0
     if metadata.HasField("ordering_key"):
         key = metadata.ordering_key
     elif metadata.HasField("partition_key"):

@@ -392,8 +392,7 @@ class Subscription:
         """Close the handle; the cursor goes with the topic's log."""
         self.dispatcher.close()
         if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.gather(self._opening, return_exceptions=True)
+            await asyncio.wait([self._opening])  # not cancelled: a log that is being opened would stay open
         host, self.host = self.host, None
         if host is not None and host.failure is None:
             try:

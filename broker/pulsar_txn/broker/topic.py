@@ -68,9 +68,6 @@ class TopicHome(Protocol):
     async def delete_pending_ack(self, topic: Topic, subscription: Subscription) -> None:
         """The subscription is deleted."""
 
-    def dropped(self, topic: Topic, subscription: Subscription) -> None:
-        """A subscription that is not durable is gone."""
-
 
 class Topic:
     """One persistent topic or partition. `open()` first."""
@@ -86,6 +83,7 @@ class Topic:
         self.rules = TopicRules.of(home.config, {})
         self.serving = False
         self.subscriptions: dict[str, Subscription] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
         self.sequences = Sequences(home.config.broker_deduplication_max_number_of_producers)
         self.retention = Retention(log, home.config)
         self.compaction = Compaction(self, home)
@@ -190,7 +188,11 @@ class Topic:
         self, producer: Producer, sequence_id: int, highest: int, header: EntryHeader, entry: bytes, txn_id: TxnId
     ) -> None:
         if header.txn_id is None:  # a client that names the transaction in the command only
-            entry = with_txn_id(entry, txn_id)
+            try:
+                entry = with_txn_id(entry, txn_id)
+            except WireError as error:  # in a part of the metadata that `read_header` passes over
+                self._refuse(producer, sequence_id, ServerError.NotAllowedError, f"not a message: {error}")
+                return
             header = attrs.evolve(header, txn_id=txn_id)
         host = self.host
         host.submit(Publish(partial(self._answer_send, producer, sequence_id, highest), txn_id, TopicRecord(header, entry)))
@@ -271,6 +273,9 @@ class Topic:
 
     async def subscribe(self, name: str, *, durable: bool, initial: Position) -> Subscription:
         """The subscription, made at `initial` mark-delete when there is none. Durable ones are so when this returns."""
+        leaving = self._leaving.get(name)
+        if leaving is not None:  # its logs must be gone before there can be others of the same name
+            await asyncio.wait([leaving])
         subscription = self.subscriptions.get(name)
         if subscription is not None:
             return subscription
@@ -278,20 +283,33 @@ class Topic:
         return self.subscriptions.setdefault(name, Subscription(self, name, cursor, durable=durable))
 
     async def unsubscribe(self, subscription: Subscription) -> None:
-        """Delete a subscription with its cursor and pending acks; durable when this returns."""
-        self.subscriptions.pop(subscription.name, None)
-        subscription.disconnect_all()
+        """Delete a subscription with its cursor and pending acks; durable when this returns. If cancelled: it goes on."""
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+            subscription.disconnect_all()
+            self._leave(subscription)
+        leaving = self._leaving.get(subscription.name)
+        if leaving is not None:
+            await asyncio.shield(leaving)
+
+    def _leave(self, subscription: Subscription) -> None:
+        name = subscription.name
+        task = self._leaving[name] = asyncio.get_running_loop().create_task(self._delete(subscription))
+        task.add_done_callback(lambda _: self._leaving.pop(name, None))
+
+    async def _delete(self, subscription: Subscription) -> None:
         await subscription.close()
         if subscription.durable:
             await self.log.delete_cursor(subscription.name)
-            await self.home.delete_pending_ack(self, subscription)
+        await self.home.delete_pending_ack(self, subscription)
 
     def drop_subscription(self, subscription: Subscription) -> None:
         """A subscription that is not durable lost its last consumer."""
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
             subscription.dispatcher.close()
-            self.home.dropped(self, subscription)
+            if subscription.pending_ack is not None:
+                self._leave(subscription)
 
     def has_pending_ack_log(self, subscription: Subscription) -> bool:
         """Whether acknowledgements in transactions were ever made there."""
@@ -345,6 +363,7 @@ class Topic:
     async def close(self) -> None:
         """Take a last snapshot, make everything durable, release the logs."""
         self.serving = False
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
         for subscription in self.subscriptions.values():
             await subscription.close()
         await self.compaction.close()
