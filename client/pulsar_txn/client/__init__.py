@@ -29,6 +29,7 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
     TransactionTimedOut,
 )
+from pulsar_txn.client.failover import AutoClusterFailover
 from pulsar_txn.client.interceptors import ConsumerInterceptor, OutgoingMessage, ProducerInterceptor
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Message
 from pulsar_txn.client.oauth2 import OAuth2Authentication
@@ -71,6 +72,7 @@ __all__ = [
     "AccessMode",
     "AlreadyClosed",
     "Authentication",
+    "AutoClusterFailover",
     "AutoProduceSchema",
     "AutoSchema",
     "AvroSchema",

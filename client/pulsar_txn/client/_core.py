@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import math
 from collections.abc import Awaitable, Callable, Coroutine
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pulsar_txn.client._settings import Settings
 from pulsar_txn.client._stock_defects import DeadlockWarning
-from pulsar_txn.client.errors import AlreadyClosed, LocalProtocolError, OperationTimeout, PulsarError
+from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, LocalProtocolError, OperationTimeout, PulsarError
+from pulsar_txn.client.failover import AutoClusterFailover, Failover
 from pulsar_txn.client.lookup import Lookup
 from pulsar_txn.client.pool import ConnectionPool
 from pulsar_txn.client.runtime import Runtime
@@ -57,13 +59,15 @@ async def _directly(function: Callable[..., T], *args: Any) -> T:
 class Core:
     """The inside of a client. Producers, consumers and coordinators hold this, never the public object."""
 
-    def __init__(self, service_url: str, settings: Settings, runtime: Runtime) -> None:
+    def __init__(self, service_url: str | AutoClusterFailover, settings: Settings, runtime: Runtime) -> None:
         self.settings = settings
         self.runtime = runtime
         self._request_ids = itertools.count()
         self._resource_ids = itertools.count()
         self.pool = ConnectionPool(runtime, settings)
-        self.lookup = Lookup(self.pool, settings, parse_service_url(service_url), self.next_request_id)
+        self.service_url = service_url.primary if isinstance(service_url, AutoClusterFailover) else service_url
+        watch = functools.partial(self._watch, service_url) if isinstance(service_url, AutoClusterFailover) else None
+        self.lookup = Lookup(self.pool, settings, parse_service_url(self.service_url), self.next_request_id, watch)
         self.closed = False
         self.ask: Callable[..., Awaitable[Any]] = _directly
         """`await ask(function, *args)` for what is the program's own; the sync client does it on a thread for that."""
@@ -72,6 +76,14 @@ class Core:
         self._resources: dict[int, Closable] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
+
+    def _watch(self, clusters: AutoClusterFailover) -> None:
+        self.spawn(Failover(clusters, self.runtime, self.settings, self._move).run())
+
+    def _move(self, url: str) -> None:
+        self.service_url = url
+        self.lookup.move(parse_service_url(url))
+        self.pool.start_over(ConnectionLost(f"the client moves to {url}"))
 
     def next_request_id(self) -> int:
         """A request id, unique in this client."""

@@ -12,12 +12,13 @@ from weakref import WeakKeyDictionary
 from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
-from pulsar_txn.client.acks import AckId, AckTracker, Claim, OpenTransactionAcks, Place, cumulative_id, merged_ids
+from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, Place, cumulative_id, merged_ids
 from pulsar_txn.client.chunks import ChunkedMessages
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.consumer_options import ConsumerOptions
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, TransactionConflict
 from pulsar_txn.wire import hot
+from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import MessageId, Position, TxnAction, TxnId
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from pulsar_txn.client.authentication import Authentication
 from pulsar_txn.client.consumer import Consumer
 from pulsar_txn.client.consumer_options import ConsumerOptions
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
+from pulsar_txn.client.failover import AutoClusterFailover
 from pulsar_txn.client.message import EARLIEST_ID
 from pulsar_txn.client.producer import Producer
 from pulsar_txn.client.producer_options import AccessMode, ProducerOptions
@@ -36,7 +37,8 @@ T = TypeVar("T")
 class Client(TransactionalClient):
     """A Pulsar client for asyncio; `async with Client("pulsar://localhost:6650") as client: …` closes it.
 
-    `service_url` names one or several hosts (`pulsar://a:6650,b:6650`), with TLS as `pulsar+ssl://`. Times are seconds.
+    `service_url` names one or several hosts (`pulsar://a:6650,b:6650`), with TLS as `pulsar+ssl://`; or it is an
+    `AutoClusterFailover` between clusters. Times are seconds.
     Nothing is connected before the first operation. An operation that meets a retriable error (a broker that is starting,
     a topic that moves) is tried again until `operation_timeout`, with pauses that grow from `initial_backoff` to
     `max_backoff`; a single connection may take `connection_timeout`. A peer that does not answer a ping within
@@ -58,7 +60,7 @@ class Client(TransactionalClient):
 
     def __init__(
         self,
-        service_url: str,
+        service_url: str | AutoClusterFailover,
         *,
         operation_timeout: float = 30.0,
         connection_timeout: float = 10.0,
@@ -101,11 +103,16 @@ class Client(TransactionalClient):
             transactional_id=transactional_id,
             fencing=fencing,
         )
-        if "+ssl:" in service_url:
+        urls = service_url.urls if isinstance(service_url, AutoClusterFailover) else (service_url,)
+        if any("+ssl:" in url for url in urls):
             settings.ssl_context()  # what is wrong with its files is said here
-        self.service_url = service_url
         self._core = Core(service_url, settings, runtime or AsyncioRuntime())
         self._init_transactions()
+
+    @property
+    def service_url(self) -> str:
+        """Of the cluster in use."""
+        return self._core.service_url
 
     def __repr__(self) -> str:
         return f"<Client {self.service_url} {'closed' if self._core.closed else 'open'}>"

@@ -29,13 +29,23 @@ class Lookup:
     """Asks the hosts of the service URL, moving on to the next one when a host cannot be reached."""
 
     def __init__(
-        self, pool: ConnectionPool, settings: Settings, addresses: list[Address], next_request_id: Callable[[], int]
+        self,
+        pool: ConnectionPool,
+        settings: Settings,
+        addresses: list[Address],
+        next_request_id: Callable[[], int],
+        on_first_use: Callable[[], object] | None = None,
     ) -> None:
         self._pool = pool
         self._settings = settings
         self._addresses = addresses
         self._current = 0
         self._next_request_id = next_request_id
+        self._on_first_use = on_first_use
+
+    def move(self, addresses: list[Address]) -> None:
+        """Ask these hosts from now on."""
+        self._addresses, self._current = addresses, 0
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
         """How many partitions `topic` has; 0 when it is not partitioned. `create`: the broker may create it by its rules.
@@ -110,6 +120,9 @@ class Lookup:
 
     async def _any_connection(self) -> Connection:
         """A connection to some host of the service URL; the last error when none can be reached."""
+        if self._on_first_use is not None:
+            begin, self._on_first_use = self._on_first_use, None
+            begin()
         failure: PulsarError | None = None
         for _ in self._addresses:
             try:

@@ -8,7 +8,7 @@ from typing import Final
 
 from pulsar_txn.client._settings import Settings
 from pulsar_txn.client.connection import Connection
-from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, OperationTimeout
+from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, OperationTimeout, PulsarError
 from pulsar_txn.client.runtime import Runtime
 from pulsar_txn.client.service_url import Address
 
@@ -24,6 +24,7 @@ class ConnectionPool:
         self._settings = settings
         self._connections: dict[tuple[str, Address], asyncio.Task[Connection]] = {}
         self._closed = False
+        self._generation = 0
 
     async def get(self, physical: Address, logical: Address | None = None) -> Connection:
         """A usable connection to `logical`, through the proxy at `physical` when the two differ.
@@ -53,6 +54,12 @@ class ConnectionPool:
         done = [task for task in self._connections.values() if task.done() and not task.cancelled()]
         return [task.result() for task in done if task.exception() is None and not task.result().closed]
 
+    def start_over(self, error: PulsarError) -> None:
+        """Close all connections, also those that are being made: others are wanted now."""
+        self._generation += 1
+        for connection in self.current():
+            connection.close(error)
+
     async def close(self) -> None:
         """Close all connections; what waits for an answer fails with ConnectionLost."""
         self._closed = True
@@ -66,6 +73,7 @@ class ConnectionPool:
 
     async def _connect(self, physical: Address, target: Address) -> Connection:
         context = self._settings.ssl_context() if physical.tls else None
+        generation = self._generation
         proxy_to = None if target == physical else str(target)
         timeout = self._settings.connection_timeout
         try:
@@ -83,6 +91,9 @@ class ConnectionPool:
         except OSError as error:
             raise _connect_error(error, physical) from error
         await connection.handshake()
+        if generation != self._generation:
+            connection.close()
+            raise ConnectionLost("the client has moved to another cluster meanwhile", endpoint=str(physical))
         return connection
 
 

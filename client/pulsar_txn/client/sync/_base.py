@@ -14,6 +14,7 @@ import attrs
 from pulsar_txn.client import client as asyncio_client
 from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses
 from pulsar_txn.client.errors import CommitOutcomeUnknown, UsageError
+from pulsar_txn.client.failover import AutoClusterFailover
 from pulsar_txn.client.pipeline import PipelineEvent, PipelineResult, Poison
 from pulsar_txn.client.runtime import Desk, Future, LoopThread, Ticket
 from pulsar_txn.client.schema import Schema
@@ -55,7 +56,7 @@ class SyncLoop(LoopThread):
 
     def new_future(self) -> Ticket[Any]:
         """As `LoopThread.new_future`; what is to be called when it is done is told."""
-        return Ticket(self.callbacks.settle)
+        return Ticket(self._settled, self.callbacks.settle)
 
     def wait(self, future: Future[T]) -> T:
         """As `LoopThread.wait`."""
@@ -102,7 +103,7 @@ class GenericTwin(Twin[I], Generic[I, T]):
 class ClientBase(Twin[asyncio_client.Client]):
     """The parts of the sync client that are written by hand."""
 
-    def __init__(self, service_url: str, **options: Any) -> None:
+    def __init__(self, service_url: str | AutoClusterFailover, **options: Any) -> None:
         """Arguments as the asyncio client's. Starts a thread; raises InvalidConfiguration."""
         loop = SyncLoop()
         if options.get("authentication") is not None:

@@ -509,6 +509,11 @@ class TableView(GenericTwin[table_view.TableView[T], T]):
 class Client(ClientBase):
     """A Pulsar client for threads; `with Client("pulsar://localhost:6650") as client: …` closes it."""
 
+    @property
+    def service_url(self) -> str:
+        """Of the cluster in use."""
+        return self._inner.service_url
+
     @overload
     def create_producer(self, topic: str, *, schema: None = None, **options: Any) -> Producer[bytes]: ...
 
