@@ -35,13 +35,16 @@ CALLS = {
     "Client.subscribe": "self._subscribe(topic, subscription, schema, options)",
     "Client.create_reader": "self._create_reader(topic, start, schema, options, start_inclusive, reader_name)",
     "Client.create_table_view": "self._create_table_view(topic, schema, options)",
+    "TableView.for_each": "for key, value in self.snapshot().items():\n            action(key, value)",
+    "TableView.for_each_and_listen": "heard = functools.partial(self._loop.callbacks.hear, action)\n"
+    "        self._loop.run(lambda: self._inner.for_each_and_listen(heard))",
     "Client.add_observer": "self._loop.call(lambda: self._inner.add_observer(self._observer(observer)))",
     "Client.remove_observer": "self._loop.call(lambda: self._inner.remove_observer(self._observer(observer)))",
 }
 DROPPED = {"ambient"}  # a context variable of the caller's thread cannot be set from the loop's
 INTERNAL = {
     "Transaction": {"enlist_send", "sends_to", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"},
-    "Producer": {"flush_nowait"},
+    "Producer": {"flush_nowait", "send_payload", "takes"},
     "Consumer": {"enqueue", "drop_queued", "fail", "part_failed", "hand_out", "give_back_later", "recall", "runs"},
 }
 RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__anext__": "__next__", "__aiter__": "__iter__"}
@@ -49,6 +52,7 @@ HEADER = '''"""The sync twin, written by `client/generate_sync.py` from the asyn
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from re import Pattern
@@ -67,6 +71,7 @@ from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
 from pulsar_txn.client.sync._batches import TransactionalBatchBlock
 from pulsar_txn.client.sync._sending import ProducerBase
+from pulsar_txn.client.table_view import Action
 from pulsar_txn.client.transaction import TransactionState, TransactionStats
 from pulsar_txn.wire.ids import MessageId, TxnId
 

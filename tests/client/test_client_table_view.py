@@ -1,5 +1,7 @@
 """Table views: the newest value of each key, committed, kept up to date."""
 
+import asyncio
+
 import pytest
 
 from pulsar_txn.broker.server import Standalone
@@ -55,6 +57,61 @@ async def test_an_empty_topic_has_an_empty_view_and_what_cannot_be_read_is_left_
     assert view.snapshot() == {"b": [1]}
     await view.close()
     await view.close()
+
+
+async def test_what_is_there_and_then_every_change_is_told_in_order(client):
+    producer = await client.create_producer("t", schema=STRING)
+    await producer.send("1", key="a")
+    told, slow, entered, gone = [], asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def action(key, value):
+        entered.set()
+        await slow.wait()
+        told.append((key, value))
+        if value is None:
+            gone.set()
+
+    def fails(key, value):
+        raise ValueError(key)
+
+    async with await client.create_table_view("t", schema=STRING) as view:
+        telling = asyncio.ensure_future(view.for_each_and_listen(action))
+        await entered.wait()
+        await producer.send("2", key="a")  # while it is told of what was there
+        await producer.send("3", key="b")
+        slow.set()
+        await telling
+        assert told[0] == ("a", "1")
+        with pytest.raises(ValueError, match="a"):
+            await view.for_each_and_listen(fails)
+        await producer.send(None, key="a")
+        await producer.send("no key")
+        await view.refresh(5)
+        seen = []
+        await view.for_each(lambda key, value: seen.append((key, value)))
+        assert seen == [("b", "3")]
+        await asyncio.wait_for(gone.wait(), 5)
+    assert told == [("a", "1"), ("a", "2"), ("b", "3"), ("a", None)]
+
+
+async def test_a_listener_that_fails_on_a_change_is_logged_and_told_of_the_next(client, caplog):
+    producer = await client.create_producer("t", schema=STRING)
+    told, second = [], asyncio.Event()
+
+    def action(key, value):
+        told.append(value)
+        if value == "2":
+            second.set()
+        if value == "1":
+            raise ValueError("cannot take it")
+
+    async with await client.create_table_view("t", schema=STRING) as view:
+        await view.for_each_and_listen(action)
+        await producer.send("1", key="a")
+        await producer.send("2", key="a")
+        await asyncio.wait_for(second.wait(), 5)
+    assert told == ["1", "2"]
+    assert "cannot take it" in caplog.text
 
 
 def test_the_sync_client_has_it_too():

@@ -325,7 +325,20 @@ def test_values_of_a_table_view_are_decoded_off_the_io_thread(url, places):
         producer.send(b"1", key="a")
         view = client.create_table_view("t", schema=Schema())
         assert view.get("a") == "1"
-    assert places.of == {"decode": {QUESTIONS}}
+        told, all_told = [], threading.Event()
+
+        def action(key, value):
+            places.note("listener")
+            told.append((key, value, view.size))  # asks the view
+            if value == "2":
+                all_told.set()
+
+        view.for_each_and_listen(action)
+        producer.send(b"2", key="a")
+        assert all_told.wait(10)
+        view.for_each(lambda key, value: told.append((key, value)))
+    assert places.of == {"decode": {QUESTIONS}, "listener": {CALLBACKS}}
+    assert told == [("a", "1", 1), ("a", "2", 1), ("a", "2")]
 
 
 def test_the_pauses_of_run_transaction_are_asked_for_in_the_callers_thread(url, places):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT
@@ -17,6 +19,8 @@ from pulsar_txn.wire.ids import MessageId
 logger = logging.getLogger("pulsar_txn.client.table_view")
 
 T = TypeVar("T")
+Action: TypeAlias = Callable[[str, T | None], object]
+"""`action(key, value)`, or a coroutine function."""
 
 _POLL: Final = 0.2
 """Seconds after which the end of the topic is looked up again while catching up."""
@@ -36,6 +40,7 @@ class TableView(Generic[T]):
         self._seen: dict[str, MessageId] = {}
         self._failure: PulsarError | None = None
         self._changed = asyncio.Event()
+        self._listeners: list[_Listener[T]] = []
         self._caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = core.spawn(self._follow())
 
@@ -69,6 +74,30 @@ class TableView(Generic[T]):
         """All keys and values by now, as a dict of the caller's own."""
         self._check()
         return dict(self._values)
+
+    async def for_each(self, action: Action[T]) -> None:
+        """Call `action(key, value)` for every key by now, one after another; what it raises is raised here.
+
+        It may be a coroutine function. If cancelled, those behind are not called.
+        """
+        for key, value in self.snapshot().items():
+            await _done(action, key, value)
+
+    async def for_each_and_listen(self, action: Action[T]) -> None:
+        """As `for_each`, and then, as long as the view is open, for every change, in order; value None: the key has gone.
+
+        The view does not go on while `action` is busy. What it raises on a change is logged. If cancelled, it is not called
+        any more.
+        """
+        listener: _Listener[T] = _Listener(action)
+        self._check()
+        self._listeners.append(listener)
+        try:
+            async with listener.turn:  # changes wait until what is there has been told
+                await self.for_each(action)
+        except BaseException:
+            self._listeners.remove(listener)
+            raise
 
     async def refresh(self, timeout: float = 30.0) -> None:
         """Wait until everything that is stored and committed at this moment is here; OperationTimeout after `timeout` s.
@@ -136,7 +165,11 @@ class TableView(Generic[T]):
                 self._caught_up.set_exception(error)
 
     async def _take(self, messages: list[Message[T]]) -> None:
-        self._apply(messages, await self._core.ask(_values_of, messages))
+        values = await self._core.ask(_values_of, messages)
+        listeners = list(self._listeners)  # those that come later see these messages in what is there
+        self._apply(messages, values)
+        for listener in listeners:
+            await listener.tell(messages, values)
 
     def _apply(self, messages: list[Message[T]], values: list[Any]) -> None:
         for message, value in zip(messages, values, strict=True):
@@ -149,6 +182,29 @@ class TableView(Generic[T]):
             else:
                 self._values[key] = value
         self._changed.set()
+
+
+class _Listener(Generic[T]):
+    """Who is told of changes."""
+
+    def __init__(self, action: Action[T]) -> None:
+        self.turn = asyncio.Lock()
+        self._action = action
+
+    async def tell(self, messages: list[Message[T]], values: list[Any]) -> None:
+        async with self.turn:
+            for message, value in zip(messages, values, strict=True):
+                if message.key is not None and value is not _UNREADABLE:
+                    try:
+                        await _done(self._action, message.key, value)
+                    except Exception:  # who listens must not end the view
+                        logger.exception("the listener %r failed", self._action)
+
+
+async def _done(action: Action[T], key: str, value: T | None) -> None:
+    result = action(key, value)
+    if inspect.isawaitable(result):
+        await result
 
 
 _UNREADABLE: Final = object()

@@ -65,6 +65,12 @@ class Callbacks:
         """As `tell`, and never left out."""
         self._told.submit(function, *args)
 
+    async def hear(self, function: Callable[..., T], *args: Any) -> T:
+        """On the loop: as `ask`, behind what was told before, and never left out."""
+        reply: Future[T] = Future()
+        self._told.submit(functools.partial(answer, only=True), reply, function, args)
+        return await asyncio.wrap_future(reply)
+
     async def ask(self, function: Callable[..., T], *args: Any) -> T:
         """On the loop: what it returns or raises, called by the other thread."""
         return await self.ask_soon(function, *args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from re import Pattern
@@ -18,6 +19,7 @@ from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
 from pulsar_txn.client.sync._batches import TransactionalBatchBlock
 from pulsar_txn.client.sync._sending import ProducerBase
+from pulsar_txn.client.table_view import Action
 from pulsar_txn.client.transaction import TransactionState, TransactionStats
 from pulsar_txn.wire.ids import MessageId, TxnId
 
@@ -482,6 +484,23 @@ class TableView(GenericTwin[table_view.TableView[T], T]):
     def snapshot(self) -> dict[str, T]:
         """All keys and values by now, as a dict of the caller's own."""
         return self._loop.call(lambda: self._inner.snapshot())
+
+    def for_each(self, action: Action[T]) -> None:
+        """Call `action(key, value)` for every key by now, one after another; what it raises is raised here.
+
+        It may be a coroutine function. If cancelled, those behind are not called.
+        """
+        for key, value in self.snapshot().items():
+            action(key, value)
+
+    def for_each_and_listen(self, action: Action[T]) -> None:
+        """As `for_each`, and then, as long as the view is open, for every change, in order; value None: the key has gone.
+
+        The view does not go on while `action` is busy. What it raises on a change is logged. If cancelled, it is not called
+        any more.
+        """
+        heard = functools.partial(self._loop.callbacks.hear, action)
+        self._loop.run(lambda: self._inner.for_each_and_listen(heard))
 
     def refresh(self, timeout: float = 30.0) -> None:
         """Wait until everything that is stored and committed at this moment is here; OperationTimeout after `timeout` s.
