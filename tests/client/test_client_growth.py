@@ -125,7 +125,31 @@ def test_a_pattern_keeps_its_flags_and_slashes():
     )
 
 
-async def test_a_pattern_has_no_retry_topic(client):
+async def test_the_retry_topic_of_a_pattern_needs_a_name(client):
     policy = DeadLetterPolicy(max_redeliver_count=1, retry=True)
     with pytest.raises(InvalidConfiguration, match="retry topic"):
         await client.subscribe(re.compile("x"), "s", consumer_type=ConsumerType.SHARED, dead_letter_policy=policy)
+
+
+async def test_messages_of_a_pattern_can_be_put_off_and_end_with_the_dead_letters_of_their_topics(client):
+    policy = DeadLetterPolicy(max_redeliver_count=1, retry_letter_topic="later", initial_subscription="dead")
+    consumer = await client.subscribe(
+        re.compile("orders-.*"),
+        "s",
+        consumer_type=ConsumerType.SHARED,
+        dead_letter_policy=policy,
+        pattern_discovery_period=0.05,
+    )
+    async with asyncio.timeout(20):
+        for name in ("orders-a", "orders-b"):
+            await (await client.create_producer(name)).send(name.encode(), key=name)
+        for where in ("orders", "later"):
+            for _ in range(2):
+                message = await consumer.receive()
+                assert where in message.topic
+                await consumer.reconsume_later(message, properties={"why": "not now"})
+        for name in ("orders-a", "orders-b"):
+            letters = await client.subscribe(f"{name}-s-DLQ", "dead")
+            letter = await letters.receive()
+            assert (letter.data, letter.key, letter.properties["why"]) == (name.encode(), name, "not now")
+    assert any("later" in topic for topic in consumer.topics)

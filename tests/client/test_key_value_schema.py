@@ -20,6 +20,7 @@ from pulsar_txn.client import (
     BytesSchema,
     Client,
     ConsumerType,
+    DeadLetterPolicy,
     InitialPosition,
     JsonSchema,
     KeyValue,
@@ -136,6 +137,26 @@ async def test_avro_parts_are_read_with_the_definition_that_they_were_written_wi
     message = await reader.read_next(10)
     assert message.value.key == "k"
     assert (message.value.value.x, message.value.value.y) == (1, 2)
+
+
+@BOTH
+async def test_pairs_that_are_put_off_come_again_as_they_were(client, topic, encoding):
+    schema = pairs(encoding)
+    producer = await client.create_producer(topic, schema=schema)
+    consumer = await client.subscribe(
+        topic,
+        "s",
+        schema=schema,
+        consumer_type=ConsumerType.SHARED,
+        initial_position=EARLIEST,
+        dead_letter_policy=DeadLetterPolicy(max_redeliver_count=3, retry=True),
+    )
+    sent = [KeyValue("a", 1), KeyValue("gone", None), KeyValue(None, 3)]
+    for pair in sent:
+        await producer.send(pair)
+    for _ in sent:
+        await consumer.reconsume_later(await consumer.receive(10))
+    assert [(await consumer.receive(10)).value for _ in sent] == sent
 
 
 @BOTH

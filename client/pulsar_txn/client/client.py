@@ -242,29 +242,45 @@ class Client(TransactionalClient):
         parts: list[tuple[str, int]] = []
         partitioned: dict[TopicName, int] = {}
         for name in names:
-            count = await self._partitions(name)
+            found, count = await self._parts_of(name)
             if count:
                 partitioned[name] = count
-            parts += [(str(name.with_partition(index)), index) for index in range(count)] or [(str(name), name.partition)]
+            parts += found
         consumer: Consumer[Any] = Consumer(
             self._core, parts, subscription, schema or BytesSchema(), options, partitioned=partitioned
         )
         await consumer._start()  # noqa: SLF001 - its other half
         return consumer
 
+    async def _parts_of(self, name: TopicName) -> tuple[list[tuple[str, int]], int]:
+        """The partitions of a topic, or the topic itself, and how many there are (0)."""
+        count = await self._partitions(name)
+        return [(str(name.with_partition(index)), index) for index in range(count)] or [(str(name), name.partition)], count
+
     async def _follow(
         self, topics: Pattern[str], subscription: str, schema: Schema[Any] | None, options: ConsumerOptions
     ) -> Consumer[Any]:
         self._core.check_open()
         pattern = TopicPattern.parse(topics)
+        beside: dict[str, int] = {}
         policy = options.dead_letter_policy
         if policy is not None and policy.has_retry_topic:
-            raise InvalidConfiguration(
-                "a consumer of a pattern has no retry topic", hint="name the topics, or use the dead-letter topic only"
-            )
+            if policy.retry_letter_topic is None:
+                raise InvalidConfiguration(
+                    "the retry topic of a consumer of a pattern needs a name", hint="give retry_letter_topic="
+                )
+            beside = dict((await self._parts_of(parse_topic(policy.retry_letter_topic)))[0])
         found = await pattern.find(self._core, options.regex_subscription_mode)
-        parts = [(topic, TopicName.parse(topic).partition) for topic in found]
-        consumer: Consumer[Any] = Consumer(self._core, parts, subscription, schema or BytesSchema(), options, pattern=pattern)
+        parts = beside | {topic: TopicName.parse(topic).partition for topic in found}
+        consumer: Consumer[Any] = Consumer(
+            self._core,
+            list(parts.items()),
+            subscription,
+            schema or BytesSchema(),
+            options,
+            pattern=pattern,
+            beside=beside,
+        )
         await consumer._start()  # noqa: SLF001 - its other half
         return consumer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -52,6 +52,7 @@ class Consumer(Settling[T]):
         *,
         pattern: TopicPattern | None = None,
         partitioned: Mapping[TopicName, int] | None = None,
+        beside: Iterable[str] = (),
     ) -> None:
         self.schema = schema
         self.subscription = subscription
@@ -64,6 +65,7 @@ class Consumer(Settling[T]):
         self._closed = False
         self._pattern = pattern
         self._partitioned = dict(partitioned or {})
+        self._beside = frozenset(beside)
         self._watcher: asyncio.Task[None] | None = None
         self._id = core.next_resource_id()
         self._received = self._acknowledged = self._refused = 0
@@ -73,7 +75,7 @@ class Consumer(Settling[T]):
         self.timeouts = AckTimeouts(core.runtime, options.ack_timeout, options.ack_timeout_backoff) if wants_timeouts else None
         self._observed = self.timeouts is not None or self._chain is not None
         policy = options.dead_letter_policy
-        first = topics[0][0] if topics else ""
+        first = topics[0][0] if topics and pattern is None else ""
         self.letters = None if policy is None else DeadLetters(core, first, subscription, schema, policy)
         self._parts = [PartitionConsumer(core, self, name, index, subscription, options) for name, index in topics]
         self._only = self._parts[0] if len(self._parts) == 1 and pattern is None else None
@@ -272,7 +274,7 @@ class Consumer(Settling[T]):
         if self._pattern is None:
             return
         found = set(await self._pattern.find(self._core, self._options.regex_subscription_mode))
-        gone = [part for part in self._parts if part.topic not in found]
+        gone = [part for part in self._parts if part.topic not in found and part.topic not in self._beside]
         for part in gone:
             self._parts.remove(part)
             self.drop_queued(part)

@@ -21,7 +21,7 @@ from pulsar_txn.client.errors import InvalidConfiguration, PulsarError
 from pulsar_txn.client.message import Message
 from pulsar_txn.client.producer import Producer
 from pulsar_txn.client.producer_options import ProducerOptions
-from pulsar_txn.client.schema import Schema, SchemaInfo, WrittenSchema
+from pulsar_txn.client.schema import EncodedPair, Schema, SchemaInfo, WrittenSchema
 from pulsar_txn.wire.ids import Position
 from pulsar_txn.wire.topics import TopicName
 
@@ -46,7 +46,8 @@ class DeadLetterPolicy:
     A message is handed out `max_redeliver_count` times after its first delivery; instead of once more it is sent to
     `dead_letter_topic` (`<topic>-<subscription>-DLQ` without it) and acknowledged. `initial_subscription` is created
     there, so that no letter is lost. With `retry` (or a `retry_letter_topic`, else `<topic>-<subscription>-RETRY`) the
-    consumer receives from that topic, too, and has `reconsume_later`. InvalidConfiguration below 1.
+    consumer receives from that topic, too, and has `reconsume_later`; a consumer of a pattern needs the name.
+    InvalidConfiguration below 1.
     """
 
     max_redeliver_count: int
@@ -74,16 +75,23 @@ class DeadLetterPolicy:
 
 
 @attrs.frozen
-class _Payloads:
-    """Sends payloads as they were received, under the consumer's schema."""
+class _AsReceived:
+    """Sends payloads and keys as they were received, under the consumer's schema."""
 
     info: SchemaInfo | None
 
-    def encode(self, value: bytes) -> bytes:
+    def encode(self, value: EncodedPair) -> bytes:
+        return value.payload
+
+    def decode(self, payload: bytes) -> EncodedPair:
+        return EncodedPair(payload, None, False)
+
+    def encode_pair(self, value: EncodedPair) -> EncodedPair:
         return value
 
-    def decode(self, payload: bytes) -> bytes:
-        return payload
+    def decode_pair(self, key: bytes | None, payload: bytes | None, writer: SchemaInfo | None) -> EncodedPair:
+        del key, writer
+        return self.decode(payload or b"")
 
 
 class DeadLetters:
@@ -96,8 +104,8 @@ class DeadLetters:
         self._subscription = subscription
         self._first_topic = topic
         # What was written with another version of a schema must not be labelled with this one.
-        self._schema: Schema[bytes] = _Payloads(None if isinstance(schema, WrittenSchema) else schema.info)
-        self._producers: dict[str, asyncio.Task[Producer[bytes]]] = {}
+        self._schema: Schema[EncodedPair] = _AsReceived(None if isinstance(schema, WrittenSchema) else schema.info)
+        self._producers: dict[str, asyncio.Task[Producer[EncodedPair]]] = {}
         self._burying: set[tuple[int, Position]] = set()
 
     def bury_soon(self, part: PartitionConsumer, position: Position, messages: Sequence[Message[Any]]) -> None:
@@ -106,13 +114,16 @@ class DeadLetters:
             self._burying.add((part.id, position))
             self._core.spawn(self._bury(part, position, messages))
 
-    def _dead_topic(self, topic: str) -> str:
-        """Of a message of this topic; those of a consumer with a retry topic go together."""
-        return self.policy.dead_topic(self._first_topic if self.policy.has_retry_topic else topic, self._subscription)
+    def _dead_topic(self, message: Message[Any]) -> str:
+        """Those of a consumer with a retry topic go together; those of a pattern by the topic that they came from first."""
+        topic = message.topic
+        if self.policy.has_retry_topic:
+            topic = self._first_topic or message.properties.get(REAL_TOPIC) or topic
+        return self.policy.dead_topic(topic, self._subscription)
 
     async def _bury(self, part: PartitionConsumer, position: Position, messages: Sequence[Message[Any]]) -> None:
         AMBIENT.set(None)  # whose transaction it was when the connection was made is no concern of ours
-        topic = self._dead_topic(part.topic)
+        topic = self._dead_topic(messages[0])
         try:
             producer = await self._producer(topic, dead=True)
             await asyncio.gather(
@@ -138,7 +149,7 @@ class DeadLetters:
         said |= {RECONSUME_TIMES: str(times), DELAY_TIME: str(int(delay * 1000))}
         over = times > self.limit
         retry_topic = self.policy.retry_topic(self._first_topic, self._subscription)
-        producer = await self._producer(self._dead_topic(message.topic) if over else retry_topic, dead=over)
+        producer = await self._producer(self._dead_topic(message) if over else retry_topic, dead=over)
         await self._send(producer, message, said, None if over or not delay else delay, txn)
 
     def _properties(self, message: Message[Any]) -> dict[str, str]:
@@ -151,23 +162,22 @@ class DeadLetters:
 
     @staticmethod
     async def _send(
-        producer: Producer[bytes],
+        producer: Producer[EncodedPair],
         message: Message[Any],
         properties: Mapping[str, str],
         delay: float | None,
         txn: Enlisting | None,
     ) -> None:
         await producer.send(
-            None if message.is_tombstone else message.data,
+            message.as_pair(),
             txn=txn,
-            key=message.key,
             ordering_key=message.ordering_key,
             properties=properties,
             event_time_ms=message.event_time_ms,
             deliver_after=delay,
         )
 
-    async def _producer(self, topic: str, *, dead: bool) -> Producer[bytes]:
+    async def _producer(self, topic: str, *, dead: bool) -> Producer[EncodedPair]:
         task = self._producers.get(topic)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._producers[topic] = self._core.spawn(
@@ -175,7 +185,7 @@ class DeadLetters:
             )
         return await asyncio.shield(task)
 
-    async def _make(self, topic: str, initial: str | None) -> Producer[bytes]:
+    async def _make(self, topic: str, initial: str | None) -> Producer[EncodedPair]:
         options = ProducerOptions(initial_subscription=initial)
         name = TopicName.parse(topic)
         count = await self._core.retrying(lambda: self._core.lookup.partitions(topic), f"looking up {topic}")

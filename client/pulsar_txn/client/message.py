@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pulsar_txn.client.crypto import EncryptionContext, encryption_context
 from pulsar_txn.client.errors import SchemaMismatch
-from pulsar_txn.client.schema import PairSchema
+from pulsar_txn.client.schema import EncodedPair, PairSchema, TextPair
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import BatchMessage
 from pulsar_txn.wire.ids import LATEST, MessageId, Position, TxnId
@@ -78,6 +78,10 @@ class Message(Generic[T]):
         else:
             value = consumer.schema.decode(self._row[0])
         return value
+
+    def as_pair(self) -> EncodedPair:
+        """Payload and key as they came, for sending it on."""
+        return (EncodedPair if self._row[8] else TextPair)(self._row[0], self._row[2], self._row[6])
 
     def _pair(self, pairs: PairSchema, writers: WriterSchemas[Any] | None) -> Any:
         writer = None if writers is None else writers.writer(self.entry.metadata.schema_version)

@@ -331,8 +331,8 @@ class Producer(Generic[T]):
             return b"", key, True, False
         if key is not None:
             raise InvalidConfiguration("the message's key is that of the value", hint="leave key= out")
-        payload, text, is_tombstone = self._pairs.encode_pair(value)
-        return payload, text, is_tombstone, text is not None
+        pair = self._pairs.encode_pair(value)
+        return *pair, pair.is_base64
 
     def _target(self, index: int) -> PartitionProducer:
         if not 0 <= index < len(self._partitions):

@@ -82,6 +82,20 @@ class EncodedPair(NamedTuple):
     key: str | None
     null_value: bool
 
+    @property
+    def is_base64(self) -> bool:
+        """Whether the key is Base64."""
+        return self.key is not None
+
+
+class TextPair(EncodedPair):
+    """One whose key is text as it is."""
+
+    @property
+    def is_base64(self) -> bool:
+        """No."""
+        return False
+
 
 @runtime_checkable
 class PairSchema(Protocol):
