@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import operator
@@ -9,10 +10,13 @@ import urllib.request
 import uuid
 
 import pulsar as official
+import pulsar.asyncio as official_asyncio
 import pytest
+from compat_asyncio import ASYNCIO_PROGRAMS
 from compat_programs import MUST, NO_EFFECT, OTHERS, PARTITIONS, PROGRAMS, SECURED
 
 from pulsar_txn.client import compat
+from pulsar_txn.client.compat import asyncio as compat_asyncio
 
 ON_STOCK_TOO = [
     "a_message_with_everything",
@@ -59,6 +63,25 @@ def test_a_program_of_the_official_client_runs_unchanged_on_stock_too(pulsar, na
     assert mine == theirs
 
 
+@pytest.mark.parametrize("name", ASYNCIO_PROGRAMS)
+def test_a_program_of_the_official_asyncio_client_runs_unchanged(pulsar, name):
+    seen = []
+    for package, aio in ((official, official_asyncio), (compat, compat_asyncio)):
+        topic = f"persistent://public/default/{uuid.uuid4().hex[:12]}"
+        facts = asyncio.run(ASYNCIO_PROGRAMS[name](package, aio, pulsar.service_url, topic))
+        seen.append(repr(facts).replace(topic, "TOPIC"))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("cls", ["Client", "Producer", "Consumer", "Reader"])
+def test_the_asyncio_classes_have_the_official_methods_and_arguments(cls):
+    theirs, mine = getattr(official_asyncio, cls), getattr(compat_asyncio, cls)
+    for name in (name for name in vars(theirs) if not name.startswith("_")):
+        expected = list(inspect.signature(getattr(theirs, name)).parameters)
+        assert [each for each in inspect.signature(getattr(mine, name)).parameters if each != "txn"] == expected
+        assert inspect.iscoroutinefunction(getattr(mine, name)) == inspect.iscoroutinefunction(getattr(theirs, name))
+
+
 # --- which name is shown by which program ----------------------------------------------------------------------------------
 
 
@@ -102,8 +125,9 @@ def test_what_has_no_effect_is_warned_of(pulsar):
     }
     for place, call in calls.items():
         for name in (name for name, reason in OTHERS[place].items() if reason == NO_EFFECT):
-            with pytest.warns(DeprecationWarning, match=f"{name} has no effect"):
+            with pytest.warns(DeprecationWarning, match=f"{name} has no effect") as warned:
                 call(**{name: "x" if name.endswith(("path", "prefix")) else name.startswith(("use", "lazy")) or 3})
+            assert warned[0].filename == __file__
     client.close()
 
 

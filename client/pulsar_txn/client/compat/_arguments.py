@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from typing import Any
+from typing import Any, Final
+
+_OURS: Final = "pulsar_txn.client.compat"
 
 
 def check(kind: type | tuple[type, ...], value: object, name: str) -> None:
@@ -20,6 +23,10 @@ def check_optional(kind: type | tuple[type, ...], value: object, name: str) -> N
 
 
 def dead(name: str, value: Any, default: Any, why: str) -> None:
-    """Warn of a parameter that is accepted and has no effect, when it was given."""
-    if value != default:
-        warnings.warn(f"{name} has no effect: {why}", DeprecationWarning, stacklevel=4)
+    """Warn of a parameter that is accepted and has no effect, when it was given; the warning is the program's, not ours."""
+    if value == default:
+        return
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"{name} has no effect: {why}", DeprecationWarning, stacklevel=level)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 from typing import Any
 
 from pulsar_txn.client import sync
 from pulsar_txn.client.compat._arguments import check, check_optional, dead
+from pulsar_txn.client.compat._logging import forward
 from pulsar_txn.client.compat.authentication import Authentication
 from pulsar_txn.client.compat.consumer import Consumer, Reader
 from pulsar_txn.client.compat.enums import (
@@ -21,40 +21,23 @@ from pulsar_txn.client.compat.enums import (
     ProducerAccessMode,
     RegexSubscriptionMode,
 )
-from pulsar_txn.client.compat.exceptions import mapped, not_supported
+from pulsar_txn.client.compat.exceptions import mapped
 from pulsar_txn.client.compat.ids import MessageId
 from pulsar_txn.client.compat.messages import Message
-from pulsar_txn.client.compat.options import consumer_options, producer_options
+from pulsar_txn.client.compat.options import client_options, consumer_options, producer_options
 from pulsar_txn.client.compat.policies import (
-    AutoClusterFailover,
-    ConsoleLogger,
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
     CryptoKeyReader,
-    FileLogger,
     ServiceInfo,
-    ServiceInfoProvider,
 )
 from pulsar_txn.client.compat.producer import Producer
 from pulsar_txn.client.compat.schema import BytesSchema, Schema
 from pulsar_txn.client.compat.table_view import TableView
 from pulsar_txn.client.runtime import Slots, WorkerThread
-from pulsar_txn.client.service_url import parse_service_url
 
 _BYTES = BytesSchema()
-
-
-class _Forwarding(logging.Handler):
-    """Hands what this client logs to the logger that the program gave."""
-
-    def __init__(self, target: logging.Logger) -> None:
-        super().__init__()
-        self._target = target
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._target.isEnabledFor(record.levelno):
-            self._target.handle(record)
 
 
 class Client:
@@ -84,62 +67,20 @@ class Client:
         tls_private_key_file_path: str | None = None,
         tls_certificate_file_path: str | None = None,
     ) -> None:
-        if isinstance(service_url, (AutoClusterFailover, ServiceInfoProvider)):
-            raise not_supported(type(service_url).__name__, "give the service URL")
-        check(str, service_url, "service_url")
-        check_optional(Authentication, authentication, "authentication")
-        check((int, float), operation_timeout_seconds, "operation_timeout_seconds")
-        check(int, connection_timeout_ms, "connection_timeout_ms")
-        check(int, message_listener_threads, "message_listener_threads")
-        check(bool, tls_allow_insecure_connection, "tls_allow_insecure_connection")
-        check(bool, tls_validate_hostname, "tls_validate_hostname")
-        check_optional(str, listener_name, "listener_name")
-        dead("io_threads", io_threads, 1, "one event loop does the work")
-        dead("concurrent_lookup_requests", concurrent_lookup_requests, 50000, "the broker's limit is respected")
-        dead("log_conf_file_path", log_conf_file_path, None, "configure Python's logging")
-        dead("stats_interval_in_seconds", stats_interval_in_seconds, 600, "nothing is logged by itself")
-        dead("use_tls", use_tls, False, "the scheme of the service URL decides")
-        self._handler = self._forward(logger)
+        given = locals()
+        del given["self"]
+        options = client_options(given)
+        self._stop_forwarding = forward(logger)
         self._service_info = ServiceInfo(service_url, authentication, tls_trust_certs_file_path)
         self._slots = Slots(max(1, message_listener_threads))
         self._worker = WorkerThread("pulsar-txn-callbacks")
         self._consumers: set[Consumer | Reader] = set()
-        self._twin = self._open(
-            service_url,
-            authentication=None if authentication is None else authentication.native(),
-            operation_timeout=operation_timeout_seconds,
-            connection_timeout=connection_timeout_ms / 1000,
-            listener_name=listener_name or None,
-            tls_trust_certs_file=tls_trust_certs_file_path,
-            tls_certificate_file=tls_certificate_file_path,
-            tls_key_file=tls_private_key_file_path,
-            tls_validate_hostname=tls_validate_hostname,
-            tls_allow_insecure_connection=tls_allow_insecure_connection,
-        )
+        self._twin = self._open(service_url, options)
 
     @staticmethod
     @mapped
-    def _open(service_url: str, **options: Any) -> sync.Client:
-        if service_url.startswith(("http://", "https://")):
-            raise not_supported("looking topics up over HTTP", "give the binary port: pulsar://host:6650")
-        try:
-            parse_service_url(service_url)
-        except ValueError as error:
-            raise ValueError(str(error)) from error  # the official client's class
+    def _open(service_url: str, options: dict[str, Any]) -> sync.Client:
         return sync.Client(service_url, **options)
-
-    @staticmethod
-    def _forward(logger: Any) -> _Forwarding | None:
-        if logger is None:
-            return None
-        if isinstance(logger, (ConsoleLogger, FileLogger)):
-            dead("logger", logger, None, "this client logs through Python's logging, as `pulsar_txn.client`")
-            return None
-        if not isinstance(logger, logging.Logger):
-            raise ValueError("logger must be None, a logging.Logger, ConsoleLogger or FileLogger")  # noqa: TRY004 - the official client's class
-        handler = _Forwarding(logger)
-        logging.getLogger("pulsar_txn.client").addHandler(handler)
-        return handler
 
     @mapped
     def create_producer(
@@ -312,5 +253,4 @@ class Client:
         for consumer in list(self._consumers):
             consumer.close()
         self._worker.stop()
-        if self._handler is not None:
-            logging.getLogger("pulsar_txn.client").removeHandler(self._handler)
+        self._stop_forwarding()

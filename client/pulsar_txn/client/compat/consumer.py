@@ -135,7 +135,7 @@ class Consumer:
     @mapped
     def acknowledge(self, message: Message | MessageId | list[Message | MessageId], *, txn: Any = None) -> None:
         """Acknowledge a message or an id, or a list of them; `txn` is one of `client.transaction()`."""
-        those = [_acknowledged(each) for each in message] if isinstance(message, list) else _acknowledged(message)
+        those = [acknowledged(each) for each in message] if isinstance(message, list) else acknowledged(message)
         self._twin.acknowledge(those, txn=txn)
 
     @mapped
@@ -145,12 +145,12 @@ class Consumer:
             raise BY_NAME["CumulativeAcknowledgementNotAllowedError"](
                 f"there is no order on a {self._twin.consumer_type.name} subscription"
             )
-        self._twin.acknowledge_cumulative(_acknowledged(message), txn=txn)
+        self._twin.acknowledge_cumulative(acknowledged(message), txn=txn)
 
     @mapped
     def negative_acknowledge(self, message: Message | MessageId) -> None:
         """Have it delivered again after the consumer's delay."""
-        self._twin.negative_acknowledge(_acknowledged(message))
+        self._twin.negative_acknowledge(acknowledged(message))
 
     @mapped
     def redeliver_unacknowledged_messages(self) -> None:
@@ -261,7 +261,8 @@ class Reader:
             self._client._consumers.discard(self)  # noqa: SLF001 - its other half
 
 
-def _acknowledged(message: Any) -> OurMessage[Any] | ids.MessageId:
+def acknowledged(message: Any) -> OurMessage[Any] | ids.MessageId:
+    """What our client's `acknowledge` takes. ValueError for anything else."""
     if isinstance(message, Message):
         return message._message  # noqa: SLF001 - its other half
     if isinstance(message, MessageId):

@@ -7,6 +7,7 @@ from typing import Any
 
 from pulsar_txn.client import consumer_options as ours
 from pulsar_txn.client.compat._arguments import check, check_optional, dead
+from pulsar_txn.client.compat.authentication import Authentication
 from pulsar_txn.client.compat.enums import (
     OUR_BATCHING,
     BatchingType,
@@ -18,17 +19,57 @@ from pulsar_txn.client.compat.enums import (
     ProducerAccessMode,
     RegexSubscriptionMode,
 )
-from pulsar_txn.client.compat.exceptions import BY_NAME
+from pulsar_txn.client.compat.exceptions import BY_NAME, not_supported
 from pulsar_txn.client.compat.policies import (
+    AutoClusterFailover,
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
     CryptoKeyReader,
+    ServiceInfoProvider,
 )
 from pulsar_txn.client.crypto import CryptoFailureAction, PemKeys
 from pulsar_txn.client.routing import HashingScheme, RoutingMode
+from pulsar_txn.client.service_url import parse_service_url
 
 _SPREAD = "the bound of one consumer or producer holds for all its partitions together"
+
+
+def client_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Keywords of our client of what `Client` was given, without the service URL."""
+    service_url, authentication = given["service_url"], given["authentication"]
+    if isinstance(service_url, (AutoClusterFailover, ServiceInfoProvider)):
+        raise not_supported(type(service_url).__name__, "give the service URL")
+    check(str, service_url, "service_url")
+    check_optional(Authentication, authentication, "authentication")
+    check((int, float), given["operation_timeout_seconds"], "operation_timeout_seconds")
+    check(int, given["connection_timeout_ms"], "connection_timeout_ms")
+    check(int, given["message_listener_threads"], "message_listener_threads")
+    check(bool, given["tls_allow_insecure_connection"], "tls_allow_insecure_connection")
+    check(bool, given["tls_validate_hostname"], "tls_validate_hostname")
+    check_optional(str, given["listener_name"], "listener_name")
+    dead("io_threads", given["io_threads"], 1, "one event loop does the work")
+    dead("concurrent_lookup_requests", given["concurrent_lookup_requests"], 50000, "the broker's limit is respected")
+    dead("log_conf_file_path", given["log_conf_file_path"], None, "configure Python's logging")
+    dead("stats_interval_in_seconds", given["stats_interval_in_seconds"], 600, "nothing is logged by itself")
+    dead("use_tls", given["use_tls"], False, "the scheme of the service URL decides")
+    if service_url.startswith(("http://", "https://")):
+        raise not_supported("looking topics up over HTTP", "give the binary port: pulsar://host:6650")
+    try:
+        parse_service_url(service_url)
+    except ValueError as error:
+        raise ValueError(str(error)) from error  # the official client's class
+    return {
+        "authentication": None if authentication is None else authentication.native(),
+        "operation_timeout": given["operation_timeout_seconds"],
+        "connection_timeout": given["connection_timeout_ms"] / 1000,
+        "listener_name": given["listener_name"] or None,
+        "tls_trust_certs_file": given["tls_trust_certs_file_path"],
+        "tls_certificate_file": given["tls_certificate_file_path"],
+        "tls_key_file": given["tls_private_key_file_path"],
+        "tls_validate_hostname": given["tls_validate_hostname"],
+        "tls_allow_insecure_connection": given["tls_allow_insecure_connection"],
+    }
 
 
 def producer_options(given: dict[str, Any]) -> dict[str, Any]:
