@@ -22,7 +22,7 @@ from pulsar_txn.client.runtime import LoopThread
 CHECKOUT = Path(__file__).parents[2]
 GENERATOR = CHECKOUT / "client" / "generate_sync.py"
 INTERNAL = {"enlist_send", "sends_to", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"}
-INTERNAL |= {"flush_nowait", "enqueue", "drop_queued", "fail", "part_failed", "new_pauses"}
+INTERNAL |= {"flush_nowait", "send_payload", "takes", "enqueue", "drop_queued", "fail", "part_failed", "new_pauses"}
 INTERNAL |= {"hand_out", "give_back_later", "recall"}
 
 

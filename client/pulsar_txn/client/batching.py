@@ -29,6 +29,15 @@ SendTicket: TypeAlias = "asyncio.Future[MessageId]"
 """What `send_nowait` returns: a future of the message's id."""
 
 
+def fail_tickets(tickets: list[SendTicket], error: BaseException, *, looked_at: bool) -> None:
+    """Fail those that are not done; with `looked_at` somebody reports it, and asyncio need not complain of a dropped one."""
+    for ticket in tickets:
+        if not ticket.done():
+            ticket.set_exception(error)
+            if looked_at:
+                ticket.exception()
+
+
 def row(
     payload: bytes,
     key: str | None = None,

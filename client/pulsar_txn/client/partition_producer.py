@@ -30,6 +30,7 @@ from pulsar_txn.client.batching import (
     Pending,
     Row,
     SendTicket,
+    fail_tickets,
     row_payload,
     row_sequence_id,
 )
@@ -44,7 +45,7 @@ from pulsar_txn.client.errors import (
     PulsarError,
     TopicTerminatedError,
 )
-from pulsar_txn.client.producer_options import AccessMode, BatchingType, ProducerOptions, encryptor_for
+from pulsar_txn.client.producer_options import AccessMode, BatchingType, ProducerOptions, encryptor_for, fields_of
 from pulsar_txn.client.schema import SchemaInfo
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.frames import MAX_MESSAGE_SIZE, command
@@ -149,27 +150,14 @@ class PartitionProducer:
         self._opened(connection, answer)
 
     def _producer_fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {
-            "topic": self.topic,
-            "producer_id": self.id,
-            "epoch": self._epoch - 1,
-            "user_provided_producer_name": self._options.producer_name is not None,
-            "producer_access_mode": int(self._options.access_mode),
-            "txn_enabled": True,
-        }
+        fields: dict[str, Any] = {"topic": self.topic, "producer_id": self.id, "epoch": self._epoch - 1, "txn_enabled": True}
         if self.name:
             fields["producer_name"] = self.name
-        if self._options.properties:
-            fields["metadata"] = [{"key": key, "value": value} for key, value in self._options.properties.items()]
-        if self._encryptor is not None:
-            fields["encrypted"] = True
         if self._schema is not None:
             fields["schema"] = self._schema.field()
         if self.topic_epoch is not None:
             fields["topic_epoch"] = self.topic_epoch
-        if self._options.initial_subscription is not None:
-            fields["initial_subscription_name"] = self._options.initial_subscription
-        return fields
+        return fields | fields_of(self._options)
 
     def _opened(self, connection: Connection, answer: Any) -> None:
         self.name = answer.producer_name
@@ -196,12 +184,19 @@ class PartitionProducer:
         self._failure = self._failure or error
         self._fail_all(error)
 
+    def takes(self, size: int) -> bool:
+        """Whether a message of so many bytes would be queued."""
+        return self._failure is None and size <= self._max_message_size
+
     # --- adding -----------------------------------------------------------------------------------------------------
 
-    def add(self, message: Row, txn: Enlisting | None, alone: Alone | None = None) -> SendTicket:
-        """Queue one message. Raises its failure, MessageTooLarge, or the transaction's refusal; then nothing is queued.
+    def add(
+        self, message: Row, txn: Enlisting | None, alone: Alone | None = None, future: SendTicket | None = None
+    ) -> SendTicket:
+        """Queue one message, with its future if that is there already.
 
-        A failure (but for being closed) and MessageTooLarge doom the transaction, as a refusal by the broker would.
+        Raises its failure, MessageTooLarge, or the transaction's refusal; then nothing is queued. A failure (but for being
+        closed) and MessageTooLarge doom the transaction, as a refusal by the broker would.
         """
         if self._failure is not None:
             raise self._refused(self._failure, 1, txn)
@@ -224,7 +219,7 @@ class PartitionProducer:
             builder = self._enlisted(txn, size, Builder(key, txn, group, alone) if builder is None else builder)
         elif builder is None:
             builder = self._builders[key] = Builder(key, txn, group, alone)
-        future: SendTicket = self._loop.create_future()
+        future = future or self._loop.create_future()
         builder.rows.append(message)
         builder.futures.append(future)
         builder.size += size
@@ -322,8 +317,11 @@ class PartitionProducer:
 
     def outstanding(self) -> list[SendTicket]:
         """One future per batch that has no receipt yet, open ones included; done when the batch is."""
-        sealed = [pending.futures[-1] for pending in self._pending]
-        return sealed + [builder.futures[-1] for builder in self._builders.values() if builder.futures]
+        futures = [
+            *(each.futures for each in self._pending),
+            *(each.futures for each in self._builders.values() if each.futures),
+        ]
+        return [asyncio.wrap_future(each[-1], loop=self._loop) for each in futures]  # those of the sync client are for threads
 
     # --- sealing ------------------------------------------------------------------------------------------------------
 
@@ -453,7 +451,7 @@ class PartitionProducer:
         """The batch is done: futures (on failure), bounds, transaction, and the next batch that waited for this one."""
         builder = pending.builder
         if error is not None:
-            _fail(pending.futures, error, looked_at=builder.txn is not None)
+            fail_tickets(pending.futures, error, looked_at=builder.txn is not None)
             self._budget.failed += pending.messages
         self._budget.give_back(pending.messages, pending.size)
         builder.in_flight -= 1
@@ -497,11 +495,3 @@ class PartitionProducer:
                 else:
                     following = min(following, builder.due)
         self._timer.set(following)
-
-
-def _fail(futures: list[SendTicket], error: BaseException, *, looked_at: bool) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_exception(error)
-            if looked_at:
-                future.exception()  # the transaction reports it: asyncio need not complain about a dropped ticket

@@ -248,6 +248,30 @@ class Producer(Generic[T]):
         index = self._router(key, b"") if partition is None else partition
         return (self._only if self._only is not None and partition is None else self._target(index)).add_encoded(batch, txn)
 
+    def send_payload(self, payload: bytes, txn: Enlisting | None, ticket: SendTicket) -> None:
+        """For the sync client: `send_nowait` of nothing but an encoded value, whose future is given.
+
+        That may be one for threads, too, if it can no longer be cancelled: it has what is needed of a ticket here.
+        """
+        if self._budget.full or self._closed:
+            raise self._queue_full() if not self._closed else AlreadyClosed(f"the producer of {self.topic} is closed")
+        if txn is not None and not self._persistent:
+            raise self._keeps_nothing()
+        target = self._only or self._target(self._router(None, payload))
+        target.add(payload, txn, future=ticket)
+
+    def takes(self, size: int, largest: int, waiting: int) -> bool:
+        """For the sync client, from any thread: whether a message of `size` bytes would be queued.
+
+        `waiting` others of at most `largest` bytes may be on their way here already.
+        """
+        budget, most = self._budget, waiting * largest
+        if self._closed or budget.messages + waiting >= budget.max_messages or budget.bytes + most >= budget.max_bytes:
+            return False
+        if self._only is not None:
+            return self._only.takes(size)
+        return all(partition.takes(size) for partition in self._partitions)
+
     async def wait_for_room(self) -> None:
         """Wait until `send_nowait` has room. Safe to cancel."""
         while self._budget.full and not self._closed:

@@ -122,3 +122,18 @@ def encryptor_for(options: ProducerOptions, runtime: Runtime) -> Encryptor | Non
     if options.crypto_keys is None:
         return None
     return Encryptor(options.encryption_keys, options.crypto_keys, random_bytes=secret_bytes, monotonic=runtime.monotonic)
+
+
+def fields_of(options: ProducerOptions) -> dict[str, Any]:
+    """What PRODUCER says of the options."""
+    fields: dict[str, Any] = {
+        "user_provided_producer_name": options.producer_name is not None,
+        "producer_access_mode": int(options.access_mode),
+    }
+    if options.properties:
+        fields["metadata"] = [{"key": key, "value": value} for key, value in options.properties.items()]
+    if options.crypto_keys is not None:
+        fields["encrypted"] = True
+    if options.initial_subscription is not None:
+        fields["initial_subscription_name"] = options.initial_subscription
+    return fields

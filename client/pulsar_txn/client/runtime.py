@@ -21,6 +21,7 @@ import ssl
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
@@ -150,6 +151,10 @@ class LoopThread:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
+        self._inbox: deque[tuple[Ticket[Any], Callable[[Any], object]]] = deque()
+        self._inbox_lock = threading.Lock()
+        self._settled = threading.Condition()
+        self._looks = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="pulsar-txn-client", daemon=True)
         self._thread.start()
         self.stopped = False
@@ -166,7 +171,7 @@ class LoopThread:
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run `await work()` on the loop; does not wait. Raises as `run`."""
         self._check()
-        return asyncio.run_coroutine_threadsafe(_started(work), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._started(work), self._loop)
 
     def wait(self, future: Future[T]) -> T:
         """Wait for what `start` returned, as `run` does."""
@@ -189,16 +194,63 @@ class LoopThread:
         outer = self.new_future()
 
         async def started() -> None:
-            inner = function()
-            inner.add_done_callback(functools.partial(_hand_on, outer))
-            outer.when_cancelled(functools.partial(self._loop.call_soon_threadsafe, inner.cancel))
+            self.link(outer, function())
 
         self.run(started)
         return outer
 
+    def submit_soon(self, function: Callable[[Future[T]], object], admits: Callable[[int], bool]) -> Future[T] | None:
+        """A future for threads; `function(future)` is called on the loop, before whatever is started later, and settles it.
+
+        It cannot be cancelled any more then; what `function` raises goes to the future. None, and nothing was done, when
+        `admits(calls)` says no; it is given how many calls wait for the loop.
+        """
+        self._check()
+        inbox = self._inbox
+        with self._inbox_lock:
+            if len(inbox) >= MAX_INBOX or not admits(len(inbox)):
+                return None
+            outer = self.new_future()
+            inbox.append((outer, function))
+        if not self._looks:
+            self._looks = True
+            self._loop.call_soon_threadsafe(self._look)
+        return outer
+
+    def _look(self) -> None:
+        """Again in a moment while something comes: a wake-up for each would cost more than all the rest."""
+        if self._empty_inbox():
+            self._loop.call_later(LOOK_SECONDS, self._look)
+        else:
+            self._looks = False
+            self._empty_inbox()  # what came before it was said that nobody looks
+
+    def _empty_inbox(self) -> bool:
+        inbox = self._inbox
+        if not inbox:
+            return False
+        while inbox:
+            outer, function = inbox.popleft()
+            if outer.set_running_or_notify_cancel():
+                try:
+                    function(outer)
+                except Exception as error:  # noqa: BLE001 - it goes to who holds the future
+                    outer.set_exception(error)
+        return True
+
+    def link(self, outer: Future[T], inner: asyncio.Future[T]) -> None:
+        """On the loop: have a future for threads settled as `inner` is, and `inner` cancelled with it."""
+        inner.add_done_callback(functools.partial(_hand_on, outer))
+        if isinstance(outer, Ticket):
+            outer.when_cancelled(self._loop, inner)
+
+    async def _started(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._empty_inbox()
+        return await work()
+
     def new_future(self) -> Ticket[Any]:
         """What `submit` returns."""
-        return Ticket(_call)
+        return Ticket(self._settled, _call)
 
     def post(self, function: Callable[[], object]) -> None:
         """Have a function called on the loop, soon; does not wait. Raises as `run`."""
@@ -218,6 +270,8 @@ class LoopThread:
             self._thread.join(STOP_SECONDS)
             if not self._thread.is_alive():
                 self._loop.close()
+            while self._inbox:
+                self._inbox.popleft()[0].set_exception(AlreadyClosed("the client was closed before it was done"))
 
     def _check(self) -> None:
         if not self.is_ours:
@@ -229,19 +283,50 @@ class LoopThread:
 
 
 class Ticket(Future[T]):
-    """A future whose callbacks are not called by the thread that settles it, but handed to `hand_over(function, future)`."""
+    """A future whose callbacks are not called by the thread that settles it, but handed to `hand_over(function, future)`.
 
-    def __init__(self, hand_over: Callable[[Callable[[Any], object], Any], object]) -> None:
-        super().__init__()
+    All of one client share a condition, because one for each costs more than everything else about a message.
+    """
+
+    def __init__(self, settled: threading.Condition, hand_over: Callable[[Callable[[Any], object], Any], object]) -> None:
+        # What Future.__init__ sets, but for a condition of its own.
+        self._condition = settled
+        self._state = "PENDING"
+        self._result = self._exception = None
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Callable[[Future[T]], object]] = []
         self._hand_over = hand_over
+        self._behind: tuple[asyncio.AbstractEventLoop, asyncio.Future[T]] | None = None
 
     def add_done_callback(self, function: Callable[[Future[T]], object]) -> None:
         """Have `function(future)` called once it is done."""
         super().add_done_callback(functools.partial(self._hand_over, function))
 
-    def when_cancelled(self, function: Callable[[], object]) -> None:
-        """For who settles it: called at once, in whatever thread, when it is cancelled."""
-        super().add_done_callback(lambda done: function() if done.cancelled() else None)
+    def result(self, timeout: float | None = None) -> T:
+        """As Future's; others that are settled meanwhile wake it, too."""
+        with self._condition:
+            self._condition.wait_for(self.done, timeout)
+            return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As `result`."""
+        with self._condition:
+            self._condition.wait_for(self.done, timeout)
+            return super().exception(0)
+
+    def when_cancelled(self, loop: asyncio.AbstractEventLoop, inner: asyncio.Future[T]) -> None:
+        """For who settles it, on the loop: what is to be cancelled with it."""
+        self._behind = (loop, inner)
+        if self.cancelled():
+            inner.cancel()
+
+    def cancel(self) -> bool:
+        """Give it up, unless it is done."""
+        cancelled = super().cancel()
+        if cancelled and self._behind is not None:
+            loop, inner = self._behind
+            loop.call_soon_threadsafe(inner.cancel)
+        return cancelled
 
 
 def _call(function: Callable[[Any], object], argument: Any) -> None:
@@ -251,12 +336,14 @@ def _call(function: Callable[[Any], object], argument: Any) -> None:
 def _hand_on(outer: Future[T], inner: asyncio.Future[T]) -> None:
     if inner.cancelled():
         outer.cancel()
-    elif outer.set_running_or_notify_cancel():
-        error = inner.exception()
-        if error is None:
-            outer.set_result(inner.result())
-        else:
-            outer.set_exception(error)
+        return
+    if not outer.running() and not outer.set_running_or_notify_cancel():
+        return
+    error = inner.exception()
+    if error is None:
+        outer.set_result(inner.result())
+    else:
+        outer.set_exception(error)
 
 
 class WorkerThread:
@@ -396,12 +483,14 @@ class Slots:
         self._semaphore.release()
 
 
+LOOK_SECONDS = 0.001
+"""How soon the loop thread looks for further calls, unless somebody waits for it."""
+
+MAX_INBOX = 1000
+"""Calls that wait for the loop thread; more wait with their caller."""
+
 STOP_SECONDS = 2.0
 """How long the end of the program waits for the loop thread."""
-
-
-async def _started(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    return await work()
 
 
 def _stop_at_exit(thread: weakref.ref[LoopThread]) -> None:

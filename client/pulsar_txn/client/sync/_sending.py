@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import attrs
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from pulsar_txn.client.sync._twins import Transaction
 
 T = TypeVar("T")
+
+_NOTHING_MORE: Final = (None,) * 9
+
+SOON_BYTES: Final = 16 * 1024
+"""Messages up to this size are handed to the loop's thread without waiting for it."""
 
 
 class EncodedBefore:
@@ -60,6 +65,8 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
         self._own = own or OwnCode()
         twin: Any = self  # interceptors are given the producer that the program has
         self._chain = ProducerChain(twin, self._own.interceptors) if self._own.interceptors else None
+        straight = self._chain is None and self._own.router is None and not isinstance(self._own.schema, PairSchema)
+        self._encode = self._own.schema.encode if straight else None
 
     def send(
         self,
@@ -117,17 +124,20 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
 
         Callbacks of the future run on the client's thread for callbacks, in the order of the receipts. Raises
         ProducerQueueFull when the producer's bounds are reached, or ten thousand callbacks wait; and what `send` raises
-        before anything is queued. A transaction's commit waits for the futures of its sends, and a failed one dooms it.
+        before anything is queued; a failure meanwhile is the future's. A transaction's commit waits for the futures of its
+        sends, and a failed one dooms it.
         """
+        self._check_room()
+        more = (key, ordering_key, properties, event_time_ms, sequence_id, deliver_at, deliver_after, replicate_to, partition)
+        if self._encode is not None and value is not None and more == _NOTHING_MORE:
+            return self._send_payload(self._encode(value), txn)
         message = OutgoingMessage(
             value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms
         )
         rest: dict[str, Any] = {"sequence_id": sequence_id, "deliver_at": deliver_at, "deliver_after": deliver_after}
         rest |= {"txn": inner(txn), "replicate_to": replicate_to, "partition": partition}
-        self._check_room()
         if self._chain is None:
-            arguments = self._arguments(message, rest)
-            return self._loop.submit(lambda: self._inner.send_nowait(**arguments))
+            return self._send_arguments(self._arguments(message, rest), txn)
         steps = self._chain.before(message)
         try:
             arguments = self._arguments(steps[-1], rest)
@@ -183,6 +193,28 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
             return partition
         return self._own.router(key, payload)
 
+    def _send_payload(self, payload: bytes, txn: Transaction | None) -> Future[MessageId]:
+        """Nothing but a payload: left to the loop's thread, unless it has to be asked first."""
+        given: Any = payload
+        if _may_go_soon(len(payload), txn):
+            send = functools.partial(self._inner.send_payload, payload, inner(txn))
+            admits = functools.partial(self._inner.takes, len(payload), SOON_BYTES)
+            ticket: Future[MessageId] | None = self._loop.submit_soon(send, admits)
+            if ticket is not None:
+                return ticket
+        return self._loop.submit(lambda: self._inner.send_nowait(given, txn=inner(txn)))
+
+    def _send_arguments(self, arguments: dict[str, Any], txn: Transaction | None) -> Future[MessageId]:
+        value, loop = arguments["value"] or b"", self._loop
+        size = len(value.payload) if isinstance(value, EncodedPair) else len(value)
+        send = functools.partial(self._inner.send_nowait, **arguments)
+        if _may_go_soon(size, txn):
+            admits = functools.partial(self._inner.takes, size, SOON_BYTES)
+            ticket: Future[MessageId] | None = loop.submit_soon(lambda outer: loop.link(outer, send()), admits)
+            if ticket is not None:
+                return ticket
+        return loop.submit(send)
+
     def _check_room(self) -> None:
         if self._loop.callbacks.behind:
             raise ProducerQueueFull("the program's callbacks are too far behind", hint="send less, or do less in callbacks")
@@ -191,3 +223,8 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
         finish: Callable[..., None] = self._chain.finish  # type: ignore[union-attr]  # called for producers with a chain only
         error = None if ticket.cancelled() else ticket.exception()
         finish(steps, ticket.result() if error is None and not ticket.cancelled() else None, error)
+
+
+def _may_go_soon(size: int, txn: Transaction | None) -> bool:
+    """Whether a message can be left to the loop's thread: it is small, and its transaction takes it."""
+    return size <= SOON_BYTES and (txn is None or txn._inner.usable)  # noqa: SLF001 - the asyncio object behind it
