@@ -354,8 +354,47 @@ async def test_a_second_acknowledgement_in_an_open_transaction_is_refused_here(b
         with pytest.raises(TransactionStateError, match="abort"):
             consumer.negative_acknowledge(first)
         await consumer.acknowledge(second, txn=FakeTransaction())
-        one.end()
+        one.end(TxnAction.ABORT)
         await consumer.acknowledge(first, txn=FakeTransaction())
+
+
+async def test_a_copy_of_what_was_committed_is_refused_also_among_all_of_its_batch(broker):
+    """Such a request does not say which messages it means; stock brokers take it, and work would be done twice."""
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
+        broker.deliver(1, 0, b"a", b"b", b"c")
+        copies = await consumer.receive_many(3, max_wait=1)
+        committed = FakeTransaction()
+        await consumer.acknowledge(copies[:2], txn=committed)
+        committed.end()
+        with pytest.raises(TransactionConflict, match="before"):
+            await consumer.acknowledge(copies, txn=FakeTransaction())
+        assert len(broker.all("ack")) == 1
+        # The broker has the last word: the subscription was moved back.
+        broker.deliver(1, 0, b"a", b"b", b"c")
+        await consumer.acknowledge(await consumer.receive_many(3, max_wait=1), txn=FakeTransaction())
+
+
+async def test_after_a_conflict_about_one_message_the_others_join_the_transaction_for_its_abort_to_bring_back(broker):
+    """A stock dispatcher forgets all messages of a refused request."""
+    refused = []
+
+    def refuse_entry_1(_pipe, body):
+        if any(entry_id == 1 for _, entry_id, _, _ in body[2]):
+            refused.append(len(body[2]))
+            return hot.encode_ack_response(body[0], body[4], txn=body[3], error=23, message="pending")
+        return hot.encode_ack_response(body[0], body[4], txn=body[3])
+
+    broker.on["ack"] = refuse_entry_1
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
+        for entry in range(3):
+            broker.deliver(1, entry, b"%d" % entry)
+        messages = await consumer.receive_many(3, max_wait=1)
+        with pytest.raises(TransactionConflict):
+            await consumer.acknowledge(messages, txn=FakeTransaction())
+        assert refused == [3, 1]
+        assert [[each[1] for each in body[2]] for body in broker.all("ack")[1:]] == [[0], [1], [2]]
 
 
 async def test_a_copy_that_crossed_the_acknowledgement_is_dropped_and_one_behind_it_is_not(broker):

@@ -274,6 +274,8 @@ async def test_a_cancelled_block_is_aborted(broker):
 
 
 async def test_an_unknown_commit_asks_for_nothing_until_it_is_resolved(broker):
+    broker.keeps_outcomes = True
+
     def cut(pipe, body):
         broker.on["endTxn"] = not_found
         pipe.cut()

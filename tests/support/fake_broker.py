@@ -117,6 +117,7 @@ class FakeBroker:
         self.entries = 0
         self.txns = 0
         self.on: dict[str, Callable[[Pipe, Any], Any]] = {}
+        self.keeps_outcomes = False
 
     # --- what tests use -----------------------------------------------------------------------------------------
 
@@ -189,7 +190,9 @@ class FakeBroker:
         return name, getattr(cmd, name)
 
     def _connect(self, _pipe, _body):
-        return command("connected", server_version="Fake", protocol_version=21, max_message_size=5 * 1024 * 1024)
+        flags = {"keeps_transaction_outcomes": self.keeps_outcomes}
+        size = 5 * 1024 * 1024
+        return command("connected", server_version="Fake", protocol_version=21, max_message_size=size, feature_flags=flags)
 
     def _ping(self, _pipe, _body):
         return command("pong")

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
-from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, Place, cumulative_id, merged_ids
+from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, PartlyAcknowledged, Place, cumulative_id, merged_ids
 from pulsar_txn.client.chunks import ChunkedMessages
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.consumer_options import ConsumerOptions
@@ -35,6 +35,7 @@ class PartitionAcks(abc.ABC):
     partition: int
     chunks: ChunkedMessages
     open_acks: OpenTransactionAcks
+    partly_acked: PartlyAcknowledged
     _core: Core
     _parent: Consumer[Any]
     _subscription: str
@@ -160,6 +161,7 @@ class PartitionAcks(abc.ABC):
         if self.chunks.remembers_any and not cumulative:
             places = self.chunks.places(places)
         ids = [cumulative_id(places[-1])] if cumulative else merged_ids(places)
+        claim.ids = ids
         end = self._core.runtime.monotonic() + self._core.settings.operation_timeout
         lost: ConnectionLost | None = None
         while True:
@@ -197,6 +199,9 @@ class PartitionAcks(abc.ABC):
             if self.open_acks.holds(((ledger_id, entry_id), index, 0)):
                 message_id = MessageId(ledger_id, entry_id, self.partition, index)
                 raise TransactionConflict(f"message {message_id} is acknowledged already in a transaction that is still open")
+            if self.partly_acked.holds((ledger_id, entry_id), index):
+                message_id = MessageId(ledger_id, entry_id, self.partition, index)
+                raise TransactionConflict(f"message {message_id} was acknowledged before")
         self.open_acks.add(claim)
         claims = self._claims.get(txn)
         if claims is None:
@@ -213,6 +218,8 @@ class PartitionAcks(abc.ABC):
         """
         for claim in claims:
             self.open_acks.remove(claim)
+            if outcome is TxnAction.COMMIT:
+                self.partly_acked.add(claim.ids)
         if outcome is not TxnAction.ABORT:
             return
         if self._single:

@@ -6,7 +6,7 @@ Ack sets are ints: bit i is set while index i of a batch is *not* acknowledged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from pulsar_txn.wire.hot import AckId
@@ -124,16 +124,55 @@ class Claim:
     """Messages acknowledged by one request of a transaction that is still open.
 
     `up_to` is set for a cumulative one: everything up to and with it. `answer` is the request's future once it has left;
-    `dropped` are entries of which copies came in before its answer and were dropped.
+    `dropped` are entries of which copies came in before its answer and were dropped. `ids` is how the request said it.
     """
 
-    __slots__ = ("answer", "dropped", "places", "up_to")
+    __slots__ = ("answer", "dropped", "ids", "places", "up_to")
 
     def __init__(self, places: Iterable[Place], up_to: Place | None = None) -> None:
         self.places = [place[:2] for place in places]
+        self.ids: Sequence[AckId] = ()
         self.up_to = None if up_to is None else up_to[:2]
         self.answer: asyncio.Future[Any] | None = None
         self.dropped: list[Position] = []
+
+
+class PartlyAcknowledged:
+    """Which messages of a batch are acknowledged by committed transactions, while others of the batch are not.
+
+    Around a reconnect a message may come twice, and the second copy may reach the program after the first was settled. Its
+    acknowledgement conflicts, except where a request names all messages of a batch: such a request does not say which, and
+    stock brokers take it, so that the message would be worked on twice. Here it is known, and refused.
+
+    What the broker delivers later is not acknowledged, whatever is known here: the subscription was moved.
+    """
+
+    def __init__(self) -> None:
+        self._done: dict[Position, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._done)
+
+    def add(self, ids: Iterable[AckId]) -> None:
+        """These were acknowledged."""
+        for ledger_id, entry_id, left, size in ids:
+            done = self._done.pop((ledger_id, entry_id), 0)
+            if left is not None:
+                done |= full_ack_set(size) & ~left
+                if done != full_ack_set(size):
+                    self._done[ledger_id, entry_id] = done
+        while len(self._done) > PARTIAL_LIMIT:
+            del self._done[next(iter(self._done))]
+
+    def holds(self, position: Position, index: int) -> bool:
+        """Whether this message was acknowledged."""
+        return index >= 0 and bool(self._done.get(position, 0) >> index & 1)
+
+    def delivered(self, position: Position, live: int) -> None:
+        """The broker delivers these indexes of a batch."""
+        done = self._done.pop(position, 0) & ~live
+        if done:
+            self._done[position] = done
 
 
 class OpenTransactionAcks:

@@ -26,7 +26,7 @@ from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
 from pulsar_txn.client._partition_acks import PartitionAcks
 from pulsar_txn.client._subscribe_fields import Start, message_id_of, order_of, seek_field, subscribe_fields
-from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks
+from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, PartlyAcknowledged
 from pulsar_txn.client.chunks import MAX_CHUNKED, ChunkedMessages
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
@@ -81,6 +81,7 @@ class PartitionConsumer(PartitionAcks):
         self.tenure = 0
         """Counts how often others may have got messages of this subscription meanwhile: connections, changes of activity."""
         self.open_acks = OpenTransactionAcks()
+        self.partly_acked = PartlyAcknowledged()
         self.last_dequeued: Message[Any] | None = None
         self._core = core
         self._parent = parent
@@ -346,6 +347,8 @@ class PartitionConsumer(PartitionAcks):
     def _queue(self, entry: Entry, rows: Sequence[Any], ack_words: tuple[int, ...]) -> None:
         if entry.batch_size:
             live = self._live_bits(entry, ack_words)
+            if self.partly_acked:
+                self.partly_acked.delivered(entry.position, live)
             if live == (1 << entry.batch_size) - 1:
                 messages: list[Message[Any]] = [Message(entry, index, row) for index, row in enumerate(rows) if not row[7]]
             else:
@@ -436,6 +439,7 @@ class PartitionConsumer(PartitionAcks):
         self._start = Start(EARLIEST_ID if message_id is None else message_id, inclusive)
         self.last_dequeued = None
         self._acks.clear()
+        self.partly_acked = PartlyAcknowledged()
         self._parent.drop_queued(self)
         try:
             await connection.request("seek", self._core.next_request_id(), **fields)

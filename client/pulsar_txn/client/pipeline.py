@@ -142,9 +142,9 @@ class Pipeline(Generic[T]):
 
     async def _run_one(self, stopping: asyncio.Task[Any]) -> None:
         while not self.stop.is_set():
-            handed = await self._receive(stopping)
-            if handed:
-                await self._lanes[0].work(handed)
+            await self._receive(stopping)
+            if self._lanes[0].backlog:
+                await self._lanes[0].work(self._lanes[0].take(self.options.max_messages))
 
     async def _run_many(self, stopping: asyncio.Task[Any]) -> None:
         self._wake = [asyncio.Event() for _ in self._lanes]
@@ -153,11 +153,7 @@ class Pipeline(Generic[T]):
                 for number in range(len(self._lanes)):
                     tasks.create_task(self._run_lane(number))
                 while not self.stop.is_set():
-                    handed = await self._receive(stopping)
-                    for message, ordinal in handed:
-                        number = self.lane_of(message)
-                        self._lanes[number].backlog.append((message, ordinal))
-                        self._wake[number].set()
+                    await self._receive(stopping)
                     await self._wait_for_room(stopping)
                 for wake in self._wake:
                     wake.set()
@@ -185,14 +181,23 @@ class Pipeline(Generic[T]):
             finally:
                 room.cancel()
 
-    async def _receive(self, stopping: asyncio.Task[Any]) -> list[Handed]:
-        """The next messages; none when nothing came, or the pipeline is to stop. No message is lost when cancelled."""
-        receiving = asyncio.create_task(self.consumer.hand_out(self.options.max_messages, self.options.max_wait))
+    async def _receive(self, stopping: asyncio.Task[Any]) -> None:
+        """Put the next messages into the lanes; none when nothing came, or the pipeline is to stop."""
+        receiving = asyncio.create_task(self._hand_out())
         try:
             await asyncio.wait({receiving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             receiving.cancel()
-        return await receiving if receiving.done() else []
+        if receiving.done():
+            await receiving
+
+    async def _hand_out(self) -> None:
+        """From the queue into the lanes in one step: a lane that recalls its messages finds all of them. Safe to cancel."""
+        for message, ordinal in await self.consumer.hand_out(self.options.max_messages, self.options.max_wait):
+            number = self.lane_of(message)
+            self._lanes[number].backlog.append((message, ordinal))
+            if self._wake:
+                self._wake[number].set()
 
     def lane_of(self, message: Message[Any]) -> int:
         """The lane that keeps this message's order."""
