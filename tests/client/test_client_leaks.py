@@ -1,0 +1,105 @@
+"""Nothing grows with what went through: after 3,000 transactions a client holds what it held after 1,000."""
+
+import gc
+from collections import Counter
+
+import pytest
+
+from pulsar_txn.broker.server import Standalone
+from pulsar_txn.client import Client, ConsumerType
+
+GROUP = 50
+
+
+@pytest.fixture
+async def client():
+    async with Standalone(None) as broker, Client(broker.service_url) as client:
+        yield client
+
+
+def kinds() -> Counter[str]:
+    """How many objects of the client's own classes there are."""
+    gc.collect()
+    return Counter(
+        type(each).__qualname__ for each in gc.get_objects() if type(each).__module__.startswith("pulsar_txn.client")
+    )
+
+
+def sizes(*objects) -> dict[str, int]:
+    """The lengths of all collections that are attributes of these."""
+    gc.collect()
+    found = {}
+    for each in objects:
+        names = [
+            *getattr(each, "__dict__", ()),
+            *(name for cls in type(each).__mro__ for name in getattr(cls, "__slots__", ())),
+        ]
+        for name in names:
+            value = getattr(each, name, None)
+            if hasattr(value, "__len__") and not isinstance(value, str | bytes):
+                found[f"{type(each).__name__}.{name}"] = len(value)
+    return found
+
+
+async def transactions(client, source, consumer, producer, count):
+    """Of one send and one acknowledgement; every tenth aborts, every seventh sends in a batch with others."""
+    for _ in range(count):
+        source.send_nowait(b"x")
+    await source.flush()
+    for number in range(count):
+        message = await consumer.receive(timeout=10)
+        async with client.transaction(timeout=30) as txn:
+            for _ in range(3 if number % 7 == 0 else 1):
+                producer.send_nowait(b"x", txn=txn)
+            if number % 10:
+                await consumer.acknowledge(message, txn=txn)
+            else:
+                txn.rollback()
+        if not number % 10:
+            await consumer.acknowledge(message, receipt=True)
+
+
+async def test_three_thousand_transactions_leave_what_one_thousand_leave(client):
+    consumer = await client.subscribe("in", "s", consumer_type=ConsumerType.SHARED)
+    source, producer = await client.create_producer("in", batching=False), await client.create_producer("out")
+    part, sender = consumer._parts[0], producer._partitions[0]
+    looked_at = [
+        client,
+        client._core,
+        client._observers,
+        consumer,
+        part,
+        part._acks,
+        part.open_acks,
+        producer,
+        sender,
+        producer._budget,
+    ]
+    looked_at += client._coordinators._sessions
+    await transactions(client, source, consumer, producer, 1000)
+    before, held = kinds(), sizes(*looked_at)
+    await transactions(client, source, consumer, producer, 2000)
+    assert sizes(*looked_at) == held
+    assert kinds() - before == Counter()
+
+
+async def test_messages_that_went_through_leave_nothing(client):
+    consumer, producer = await client.subscribe("in", "s"), await client.create_producer("in")
+
+    async def through(count):
+        for _ in range(count // GROUP):
+            tickets = [producer.send_nowait(b"x") for _ in range(GROUP)]
+            await tickets[-1]
+            received = 0
+            while received < GROUP:
+                messages = await consumer.receive_many(GROUP, max_wait=5)
+                received += len(messages)
+                await consumer.acknowledge(messages, receipt=received == GROUP)
+
+    part, sender = consumer._parts[0], producer._partitions[0]
+    looked_at = [client._core, consumer, part, part._acks, producer, sender, producer._budget, part._connection]
+    await through(1000)
+    before, held = kinds(), sizes(*looked_at)
+    await through(3000)
+    assert sizes(*looked_at) == held
+    assert kinds() - before == Counter()
