@@ -10,6 +10,7 @@ from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import Client, ConsumerType, DeadLetterPolicy, InitialPosition, RegexSubscriptionMode
 from pulsar_txn.client._growth import TopicPattern
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
+from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import command
 
 BASE = "persistent://public/default/"
@@ -68,7 +69,7 @@ async def test_what_is_listed_no_more_is_left_and_the_rest_goes_on():
         assert consumer.queued == 0
         assert asked[0] == ("public/default", 2)
         topics.append(f"{BASE}new")
-        await broker.until(lambda: len(consumer.topics) == 2)
+        await broker.until(lambda: len(broker.all("subscribe")) == 3)
         assert [int(body.initialPosition) for body in broker.all("subscribe")] == [0, 0, 1]
 
 
@@ -153,3 +154,85 @@ async def test_messages_of_a_pattern_can_be_put_off_and_end_with_the_dead_letter
             letter = await letters.receive()
             assert (letter.data, letter.key, letter.properties["why"]) == (name.encode(), name, "not now")
     assert any("later" in topic for topic in consumer.topics)
+
+
+class Watched(FakeBroker):
+    """A broker that tells of topics; `topics` are what it lists."""
+
+    def __init__(self):
+        super().__init__()
+        self.topics = []
+        self.on["connect"] = lambda _pipe, _body: command(
+            "connected",
+            server_version="Fake",
+            protocol_version=21,
+            max_message_size=5 * 1024 * 1024,
+            feature_flags={"supports_topic_watchers": True},
+        )
+        self.on["getTopicsOfNamespace"] = lambda _pipe, body: command(
+            "getTopicsOfNamespaceResponse", request_id=body.request_id, topics=self.topics
+        )
+        self.on["watchTopicList"] = lambda _pipe, body: command(
+            "watchTopicListSuccess", request_id=body.request_id, watcher_id=body.watcher_id, topics_hash=""
+        )
+
+    def tell(self, *topics, watcher_id=None):
+        self.topics = list(topics)
+        known = self.all("watchTopicList")[-1].watcher_id
+        new = [] if watcher_id else topics
+        self.say("watchTopicUpdate", watcher_id=watcher_id or known, new_topics=new, topics_hash="")
+
+
+ORDERS = [f"persistent://public/default/orders-{name}" for name in "abc"]
+
+
+async def watching(broker, client):
+    consumer = await client.subscribe(re.compile("orders-.*"), "s", pattern_discovery_period=600.0)
+    await broker.until(lambda: broker.all("watchTopicList") and len(broker.all("getTopicsOfNamespace")) > 1)
+    return consumer
+
+
+async def test_a_pattern_hears_at_once_of_topics_that_come_and_go():
+    broker = Watched()
+    async with fake_client(broker) as client:
+        consumer = await watching(broker, client)
+        asked = broker.all("watchTopicList")[0]
+        assert (asked.namespace, asked.topics_pattern) == ("public/default", ".*")
+        broker.tell(ORDERS[0], "persistent://public/default/else")
+        await broker.until(lambda: consumer.topics == [ORDERS[0]])
+        broker.tell(ORDERS[1])
+        await broker.until(lambda: consumer.topics == [ORDERS[1]])
+        broker.tell(ORDERS[2], watcher_id=99)
+        await asyncio.sleep(0.05)
+        assert consumer.topics == [ORDERS[1]]
+        await consumer.close()
+        await broker.until(lambda: broker.all("watchTopicListClose"))
+        assert broker.all("watchTopicListClose")[0].watcher_id == asked.watcher_id
+
+
+async def test_a_pattern_asks_again_to_be_told_after_a_lost_connection_and_looks_at_what_it_missed():
+    broker = Watched()
+    async with fake_client(broker) as client:
+        consumer = await watching(broker, client)
+        broker.topics = [ORDERS[0]]
+        broker.pipe.cut()
+        await broker.until(lambda: consumer.topics == [ORDERS[0]])
+        assert len(broker.all("watchTopicList")) == 2
+        broker.tell(*ORDERS[:2])
+        await broker.until(lambda: consumer.topics == ORDERS[:2])
+
+
+@pytest.mark.parametrize("broker", [Watched(), FakeBroker()], ids=["refuses", "cannot"])
+async def test_where_brokers_do_not_tell_topics_are_looked_for_from_time_to_time(broker):
+    topics = []
+    broker.on["watchTopicList"] = lambda _pipe, body: command(
+        "error", request_id=body.request_id, error=pb.NotAllowedError, message="switched off"
+    )
+    broker.on["getTopicsOfNamespace"] = lambda _pipe, body: command(
+        "getTopicsOfNamespaceResponse", request_id=body.request_id, topics=topics
+    )
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe(re.compile("orders-.*"), "s", pattern_discovery_period=0.05)
+        topics.append(ORDERS[0])
+        await broker.until(lambda: consumer.topics == [ORDERS[0]])
+    assert len(broker.all("watchTopicList")) == (1 if isinstance(broker, Watched) else 0)

@@ -59,6 +59,16 @@ async def test_a_pattern_finds_topics_and_a_table_view_follows_its_keys(client, 
         assert view.get("a") == b"2"
 
 
+async def test_stock_tells_a_pattern_of_new_topics_long_before_it_looks_again(stock_pulsar, topic):
+    name = topic.rsplit("/", 1)[1]
+    async with Client(stock_pulsar.service_url) as client:
+        consumer = await client.subscribe(re.compile(rf"{re.escape(name)}-\d"), "s", pattern_discovery_period=600.0)
+        for number in range(2):
+            producer = await client.create_producer(f"{topic}-{number}")
+            await producer.send(b"%d" % number)
+            assert (await consumer.receive(20)).data == b"%d" % number
+
+
 async def test_partitions_that_are_added_are_used(client, pulsar, topic):
     if pulsar.is_ours:
         pytest.skip("partitions cannot be added to a topic of our broker")

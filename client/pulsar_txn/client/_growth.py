@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import re
 from collections.abc import Awaitable, Callable
 from re import Pattern
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT
+from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import AlreadyClosed, InvalidTopicName, PulsarError
+from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import InvalidName, TopicName, is_transaction_internal
 
 logger = logging.getLogger("pulsar_txn.client")
@@ -21,17 +25,76 @@ logger = logging.getLogger("pulsar_txn.client")
 _DOMAIN: Final = re.compile(r"(non-persistent|persistent)://")
 
 
-async def watch(period: float, look: Callable[[], Awaitable[None]], what: str) -> None:
-    """Call `look` every `period` seconds until cancelled or closed; what goes wrong is logged and tried again."""
+async def watch(period: float, look: Callable[[], Awaitable[None]], what: str, changed: asyncio.Event | None = None) -> None:
+    """Call `look` every `period` seconds, and when something is said to have changed, until cancelled or closed.
+
+    What goes wrong is logged and tried again.
+    """
     AMBIENT.set(None)  # the program's transaction at the time of subscribing is no concern of ours
+    event = changed or asyncio.Event()
     while True:
-        await asyncio.sleep(period)
+        with contextlib.suppress(TimeoutError):  # then it is time to look anyway
+            async with asyncio.timeout(period):
+                await event.wait()
+        event.clear()
         try:
             await look()
         except AlreadyClosed:
             return
         except PulsarError as error:
             logger.warning("looking for changes of %s failed, next time in %g s: %s", what, period, error)
+
+
+class _Ears:
+    """Listens for the end of a connection."""
+
+    order = 0
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+
+    def on_connection_lost(self, connection: Connection, error: PulsarError) -> None:
+        """The connection's call: it is gone."""
+        del connection, error
+        self.lost.set()
+
+
+async def listen_to_topics(core: Core, namespace: str, changed: asyncio.Event) -> None:
+    """Set `changed` whenever a broker says that topics of `tenant/namespace` have come or gone (WATCH_TOPIC_LIST).
+
+    Returns when brokers do not tell; then only looking from time to time helps. Until cancelled otherwise.
+    """
+    what = f"watching topics of {namespace}"
+    while True:
+        try:
+            connection = await core.retrying(core.lookup.any_connection, what, timeout=math.inf)
+            if not connection.features.supports_topic_watchers:
+                return
+            await _listen_on(core, connection, namespace, changed)
+        except PulsarError as error:
+            if not error.retriable:
+                logger.info("%s: the broker does not tell, so they are looked for from time to time: %s", what, error)
+                return
+        await asyncio.sleep(core.settings.initial_backoff)
+
+
+async def _listen_on(core: Core, connection: Connection, namespace: str, changed: asyncio.Event) -> None:
+    """Until the connection ends."""
+    watcher_id = core.next_resource_id()
+    ears = _Ears()
+    connection.listeners.add(ears)
+    connection.topic_watchers[watcher_id] = changed.set
+    # Every topic of the namespace: the pattern is matched here, by Python's rules.
+    fields: dict[str, Any] = {"watcher_id": watcher_id, "namespace": namespace, "topics_pattern": ".*"}
+    try:
+        await connection.request("watchTopicList", core.next_request_id(), **fields)
+        changed.set()  # what came before is not told
+        await ears.lost.wait()
+    finally:
+        connection.listeners.discard(ears)
+        connection.topic_watchers.pop(watcher_id, None)
+        request_id = core.next_request_id()
+        connection.write([command("watchTopicListClose", request_id=request_id, watcher_id=watcher_id)])
 
 
 @attrs.frozen

@@ -25,6 +25,7 @@ ANSWERS: Final = {
     "addPartitionToTxn": "addPartitionToTxnResponse",
     "addSubscriptionToTxn": "addSubscriptionToTxnResponse",
     "endTxn": "endTxnResponse",
+    "watchTopicList": "watchTopicListSuccess",
     "tcClientConnectRequest": "tcClientConnectResponse",
 }
 """Request -> the answer that its sender reads; what any other request is answered with is not looked at."""

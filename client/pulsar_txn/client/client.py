@@ -157,8 +157,8 @@ class Client(TransactionalClient):
         """Subscribe to a topic, all partitions of a partitioned one, several topics, or those that match a pattern.
 
         A compiled regular expression (`re.compile(r"tenant/namespace/orders-.*")`) stands for the topics of that namespace
-        with a matching name; new ones are found every `pattern_discovery_period` seconds, as are new partitions every
-        `auto_update_partitions` seconds, and are received from their beginning.
+        with a matching name; new ones are found every `pattern_discovery_period` seconds, and at once where brokers tell
+        (stock Pulsar's do), new partitions every `auto_update_partitions` seconds; both are received from their beginning.
 
         `options` are the fields of `ConsumerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout. If cancelled, a new subscription may

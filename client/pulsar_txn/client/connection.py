@@ -63,6 +63,8 @@ class Connection(asyncio.Protocol):
         self.producers: dict[int, ProducerSide] = {}
         self.consumers: dict[int, ConsumerSide] = {}
         self.listeners: set[ConnectionListener] = set()
+        self.topic_watchers: dict[int, Callable[[], object]] = {}
+        """What to call when topics of a namespace have come or gone, by watcher id."""
         self._runtime = runtime
         self._settings = settings
         self._proxy_to = proxy_to
@@ -90,6 +92,7 @@ class Connection(asyncio.Protocol):
             "producer_success": self._on_producer_success,
             "ping": self._on_ping,
             "pong": self._on_pong,
+            "watchTopicUpdate": self._on_topic_update,
         }
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -104,7 +107,11 @@ class Connection(asyncio.Protocol):
         fields: dict[str, Any] = {
             "client_version": CLIENT_VERSION,
             "protocol_version": PROTOCOL_VERSION,
-            "feature_flags": {"supports_auth_refresh": True, "supports_broker_entry_metadata": True},
+            "feature_flags": {
+                "supports_auth_refresh": True,
+                "supports_broker_entry_metadata": True,
+                "supports_topic_watchers": True,
+            },
         }
         if authentication is not None:
             fields |= {"auth_method_name": authentication.method_name, "auth_data": await self._auth_data(authentication)}
@@ -165,6 +172,7 @@ class Connection(asyncio.Protocol):
         self._out.clear()
         self.producers.clear()
         self.consumers.clear()
+        self.topic_watchers.clear()
         listeners, self.listeners = self.listeners, set()
         for listener in sorted(listeners, key=_order_of):
             listener.on_connection_lost(self, error)
@@ -309,6 +317,11 @@ class Connection(asyncio.Protocol):
         consumer = self.consumers.get(body.consumer_id)
         if consumer is not None:
             consumer.on_end_of_topic()
+
+    def _on_topic_update(self, body: Any) -> None:
+        changed = self.topic_watchers.get(body.watcher_id)
+        if changed is not None:
+            changed()
 
     def _on_ping(self, _body: Any) -> None:
         self.write([_PONG])

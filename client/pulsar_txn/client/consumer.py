@@ -12,7 +12,7 @@ from typing import Final, Self, TypeVar
 import attrs
 
 from pulsar_txn.client._core import Core
-from pulsar_txn.client._growth import TopicPattern, new_partitions, watch
+from pulsar_txn.client._growth import TopicPattern, listen_to_topics, new_partitions, watch
 from pulsar_txn.client._runs import Handed, Runs
 from pulsar_txn.client._settling import Acknowledged, Settling, run_all
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
@@ -67,6 +67,7 @@ class Consumer(Settling[T]):
         self._partitioned = dict(partitioned or {})
         self._beside = frozenset(beside)
         self._watcher: asyncio.Task[None] | None = None
+        self._ears: asyncio.Task[None] | None = None
         self._id = core.next_resource_id()
         self._received = self._acknowledged = self._refused = 0
         self._chain = ConsumerChain(self, options.interceptors) if options.interceptors else None
@@ -234,8 +235,9 @@ class Consumer(Settling[T]):
         self._queue.clear()
         self._failure = AlreadyClosed(f"the consumer of {self.topic} is closed")
         self._wake()
-        if self._watcher is not None:
-            self._watcher.cancel()
+        for task in (self._watcher, self._ears):
+            if task is not None:
+                task.cancel()
         self._core.unregister(self._id)
         await asyncio.gather(*(part.close() for part in self._parts))
         if self.letters is not None:
@@ -260,7 +262,9 @@ class Consumer(Settling[T]):
             raise failures[0]
         self._core.register(self._id, self)
         if self._pattern is not None:
-            self._watcher = self._core.spawn(watch(self._options.pattern_discovery_period, self._follow_pattern, self.topic))
+            changed, period = asyncio.Event(), self._options.pattern_discovery_period
+            self._watcher = self._core.spawn(watch(period, self._follow_pattern, self.topic, changed))
+            self._ears = self._core.spawn(listen_to_topics(self._core, self._pattern.namespace, changed))
         elif self._partitioned and self._options.auto_update_partitions:
             self._watcher = self._core.spawn(watch(self._options.auto_update_partitions, self._grow, self.topic))
 

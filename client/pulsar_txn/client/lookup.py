@@ -52,7 +52,7 @@ class Lookup:
 
         Raises a BrokerError, ConnectionLost or OperationTimeout.
         """
-        connection = await self._any_connection()
+        connection = await self.any_connection()
         answer = await connection.request(
             "partitionMetadata", self._next_request_id(), topic=topic, metadata_auto_creation_enabled=create
         )
@@ -65,13 +65,13 @@ class Lookup:
 
         Raises as `partitions`.
         """
-        connection = await self._any_connection()
+        connection = await self.any_connection()
         answer = await connection.request("getTopicsOfNamespace", self._next_request_id(), namespace=namespace, mode=mode)
         return list(answer.topics)
 
     async def schema(self, topic: str) -> SchemaInfo | None:
         """The newest schema of `topic` (without its partition); None when there is none. Raises as `partitions`."""
-        connection = await self._any_connection()
+        connection = await self.any_connection()
         try:
             answer = await connection.request("getSchema", self._next_request_id(), topic=topic)
         except TopicNotFound:
@@ -83,7 +83,7 @@ class Lookup:
 
         Raises a BrokerError, ConnectionLost, OperationTimeout, or RemoteProtocolError after too many redirects.
         """
-        connection = await self._any_connection()
+        connection = await self.any_connection()
         authoritative = False
         for _ in range(self._settings.max_lookup_redirects + 1):
             answer = await self._ask(connection, topic, authoritative=authoritative)
@@ -118,7 +118,7 @@ class Lookup:
             return self._addresses[self._current], logical
         return logical, logical
 
-    async def _any_connection(self) -> Connection:
+    async def any_connection(self) -> Connection:
         """A connection to some host of the service URL; the last error when none can be reached."""
         if self._on_first_use is not None:
             begin, self._on_first_use = self._on_first_use, None
