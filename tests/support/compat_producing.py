@@ -265,3 +265,19 @@ def logging_to_a_logger(pulsar, url, topic):
     facts.append(client.create_producer(topic).is_connected())
     client.close()
     return facts
+
+
+@program
+def from_a_cluster_that_is_gone(pulsar, url, topic):
+    gone = pulsar.ServiceInfo("pulsar://127.0.0.1:1")
+    clusters = pulsar.AutoClusterFailover(gone, [pulsar.ServiceInfo(url)], check_interval_ms=100)
+    with open_client(pulsar, clusters) as client:
+        until = time.monotonic() + 20
+        while raised(pulsar, client.create_producer, topic) != "nothing" and time.monotonic() < until:
+            time.sleep(0.1)  # the official one fails meanwhile, ours waits
+        sent = client.create_producer(topic).send(b"x")
+        facts = [client.get_service_info().service_url == url, sent.entry_id()]
+    wrong = [(gone, []), (gone, [7]), (7, [gone]), (gone, [gone], 0), (gone, [gone], 5000, 0), (gone, [gone], 5000, 1, 0)]
+    facts += [raised(pulsar, pulsar.AutoClusterFailover, *arguments) for arguments in wrong]
+    facts.append(raised(pulsar, pulsar.Client, clusters, authentication=pulsar.AuthenticationToken("x")))
+    return facts

@@ -240,12 +240,12 @@ class Reader:
 class Client:
     """A client for one cluster; arguments as `compat.Client`. Use it in the loop that made it."""
 
-    def __init__(self, service_url: str, **kwargs: Any) -> None:
+    def __init__(self, service_url: Any, **kwargs: Any) -> None:
         bound = inspect.signature(threads.Client.__init__).bind(None, service_url, **kwargs)
         bound.apply_defaults()
         options = client_options(bound.arguments)
         self._stop_forwarding = forward(bound.arguments["logger"])
-        self._inner = ours.Client(service_url, **options)
+        self._inner = ours.Client(**options)
         self._shutting_down: asyncio.Task[None] | None = None
 
     @mapped_async

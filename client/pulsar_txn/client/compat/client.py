@@ -26,6 +26,7 @@ from pulsar_txn.client.compat.ids import MessageId
 from pulsar_txn.client.compat.messages import Message
 from pulsar_txn.client.compat.options import client_options, consumer_options, producer_options
 from pulsar_txn.client.compat.policies import (
+    AutoClusterFailover,
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
@@ -49,7 +50,7 @@ class Client:
 
     def __init__(
         self,
-        service_url: str,
+        service_url: str | AutoClusterFailover,
         authentication: Authentication | None = None,
         operation_timeout_seconds: float = 30,
         io_threads: int = 1,
@@ -70,17 +71,19 @@ class Client:
         given = locals()
         del given["self"]
         options = client_options(given)
+        told = service_url.primary if isinstance(service_url, AutoClusterFailover) else None
+        told = told or ServiceInfo("", authentication, tls_trust_certs_file_path)
+        self._entered = told.authentication, told.tls_trust_certs_file_path
         self._stop_forwarding = forward(logger)
-        self._service_info = ServiceInfo(service_url, authentication, tls_trust_certs_file_path)
         self._slots = Slots(max(1, message_listener_threads))
         self._worker = WorkerThread("pulsar-txn-callbacks")
         self._consumers: set[Consumer | Reader] = set()
-        self._twin = self._open(service_url, options)
+        self._twin = self._open(options)
 
     @staticmethod
     @mapped
-    def _open(service_url: str, options: dict[str, Any]) -> sync.Client:
-        return sync.Client(service_url, **options)
+    def _open(options: dict[str, Any]) -> sync.Client:
+        return sync.Client(**options)
 
     @mapped
     def create_producer(
@@ -223,8 +226,8 @@ class Client:
         return self._twin.get_topic_partitions(topic)
 
     def get_service_info(self) -> ServiceInfo:
-        """Where the cluster is, as told."""
-        return self._service_info
+        """Where the cluster in use is, and how it is entered, as told."""
+        return ServiceInfo(self._twin.service_url, *self._entered)
 
     # --- what the official client has not ---------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from pulsar_txn.client import consumer_options as ours
+from pulsar_txn.client import failover
 from pulsar_txn.client.compat._arguments import check, check_optional, dead
 from pulsar_txn.client.compat.authentication import Authentication
 from pulsar_txn.client.compat.enums import (
@@ -36,12 +37,20 @@ _SPREAD = "the bound of one consumer or producer holds for all its partitions to
 
 
 def client_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of our client of what `Client` was given, without the service URL."""
+    """Keywords of our client of what `Client` was given."""
     service_url, authentication = given["service_url"], given["authentication"]
-    if isinstance(service_url, (AutoClusterFailover, ServiceInfoProvider)):
-        raise not_supported(type(service_url).__name__, "give the service URL")
-    check(str, service_url, "service_url")
+    authorities = given["tls_trust_certs_file_path"]
+    if isinstance(service_url, ServiceInfoProvider):
+        raise not_supported("ServiceInfoProvider", "give the service URL, or an AutoClusterFailover")
+    check((str, AutoClusterFailover), service_url, "service_url")
     check_optional(Authentication, authentication, "authentication")
+    if isinstance(service_url, AutoClusterFailover):
+        if authentication is not None or authorities is not None:
+            raise ValueError(
+                "with an AutoClusterFailover authentication and tls_trust_certs_file_path belong to its ServiceInfo"
+            )
+        primary = service_url.primary
+        authentication, authorities = primary.authentication, primary.tls_trust_certs_file_path
     check((int, float), given["operation_timeout_seconds"], "operation_timeout_seconds")
     check(int, given["connection_timeout_ms"], "connection_timeout_ms")
     check(int, given["message_listener_threads"], "message_listener_threads")
@@ -53,23 +62,31 @@ def client_options(given: dict[str, Any]) -> dict[str, Any]:
     dead("log_conf_file_path", given["log_conf_file_path"], None, "configure Python's logging")
     dead("stats_interval_in_seconds", given["stats_interval_in_seconds"], 600, "nothing is logged by itself")
     dead("use_tls", given["use_tls"], False, "the scheme of the service URL decides")
-    if service_url.startswith(("http://", "https://")):
-        raise not_supported("looking topics up over HTTP", "give the binary port: pulsar://host:6650")
-    try:
-        parse_service_url(service_url)
-    except ValueError as error:
-        raise ValueError(str(error)) from error  # the official client's class
     return {
+        "service_url": _where(service_url),
         "authentication": None if authentication is None else authentication.native(),
         "operation_timeout": given["operation_timeout_seconds"],
         "connection_timeout": given["connection_timeout_ms"] / 1000,
         "listener_name": given["listener_name"] or None,
-        "tls_trust_certs_file": given["tls_trust_certs_file_path"],
+        "tls_trust_certs_file": authorities,
         "tls_certificate_file": given["tls_certificate_file_path"],
         "tls_key_file": given["tls_private_key_file_path"],
         "tls_validate_hostname": given["tls_validate_hostname"],
         "tls_allow_insecure_connection": given["tls_allow_insecure_connection"],
     }
+
+
+def _where(service_url: str | AutoClusterFailover) -> str | failover.AutoClusterFailover:
+    """What our client is given. ValueError for a bad URL, as the official client."""
+    infos = [service_url.primary, *service_url.secondary] if isinstance(service_url, AutoClusterFailover) else []
+    for url in [info.service_url for info in infos] or [str(service_url)]:
+        if url.startswith(("http://", "https://")):
+            raise not_supported("looking topics up over HTTP", "give the binary port: pulsar://host:6650")
+        try:
+            parse_service_url(url)
+        except ValueError as error:
+            raise ValueError(str(error)) from error
+    return service_url.policy() if isinstance(service_url, AutoClusterFailover) else service_url
 
 
 def producer_options(given: dict[str, Any]) -> dict[str, Any]:

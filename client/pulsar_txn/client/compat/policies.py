@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from pulsar_txn.client import consumer_options
+from pulsar_txn.client import consumer_options, failover
 from pulsar_txn.client.compat._arguments import check
 from pulsar_txn.client.compat.authentication import Authentication
 from pulsar_txn.client.compat.enums import KeySharedMode, LoggerLevel
@@ -151,7 +151,51 @@ class ServiceInfoProvider:
 
 
 class AutoClusterFailover:
-    """Not supported."""
+    """Given to `Client` in place of the service URL: it moves to another cluster when the one it uses is gone, and back.
 
-    def __init__(self, primary: ServiceInfo, secondary: list[ServiceInfo], **options: Any) -> None:
-        raise not_supported("AutoClusterFailover", "give several hosts of one cluster in the service URL")
+    Thresholds are probes in a row, one every `check_interval_ms`. All clusters take the same credentials and authorities.
+    """
+
+    def __init__(
+        self,
+        primary: ServiceInfo,
+        secondary: list[ServiceInfo],
+        check_interval_ms: int = 5000,
+        failover_threshold: int = 1,
+        switch_back_threshold: int = 1,
+    ) -> None:
+        check(ServiceInfo, primary, "primary")
+        check(list, secondary, "secondary")
+        if not secondary:
+            raise ValueError("secondary needs at least one ServiceInfo")
+        for each in secondary:
+            check(ServiceInfo, each, "secondary")
+        numbers = {
+            "check_interval_ms": check_interval_ms,
+            "failover_threshold": failover_threshold,
+            "switch_back_threshold": switch_back_threshold,
+        }
+        for name, number in numbers.items():
+            check(int, number, name)
+            if number <= 0:
+                raise ValueError(f"{name} must be more than 0")
+        self.primary = primary
+        self.secondary = list(secondary)
+        self.check_interval_ms = check_interval_ms
+        self.failover_threshold = failover_threshold
+        self.switch_back_threshold = switch_back_threshold
+
+    def policy(self) -> failover.AutoClusterFailover:
+        """For the client: ours. OperationNotSupported when the clusters differ in more than their URL."""
+        ways = {(id(each.authentication), each.tls_trust_certs_file_path) for each in (self.primary, *self.secondary)}
+        if len(ways) > 1:
+            raise not_supported("AutoClusterFailover with several credentials", "give every ServiceInfo the same")
+        seconds = self.check_interval_ms / 1000
+        urls: Any = [each.service_url for each in self.secondary]  # mypy takes the converter `tuple` for generic
+        return failover.AutoClusterFailover(
+            primary=self.primary.service_url,
+            secondaries=urls,
+            check_interval=seconds,
+            failover_delay=seconds * (self.failover_threshold - 1),
+            switch_back_delay=seconds * (self.switch_back_threshold - 1),
+        )
