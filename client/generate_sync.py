@@ -47,6 +47,13 @@ INTERNAL = {
     "Producer": {"flush_nowait", "send_payload", "takes"},
     "Consumer": {"enqueue", "drop_queued", "fail", "part_failed", "hand_out", "give_back_later", "recall", "runs"},
 }
+ATTRIBUTES = {
+    "Consumer": {
+        "subscription": ("str", "The subscription's name."),
+        "consumer_name": ("str", "The name given, or one that was made up."),
+        "schema": ("Schema[T]", "What values are decoded by."),
+    }
+}  # of the asyncio object, set when it is made
 RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__anext__": "__next__", "__aiter__": "__iter__"}
 HEADER = '''"""The sync twin, written by `client/generate_sync.py` from the asyncio classes. Do not edit."""
 
@@ -116,7 +123,11 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
     )
     nodes = [node for cls in classes for node in cls.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     methods = "".join(_method(name, node) for node in nodes if _is_public(name, node.name))
-    return f'\n\nclass {name}({base}):\n    """{doc}"""\n{methods}'
+    attributes = "".join(
+        f'\n    @property\n    def {each}(self) -> {kind}:\n        """{text}"""\n        return self._inner.{each}\n'
+        for each, (kind, text) in ATTRIBUTES.get(name, {}).items()
+    )
+    return f'\n\nclass {name}({base}):\n    """{doc}"""\n{attributes}{methods}'
 
 
 def _is_public(cls: str, method: str) -> bool:

@@ -44,7 +44,20 @@ def names(cls):
 @pytest.mark.parametrize("name", ["Client", "Producer", "Consumer", "Reader", "TableView", "Transaction"])
 def test_the_twin_has_the_same_names(name):
     original = AsyncioClient if name == "Client" else getattr(asyncio_side, name)
-    assert names(original) - INTERNAL == names(getattr(sync, name)) - {"check_open"} - INTERNAL
+    attributes = {"subscription", "consumer_name", "schema"}  # set in the constructor there
+    assert names(original) - INTERNAL == names(getattr(sync, name)) - {"check_open"} - attributes - INTERNAL
+
+
+def test_the_twin_has_the_same_attributes(url):
+    inside = {"letters", "runs", "timeouts", "usable"}
+    with sync.Client(url) as client:
+        twins = [client, client.create_producer("t"), client.subscribe("t", "s"), client.create_reader("t")]
+        twins += [client.create_table_view("t"), client.begin_transaction()]
+        for twin in twins:
+            for name in {name for name in vars(twin._inner) if not name.startswith("_")} - inside:
+                assert getattr(twin, name) is getattr(twin._inner, name)
+        assert (twins[2].subscription, twins[2].schema.decode(b"x")) == ("s", b"x")
+        twins[-1].abort()
 
 
 @pytest.mark.parametrize("name", ["Client", "Producer", "Consumer", "Reader", "TableView", "Transaction"])

@@ -195,6 +195,21 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
     """A subscription's consumer. Made by `Client.subscribe`; a context manager that closes it, and an iterator."""
 
     @property
+    def subscription(self) -> str:
+        """The subscription's name."""
+        return self._inner.subscription
+
+    @property
+    def consumer_name(self) -> str:
+        """The name given, or one that was made up."""
+        return self._inner.consumer_name
+
+    @property
+    def schema(self) -> Schema[T]:
+        """What values are decoded by."""
+        return self._inner.schema
+
+    @property
     def topics(self) -> list[str]:
         """The full names of the partitions (or of the topic without partitions) that it receives from."""
         return self._inner.topics
