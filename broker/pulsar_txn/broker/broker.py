@@ -16,7 +16,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
-from . import commands_consumer, commands_lookup, commands_producer, commands_txn, crash_points, plugins
+from . import commands_consumer, commands_lookup, commands_producer, commands_topics, commands_txn, crash_points, plugins
 from .catalog import Catalog, log_name, pending_ack_log_name, role_log_name
 from .connection import Connection
 from .coordinators import Coordinators
@@ -29,6 +29,7 @@ from .runtime import Clock, Runtime
 from .settings import BrokerConfig
 from .subscription import Subscription
 from .topic import Topic, make_marker
+from .topic_lists import TopicLists
 from .transactional_ids import TransactionalIds
 from .turn import Turn
 
@@ -40,6 +41,7 @@ _HANDLERS: Final = {
     **commands_lookup.HANDLERS,
     **commands_producer.HANDLERS,
     **commands_consumer.HANDLERS,
+    **commands_topics.HANDLERS,
     **commands_txn.HANDLERS,
 }
 
@@ -59,6 +61,8 @@ class Broker:
         self.clock = Clock(runtime)
         self.turn = Turn(runtime, self.clock)
         self.catalog = Catalog(store, config)
+        self.topic_lists = TopicLists(self.catalog.topics_and_partitions, self._spawn)
+        self.catalog.on_change = self.topic_lists.changed
         self.namespaces = Namespaces(store, config)
         self.connections: dict[Connection, None] = {}  # in the order in which they came
         self.topics: dict[str, AnyTopic] = {}
@@ -188,6 +192,7 @@ class Broker:
 
     async def _open(self, name: TopicName) -> Topic:
         logs: list[Log] = []
+        is_new = not self.catalog.exists(name)
         try:
             logs.append(await self.store.open(log_name(name)))
             buffer = self._buffer_factory(str(name), partial(make_marker, self.turn))
@@ -208,6 +213,8 @@ class Broker:
                 raise Refusal(ServerError.ServiceNotReady, f"{name} cannot be opened: {error}") from error
             raise
         self.topics[str(name)] = topic
+        if is_new:
+            self.topic_lists.changed(name.tenant, name.namespace)
         return topic
 
     def topic_failed(self, topic: Topic, error: Exception) -> None:
@@ -256,6 +263,7 @@ class Broker:
         await topic.compaction.delete()
         for role in topic.buffer.logs:
             await self.store.delete(log_name(topic.name) if role == "topic" else role_log_name(topic.name, role))
+        self.topic_lists.changed(topic.name.tenant, topic.name.namespace)
 
     async def delete_namespace(self, tenant: str, namespace: str) -> None:
         """Delete a namespace with everything in it; durable when this returns."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from pulsar_txn.ledger.protocols import LogStore, VersionConflict, Versioned
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.topics import ASSIGN_TOPIC, TopicName, is_transaction_internal, pending_ack_topic
+from pulsar_txn.wire.topics import ASSIGN_TOPIC, TopicName, is_transaction_internal, partition_name, pending_ack_topic
 
 from .settings import BrokerConfig
 
@@ -48,6 +49,7 @@ class Catalog:
         self._names = 0
         self._boot = ""
         self.coordinators = 0  # 0 when transactions are off
+        self.on_change: Callable[[str, str], None] = lambda _tenant, _namespace: None
 
     async def start(self) -> None:
         """One durable number per start makes the names of producers unique for good."""
@@ -100,6 +102,7 @@ class Catalog:
             await self._metadata.put(_partitioned_path(topic), data, expected_version=-1)
         except VersionConflict:
             raise Refusal(ServerError.NotAllowedError, f"{topic} is there already") from None
+        self.on_change(topic.tenant, topic.namespace)
 
     async def grow_partitioned(self, topic: TopicName, partitions: int) -> int:
         """So many partitions from now on; returns how many there were.
@@ -121,11 +124,13 @@ class Catalog:
                 await self._metadata.put(path, data, expected_version=stored.version)
             except VersionConflict:
                 raise Refusal(ServerError.NotAllowedError, f"{topic} was changed just now") from None
+            self.on_change(topic.tenant, topic.namespace)
         return now
 
     async def delete_partitioned(self, topic: TopicName) -> None:
         """Forget that a topic is partitioned; its partitions are deleted by whoever calls."""
         await self._metadata.delete(_partitioned_path(topic))
+        self.on_change(topic.tenant, topic.namespace)
 
     async def grow_coordinators(self, count: int) -> None:
         """So many coordinators from now on, also after a restart. Refusal NotAllowedError when that is not more than now."""
@@ -148,6 +153,14 @@ class Catalog:
             f"persistent://{tenant}/{namespace}/{unquote(name.removeprefix(prefix))}" for name in self._store.names(prefix)
         ]
         return [name for name in names if not is_transaction_internal(name)]
+
+    async def topics_and_partitions(self, tenant: str, namespace: str) -> list[str]:
+        """As `topics`, with the partitions that nobody opened yet."""
+        names = self.topics(tenant, namespace)
+        for base in await self.partitioned_topics(tenant, namespace):
+            count = await self.partitions(TopicName.parse(base))
+            names += [partition_name(base, index) for index in range(count)]
+        return sorted(set(names))
 
     async def partitioned_topics(self, tenant: str, namespace: str) -> list[str]:
         """Full names of the partitioned topics of a namespace."""

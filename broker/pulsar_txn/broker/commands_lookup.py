@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.topics import ASSIGN_TOPIC, InvalidName, TopicName, is_transaction_internal, partition_name
+from pulsar_txn.wire.topics import ASSIGN_TOPIC, InvalidName, TopicName, is_transaction_internal
 
 from .catalog import Schema
 
@@ -29,6 +29,8 @@ def on_connect(connection: Connection, body: Any) -> None:
         protocol_version=min(_PROTOCOL_VERSION, body.protocol_version),
         max_message_size=connection.broker.config.max_message_size,
         feature_flags=pb.FeatureFlags(
+            supports_topic_watchers=connection.broker.config.enable_broker_side_subscription_pattern_evaluation,
+            supports_topic_watcher_reconcile=connection.broker.config.enable_broker_side_subscription_pattern_evaluation,
             supports_get_partitioned_metadata_without_auto_creation=True,
             supports_transactional_ids=connection.broker.transactional_ids is not None,
             keeps_transaction_outcomes=connection.broker.config.transaction_outcome_retention_count > 0,
@@ -92,23 +94,6 @@ def on_lookup(connection: Connection, body: Any) -> None:
     )
 
 
-async def on_get_topics(connection: Connection, body: Any) -> None:
-    """GET_TOPICS_OF_NAMESPACE: partitions one by one; patterns are applied by the client."""
-    tenant, _, namespace = body.namespace.partition("/")
-    broker = connection.broker
-    names: list[str] = []
-    if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        names = broker.catalog.topics(tenant, namespace)
-        for base in await broker.catalog.partitioned_topics(tenant, namespace):
-            count = await broker.catalog.partitions(TopicName.parse(base))
-            names += [partition_name(base, index) for index in range(count)]
-    if body.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
-        names += broker.non_persistent_topics(tenant, namespace)
-    connection.write_command(
-        "getTopicsOfNamespaceResponse", request_id=body.request_id, topics=sorted(set(names)), filtered=False, changed=True
-    )
-
-
 async def on_get_schema(connection: Connection, body: Any) -> None:
     """GET_SCHEMA: the newest, or the version asked for."""
     wanted = unpack_schema_version(body.schema_version) if body.schema_version else None
@@ -167,7 +152,6 @@ HANDLERS: Final[dict[int, tuple[str, Handler]]] = {
     19: ("pong", on_pong),
     21: ("partitionMetadata", on_partitioned_metadata),
     23: ("lookupTopic", on_lookup),
-    32: ("getTopicsOfNamespace", on_get_topics),
     34: ("getSchema", on_get_schema),
     39: ("getOrCreateSchema", on_get_or_create_schema),
 }

@@ -130,6 +130,7 @@ class Connection(asyncio.Protocol):
             self._asked.set_result(False)
             self._asked = None
         self.broker.connections.pop(self, None)
+        self.broker.topic_lists.gone(self)
         for task in list(self._tasks):
             task.cancel()
         for producer in list(self.producers.values()):

@@ -36,6 +36,8 @@ class BrokerConfig:
     default_num_partitions: int = 1
     allow_auto_subscription_creation: bool = True
     enable_non_persistent_topics: bool = True
+    enable_broker_side_subscription_pattern_evaluation: bool = True
+    subscription_pattern_max_length: int = 50
     force_delete_namespace_allowed: bool = False
     encryption_require_on_producer: bool = False
     max_producers_per_topic: int = 0

@@ -1,0 +1,150 @@
+"""Lists of topics by pattern, and those who watch them; answers as stock 4.2.4 gives them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from admin_client import Admin
+from raw_client import FULL, RawClient, Refused
+
+from pulsar_txn.broker.topic_lists import hash_of
+from pulsar_txn.wire.errors import ServerError
+from pulsar_txn.wire.topics import TopicName
+
+TOPICS = "/admin/v2/persistent/public/default"
+
+
+async def watch(client: RawClient, pattern: str = "public/default/(a|p).*", watcher_id: int = 7, **fields: Any) -> Any:
+    names = {"namespace": "public/default", **fields}
+    return await client.request("watchTopicList", watcher_id=watcher_id, topics_pattern=pattern, **names)
+
+
+def updates(client: RawClient) -> list[tuple[int, list[str], list[str], str]]:
+    found = [body for name, body in client.events if name == "watchTopicUpdate"]
+    client.events.clear()
+    return [(each.watcher_id, list(each.new_topics), list(each.deleted_topics), each.topics_hash) for each in found]
+
+
+def full(*names: str) -> list[str]:
+    return [FULL + name for name in names]
+
+
+def test_the_hash_of_a_list_is_stock_pulsars() -> None:
+    names = ["aa", "p-partition-0", "p-partition-1"]
+    listed = [f"persistent://public/hw455b05/{name}" for name in names]
+    assert hash_of(reversed(listed)) == "572b5d76"  # as 4.2.4 answered
+    assert hash_of([]) == "00000000"
+
+
+async def test_whoever_watches_hears_of_topics_that_come_and_go(admin: Admin, client: RawClient) -> None:
+    await client.producer("aa")
+    await admin("PUT", f"{TOPICS}/p/partitions", 2)
+    await admin("PUT", f"{TOPICS}/other")
+    answer = await watch(client)
+    assert list(answer.topic) == full("aa", "p-partition-0", "p-partition-1")
+    assert answer.topics_hash == hash_of(answer.topic)
+    await client.producer("ab", 1)  # made by being used
+    await admin("PUT", f"{TOPICS}/another")
+    await admin("PUT", f"{TOPICS}/b")
+    await client.settle()
+    known = [*answer.topic, *full("ab")]
+    assert updates(client) == [
+        (7, full("ab"), [], hash_of(known)),
+        (7, full("another"), [], hash_of([*known, *full("another")])),
+    ]
+    await admin("DELETE", f"{TOPICS}/another")
+    await client.settle()
+    assert updates(client) == [(7, [], full("another"), hash_of(known))]
+    await admin("POST", f"{TOPICS}/p/partitions", 3)
+    await client.settle()
+    assert [(new, gone) for _, new, gone, _ in updates(client)] == [(full("p-partition-2"), [])]
+
+
+async def test_partitions_are_told_before_anybody_opens_them(admin: Admin, client: RawClient) -> None:
+    await watch(client)
+    await admin.broker.catalog.create_partitioned(TopicName.parse(f"{FULL}p2"), 2)
+    await client.settle()
+    assert [new for _, new, _, _ in updates(client)] == [full("p2-partition-0", "p2-partition-1")]
+
+
+async def test_a_list_that_the_client_has_is_not_sent_again(client: RawClient) -> None:
+    await client.producer("aa")
+    answer = await watch(client)
+    again = await watch(client, topics_hash=answer.topics_hash)
+    assert (list(again.topic), again.topics_hash) == ([], answer.topics_hash)
+    listed = await client.request("getTopicsOfNamespace", namespace="public/default", topics_hash=answer.topics_hash)
+    assert (list(listed.topics), listed.changed) == ([], False)
+
+
+async def test_a_pattern_may_name_the_scheme_and_matches_whole_names(client: RawClient) -> None:
+    for number, name in enumerate(("aa", "aab", "b")):
+        await client.producer(name, number)
+    for pattern in ("persistent://public/default/aa", "public/default/aa"):
+        assert list((await watch(client, pattern)).topic) == full("aa")
+    listed = await client.request("getTopicsOfNamespace", namespace="public/default", topics_pattern="public/default/aa.*")
+    assert (list(listed.topics), listed.filtered) == (full("aa", "aab"), True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code", "text"),
+    [
+        ("(((", ServerError.InvalidTopicName, "Invalid topics pattern: missing )"),
+        ("x" * 51, ServerError.NotAllowedError, "Pattern longer than maximum: 50"),
+        ("(?=a)a", ServerError.InvalidTopicName, "Invalid topics pattern"),
+        ("(((a{1000}){1000}){1000})", ServerError.InvalidTopicName, "Invalid topics pattern"),
+    ],
+)
+async def test_a_pattern_that_is_none_is_refused_and_its_client_gets_whole_lists(
+    client: RawClient, pattern: str, code: int, text: str
+) -> None:
+    await client.producer("aa")
+    with pytest.raises(Refused) as refused:
+        await watch(client, pattern)
+    assert refused.value.code == code
+    assert text in str(refused.value)
+    listed = await client.request("getTopicsOfNamespace", namespace="public/default", topics_pattern=pattern)
+    assert (list(listed.topics), listed.filtered) == (full("aa"), False)
+
+
+async def test_a_pattern_that_runs_wild_elsewhere_takes_no_time(client: RawClient) -> None:
+    await client.producer("a" * 200)
+    async with asyncio.timeout(60):
+        assert not (await watch(client, "public/default/(a*)*(a*)*(a*)*b")).topic
+
+
+async def test_a_watcher_that_is_closed_or_whose_connection_is_gone_hears_nothing(client: RawClient, bench: Any) -> None:
+    other = bench.client()
+    await watch(client)
+    await watch(client, watcher_id=8)
+    await watch(other)
+    await client.request("watchTopicListClose", watcher_id=7)
+    await client.request("watchTopicListClose", watcher_id=99)
+    other.drop()
+    await client.producer("aa")
+    await client.settle()
+    assert [watcher_id for watcher_id, *_ in updates(client)] == [8]
+    client.drop()
+    assert not bench.broker.topic_lists._namespaces
+    assert not bench.broker.topic_lists._of
+
+
+async def test_watchers_of_a_connection_are_bounded(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pulsar_txn.broker.connection._MAX_CHANNELS", 3)
+    for watcher_id in range(3):
+        await watch(client, watcher_id=watcher_id)
+    await watch(client, watcher_id=2)
+    with pytest.raises(Refused) as refused:
+        await watch(client, watcher_id=3)
+    assert refused.value.code == ServerError.TooManyRequests
+
+
+async def test_watching_can_be_switched_off(benches: Any) -> None:
+    bench = await benches(enable_broker_side_subscription_pattern_evaluation=False).start()
+    client = bench.client()
+    with pytest.raises(Refused) as refused:
+        await watch(client)
+    assert refused.value.code == ServerError.NotAllowedError
+    connected = dict(client.events)["connected"]
+    assert not connected.feature_flags.supports_topic_watchers
