@@ -141,7 +141,7 @@ def _perf(threads: int) -> Row:
         if tools.perf is None:
             return None
         topic = f"persistent://public/default/bench-client-perf-{time.time_ns()}"
-        seconds = max(4, round(8 * options.scale))  # it has no warm-up of its own
+        seconds = max(6, round(8 * options.scale))  # it has no warm-up of its own
         count = 4000 * seconds
         tools.ours("fill", tools.url, "--topic", topic, "--count", count, "--single", "--subscription", "sub")
         given = ["--topics-c", topic, "--topics-p", f"{topic}-out", "-threads", threads, "-time", seconds, "-tto", 60]
@@ -159,7 +159,7 @@ def _perf(threads: int) -> Row:
             raise RuntimeError(f"pulsar-perf said no rate: {(done.stdout + done.stderr)[-500:]}")
         return {"rate": float(found[1])}
 
-    return Row(f"txn 1+1, {threads} threads", [PERF], measure, rounds=1, per="txn")
+    return Row(f"txn 1+1, {threads} thread{'s' * (threads > 1)}", [PERF], measure, rounds=1, per="txn")
 
 
 def _units() -> Row:

@@ -18,7 +18,7 @@ class Operations:
         self._failed = failed
         self._targets: dict[tuple[str, str | None], Target] = {}
         self._flushables: dict[Flushable, None] = {}
-        self._idle: asyncio.Future[None] | None = None
+        self._idle: asyncio.Future[bool] | None = None
         self._busy_targets = 0
         self._seconds_busy = self._busy_since = 0.0
 
@@ -69,8 +69,7 @@ class Operations:
         self._busy_targets -= 1
         if not self._busy_targets:
             self._seconds_busy += self._monotonic() - self._busy_since
-            if self._idle is not None and not self._idle.done():
-                self._idle.set_result(None)
+            self._wake(all_ended=True)
 
     async def settle(self, end: float) -> bool:
         """Flush, and wait for all until `end` on the clock; whether all have ended."""
@@ -79,12 +78,15 @@ class Operations:
         if not self._busy_targets:
             return True
         before = self._monotonic()
-        self._idle = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._idle = loop.create_future()
+        timer = loop.call_later(max(0.0, end - before), self._wake, False)
         try:
-            async with asyncio.timeout(max(0.0, end - self._monotonic())):
-                await self._idle
-        except TimeoutError:
-            return False
+            return await self._idle
         finally:
+            timer.cancel()
             self.seconds_waited += self._monotonic() - before
-        return True
+
+    def _wake(self, all_ended: bool) -> None:
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(all_ended)

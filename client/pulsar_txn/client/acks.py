@@ -195,7 +195,9 @@ class OpenTransactionAcks:
 
     def holds(self, place: Place) -> bool:
         """Whether this message is acknowledged in an open transaction."""
-        return place[:2] in self._claims or any(
+        if place[:2] in self._claims:
+            return True
+        return bool(self._cumulative) and any(
             claim.up_to is not None and place[:2] <= claim.up_to for claim in self._cumulative
         )
 

@@ -393,7 +393,8 @@ class TransactionCoordinators:
         return self._sessions[self._next]
 
     async def _session(self, txn_id: TxnId) -> CoordinatorSession:
-        await self.start()
+        if not self._sessions:
+            await self.start()
         if txn_id.most >= len(self._sessions):
             await self._grow()
         if not 0 <= txn_id.most < len(self._sessions):
