@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pulsar_txn.client import BatchingType, Client, ConsumerType, InitialPosition, TransactionAborted, TransactionState
+from pulsar_txn.client import BatchingType, Client, ConsumerType, InitialPosition, TransactionAborted
 
 EARLIEST = InitialPosition.EARLIEST
 
@@ -116,43 +116,3 @@ async def test_batches_that_abort_after_their_acknowledgement_come_again_once(cl
                     seen += [int(message.data) for message in batch]
     assert seen == list(range(30))
     assert await output(client, f"{topic}-out") == list(range(30))
-
-
-@pytest.mark.parametrize("kind", [ConsumerType.EXCLUSIVE, ConsumerType.FAILOVER, ConsumerType.SHARED])
-async def test_connections_that_break_under_a_pipeline_lose_and_double_nothing(client, topic, kind):
-    await unlucky_pipeline(client, topic, kind, 1)
-
-
-@pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
-async def test_connections_that_break_under_lanes_lose_and_double_nothing(client, topic):
-    """On our broker: a stock server was seen to hold messages of a Key_Shared subscription back after such cuts."""
-    await unlucky_pipeline(client, topic, ConsumerType.KEY_SHARED, 3)
-
-
-async def unlucky_pipeline(client, topic, kind, concurrency):
-    """Everything under way is cut while the handler is at work: the same messages come again behind its back."""
-    source = await client.create_producer(topic, batching_type=BatchingType.KEY_BASED)
-    await asyncio.gather(*(source.send(b"%d" % number, key=f"k{number % 5}") for number in range(40)))
-    for number in range(40, 60):
-        await source.send(b"%d" % number, key=f"k{number % 5}")
-
-    class Unlucky(Worker):
-        async def __call__(self, batch):
-            self.calls += 1
-            for message in batch:
-                self.target.send_nowait(message.data, txn=batch.txn)
-            if self.calls % 4 == 1 and self.calls < 20:
-                # Stock forgets ended transactions: a commit of another lane that is cut could stay unknown.
-                while any(txn.state is TransactionState.COMMITTING for txn in client.transactions()):  # noqa: ASYNC110 - no event
-                    await asyncio.sleep(0.001)
-                for connection in client._core.pool.current():
-                    connection._transport.abort()
-                await asyncio.sleep(0.15)
-
-    worker = Unlucky(client, topic)
-    await worker.run(60, kind, concurrency=concurrency, max_aborts=1000)
-    found = await output(client, f"{topic}-out")
-    assert sorted(found) == list(range(60))
-    await worker.consumer.close()
-    again = await client.subscribe(topic, "s", consumer_type=kind)
-    assert await again.receive_many(1, max_wait=0.5) == []

@@ -21,7 +21,11 @@ def deduplicating(pulsar: Target, tmp_path_factory: pytest.TempPathFactory) -> I
         _admin(pulsar, "namespaces/public/faults/deduplication", "true")
         yield pulsar
         return
-    conf = {"brokerDeduplicationEnabled": "true", "connectionLivenessCheckTimeoutMillis": "300"}
+    conf = {
+        "brokerDeduplicationEnabled": "true",
+        "connectionLivenessCheckTimeoutMillis": "300",
+        "keepAliveIntervalSeconds": "1",
+    }
     with OurBroker(data_dir=Path(tmp_path_factory.mktemp("faults")), conf=conf) as broker:
         yield Target("ours", "", broker.service_url, broker.admin_url)
 

@@ -64,6 +64,23 @@ async def test_a_conflict_leaves_nothing_of_the_transaction_that_had_it(pulsar: 
         assert await visible(client, f"{topic}-out") == [b"after"]
 
 
+@pytest.mark.parametrize("kind", [ConsumerType.SHARED, ConsumerType.KEY_SHARED, ConsumerType.FAILOVER])
+async def test_a_conflict_about_one_message_does_not_lose_the_others(client: Client, topic: str, kind: ConsumerType) -> None:
+    """A stock dispatcher of Shared and Key_Shared forgot them, and delivered them to nobody any more."""
+    producer = await client.create_producer(topic, batching=False)
+    for number in range(3):
+        await producer.send(b"%d" % number)
+    consumer = await client.subscribe(topic, "s", consumer_type=kind, initial_position=InitialPosition.EARLIEST)
+    messages = await received(consumer, 3)
+    await consumer.acknowledge(messages[0], receipt=True)
+    txn = await client.begin_transaction()
+    with pytest.raises(TransactionConflict):
+        await consumer.acknowledge(messages, txn=txn)
+    await txn.abort()
+    consumer.redeliver_unacknowledged()
+    assert {message.data for message in await received(consumer, 2)} == {b"1", b"2"}
+
+
 async def test_a_message_of_an_aborted_transaction_can_be_acknowledged_by_the_next(client: Client, topic: str) -> None:
     producer = await client.create_producer(topic)
     await producer.send(b"x")
