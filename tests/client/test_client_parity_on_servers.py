@@ -59,19 +59,16 @@ async def test_a_pattern_finds_topics_and_a_table_view_follows_its_keys(client, 
         assert view.get("a") == b"2"
 
 
-async def test_stock_tells_a_pattern_of_new_topics_long_before_it_looks_again(stock_pulsar, topic):
+async def test_a_pattern_is_told_of_new_topics_long_before_it_looks_again(client, topic):
     name = topic.rsplit("/", 1)[1]
-    async with Client(stock_pulsar.service_url) as client:
-        consumer = await client.subscribe(re.compile(rf"{re.escape(name)}-\d"), "s", pattern_discovery_period=600.0)
-        for number in range(2):
-            producer = await client.create_producer(f"{topic}-{number}")
-            await producer.send(b"%d" % number)
-            assert (await consumer.receive(20)).data == b"%d" % number
+    consumer = await client.subscribe(re.compile(rf"{re.escape(name)}-\d"), "s", pattern_discovery_period=600.0)
+    for number in range(2):
+        producer = await client.create_producer(f"{topic}-{number}")
+        await producer.send(b"%d" % number)
+        assert (await consumer.receive(20)).data == b"%d" % number
 
 
 async def test_partitions_that_are_added_are_used(client, pulsar, topic):
-    if pulsar.is_ours:
-        pytest.skip("partitions cannot be added to a topic of our broker")
     url = f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}/partitions"
 
     def partitions(count, method):
@@ -105,9 +102,7 @@ async def test_sticky_ranges_divide_the_keys_for_good(client, topic):
     assert len(first | second) == 20
 
 
-async def test_chunks_of_a_message_reach_one_consumer_of_a_shared_subscription(client, pulsar, topic):
-    if pulsar.is_ours:
-        pytest.skip("our broker deals chunks out like messages; docs/parity.md says so")
+async def test_chunks_of_a_message_reach_one_consumer_of_a_shared_subscription(client, topic):
     consumers = [await client.subscribe(topic, "s", **SHARED) for _ in range(2)]
     producer = await client.create_producer(topic, chunking=True, chunk_max_bytes=1000)
     sent = {bytes([number]) * 5000 for number in range(10)}
