@@ -38,6 +38,9 @@ PROTOCOL_VERSION: Final = 21
 MIN_PROTOCOL_VERSION: Final = 17
 """Acknowledgement receipts: without them no acknowledgement can be known to have happened."""
 
+LARGE_BUFFER: Final = 32 * 1024
+"""Bytes from which a buffer is written by itself where a transport would copy all buffers into one."""
+
 MAX_FRAME_SIZE: Final = 128 * 1024 * 1024
 """Bytes of a frame that are waited for at most, whatever maximum a broker announces."""
 
@@ -69,6 +72,7 @@ class Connection(asyncio.Protocol):
         self._settings = settings
         self._proxy_to = proxy_to
         self._transport: asyncio.Transport | None = None
+        self._joins = False
         self._reader = FrameReader(MAX_MESSAGE_SIZE + FRAME_PADDING)
         self._requests = Requests(runtime, endpoint)
         self.waiting_for_exclusive: set[int] = set()
@@ -182,6 +186,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The byte stream is there."""
         self._transport = cast("asyncio.Transport", transport)
+        self._joins = type(transport).writelines is asyncio.WriteTransport.writelines  # type: ignore[attr-defined]  # a transport has it
         if self._out:
             self._schedule_flush()
 
@@ -387,9 +392,21 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        if self._out and not self.closed and self._transport is not None:
-            self._transport.writelines(self._out)
-            self._out = []
+        if not self._out or self.closed or self._transport is None:
+            return
+        out, self._out = self._out, []
+        if not self._joins or max(map(len, out)) < LARGE_BUFFER:
+            self._transport.writelines(out)
+            return
+        small: list[bytes] = []
+        for buffer in out:
+            if len(buffer) >= LARGE_BUFFER:
+                self._transport.write(b"".join(small))
+                self._transport.write(buffer)
+                small.clear()
+            else:
+                small.append(buffer)
+        self._transport.write(b"".join(small))
 
     def _tick(self) -> None:
         if not self._heard:
