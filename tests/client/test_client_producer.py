@@ -265,6 +265,20 @@ async def test_a_send_with_a_producer_that_was_fenced_before_dooms_its_transacti
     assert [body.txn_action for body in broker.all("endTxn")] == [1]
 
 
+async def test_a_producer_whose_closing_is_cancelled_is_closed_all_the_same(broker):
+    broker.on["send"] = lambda _pipe, _body: SILENCE
+    async with fake_client(broker, operation_timeout=30) as client:
+        producer = await client.create_producer("t")
+        ticket = producer.send_nowait(b"x")
+        closing = asyncio.create_task(producer.close())
+        await broker.until(lambda: broker.all("send"))
+        closing.cancel()
+        with pytest.raises(AlreadyClosed):
+            await ticket
+        await broker.until(lambda: broker.all("close_producer"))
+        assert closing.cancelled()
+
+
 async def test_a_retriable_refusal_makes_the_connection_anew_and_sends_again(broker):
     refuse = send_error(2, "disk")
     broker.on["send"] = lambda pipe, body: (broker.on.pop("send"), refuse(pipe, body))[1]

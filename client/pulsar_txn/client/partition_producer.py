@@ -112,22 +112,24 @@ class PartitionProducer:
         self.flush_nowait()
         self._failure = AlreadyClosed(f"the producer of {self.topic} is closed")
         outstanding = self.outstanding()
-        if outstanding:
-            await asyncio.wait(outstanding, timeout=self._core.settings.operation_timeout)
-        connection = self._connection
-        self._attachment.close()
-        self._connection = None
-        self._timer.cancel()
-        if connection is not None:
-            connection.producers.pop(self.id, None)
-            await self._leave(connection)
-        self._fail_all(AlreadyClosed("the producer was closed before the receipt came"))
+        try:
+            if outstanding:
+                await asyncio.wait(outstanding, timeout=self._core.settings.operation_timeout)
+        finally:  # also when cancelled: nobody would close it again
+            connection, self._connection = self._connection, None
+            self._attachment.close()
+            self._timer.cancel()
+            left = None if connection is None else self._leave(connection)
+            self._fail_all(AlreadyClosed("the producer was closed before the receipt came"))
+        if left is not None:
+            await asyncio.wait([left])
 
-    async def _leave(self, connection: Connection) -> None:
+    def _leave(self, connection: Connection) -> asyncio.Future[Any]:
+        """Say goodbye; whatever the answer is: the producer is gone, or its connection is."""
+        connection.producers.pop(self.id, None)
         request = connection.request("close_producer", self._core.next_request_id(), producer_id=self.id)
-        await asyncio.wait([request])
-        if not request.cancelled():
-            request.exception()  # whatever it says: the producer is gone, or its connection is
+        request.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        return request
 
     async def _open_on(self, connection: Connection) -> None:
         connection.producers[self.id] = self

@@ -294,7 +294,10 @@ class Producer(Generic[T]):
                 raise error
 
     async def close(self) -> None:
-        """Send what waits, wait for receipts (at most the operation timeout), close. Idempotent."""
+        """Send what waits, wait for receipts (at most the operation timeout), close. Idempotent.
+
+        Sends without a receipt by then fail with AlreadyClosed. If cancelled, it is closed without waiting any longer.
+        """
         if self._closed:
             return
         self._closed = True

@@ -176,7 +176,10 @@ class Producer(ProducerBase[T]):
         self._loop.run(lambda: self._inner.flush())
 
     def close(self) -> None:
-        """Send what waits, wait for receipts (at most the operation timeout), close. Idempotent."""
+        """Send what waits, wait for receipts (at most the operation timeout), close. Idempotent.
+
+        Sends without a receipt by then fail with AlreadyClosed. If cancelled, it is closed without waiting any longer.
+        """
         self._loop.run(lambda: self._inner.close())
 
     def __enter__(self) -> Self:
