@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 from admin import TRANSACTIONS, AdminError, get_json
+from frame_proxy import Fault, FrameProxy
 from rows import row
 from subscriptions import filled, subscribed
 from targets import Target
-from transactions import CuttingRuntime, data_of, eventually_visible, received, visible
+from transactions import data_of, eventually_visible, received, visible
 
 from pulsar_txn.client import (
     Client,
@@ -22,7 +23,6 @@ from pulsar_txn.client import (
     TransactionStateError,
     TransactionTimedOut,
 )
-from pulsar_txn.wire import pulsar_pb2 as pb
 
 
 @row(23)
@@ -87,27 +87,28 @@ async def test_a_block_that_takes_too_long_raises(client: Client, topic: str) ->
 
 
 @pytest.fixture
-def runtime() -> CuttingRuntime:
-    return CuttingRuntime()
+async def proxy(pulsar: Target) -> AsyncIterator[FrameProxy]:
+    async with FrameProxy(pulsar.service_url) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-async def deaf_client(pulsar: Target, runtime: CuttingRuntime) -> AsyncIterator[Client]:
+async def deaf_client(proxy: FrameProxy) -> AsyncIterator[Client]:
     """A client that can be made not to hear an answer."""
-    async with Client(pulsar.service_url, runtime=runtime) as client:
+    async with Client(proxy.service_url) as client:
         yield client
 
 
 @row(26)
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_send_that_times_out_makes_the_commit_fail(
-    client: Client, deaf_client: Client, runtime: CuttingRuntime, topic: str, waits: bool
+    client: Client, deaf_client: Client, proxy: FrameProxy, topic: str, waits: bool
 ) -> None:
     """Whether the program looks at the send's own error or not."""
     producer = await deaf_client.create_producer(topic, batching=False, send_timeout=0.5)
     txn = await deaf_client.begin_transaction()
     await producer.send(b"0", txn=txn)
-    runtime.swallow = pb.BaseCommand.SEND_RECEIPT
+    proxy.arm("send", Fault.LOST_ANSWER)
     ticket = producer.send_nowait(b"1", txn=txn)
     if waits:
         with pytest.raises(OperationTimeout):

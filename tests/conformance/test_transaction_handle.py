@@ -8,14 +8,14 @@ import gc
 import itertools
 import weakref
 from collections import defaultdict
-from typing import Any
 
 import pytest
 from admin import TRANSACTIONS, get_json
 from differences import Observed
+from frame_proxy import FrameProxy
 from rows import row
 from targets import Target
-from transactions import CuttingRuntime, data_of, received, stays_silent, visible
+from transactions import data_of, received, stays_silent, visible
 
 from pulsar_txn.client import (
     Client,
@@ -190,17 +190,6 @@ async def test_an_end_may_be_repeated_while_it_is_under_way_and_not_turned_round
     assert await visible(client, topic) == ([b"x", b"after"] if end == "commit" else [b"after"])
 
 
-class UnreachableRuntime(CuttingRuntime):
-    """No new connection is made while `unreachable` is set."""
-
-    unreachable = False
-
-    async def connect(self, *args: Any, **options: Any) -> Any:
-        if self.unreachable:
-            raise ConnectionRefusedError("nobody listens")
-        return await super().connect(*args, **options)
-
-
 @row(53)
 async def test_an_ack_without_a_connection_fails_in_time_and_dooms_its_transaction(
     pulsar: Target, client: Client, topic: str
@@ -208,18 +197,17 @@ async def test_an_ack_without_a_connection_fails_in_time_and_dooms_its_transacti
     producer = await client.create_producer(topic, batching=False)
     await producer.send(b"0")
     await producer.send(b"1")
-    runtime = UnreachableRuntime()
-    async with Client(pulsar.service_url, runtime=runtime, operation_timeout=1.0) as cut_off:
+    async with FrameProxy(pulsar.service_url) as proxy, Client(proxy.service_url, operation_timeout=1.0) as cut_off:
         consumer = await cut_off.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
         first, second = await received(consumer, 2)
         txn = await cut_off.begin_transaction()
         await consumer.acknowledge(first, txn=txn)
-        runtime.unreachable = True
-        runtime.cut_all()
+        proxy.unreachable = True
+        proxy.reset_all()
         with pytest.raises(ConnectionLost):
             await consumer.acknowledge(second, txn=txn)
         assert txn.doomed
-        runtime.unreachable = False
+        proxy.unreachable = False
         with pytest.raises(TransactionOperationFailed):
             await txn.commit()
         assert await data_of(consumer, 2) == [b"0", b"1"]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import urllib.request
+from collections.abc import Callable
 
 import pytest
 from frame_proxy import Fault, FrameProxy, brisk_client
+from our_broker import OurBroker
 from targets import Target
 from transactions import stays_silent, visible
 
@@ -121,6 +124,42 @@ async def test_connections_that_break_under_a_pipeline_lose_and_double_nothing(
         async with Client(proxy.service_url, initial_backoff=0.02, max_backoff=0.5) as client:
             await Unlucky(client, topic, 60, proxy).run(kind, lanes)
         await check(calm, topic, kind, 60)
+
+
+class Disturbed(Copier):
+    """Something happens to the server while the handler is at work, in some of its calls."""
+
+    def __init__(self, client: Client, topic: str, count: int, disturb: Callable[[], object], calls: set[int]) -> None:
+        super().__init__(client, topic, count)
+        self.disturb = disturb
+        self.disturbed_calls = calls
+
+    async def handle(self, batch: TransactionalBatch[bytes]) -> None:
+        await super().handle(batch)
+        if self.calls in self.disturbed_calls:
+            await asyncio.to_thread(self.disturb)
+
+
+async def test_topics_that_move_under_a_pipeline_lose_and_double_nothing(deduplicating: Target, topic: str) -> None:
+    def unload() -> None:
+        for name in (topic, f"{topic}-out"):
+            path = name.replace("://", "/")
+            request = urllib.request.Request(f"{deduplicating.admin_url}/admin/v2/{path}/unload", method="PUT")
+            urllib.request.urlopen(request, timeout=30).close()
+
+    async with Client(deduplicating.service_url) as client:
+        await produce(client, topic, 60)
+        await Disturbed(client, topic, 60, unload, {2, 4, 6}).run(ConsumerType.FAILOVER, 1)
+        await check(client, topic, ConsumerType.FAILOVER, 60)
+
+
+async def test_a_broker_that_is_killed_under_a_pipeline_loses_and_doubles_nothing() -> None:
+    topic = "persistent://public/default/killed"
+    with OurBroker(conf={"brokerDeduplicationEnabled": "true"}) as broker:
+        async with Client(broker.service_url, initial_backoff=0.02, max_backoff=0.5) as client:
+            await produce(client, topic, 60)
+            await Disturbed(client, topic, 60, lambda: broker.restart(hard=True), {3}).run(ConsumerType.FAILOVER, 1)
+            await check(client, topic, ConsumerType.FAILOVER, 60)
 
 
 @pytest.mark.parametrize("pulsar", ["ours"], indirect=True)

@@ -18,6 +18,7 @@ import enum
 import socket
 import struct
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
@@ -101,6 +102,8 @@ class FrameProxy:
         self._traps: list[Trap] = []
         self.judge: Judge | None = None
         """Asked about every frame from a client that no trap waits for."""
+        self.unreachable = False
+        """New connections are reset."""
         self.connections = 0
 
     async def __aenter__(self) -> Self:
@@ -124,7 +127,7 @@ class FrameProxy:
     async def address_of(self, topic: str) -> str:
         """The URL under which a topic is served."""
         if topic not in self._servers:
-            self._servers[topic] = await asyncio.start_server(self._on_client, "127.0.0.1", 0)
+            self._servers[topic] = await asyncio.start_server(partial(self._on_client, topic), "127.0.0.1", 0)
         return f"pulsar://127.0.0.1:{self._servers[topic].sockets[0].getsockname()[1]}"
 
     def arm(self, command: str, fault: Fault) -> Trap:
@@ -137,6 +140,12 @@ class FrameProxy:
         """Reset every connection now."""
         for link in list(self._links):
             link.reset()
+
+    def reset(self, topic: str) -> None:
+        """Reset the connections to the address of one topic."""
+        for link in list(self._links):
+            if link.topic == topic:
+                link.reset()
 
     def fault_for(self, command: str, *, from_client: bool) -> Fault | None:
         """What is to happen to a frame."""
@@ -151,17 +160,20 @@ class FrameProxy:
         """What lookups of a topic are answered with."""
         return await self.address_of(topic if self._apart else "")
 
-    async def _on_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_client(self, topic: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         self.connections += 1
+        if self.unreachable:
+            reset(writer)
+            return
         try:
             broker_reader, broker_writer = await asyncio.open_connection(*self._broker)
         except OSError:
             reset(writer)
             return
-        link = _Link(self, writer, broker_writer)
+        link = _Link(self, topic, writer, broker_writer)
         self._links.add(link)
         try:
             async with asyncio.TaskGroup() as pumps:
@@ -177,7 +189,8 @@ class FrameProxy:
 class _Link:
     """One connection of a client, and the one to the broker behind it."""
 
-    def __init__(self, proxy: FrameProxy, client: asyncio.StreamWriter, broker: asyncio.StreamWriter) -> None:
+    def __init__(self, proxy: FrameProxy, topic: str, client: asyncio.StreamWriter, broker: asyncio.StreamWriter) -> None:
+        self.topic = topic
         self._proxy = proxy
         self._writers = client, broker
         self._answers: dict[_Key, Fault] = {}

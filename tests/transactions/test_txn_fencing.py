@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from frame_proxy import FrameProxy
 from targets import Target
-from transactions import CuttingRuntime, visible
+from transactions import visible
 
 from pulsar_txn.client import AccessMode, Client, TransactionState
 from pulsar_txn.client.errors import InvalidConfiguration, ProducerFenced, TransactionalIdUnsupported
@@ -82,12 +83,11 @@ async def test_a_commit_that_was_decided_before_the_takeover_stays_one(old: Clie
 
 @ours
 async def test_a_connection_that_breaks_costs_neither_epoch_nor_transaction(pulsar: Target, topic: str) -> None:
-    runtime = CuttingRuntime()
-    async with Client(pulsar.service_url, transactional_id=topic, runtime=runtime) as client:
+    async with FrameProxy(pulsar.service_url) as proxy, Client(proxy.service_url, transactional_id=topic) as client:
         producer = await client.create_producer(topic)
         async with client.transaction() as txn:
             await producer.send(b"1", txn=txn)
-            runtime.cut_all()
+            proxy.reset_all()
             await producer.send(b"2", txn=txn)
         async with client.transaction() as txn:
             await producer.send(b"3", txn=txn)
