@@ -199,11 +199,13 @@ class LoopThread:
         self.run(started)
         return outer
 
-    def submit_soon(self, function: Callable[[Future[T]], object], admits: Callable[[int], bool]) -> Future[T] | None:
+    def submit_soon(
+        self, function: Callable[[Future[T]], object], admits: Callable[[int], bool], *, at_once: bool = False
+    ) -> Future[T] | None:
         """A future for threads; `function(future)` is called on the loop, before whatever is started later, and settles it.
 
         It cannot be cancelled any more then; what `function` raises goes to the future. None, and nothing was done, when
-        `admits(calls)` says no; it is given how many calls wait for the loop.
+        `admits(calls)` says no; it is given how many calls wait for the loop. `at_once`: somebody is going to wait for it.
         """
         self._check()
         inbox = self._inbox
@@ -212,7 +214,9 @@ class LoopThread:
                 return None
             outer = self.new_future()
             inbox.append((outer, function))
-        if not self._looks:
+        if at_once:
+            self._loop.call_soon_threadsafe(self._empty_inbox)
+        elif not self._looks:
             self._looks = True
             self._loop.call_soon_threadsafe(self._look)
         return outer
@@ -250,7 +254,7 @@ class LoopThread:
 
     def new_future(self) -> Ticket[Any]:
         """What `submit` returns."""
-        return Ticket(self._settled, _call)
+        return Ticket(self._settled, lambda function, future: function(future))
 
     def post(self, function: Callable[[], object]) -> None:
         """Have a function called on the loop, soon; does not wait. Raises as `run`."""
@@ -327,10 +331,6 @@ class Ticket(Future[T]):
             loop, inner = self._behind
             loop.call_soon_threadsafe(inner.cancel)
         return cancelled
-
-
-def _call(function: Callable[[Any], object], argument: Any) -> None:
-    function(argument)
 
 
 def _hand_on(outer: Future[T], inner: asyncio.Future[T]) -> None:

@@ -87,6 +87,13 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
 
         Arguments and errors as those of the asyncio producer. Interceptors, schema and router run in this thread.
         """
+        more = (key, ordering_key, properties, event_time_ms, sequence_id, deliver_at, deliver_after, replicate_to, partition)
+        if self._encode is not None and value is not None and more == _NOTHING_MORE:
+            payload: Any = self._encode(value)
+            ticket = self._send_payload(payload, txn, at_once=True)
+            if ticket is not None:
+                return self._loop.wait(ticket)
+            return self._loop.run(lambda: self._inner.send(payload, txn=inner(txn)))
         message = OutgoingMessage(
             value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms
         )
@@ -130,7 +137,9 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
         self._check_room()
         more = (key, ordering_key, properties, event_time_ms, sequence_id, deliver_at, deliver_after, replicate_to, partition)
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
-            return self._send_payload(self._encode(value), txn)
+            payload: Any = self._encode(value)
+            ticket = self._send_payload(payload, txn)
+            return ticket or self._loop.submit(lambda: self._inner.send_nowait(payload, txn=inner(txn)))
         message = OutgoingMessage(
             value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms
         )
@@ -193,16 +202,13 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
             return partition
         return self._own.router(key, payload)
 
-    def _send_payload(self, payload: bytes, txn: Transaction | None) -> Future[MessageId]:
-        """Nothing but a payload: left to the loop's thread, unless it has to be asked first."""
-        given: Any = payload
-        if _may_go_soon(len(payload), txn):
-            send = functools.partial(self._inner.send_payload, payload, inner(txn))
-            admits = functools.partial(self._inner.takes, len(payload), SOON_BYTES)
-            ticket: Future[MessageId] | None = self._loop.submit_soon(send, admits)
-            if ticket is not None:
-                return ticket
-        return self._loop.submit(lambda: self._inner.send_nowait(given, txn=inner(txn)))
+    def _send_payload(self, payload: bytes, txn: Transaction | None, *, at_once: bool = False) -> Future[MessageId] | None:
+        """Nothing but a payload, left to the loop's thread; None when that has to be asked first."""
+        if not _may_go_soon(len(payload), txn):
+            return None
+        send = functools.partial(self._inner.send_payload, payload, inner(txn))
+        admits = functools.partial(self._inner.takes, len(payload), SOON_BYTES)
+        return self._loop.submit_soon(send, admits, at_once=at_once)
 
     def _send_arguments(self, arguments: dict[str, Any], txn: Transaction | None) -> Future[MessageId]:
         value, loop = arguments["value"] or b"", self._loop
