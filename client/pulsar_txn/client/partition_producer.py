@@ -229,7 +229,7 @@ class PartitionProducer:
         count = len(builder.rows)
         if count == 1:
             self._schedule(builder)
-        elif (count >= self._max_messages or builder.size >= self._max_bytes) and not builder.waits_for_registration:
+        elif (txn is None or builder.txn_id is not None) and (count >= self._max_messages or builder.size >= self._max_bytes):
             self._seal(builder)
         return future
 
