@@ -53,10 +53,17 @@ class IncompleteError(Exception):
 def read(paths: Iterable[Path]) -> list[Result]:
     """The last result of each story on each server. Raises IncompleteError."""
     last: dict[tuple[str, str], Result] = {}
+    without_server: set[str] = set()
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines():
             result = _result(json.loads(line))
+            if not result.server:
+                without_server.add(result.story)
+                continue
+            without_server.discard(result.story)
             last[result.story, result.server] = result
+    if without_server:
+        raise IncompleteError(f"no server started for {', '.join(sorted(without_server))}")
     found = list(last.values())
     if missing := set(SERVERS) - {result.server for result in found}:
         raise IncompleteError(f"no story ran on {', '.join(sorted(missing))}")

@@ -75,7 +75,7 @@ async def test_transactions_work_where_encryption_is_required(pulsar: Target, cl
 @row(54)
 async def test_a_producer_that_does_not_encrypt_is_refused_where_encryption_is_required(pulsar: Target, namespace: str) -> None:
     await post(pulsar, f"{NAMESPACES}/{namespace}/encryptionRequired", True)
-    async with Client(pulsar.service_url, operation_timeout=1) as impatient:  # it tries again what may be a passing fault
+    async with Client(pulsar.service_url, operation_timeout=3) as impatient:  # it tries again what may be a passing fault
         with pytest.raises(MetadataError, match=r"[Ee]ncryption"):
             await impatient.create_producer(f"persistent://{namespace}/t")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import report
 from differences import DIFFERENCES
+from rows import ROWS
 
 WHOLE_ROW = {"rows": [1], "story": "test_a.py::test_a_b[x]", "outcome": "passed", "reason": "", "observed": []}
 
@@ -67,7 +69,27 @@ def test_no_page_is_made_when_a_server_is_missing(tmp_path: Path) -> None:
         report.read([path])
 
 
+def test_no_page_is_made_when_the_server_of_a_story_did_not_start_unless_it_did_in_the_end(tmp_path: Path) -> None:
+    unserved = WHOLE_ROW | {"story": "test_a.py::test_other[y]", "server": "", "outcome": "failed"}
+    with pytest.raises(report.IncompleteError, match=r"no server started for test_a\.py::test_other\[y\]"):
+        report.read([written(tmp_path, unserved)])
+    again = written(tmp_path, unserved, unserved | {"server": "ours", "outcome": "passed"})
+    assert row_of(again, 1).endswith("| passes | passes | passes |")
+
+
 def test_no_page_is_made_when_a_story_could_not_run(tmp_path: Path) -> None:
     lacking = WHOLE_ROW | {"outcome": "skipped", "reason": "Skipped: Java is missing", "server": "ours"}
     with pytest.raises(report.IncompleteError, match="Java is missing"):
         report.read([written(tmp_path, lacking)])
+
+
+def test_the_page_names_every_row_and_every_difference_and_nothing_fails() -> None:
+    """The page in docs is that of the rows and differences there are; `.ci/run` compares it with the results themselves."""
+    page = report.PAGE.read_text(encoding="utf-8")
+    assert {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == set(ROWS)
+    titles = {f"Row {each.row}: {each.name}" for each in DIFFERENCES.values()}
+    assert set(re.findall(r"^### (.+)$", page, re.MULTILINE)) == titles
+    assert [each.source for each in DIFFERENCES.values() if f"\nSource: {each.source}.\n" not in page] == []
+    assert "**fails**" not in page
+    assert "not run" not in page
+    assert "not met" not in page
