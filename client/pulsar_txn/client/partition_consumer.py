@@ -24,10 +24,11 @@ from google.protobuf.message import DecodeError
 from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
+from pulsar_txn.client._entry_checks import checked, decompressed, permits_of, why_discarded
 from pulsar_txn.client._partition_acks import PartitionAcks
 from pulsar_txn.client._subscribe_fields import Start, message_id_of, order_of, seek_field, subscribe_fields
 from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, PartlyAcknowledged
-from pulsar_txn.client.chunks import MAX_CHUNKED, ChunkedMessages
+from pulsar_txn.client.chunks import ChunkedMessages
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_txn.client.crypto import CryptoFailureAction, Decryptor, KeyComing
@@ -45,9 +46,8 @@ from pulsar_txn.client.writer_schemas import WriterSchemas
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import decode_batch
-from pulsar_txn.wire.compression import decompress
 from pulsar_txn.wire.entries import BROKER_MAGIC, broker_metadata, split_entry
-from pulsar_txn.wire.errors import ChecksumMismatch, MalformedBatch, MalformedFrame, WireError
+from pulsar_txn.wire.errors import MalformedBatch, WireError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import MessageId, Position, ack_set_from_words
 
@@ -55,12 +55,6 @@ if TYPE_CHECKING:
     from pulsar_txn.client.consumer import Consumer
 
 logger = logging.getLogger("pulsar_txn.client.consumer")
-
-MAX_UNCOMPRESSED: Final = 64 * 1024 * 1024
-"""Bytes that a payload may have after decompression."""
-
-MAX_BATCH_MESSAGES: Final = 1_000_000
-"""Messages that one entry may hold; more is taken for damage."""
 
 MAX_OVERRUN: Final = 10_000
 """Entries in a row (one more for each 50 KiB of theirs) that may come while the queue is full already."""
@@ -226,9 +220,9 @@ class PartitionConsumer(PartitionAcks):
             broker = broker_metadata(data) if data[:2] == BROKER_MAGIC else None
             head, payload = split_entry(data)
             metadata = pb.MessageMetadata.FromString(head)
-            batch_size = _checked(metadata)
+            batch_size = checked(metadata)
         except (WireError, DecodeError) as error:
-            self._discard(position, _reason(error), 1, error)
+            self._discard(position, why_discarded(error), 1, error)
             return
         self._on_overrun(len(data))
         count = max(batch_size, 1)
@@ -253,7 +247,7 @@ class PartitionConsumer(PartitionAcks):
             payload = whole  # type: ignore[assignment]  # a view or bytes
         try:
             if metadata.compression:
-                payload = _decompressed(metadata, payload, chunked=chunked)  # type: ignore[assignment]  # a view or bytes
+                payload = decompressed(metadata, payload, chunked=chunked)  # type: ignore[assignment]  # a view or bytes
             rows = decode_batch(payload, batch_size) if batch_size else [single_row(metadata, bytes(payload))]
         except (MalformedBatch, UnicodeDecodeError) as error:
             reason = pb.CommandAck.DecompressionError if metadata.compression else pb.CommandAck.BatchDeSerializeError
@@ -292,7 +286,7 @@ class PartitionConsumer(PartitionAcks):
     def drop_held(self) -> int:
         """Forget what waits for a key; how many permits that were."""
         held, self._held = self._held, deque()
-        return sum(_permits_of(frame[7]) for frame in held)
+        return sum(permits_of(frame[7]) for frame in held)
 
     def _on_overrun(self, size: int) -> None:
         """More than was allowed. A little is usual, because brokers estimate; a lot would fill the memory."""
@@ -472,33 +466,3 @@ class PartitionConsumer(PartitionAcks):
             return mark_delete is not None and last.position > mark_delete.position
         first = order_of(start.message_id)
         return order_of(last) >= first if start.inclusive else order_of(last) > first
-
-
-def _reason(error: Exception) -> int:
-    return pb.CommandAck.ChecksumMismatch if isinstance(error, ChecksumMismatch) else pb.CommandAck.BatchDeSerializeError
-
-
-def _decompressed(metadata: pb.MessageMetadata, payload: bytes | memoryview, *, chunked: bool) -> bytes:
-    most = MAX_CHUNKED if chunked else MAX_UNCOMPRESSED
-    return decompress(metadata.compression, payload, metadata.uncompressed_size, max_size=most)
-
-
-def _permits_of(data: bytes | memoryview) -> int:
-    try:
-        metadata = pb.MessageMetadata.FromString(split_entry(data)[0])
-    except (WireError, DecodeError):
-        return 1
-    return max(metadata.num_messages_in_batch, 1)
-
-
-def _checked(metadata: pb.MessageMetadata) -> int:
-    """The messages of a batch, 0 for none; MalformedBatch, and MalformedFrame where text is none (protobuf says bytes then)."""
-    if type(metadata.producer_name) is not str or type(metadata.partition_key) is not str:
-        raise MalformedFrame("producer name or partition key are not UTF-8")
-    for pair in metadata.properties:
-        if type(pair.key) is not str or type(pair.value) is not str:
-            raise MalformedFrame("a property is not UTF-8")
-    batch_size = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 0
-    if not 0 <= batch_size <= MAX_BATCH_MESSAGES:
-        raise MalformedBatch(f"a batch of {batch_size} messages is announced")
-    return batch_size
