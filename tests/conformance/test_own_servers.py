@@ -11,6 +11,7 @@ import base64
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, TypeAlias
 
 import jwt
@@ -294,8 +295,19 @@ async def reload_coordinators(own: Server) -> None:
         await asyncio.to_thread(own.restart, hard=True)
         return
     for each in await get_json(own, f"{TRANSACTIONS}/coordinators"):
-        name = f"persistent://pulsar/system/transaction_coordinator_assign-partition-{each['id']}"
-        await put(own, f"{topic_path(name)}/unload")
+        path = topic_path(f"persistent://pulsar/system/transaction_coordinator_assign-partition-{each['id']}")
+        assert await eventually(partial(unloaded, own, path), bool)
+
+
+async def unloaded(own: Server, path: str) -> bool:
+    """Whether the server closed it; one that has just ended a transaction may be busy with it."""
+    try:
+        await put(own, f"{path}/unload")
+    except AdminError as error:
+        if "doing other operations" not in str(error):
+            raise
+        return False
+    return True
 
 
 @row(98)
