@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Refused
 
+from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.hot import encode_send
@@ -368,3 +369,15 @@ async def test_a_message_that_only_half_parses_is_refused_and_its_coordinator_go
     await client.end(txn)
     await client.subscribe("a")
     assert await client.payloads(2) == [b"first", b"behind it"]
+
+
+async def test_a_coordinator_that_failed_is_opened_again_with_its_log(
+    client: RawClient, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_txn.broker.coordinators._FIRST_REOPEN_SECONDS", 0.0)
+    txn = await client.new_txn()
+    bench.broker.coordinators.ready(0).fail(LedgerError("an effect could not be released"))
+    assert bench.broker.coordinators.ready(0) is None
+    await client.until(lambda: bench.broker.coordinators.ready(0), "the coordinator serves again")
+    await client.request("tcClientConnectRequest", tc_id=0)
+    await client.abort(txn)

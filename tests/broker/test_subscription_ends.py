@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Refused
 
+from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.errors import ServerError
 
 
@@ -83,3 +84,31 @@ async def test_a_subscription_is_made_by_asking_only_where_that_is_allowed(bench
     assert refused.value.code == ServerError.SubscriptionNotFound
     await client.subscribe("a", "made")
     await client.subscribe("a", "reader", 1, durable=False)
+
+
+async def test_a_subscription_that_is_closed_opens_no_pending_acks_any_more(client: RawClient, bench: Any) -> None:
+    await client.producer("a")
+    position = await client.sent(b"x")
+    await client.subscribe("a")
+    subscription = bench.broker.topics[FULL + "a"].subscriptions["s"]
+    await client.request("unsubscribe", consumer_id=0)
+    answers: list[Any] = []
+    txn = await client.new_txn()
+    subscription.acknowledge_in(txn, [(*position, None, 0)], lambda *answer: answers.append(answer), cumulative=False)
+    await client.settle()
+    assert [code for _, code, _ in answers] == [ServerError.ServiceNotReady]
+    assert not [name for name in bench.store.names() if name.endswith("pending_ack")]
+
+
+async def test_pending_acks_that_failed_are_opened_again_with_their_topic(client: RawClient, bench: Any) -> None:
+    await client.producer("a")
+    await client.sent(b"x")
+    await client.subscribe("a")
+    txn = await client.new_txn()
+    await client.add_subscriptions(txn, (FULL + "a", "s"))
+    await client.ack(await client.receive(), txn=txn)
+    bench.broker.topics[FULL + "a"].subscriptions["s"].host.fail(LedgerError("lost"))
+    await client.subscribe("a", consumer_id=1)
+    await client.nothing(1)  # it is pending still
+    await client.abort(txn)
+    assert await client.payloads(1, 1) == [b"x"]

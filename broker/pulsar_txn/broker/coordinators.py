@@ -143,6 +143,7 @@ class Coordinators:
         self._hosts: list[CoordinatorHost | None] = []
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._delays: dict[int, float] = {}
+        self._failed_hosts: dict[int, CoordinatorHost] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -244,6 +245,9 @@ class Coordinators:
     # ---- opening
 
     async def _open(self, tc_id: int) -> None:
+        failed = self._failed_hosts.pop(tc_id, None)
+        if failed is not None:  # its log may be as open as before
+            await asyncio.gather(*(log.close() for log in failed.logs.values()), return_exceptions=True)
         try:
             log = await self._store.open(coordinator_log_name(tc_id))
             host = CoordinatorHost(self._factory(tc_id), log, self._turn, self._participants, partial(self._failed, tc_id))
@@ -263,7 +267,9 @@ class Coordinators:
             self._delays.pop(tc_id, None)
 
     def _failed(self, tc_id: int, error: Exception) -> None:
-        self._hosts[tc_id] = None
+        host, self._hosts[tc_id] = self._hosts[tc_id], None
+        if host is not None:
+            self._failed_hosts[tc_id] = host
         if isinstance(error, StorageFailed):
             self._on_storage_failed(error)
         else:

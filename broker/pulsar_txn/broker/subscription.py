@@ -65,6 +65,8 @@ class Subscription:
         self.pending_ack: PendingAck | None = None
         self.dispatcher: Dispatcher = SingleActiveDispatcher(self, failover=False)
         self._opening: asyncio.Task[None] | None = None
+        self._closed = False
+        self._failed: PendingAckHost | None = None
         self._held: list[Request] = []
         self._receipts: deque[tuple[int, Callable[[], None]]] = deque()
 
@@ -298,6 +300,9 @@ class Subscription:
         if self.host is not None:
             self.host.submit(request, reserve=True)
             return
+        if self._closed:  # its log may be another's by now
+            _refuse(request, f"subscription {self.name!r} of {self.topic.name} is closed; retry")
+            return
         self._held.append(request)
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open_in_background())
@@ -309,9 +314,7 @@ class Subscription:
             _logger.exception("pending acks of %s on %s cannot be opened", self.name, self.topic.name)
             held, self._held = self._held, []
             for request in held:
-                token: Answer | None = getattr(request, "token", None)
-                if token is not None:
-                    token(None, ServerError.ServiceNotReady, f"{error}; retry")
+                _refuse(request, f"{error}; retry")
         finally:
             self._opening = None
 
@@ -381,24 +384,32 @@ class Subscription:
         self.disconnect_all()
 
     def _pending_ack_failed(self, error: Exception) -> None:
-        self.host = None
-        self.pending_ack = None
+        self._failed, self.host, self.pending_ack = self.host, None, None
         if isinstance(error, StorageFailed):
             self.topic.storage_failed(error)
         else:
             self.topic.reopen(error)
 
     async def close(self) -> None:
-        """Close the handle; the cursor goes with the topic's log."""
+        """Close the handle; the cursor goes with the topic's log. What comes later is refused."""
+        self._closed = True
         self.dispatcher.close()
         if self._opening is not None:
             await asyncio.wait([self._opening])  # not cancelled: a log that is being opened would stay open
-        host, self.host = self.host, None
+        failed, host, self.host = self._failed, self.host, None
+        if failed is not None:  # its log is as open as before, and the next handle wants it
+            await asyncio.gather(*(log.close() for log in failed.logs.values()), return_exceptions=True)
         if host is not None and host.failure is None:
             try:
                 await host.close()
             except LedgerError as error:
                 _logger.warning("pending acks of %r: %s", self.name, error)
+
+
+def _refuse(request: Request, message: str) -> None:
+    token: Answer | None = getattr(request, "token", None)
+    if token is not None:
+        token(None, ServerError.ServiceNotReady, message)
 
 
 def _item(ack_id: AckId) -> AckItem:
