@@ -177,7 +177,7 @@ async def test_random_faults_lose_and_double_nothing(
     rng = random.Random(seed)
     async with Client(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url) as proxy:
         await produce(calm, topic, 100)
-        async with brisk_client(proxy.service_url, 2.0) as client:
+        async with brisk_client(proxy.service_url, 1.0) as client:
             proxy.judge = lambda _command: rng.choice(list(Fault)) if rng.random() < RATE else None
             await Copier(client, topic, 100).run(kind, lanes)
             proxy.judge = None

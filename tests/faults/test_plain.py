@@ -16,6 +16,8 @@ from pulsar_txn.client import Client, ConnectionLost, InitialPosition, Operation
 T = TypeVar("T")
 
 REQUESTS = ("connect", "partitionMetadata", "lookupTopic", "producer", "subscribe", "flow", "send", "ack")
+OF_ANSWERS = {Fault.RESET_MEANWHILE, Fault.RESET_AFTER, Fault.END_AFTER, Fault.LOST_ANSWER}
+"""A message has no answer."""
 NUMBERS = [b"0", b"1", b"2"]
 
 
@@ -30,19 +32,10 @@ async def again(operation: Callable[[], Awaitable[T]]) -> T:
 
 
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
-async def test_requests(deduplicating: Target, topic: str, fault: Fault) -> None:
+async def test_producing_and_consuming(deduplicating: Target, topic: str, fault: Fault) -> None:
     async with asyncio.TaskGroup() as stories:
-        for command in REQUESTS:
+        for command in REQUESTS if fault in OF_ANSWERS else (*REQUESTS, "message"):
             stories.create_task(story(deduplicating, f"{topic}-{command}", command, fault))
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [Fault.RESET_BEFORE, Fault.TORN, Fault.HALF_OPEN, Fault.DELAY, Fault.SEGMENTS, Fault.COALESCED],
-    ids=lambda fault: fault.name.lower(),
-)
-async def test_messages_on_their_way_to_the_consumer(deduplicating: Target, topic: str, fault: Fault) -> None:
-    await story(deduplicating, topic, "message", fault)
 
 
 async def story(pulsar: Target, topic: str, command: str, fault: Fault) -> None:
