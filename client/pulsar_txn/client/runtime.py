@@ -400,6 +400,7 @@ class Desk:
     def __init__(self, threads: int) -> None:
         self._threads = max(1, threads)
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._raised: BaseException | None = None
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
         """On the loop: what it returns or raises, called by one of the threads."""
@@ -408,7 +409,10 @@ class Desk:
         return await asyncio.wrap_future(answer)
 
     def serve(self) -> None:
-        """Make the calls, here and in the threads beside, until `end`. What is not an Exception ends it and is raised."""
+        """Make the calls, here and in the threads beside, until `end`.
+
+        What is not an Exception (SystemExit, KeyboardInterrupt) ends it and is raised here, whichever thread it came up in.
+        """
         for number in range(1, self._threads):
             threading.Thread(target=self._serve_beside, name=f"pulsar-txn-handler-{number}", daemon=True).start()
         while (call := self._calls.get()) is not None:
@@ -417,6 +421,8 @@ class Desk:
             except BaseException:
                 self.end()
                 raise
+        if self._raised is not None:
+            raise self._raised
 
     def end(self) -> None:
         """Have the threads stop behind the call that they are at. Idempotent."""
@@ -425,7 +431,12 @@ class Desk:
 
     def _serve_beside(self) -> None:
         while (call := self._calls.get()) is not None:
-            answer(*call, only=True)
+            try:
+                answer(*call)
+            except BaseException as error:  # noqa: BLE001 - the thread that serves raises it
+                self._raised = error
+                self.end()
+                return
 
 
 def answer(future: Future[T], function: Callable[..., T], args: tuple[Any, ...], *, only: bool = False) -> None:
