@@ -12,7 +12,7 @@ PY      := $(BIN)/python
 READY   := $(VENV)/.ready
 FLIGHTS ?= jan
 TESTS   ?= tests
-WORKERS ?= 2
+WORKERS ?= 3
 ARGS    ?=
 BENCH   ?= bench
 
@@ -32,7 +32,7 @@ demo: $(READY) ## flights through Pulsar and Spark, killed at the worst moments;
 
 test: $(READY) ## all tests, also on stock Apache Pulsar where Java and Maven are
 	@$(PY) tests/support/stock_install.py
-	$(PY) -m pytest $(TESTS) -n $(WORKERS) --dist loadfile $(ARGS)
+	$(PY) -m pytest $(TESTS) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # One server: no page is made, only the stories run.
 SERVER  ?=
@@ -41,8 +41,8 @@ conformance: $(READY) ## what Pulsar's own tests ask, on our broker and on stock
 ifeq ($(SERVER),)
 	@$(PY) tests/support/stock_install.py
 	@mkdir -p $(dir $(SHOWN)) && rm -f $(SHOWN)
-	PULSAR_TXN_CONFORMANCE=$(SHOWN) $(PY) -m pytest tests/conformance -n $(WORKERS) --dist loadfile $(ARGS); \
-	  shown=$$?; PYTHONPATH=tests/support $(PY) tests/conformance/report.py $(SHOWN) && exit $$shown
+	PULSAR_TXN_CONFORMANCE=$(SHOWN) $(PY) -m pytest tests/conformance -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS); \
+	  shown=$$?; PYTHONPATH=tests/support $(PY) tests/conformance/differences_page.py $(SHOWN) && exit $$shown
 else ifeq ($(SERVER),ours)
 	$(PY) -m pytest tests/conformance -n $(WORKERS) --dist loadfile -m "not stock" $(ARGS)
 else

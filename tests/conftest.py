@@ -21,6 +21,16 @@ from targets import Target
 
 _STOCK = [pytest.param(name, marks=pytest.mark.stock) for name in targets.stock_names()]
 _SESSION_DIR = pytest.StashKey[Path]()
+_LONG = (
+    "tests/mutants",
+    "tests/spark",
+    "tests/conformance/test_own_servers.py",
+    "tests/faults",
+    "tests/house/test_distribution.py",
+    "tests/broker/test_hostile_clients.py",
+    "tests/client/test_hostile_fuzz.py",
+    "tests/client/test_compat_programs.py",
+)
 
 
 @pytest.fixture(scope="session", params=["ours", *_STOCK])
@@ -44,6 +54,12 @@ def topic() -> str:
 def pytest_configure(config: pytest.Config) -> None:
     given = getattr(config, "workerinput", {}).get("servers")
     config.stash[_SESSION_DIR] = Path(given) if given else _new_session_dir()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first, so that no worker of pytest-xdist has one of them left at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 
 def _new_session_dir() -> Path:

@@ -1,7 +1,7 @@
 """What stories share, and the record of what they showed.
 
 With PULSAR_TXN_CONFORMANCE set to a path, every story appends a line of JSON to it: its rows, the server, the outcome, and
-what it saw where servers differ. `report.py` makes docs/differences.md of these lines.
+what it saw where servers differ. `differences_page.py` makes docs/differences.md of these lines.
 """
 
 from __future__ import annotations

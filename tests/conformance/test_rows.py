@@ -12,7 +12,7 @@ from differences import DIFFERENCES
 from rows import ROWS, Mark
 
 HERE = Path(__file__).parent
-STORIES = sorted(path for path in HERE.glob("test_*.py") if path.stem not in ("test_rows", "test_report"))
+STORIES = sorted(path for path in HERE.glob("test_*.py") if path.stem not in ("test_rows", "test_differences_page"))
 SOURCE = re.compile(r"apache/pulsar#\d+|\.md,? (section|defect) \d|§")
 
 

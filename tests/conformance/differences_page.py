@@ -1,7 +1,7 @@
 """Makes docs/differences.md of what the stories of the conformance suite showed.
 
-python tests/conformance/report.py RESULTS…           writes the page
-python tests/conformance/report.py --check RESULTS…   ends with 1 when the page is not what the results say
+python tests/conformance/differences_page.py RESULTS…           writes the page
+python tests/conformance/differences_page.py --check RESULTS…   ends with 1 when the page is not what the results say
 
 RESULTS are files of lines of JSON, one per story and server, written with PULSAR_TXN_CONFORMANCE (see conftest.py); of a
 story that was run again on the same server the last line counts. The same results make the same text.
