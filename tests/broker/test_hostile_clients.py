@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from mutations import mutate
 from raw_client import FULL, RawClient
 
 from pulsar_txn.broker.connection import Connection
@@ -29,7 +30,6 @@ from pulsar_txn.wire.ids import TxnId
 
 FRAMES = int(os.environ.get("PULSAR_TXN_FUZZ_FRAMES", "1000000"))
 SEEDS = 8
-INTERESTING = (b"\x00", b"\x01", b"\x7f", b"\x80", b"\xff", b"\xff\xff\xff\xff\x0f", b"\xff" * 9 + b"\x01", b"\x80" * 10)
 MAX_TXNS = 50
 RECEIPT, SEND_ERROR, MESSAGE, ERROR, ACK_RESPONSE = 7, 8, 9, 14, 38
 CODES = {int(code) for code in ServerError}
@@ -106,27 +106,6 @@ def cold_frames() -> list[bytes]:
         command("tcClientConnectRequest", tc_id=0, request_id=9, transactional_id="me"),
         command("endTxnOnPartition", request_id=9, topic=FULL + "t", txnid_least_bits=0, txnid_most_bits=0),
     ]
-
-
-def mutate(frame: bytes, rnd: random.Random) -> bytes:
-    """One or two changes; mostly with sizes that still fit, so that more than the frame reader is tried."""
-    body = bytearray(frame)
-    for _ in range(1 if rnd.random() < 0.7 else 2):
-        at = rnd.randrange(4, len(body))
-        kind = rnd.random()
-        if kind < 0.5:
-            body[at] = rnd.randrange(256)
-        elif kind < 0.7:
-            body[at : at + 1] = INTERESTING[rnd.randrange(len(INTERESTING))]
-        elif kind < 0.85 and len(body) > 6:
-            del body[at : at + rnd.randrange(1, 4)]
-        else:
-            body[at:at] = rnd.randbytes(rnd.randrange(1, 5))
-        if len(body) < 9:
-            return bytes(body)
-    if rnd.random() < 0.97:
-        body[:4] = (len(body) - 4).to_bytes(4)
-    return bytes(body)
 
 
 class Answers(asyncio.Transport):

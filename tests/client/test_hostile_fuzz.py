@@ -11,6 +11,7 @@ import random
 
 import pytest
 from fake_broker import FakeBroker, fake_client
+from mutations import mutate
 
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import PulsarError
@@ -21,7 +22,6 @@ from pulsar_txn.wire.entries import encode_entry
 from pulsar_txn.wire.frames import command
 
 FRAMES = int(os.environ.get("PULSAR_TXN_FUZZ_FRAMES", "1000000"))
-INTERESTING = (b"\x00", b"\x01", b"\x7f", b"\x80", b"\xff", b"\xff\xff\xff\xff\x0f", b"\xff" * 9 + b"\x01", b"\x80" * 10)
 
 
 def samples(producer_id, consumer_id):
@@ -54,27 +54,6 @@ def samples(producer_id, consumer_id):
     frames += [command("endTxnResponse", request_id=1, error=24, message="no"), command("authChallenge")]
     frames += [command("close_producer", producer_id=99, request_id=1), command("close_consumer", consumer_id=99, request_id=1)]
     return frames
-
-
-def mutate(frame, rnd):
-    """One or two changes; mostly with sizes that still fit, so that more than the frame reader is tried."""
-    body = bytearray(frame)
-    for _ in range(1 if rnd.random() < 0.7 else 2):
-        at = rnd.randrange(4, len(body))
-        kind = rnd.random()
-        if kind < 0.5:
-            body[at] = rnd.randrange(256)
-        elif kind < 0.7:
-            body[at : at + 1] = INTERESTING[rnd.randrange(len(INTERESTING))]
-        elif kind < 0.85 and len(body) > 6:
-            del body[at : at + rnd.randrange(1, 4)]
-        else:
-            body[at:at] = rnd.randbytes(rnd.randrange(1, 5))
-        if len(body) < 9:
-            return bytes(body)
-    if rnd.random() < 0.97:
-        body[:4] = (len(body) - 4).to_bytes(4)
-    return bytes(body)
 
 
 class Nowhere(asyncio.Transport):

@@ -176,11 +176,10 @@ class FrameProxy:
         link = _Link(self, topic, writer, broker_writer)
         self._links.add(link)
         try:
-            async with asyncio.TaskGroup() as pumps:
-                pumps.create_task(link.pump(reader, broker_writer, from_client=True))
-                pumps.create_task(link.pump(broker_reader, writer))
-        except asyncio.CancelledError:
-            pass  # the proxy is closed; asyncio's server would log it
+            with contextlib.suppress(asyncio.CancelledError):  # the proxy is closed; asyncio's server would log it
+                async with asyncio.TaskGroup() as pumps:
+                    pumps.create_task(link.pump(reader, broker_writer, from_client=True))
+                    pumps.create_task(link.pump(broker_reader, writer))
         finally:
             self._links.discard(link)
             link.reset()
