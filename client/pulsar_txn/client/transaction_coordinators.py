@@ -166,10 +166,11 @@ class CoordinatorSession:
         txn_id: TxnId | None,
         timeout: float | None,
         tally: RequestTally | None = None,
-    ) -> TxnId:
+    ) -> Any:
         """Ask the coordinator, over reconnects, until there is an answer or `timeout` seconds are over.
 
-        `encode(request_id)` is the frame of the request, `name` for the text of errors; the answer is its transaction.
+        `encode(request_id)` is the frame of the request, `name` for the text of errors. The answer is the transaction's
+        id where `hot_txn` decodes it, else its message.
         Raises the answer's typed error; OperationTimeout, ConnectionLost, CoordinatorUnavailable or ServiceNotReady when
         the timeout (the operation timeout by default) came first. `maybe_processed` is set on any error after a first
         attempt whose answer was lost.
@@ -187,7 +188,7 @@ class CoordinatorSession:
                 if tally is not None:
                     tally.endpoint = connection.endpoint
                     tally.retries += failure is not None
-                return await connection.request_frames(name, request_id, [encode(request_id)], timeout=left)  # type: ignore[no-any-return]  # as hot_txn decodes it
+                return await connection.request_frames(name, request_id, [encode(request_id)], timeout=left)
             except PulsarError as error:
                 lost_answer = lost_answer or error.maybe_processed
                 if isinstance(error, InvalidTransactionStatus):
@@ -334,11 +335,12 @@ class TransactionCoordinators:
         session = self._pick()
         coordinator_id = session.coordinator_id
         try:
-            return await session.request(
+            txn_id: TxnId = await session.request(
                 "newTxn", lambda number: hot_txn.encode_new_txn(number, timeout_ms, coordinator_id), None, timeout, tally
             )
         except NotAllowedError as error:
             raise TransactionsDisabled(error.message, endpoint=error.endpoint) from error
+        return txn_id
 
     async def add_partitions(
         self, txn_id: TxnId, topics: Iterable[str], *, timeout: float | None = None, tally: RequestTally | None = None
