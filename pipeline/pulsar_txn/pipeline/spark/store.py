@@ -21,6 +21,7 @@ from pulsar_txn.client import (
     Reader,
     Transaction,
     TransactionAborted,
+    TransactionState,
 )
 from pulsar_txn.client.errors import ConsumerBusy, InvalidTransactionStatus, TransactionFenced
 from pulsar_txn.pipeline.spark.committer import Steps
@@ -50,7 +51,6 @@ SUBSCRIPTION: Final = "__spark_sink"
 _PAUSE_SECONDS: Final = 0.05
 _READ_SECONDS: Final = 1.0
 _COMMITS_PER_TRIM: Final = 50
-_TURNS_TO_WRITE: Final = 8
 
 
 class PulsarSinkStore:
@@ -246,7 +246,7 @@ class PulsarSinkStore:
         txn = self._transactions[txn_id]
         work = asyncio.ensure_future(txn.commit())
         if is_armed("sink.commit.after_end_txn_sent", self._batch_id):
-            await _written(work)
+            await _written(txn)
             kill_driver("sink.commit.after_end_txn_sent", batch_id=self._batch_id, txn_id=txn_id, answered=work.done())
         try:
             await work
@@ -258,11 +258,12 @@ class PulsarSinkStore:
         return EndReply.DONE
 
 
-async def _written(work: asyncio.Future[None]) -> None:
-    """Until END_TXN is in the socket: all sends have their receipts, so the commit has only the loop's turns to wait for.
+async def _written(txn: Transaction) -> None:
+    """Until END_TXN is in the socket and its answer cannot have been looked at, however slow the loop's turns are.
 
-    Its task starts, its own task asks the coordinator's session, the connection writes at the end of that turn.
+    All sends have their receipts, so the turn in which the state becomes COMMITTING asks for END_TXN, and the next one
+    writes it before it looks at what that turn's poll has found, which was before the write.
     """
-    for _ in range(_TURNS_TO_WRITE):
-        if not work.done():
-            await asyncio.sleep(0)
+    while txn.state is TransactionState.OPEN:  # noqa: ASYNC110 - it is the loop's turns that count
+        await asyncio.sleep(0)  # our place is behind the commit's task, which was made first
+    await asyncio.sleep(0)
