@@ -1,17 +1,20 @@
 """Consume, process, produce as a loop, on our broker in this process: nothing lost, nothing doubled, poison put aside."""
 
 import asyncio
+import functools
 
 import pytest
 from fake_broker import FakeBroker, fake_client
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AccessMode, Client, CommitOutcomeUnknown, ConsumerType, InitialPosition, TransactionConflict
-from pulsar_txn.client._lanes import Suspects, is_blamed
+from pulsar_txn.client._lanes import is_blamed
+from pulsar_txn.client._suspects import Suspects
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     ConnectionLost,
     InvalidConfiguration,
+    OperationTimeout,
     ProducerFenced,
     SchemaMismatch,
     TransactionNotFound,
@@ -19,8 +22,10 @@ from pulsar_txn.client.errors import (
     TransactionTimedOut,
 )
 from pulsar_txn.client.pipeline import Poison, dead_letter_topic
+from pulsar_txn.client.transaction_coordinators import TransactionCoordinators
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
+from pulsar_txn.wire.ids import TxnAction
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 EARLIEST = InitialPosition.EARLIEST
@@ -239,6 +244,50 @@ async def test_lanes_work_at_once_and_keep_the_order_of_each_key(client, kind):
     if kind is ConsumerType.KEY_SHARED:
         for key in range(7):
             assert [n for n in output if n % 7 == key] == list(range(key, 60, 7))
+
+
+async def aborts_by_itself(end_txn, txn_id):
+    """The transaction's time was over, and what it had acknowledged comes again before anybody here knows of it."""
+    await end_txn(txn_id, TxnAction.ABORT)
+    await asyncio.sleep(0.2)
+    raise TransactionNotFound("there is no such transaction")
+
+
+async def cannot_be_reached(_end_txn, _txn_id):
+    """The coordinator."""
+    raise OperationTimeout("not reached in time")
+
+
+@pytest.mark.parametrize(("what_happens", "times"), [(aborts_by_itself, 1), (cannot_be_reached, 4)], ids=["aborted", "away"])
+@pytest.mark.parametrize(
+    ("kind", "lanes"), [(ConsumerType.EXCLUSIVE, 1), (ConsumerType.KEY_SHARED, 1), (ConsumerType.KEY_SHARED, 2)]
+)
+async def test_nothing_overtakes_a_group_whose_transaction_was_aborted_after_it_was_acknowledged(
+    client, monkeypatch, kind, lanes, what_happens, times
+):
+    """The random faults of `tests/faults` found it, in one of twelve runs: the keys' order was lost."""
+    struck = []
+    end_txn = TransactionCoordinators.end_txn
+
+    async def ends(coordinators, txn_id, action, **how):
+        if len(ended) == 2 and not struck:
+            struck.append(txn_id)
+        if txn_id in struck and struck.count(txn_id) <= times:
+            struck.append(txn_id)
+            await what_happens(functools.partial(end_txn, coordinators, **how), txn_id)
+        ended.append(txn_id)
+        await end_txn(coordinators, txn_id, action, **how)
+
+    ended = []
+    monkeypatch.setattr(TransactionCoordinators, "end_txn", ends)
+    world = World(client, 60, kind=kind, keys=3, concurrency=lanes, max_messages=6, max_aborts=50)
+    await world.run()
+    assert len(struck) == times + 1
+    output = await world.output()
+    assert sorted(output) == list(range(60))
+    for key in range(3):
+        assert [n for n in output if n % 3 == key] == list(range(key, 60, 3))
+    assert await world.left() == []
 
 
 async def test_an_error_of_one_lane_ends_all_of_them(client):

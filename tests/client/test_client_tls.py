@@ -173,7 +173,7 @@ async def test_a_client_without_the_certificate_that_is_wanted_does_not_hang(ser
 
 async def test_a_plain_port_is_recognised(unused_tcp_port):
     server = await asyncio.start_server(lambda _reader, writer: writer.write(b"no TLS here"), "127.0.0.1", unused_tcp_port)
-    async with server, Client(f"pulsar+ssl://127.0.0.1:{unused_tcp_port}", operation_timeout=0.2) as client:
+    async with server, Client(f"pulsar+ssl://127.0.0.1:{unused_tcp_port}", operation_timeout=2) as client:
         with pytest.raises(ConnectionLost, match="is this a TLS port"):
             await client.get_topic_partitions("t")
 

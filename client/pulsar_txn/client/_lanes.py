@@ -1,23 +1,31 @@
 """One lane of a pipeline: takes messages through the handler, group by group, until each is committed or given back.
 
 A group that was aborted before anything of it was acknowledged stays here and is tried again, so that order is kept
-without the broker. One that was aborted later is delivered again by the broker, and what the lane holds behind it is given
-back, too.
+without the broker. One that was aborted later is delivered again by the broker, and must not be overtaken meanwhile:
 
-Which message is at fault is found by halving: once a message was in `max_aborts` aborted groups, its groups are cut in
-half at every further abort, until it fails alone; when it has failed alone `max_aborts` times, too, it is poison. So a
-message that shared its batches with a poison one is not taken for one because of one failure of its own.
+* until the coordinator has ended the transaction nothing comes again. The lane asks for the abort until it has an answer,
+  or until the transaction's timeout has surely done it;
+* on Exclusive and Failover everything behind the group comes again as well, so the lane gives it back;
+* on Key_Shared the lane keeps what it holds and waits for the group (`_Expected`). A broker promises nothing about the order
+  of what it delivers again, nor about what is on its way meanwhile, so the lane sorts;
+* Shared has no order to keep.
+
+Whoever connects anew gets everything again that is not settled, so that what a lane holds may be there twice. The second
+copy is dropped when the first is committed: it came in before the acknowledgement was answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from pulsar_txn.client._runs import Handed
+from pulsar_txn.client._suspects import Key, key_of
+from pulsar_txn.client.consumer_options import ConsumerType
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     CommitOutcomeUnknown,
@@ -33,18 +41,20 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.message import Message
 from pulsar_txn.client.transaction import Rollback, Transaction, TransactionOptions, TransactionState
-from pulsar_txn.client.transactional_batch import TransactionalBatch, Unit, hand_back
+from pulsar_txn.client.transactional_batch import COORDINATOR_SLACK, TransactionalBatch, Unit, hand_back
 
 if TYPE_CHECKING:
+    from pulsar_txn.client.consumer import Consumer
     from pulsar_txn.client.pipeline import Pipeline
+
+logger = logging.getLogger("pulsar_txn.client.pipeline")
 
 T = TypeVar("T")
 Work: TypeAlias = "Callable[[TransactionalBatch[T]], Awaitable[object]]"
-Key: TypeAlias = tuple[str, tuple[int, int], int]
+ASK_AGAIN: Final = 6
+ASK_AGAIN_SECONDS: Final = 0.1
 
-SUSPECTS_LIMIT: Final = 100_000
-"""Messages whose aborts are remembered; beyond it the oldest are forgotten (another consumer may have got them)."""
-
+_ENDED: Final = frozenset({TransactionState.COMMITTED, TransactionState.ABORTED, TransactionState.ERROR})
 _STOPS: Final = (AlreadyClosed, ForkedClientError, TransactionStateError, TransactionsDisabled)
 
 
@@ -58,52 +68,41 @@ class Outcome(enum.Enum):
     """Aborted, and its messages come again from the broker."""
 
 
-class Suspects:
-    """How often messages were in an aborted group, and how large their groups may be."""
+class _Expected:
+    """What has to come again before a lane may go on.
 
-    def __init__(self, max_aborts: int) -> None:
-        self._max_aborts = max_aborts
-        self._aborts: dict[Key, int] = {}
-        self._alone: dict[Key, int] = {}
-        self._sizes: dict[Key, int] = {}
+    A server that lets one wait is asked for it, `ASK_AGAIN` times in growing intervals; then somebody else has it.
+    """
 
-    def failed(self, group: Sequence[Handed]) -> bool:
-        """The group was aborted by what its messages did; whether it is one message that is poison."""
-        keys = [_key(message) for message, _ in group]
-        for key in keys:
-            self._aborts[key] = self._aborts.pop(key, 0) + 1
-        if max(self._aborts[key] for key in keys) >= self._max_aborts:
-            self._sizes.update(dict.fromkeys(keys, max(1, len(keys) // 2)))
-        if len(keys) == 1:
-            self._alone[keys[0]] = self._alone.get(keys[0], 0) + 1
-        while len(self._aborts) > SUSPECTS_LIMIT:
-            oldest = next(iter(self._aborts))
-            self._forget(oldest)
-        return len(keys) == 1 and self._alone.get(keys[0], 0) >= self._max_aborts
+    def __init__(self, consumer: Consumer[Any], messages: dict[Key, Message[Any]], give_up: Callable[[], None]) -> None:
+        self._consumer = consumer
+        self._missing = messages
+        self._give_up = give_up
+        self._asked = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait()
 
-    def settled(self, group: Sequence[Handed]) -> None:
-        """Forget them."""
-        if self._aborts:
-            for message, _ in group:
-                self._forget(_key(message))
+    def came(self, message: Message[Any]) -> bool:
+        """A message came; whether all that was missing is here now."""
+        self._missing.pop(key_of(message), None)
+        return not self._missing
 
-    def _forget(self, key: Key) -> None:
-        for each in (self._aborts, self._alone, self._sizes):
-            each.pop(key, None)
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def aborts(self, message: Message[Any]) -> int:
-        """How often its groups were aborted."""
-        return self._aborts.get(_key(message), 0)
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(ASK_AGAIN_SECONDS * 2**self._asked, self._ask)
 
-    def next_group(self, pending: Sequence[Handed]) -> Sequence[Handed]:
-        """The first messages, as many as may go together."""
-        if not self._sizes:
-            return pending
-        size = self._sizes.get(_key(pending[0][0]))
-        end = 1
-        while end < min(size or len(pending), len(pending)) and self._sizes.get(_key(pending[end][0])) == size:
-            end += 1
-        return pending[:end]
+    def _ask(self) -> None:
+        if self._asked == ASK_AGAIN:
+            self._give_up()
+            return
+        if all(message.entry.consumer.is_connected for message in self._missing.values()):
+            self._asked += 1
+            self._consumer.give_back(list(self._missing.values()))
+        self._wait()
 
 
 class Lane(Generic[T]):
@@ -111,16 +110,39 @@ class Lane(Generic[T]):
 
     def __init__(self, pipeline: Pipeline[T]) -> None:
         self.backlog: deque[Handed] = deque()
+        self.woken = asyncio.Event()
+        """Set when there may be something to do."""
         self._pipeline = pipeline
         self._consumer = pipeline.consumer
+        self._kind = pipeline.consumer.consumer_type
         self._backoff = pipeline.core.backoff()
+        self._expected: _Expected | None = None
+        self._ending = False
+        self._has_copies = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to work on."""
+        return bool(self.backlog) and self._expected is None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it cannot go on before something comes in, or a transaction ends."""
+        return self._ending or self._expected is not None
+
+    def add(self, handed: Handed) -> None:
+        """One more message."""
+        self.backlog.append(handed)
+        if self._expected is not None and self._expected.came(handed[0]):
+            self._go_on()
+        self.woken.set()
 
     def take(self, max_messages: int) -> list[Handed]:
         """The next of the backlog; of messages that came twice, around a reconnect, the first copy."""
         taken: dict[Key, Handed] = {}
         for _ in range(min(len(self.backlog), max_messages)):
             message, number = self.backlog.popleft()
-            taken.setdefault(_key(message), (message, number))
+            taken.setdefault(key_of(message), (message, number))
         return list(taken.values())
 
     async def work(self, handed: Sequence[Handed]) -> None:
@@ -132,12 +154,12 @@ class Lane(Generic[T]):
                 outcome = await self._settle(group)
                 rest = pending[len(group) :]
                 if outcome is Outcome.COMMITTED:
-                    pending = rest
+                    pending = self._without_copies(group, rest)
                     self._backoff.reset()
                     continue
                 if outcome is Outcome.RETURNED:
                     pending = []
-                    self._give_back(rest)
+                    self._on_returned(group, rest)
                 elif self._pipeline.stop.is_set():
                     pending, left = [], pending
                     self._give_back(left)
@@ -146,11 +168,67 @@ class Lane(Generic[T]):
             self._give_back(pending)
             raise
 
+    def leave(self) -> None:
+        """The pipeline stops: what is still here goes back."""
+        if self._expected is not None:
+            self._expected.cancel()
+            self._expected = None
+        if self.backlog:
+            self._give_back(())
+
     def _give_back(self, handed: Sequence[Handed]) -> None:
         """These and the backlog come again, so that nothing overtakes what comes again already."""
-        hand_back(self._consumer, [*handed, *self.backlog])
+        mine = [*handed, *self.backlog]
         self.backlog.clear()
-        self._pipeline.recall(self)
+        hand_back(self._consumer, mine, self._pipeline.recalled(self))
+
+    def _on_returned(self, group: Sequence[Handed], rest: Sequence[Handed]) -> None:
+        """The group comes again; `rest` was to follow it."""
+        if self._kind.is_single or self._pipeline.stop.is_set():
+            self._give_back(rest)
+            return
+        self._has_copies = True
+        self.backlog.extendleft(reversed(rest))
+        if self._kind is ConsumerType.SHARED:
+            return
+        missing = {key_of(message): message for message, _ in group}
+        for message, _ in self.backlog:
+            missing.pop(key_of(message), None)
+        if missing:
+            self._expected = _Expected(self._consumer, missing, self._go_on)
+            self._pipeline.look_for_room()
+        else:
+            self._sort()
+
+    def _go_on(self) -> None:
+        if self._expected is not None:
+            self._expected.cancel()
+            self._expected = None
+        self._sort()
+        self.woken.set()
+
+    def _sort(self) -> None:
+        first: dict[Key, Handed] = {}
+        for handed in self.backlog:
+            first.setdefault(key_of(handed[0]), handed)
+        self.backlog = deque(handed for _, handed in sorted(first.items()))
+        self._pipeline.look_for_room()
+
+    def _without_copies(self, group: Sequence[Handed], rest: Sequence[Handed]) -> Sequence[Handed]:
+        """`rest`, and the backlog and the queue, without second copies of what was committed."""
+        if self._kind.is_single:
+            return rest
+        self._has_copies = self._has_copies or any(
+            message.entry.tenure != message.entry.consumer.tenure for message, _ in group
+        )
+        if not self._has_copies:
+            return rest
+        done = {key_of(message) for message, _ in group}
+        self._consumer.take_queued(lambda message: key_of(message) in done)
+        self.backlog = deque(handed for handed in self.backlog if key_of(handed[0]) not in done)
+        self._pipeline.look_for_room()
+        self._has_copies = bool(rest or self.backlog)
+        return [handed for handed in rest if key_of(handed[0]) not in done]
 
     async def _pause(self) -> None:
         try:
@@ -199,7 +277,33 @@ class Lane(Generic[T]):
             error = Rollback(txn)
         if isinstance(error, _STOPS) or is_fatal(error):
             raise error
-        return (Outcome.RETURNED if unit.acknowledging else Outcome.KEPT), error
+        if not unit.acknowledging:
+            return Outcome.KEPT, error
+        open_still = txn.state is not TransactionState.ABORTED and self._kind is not ConsumerType.SHARED
+        if open_still and await self._abort(txn):
+            unit.bring_back()
+        return Outcome.RETURNED, error
+
+    async def _abort(self, txn: Transaction) -> bool:
+        """Until the coordinator has aborted it, as it was asked to or because the time was over; False when stopped first."""
+        pipeline = self._pipeline
+        left = max(txn.remaining or 0.0, 0.0) + COORDINATOR_SLACK
+        backoff = pipeline.core.backoff()
+        self._ending = True
+        pipeline.look_for_room()
+        try:
+            async with asyncio.timeout(left):
+                while txn.state not in _ENDED and not pipeline.stop.is_set():
+                    try:
+                        await txn.abort()
+                    except PulsarError as error:
+                        logger.debug("%s is not aborted yet: %s", txn.id, error)
+                        await asyncio.sleep(backoff.next())
+        except TimeoutError:
+            return True  # its coordinator has aborted it
+        finally:
+            self._ending = False
+        return txn.state in _ENDED
 
     async def _resolve(self, txn: Transaction, unknown: CommitOutcomeUnknown) -> None:
         """Until the outcome is known; when nobody can say it, CommitOutcomeUnknown ends the pipeline.
@@ -238,7 +342,3 @@ def is_blamed(error: BaseException) -> bool:
     if isinstance(error, TransactionAborted | TransactionNotFound | InvalidTransactionStatus | CommitOutcomeUnknown):
         return False
     return not (isinstance(error, PulsarError) and error.retriable)
-
-
-def _key(message: Message[Any]) -> Key:
-    return message.topic, message.entry.position, message.index

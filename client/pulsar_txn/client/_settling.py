@@ -174,18 +174,18 @@ class Settling(Receiving[T]):
         for part, those in positions.items():
             part.redeliver(list(those))
 
-    def recall(self, matches: Callable[[Message[T]], bool]) -> None:
-        """For pipelines: give back those that wait in the queue and match."""
+    def take_queued(self, matches: Callable[[Message[T]], bool]) -> list[Message[T]]:
+        """For pipelines: those that wait in the queue and match, which are not in it any more."""
         taken = [message for message in self._queue if matches(message)]
         if taken:
             self._queue = deque(message for message in self._queue if not matches(message))
             for message in taken:
                 message.entry.consumer.give_permits_back(1)
-            self.give_back(taken)
+        return taken
 
-    def give_back_later(self, messages: Sequence[Message[T]], delay: float) -> None:
+    def give_back_later(self, messages: Sequence[Message[T]], delay: float) -> asyncio.Handle:
         """For batches: `give_back` in `delay` seconds."""
-        self._core.runtime.call_later(delay, self.give_back, messages)
+        return self._core.runtime.call_later(delay, self.give_back, messages)
 
     def redeliver_unacknowledged(self) -> None:
         """Have everything delivered again that was received here and is not acknowledged; the queue starts anew."""

@@ -29,8 +29,9 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import attrs
 
 from pulsar_txn.client._core import Core
-from pulsar_txn.client._lanes import Lane, Suspects
+from pulsar_txn.client._lanes import Lane
 from pulsar_txn.client._runs import Handed
+from pulsar_txn.client._suspects import Suspects
 from pulsar_txn.client.consumer import Consumer
 from pulsar_txn.client.consumer_options import ConsumerType
 from pulsar_txn.client.errors import InvalidConfiguration
@@ -123,7 +124,6 @@ class Pipeline(Generic[T]):
         self._observer = observer
         self._counts = dict.fromkeys(("committed", "aborted", "messages", "dead_lettered", "skipped"), 0)
         self._lanes = [Lane(self) for _ in range(options.concurrency)]
-        self._wake: list[asyncio.Event] = []
         self._room = asyncio.Event()
         self._dead_letters: dict[str, asyncio.Future[Producer[bytes]]] = {}
 
@@ -143,43 +143,51 @@ class Pipeline(Generic[T]):
     async def _run_one(self, stopping: asyncio.Task[Any]) -> None:
         while not self.stop.is_set():
             await self._receive(stopping)
-            if self._lanes[0].backlog:
+            if self._lanes[0].ready:
                 await self._lanes[0].work(self._lanes[0].take(self.options.max_messages))
+        self._lanes[0].leave()
 
     async def _run_many(self, stopping: asyncio.Task[Any]) -> None:
-        self._wake = [asyncio.Event() for _ in self._lanes]
         try:
             async with asyncio.TaskGroup() as tasks:
-                for number in range(len(self._lanes)):
-                    tasks.create_task(self._run_lane(number))
+                for lane in self._lanes:
+                    tasks.create_task(self._run_lane(lane))
                 while not self.stop.is_set():
                     await self._receive(stopping)
                     await self._wait_for_room(stopping)
-                for wake in self._wake:
-                    wake.set()
+                for lane in self._lanes:
+                    lane.woken.set()
         except BaseExceptionGroup as group:
             raise _first(group) from None
 
-    async def _run_lane(self, number: int) -> None:
-        lane = self._lanes[number]
+    async def _run_lane(self, lane: Lane[T]) -> None:
         while True:
-            while not lane.backlog:
+            while not lane.ready:
                 if self.stop.is_set():
+                    lane.leave()
                     return
-                self._wake[number].clear()
-                await self._wake[number].wait()
+                lane.woken.clear()
+                await lane.woken.wait()
             taken = lane.take(self.options.max_messages)
-            self._room.set()
+            self.look_for_room()
             await lane.work(taken)
 
     async def _wait_for_room(self, stopping: asyncio.Task[Any]) -> None:
-        while sum(len(lane.backlog) for lane in self._lanes) >= self.options.max_messages and not self.stop.is_set():
+        while self._waiting() >= self.options.max_messages and not self.stop.is_set():
             self._room.clear()
             room = asyncio.create_task(self._room.wait())
             try:
                 await asyncio.wait({room, stopping}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 room.cancel()
+
+    def look_for_room(self) -> None:
+        """A lane holds less, or holds what it has for others to come."""
+        self._room.set()
+
+    def _waiting(self) -> int:
+        """Messages that lanes could work on; a lane that has to wait may wait for what is in the queue."""
+        return sum(len(lane.backlog) for lane in self._lanes if not lane.waits)
 
     async def _receive(self, stopping: asyncio.Task[Any]) -> None:
         """Put the next messages into the lanes; none when nothing came, or the pipeline is to stop."""
@@ -194,10 +202,7 @@ class Pipeline(Generic[T]):
     async def _hand_out(self) -> None:
         """From the queue into the lanes in one step: a lane that recalls its messages finds all of them. Safe to cancel."""
         for message, ordinal in await self.consumer.hand_out(self.options.max_messages, self.options.max_wait):
-            number = self.lane_of(message)
-            self._lanes[number].backlog.append((message, ordinal))
-            if self._wake:
-                self._wake[number].set()
+            self._lanes[self.lane_of(message)].add((message, ordinal))
 
     def lane_of(self, message: Message[Any]) -> int:
         """The lane that keeps this message's order."""
@@ -208,11 +213,12 @@ class Pipeline(Generic[T]):
             return sum(message.entry.position) % len(self._lanes)
         return zlib.crc32(message.topic.encode()) % len(self._lanes)
 
-    def recall(self, lane: Lane[T]) -> None:
-        """A lane has given its messages back: what waits for it in a Key_Shared consumer must not go before them."""
-        self._room.set()
-        if self.consumer.consumer_type is ConsumerType.KEY_SHARED:
-            self.consumer.recall(lambda message: self._lanes[self.lane_of(message)] is lane)
+    def recalled(self, lane: Lane[T]) -> list[Message[Any]]:
+        """A lane gives its messages back: what waits for it in a Key_Shared consumer must not go before them."""
+        self.look_for_room()
+        if self.consumer.consumer_type is not ConsumerType.KEY_SHARED:
+            return []
+        return self.consumer.take_queued(lambda message: self._lanes[self.lane_of(message)] is lane)
 
     # --- poison -------------------------------------------------------------------------------------------------------
 

@@ -88,7 +88,9 @@ class Unit(Generic[T]):
             self._groups.setdefault(message.entry.consumer, []).append((message, number))
         self._acknowledged: set[PartitionConsumer] = set()
         self._block = ManagedTransaction(txn, lazy=not eager)
+        self._handed = handed
         self._keep = keep
+        self._later: asyncio.Handle | None = None
 
     async def __aenter__(self) -> TransactionalBatch[T]:
         try:
@@ -142,8 +144,14 @@ class Unit(Generic[T]):
             self._bring_back()
         elif txn.state is not TransactionState.UNKNOWN:
             left = max(txn.remaining or 0.0, 0.0) + COORDINATOR_SLACK
-            self._consumer.give_back_later(self.batch.messages, left)
-            _note_rewind(self._consumer, [each for group in self._groups.values() for each in group])
+            self._later = self._consumer.give_back_later(self.batch.messages, left)
+            _note_rewind(self._consumer, self._handed)
+
+    def bring_back(self) -> None:
+        """The abort, which was not answered when the block was left, is over now: have everything delivered again."""
+        if self._later is not None:
+            self._later.cancel()
+        hand_back(self._consumer, self._handed)
 
     def _bring_back(self) -> None:
         if self._keep and not self.acknowledging:
@@ -153,10 +161,10 @@ class Unit(Generic[T]):
         hand_back(self._consumer, [each for group in groups for each in group])
 
 
-def hand_back(consumer: Consumer[Any], handed: Sequence[Handed]) -> None:
-    """Have messages that were handed out for batches delivered again."""
+def hand_back(consumer: Consumer[Any], handed: Sequence[Handed], queued: Sequence[Message[Any]] = ()) -> None:
+    """Have messages that were handed out for batches delivered again, and others of the queue in the same request."""
     _note_rewind(consumer, handed)
-    consumer.give_back([message for message, _ in handed])
+    consumer.give_back([*(message for message, _ in handed), *queued])
 
 
 def _note_rewind(consumer: Consumer[Any], handed: Sequence[Handed]) -> None:
