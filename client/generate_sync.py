@@ -45,7 +45,7 @@ DROPPED = {"ambient"}  # a context variable of the caller's thread cannot be set
 INTERNAL = {
     "Transaction": {"enlist_send", "sends_to", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"},
     "Producer": {"flush_nowait", "send_payload", "takes"},
-    "Consumer": {"enqueue", "drop_queued", "fail", "part_failed", "hand_out", "give_back_later", "recall", "runs"},
+    "Consumer": {"enqueue", "drop_queued", "fail", "part_failed", "hand_out", "give_back_later", "take_queued", "runs"},
 }
 ATTRIBUTES = {
     "Consumer": {
