@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from our_broker import OurBroker
-from stock_pulsar import StockPulsar
+from stock_pulsar import LONG_RUN, StockPulsar
 
 STOCK_VERSION = "4.2.4"
 
@@ -71,7 +71,7 @@ def ours() -> Server:
 
 def stock() -> Server:
     """Stock Apache Pulsar whose bookie syncs its journal."""
-    return Server(f"Pulsar {STOCK_VERSION}", StockPulsar(STOCK_VERSION, journal_sync_data=True))
+    return Server(f"Pulsar {STOCK_VERSION}", StockPulsar(STOCK_VERSION, journal_sync_data=True, gc=LONG_RUN))
 
 
 def seconds_to_ready(server: Server) -> tuple[float, float]:

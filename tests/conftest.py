@@ -62,6 +62,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which tests go to a worker together; see `schedule`."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from schedule import ByFileAndServer  # only where pytest-xdist is
+
+    return ByFileAndServer(config, log)
+
+
 def _new_session_dir() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="pulsar-txn-servers-"))
     (folder / "owner").write_text(str(os.getpid()), encoding="utf-8")

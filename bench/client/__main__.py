@@ -31,7 +31,7 @@ sys.path[:0] = [str(HERE.parent.parent / "tests" / "support")]
 import rows  # noqa: E402 - beside this file, and the fixtures of the tests
 import table  # noqa: E402
 from stock_install import InstallError, install  # noqa: E402
-from stock_pulsar import StockPulsar  # noqa: E402
+from stock_pulsar import LONG_RUN, StockPulsar  # noqa: E402
 
 STOCK_VERSION = "4.2.4"
 PERF_VERSION = "4.0.8"
@@ -142,7 +142,7 @@ def main() -> int:
     began = time.perf_counter()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-client-")))
-        url = options.url or stack.enter_context(StockPulsar(STOCK_VERSION)).service_url
+        url = options.url or stack.enter_context(StockPulsar(STOCK_VERSION, gc=LONG_RUN)).service_url
         bench = Bench(options, Tools(folder, url))
         bench.run()
     text = table.page(bench, time.perf_counter() - began)

@@ -8,17 +8,12 @@ import asyncio
 from urllib.parse import urlsplit
 
 import pytest
-import stock_install
-import targets
-from our_broker import OurBroker
-from stock_pulsar import StockPulsar
 from targets import Target
 from transactions import visible
 
 from pulsar_txn.client import (
     Client,
     InitialPosition,
-    TransactionsDisabled,
     TransactionState,
     TransactionStateError,
 )
@@ -50,31 +45,6 @@ async def test_the_http_port_is_not_the_binary_port(pulsar: Target) -> None:
     async with Client(f"pulsar://{address}", operation_timeout=5) as client:
         with pytest.raises((RemoteProtocolError, ConnectionLost), match="binary port"):
             await client.begin_transaction()
-
-
-@pytest.fixture(params=["ours", pytest.param("stock-4.2.4", marks=pytest.mark.stock)])
-def without_transactions(request: pytest.FixtureRequest, tmp_path):
-    """A server of this test alone, without coordinators."""
-    conf = {"transactionCoordinatorEnabled": "false"}
-    if request.param == "ours":
-        server = OurBroker(data_dir=tmp_path, conf=conf)
-    else:
-        if reason := stock_install.missing_tools():
-            targets.lacking("pulsar", reason)
-        server = StockPulsar("4.2.4", data_dir=tmp_path, conf=conf)
-    with server:
-        yield server
-
-
-async def test_transactions_that_are_not_enabled_are_named_with_the_key_that_enables_them(
-    without_transactions: OurBroker | StockPulsar, topic: str
-) -> None:
-    async with Client(without_transactions.service_url) as client:
-        with pytest.raises(TransactionsDisabled, match="transactionCoordinatorEnabled=true"):
-            await client.begin_transaction()
-        producer = await client.create_producer(topic)
-        await producer.send(b"works without")
-        assert await visible(client, topic) == [b"works without"]
 
 
 async def test_a_transaction_of_a_coordinator_that_is_not_there(client: Client) -> None:

@@ -181,7 +181,7 @@ def test_javas_client_reads_ours_and_we_read_its(stock_pulsar: Target, topic: st
         producer = client.create_producer(f"{topic}-ours", schema=pairs(encoding))
         for pair in sent:
             producer.send(pair)
-        command = ["java", "-Dfile.encoding=UTF-8", "-cp", f"{homes[-1]}/lib/*", str(PROBE)]
+        command = ["java", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8", "-cp", f"{homes[-1]}/lib/*", str(PROBE)]
         arguments = [stock_pulsar.service_url, encoding.value, f"{topic}-java", f"{topic}-ours"]
         said = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True, encoding="utf-8")
         assert [line for line in said.stdout.splitlines() if "=" in line][-3:] == ["a=1", "ä=-2", "gone=null"]

@@ -102,7 +102,7 @@ async def test_a_server_without_transactions_says_so_and_serves_everything_else(
 ) -> None:
     async with Client(without_transactions.service_url) as client:
         producer = await client.create_producer(topic)
-        with pytest.raises(TransactionsDisabled):
+        with pytest.raises(TransactionsDisabled, match="transactionCoordinatorEnabled=true"):
             await client.begin_transaction()
         with pytest.raises(AdminError) as refused:
             await get_json(without_transactions, f"{TRANSACTIONS}/coordinators")

@@ -102,7 +102,7 @@ async def test_the_tool_itself_takes_its_input_and_gives_its_output_in_transacti
     done = await asyncio.to_thread(
         subprocess.run,
         [tool / "bin" / "pulsar-perf", "transaction", "--topics-c", topic, "--topics-p", f"{topic}-out", *options],
-        env=os.environ | {"PULSAR_MEM": "-Xmx256m", "PULSAR_GC": "-XX:+UseSerialGC"},
+        env=os.environ | {"PULSAR_MEM": "-Xmx256m", "PULSAR_GC": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
         capture_output=True,
         text=True,
         timeout=200,

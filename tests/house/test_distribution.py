@@ -48,24 +48,18 @@ def sdist(built: Path) -> Path:
 
 
 def empty_environment(folder: Path) -> Path:
-    """The Python of a new virtual environment."""
-    run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
+    """The Python of a new virtual environment. It has no pip of its own: ours works on it, which saves half the time."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
     return folder / "venv" / "bin" / "python"
 
 
+def pip(python: Path, command: str, *arguments: str | Path) -> str:
+    options = ["--python", python, "--disable-pip-version-check"]
+    return run(sys.executable, "-m", "pip", *options, command, *arguments, cwd=python.parent)
+
+
 def install(python: Path, what: str) -> None:
-    run(
-        python,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--disable-pip-version-check",
-        "-c",
-        CHECKOUT / "constraints.txt",
-        what,
-        cwd=python.parent,
-    )
+    pip(python, "install", "-q", "--no-compile", "-c", CHECKOUT / "constraints.txt", what)
 
 
 def test_the_wheel_has_every_room_its_types_the_shipped_configuration_and_nothing_else(wheel: Path) -> None:
@@ -107,5 +101,5 @@ def test_a_bare_install_of_the_sdist_is_the_client_without_the_dependencies_of_t
     install(python, str(sdist))
     where = run(python, "-c", "import pulsar_txn.client as c; print(c.__file__, c.Client.__name__)", cwd=tmp_path)
     assert str(tmp_path) in where
-    installed = run(python, "-m", "pip", "list", "--format=freeze", cwd=tmp_path).lower()
+    installed = pip(python, "list", "--format=freeze").lower()
     assert [name for name in ("aiohttp", "click", "pyspark", "uvloop", "pandas") if f"{name}==" in installed] == []

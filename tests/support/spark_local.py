@@ -33,6 +33,8 @@ def session(settings: Mapping[str, str] | None = None) -> Any:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
+        # This Java lives for seconds: what its optimising compiler would take is never earned back.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
         "spark.sql.session.timeZone": "UTC",
