@@ -40,7 +40,7 @@ def test_everything_that_the_client_exports_is_on_a_page() -> None:
     assert set(client.__all__) - whole - pages == set()
 
 
-@pytest.mark.parametrize("module", ["sync", "compat", "compat.asyncio", "compat.schema", "otel", "errors"])
+@pytest.mark.parametrize("module", ["sync", "compat", "compat.asyncio", "compat.schema", "otel", "functions", "errors"])
 def test_these_modules_are_on_a_page_as_a_whole(module: str) -> None:
     assert f"pulsar_txn.client.{module}" in NAMED
 

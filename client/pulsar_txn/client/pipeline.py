@@ -158,7 +158,7 @@ class Pipeline(Generic[T]):
                 for lane in self._lanes:
                     lane.woken.set()
         except BaseExceptionGroup as group:
-            raise _first(group) from None
+            raise first_error(group) from None
 
     async def _run_lane(self, lane: Lane[T]) -> None:
         while True:
@@ -301,7 +301,7 @@ async def _nothing(_batch: TransactionalBatch[Any]) -> None:
     """To acknowledge is enough."""
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The first error of the lanes, out of its groups."""
     first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+    return first_error(first) if isinstance(first, BaseExceptionGroup) else first

@@ -30,6 +30,9 @@ from pulsar_txn.client.compat.enums import (
     Result,
 )
 from pulsar_txn.client.compat.exceptions import *  # noqa: F403 - 46 names
+from pulsar_txn.client.compat.functions.context import Context
+from pulsar_txn.client.compat.functions.function import Function
+from pulsar_txn.client.compat.functions.serde import IdentitySerDe, PickleSerDe, SerDe
 from pulsar_txn.client.compat.ids import MessageId
 from pulsar_txn.client.compat.messages import EncryptionContext, EncryptionKey, Message
 from pulsar_txn.client.compat.policies import (
@@ -66,21 +69,26 @@ __all__ = [
     "ConsumerDeadLetterPolicy",
     "ConsumerKeySharedPolicy",
     "ConsumerType",
+    "Context",
     "CryptoKeyReader",
     "EncryptionContext",
     "EncryptionKey",
     "FileLogger",
+    "Function",
+    "IdentitySerDe",
     "InitialPosition",
     "KeySharedMode",
     "LoggerLevel",
     "Message",
     "MessageId",
     "PartitionsRoutingMode",
+    "PickleSerDe",
     "Producer",
     "ProducerAccessMode",
     "Reader",
     "RegexSubscriptionMode",
     "Result",
+    "SerDe",
     "ServiceInfo",
     "ServiceInfoProvider",
     "TableView",

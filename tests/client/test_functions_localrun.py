@@ -1,0 +1,233 @@
+"""Function files as they are written for the official runtime, run by the command in a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from our_broker import OurBroker
+
+from pulsar_txn.client import Client, ConsumerType, InitialPosition, functions
+
+EXCLAIM = """
+from pulsar import Function
+
+class Exclaim(Function):
+    def process(self, input, context):
+        context.get_logger().info("%s from %s", input, Function.__module__)
+        return input + context.get_user_config_value("mark")
+"""
+NATIVE = """
+def process(input):
+    return f"{input}!"
+"""
+DIES = """
+import os, pathlib, signal, time
+from pulsar import Function
+
+class Dies(Function):
+    def process(self, input, context):
+        context.publish(context.get_user_config_value("audit"), input)
+        mark = pathlib.Path(context.get_user_config_value("marks")) / str(input)
+        if input % 3 == 0 and not mark.exists():
+            mark.touch()
+            time.sleep(0.2)  # what is published is on its way
+            os.kill(os.getpid(), signal.SIGKILL)
+        return input
+"""
+WITHOUT_PULSAR = """
+import importlib.util, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "pulsar" else found(name, *more)
+from pulsar_txn.client.functions._command import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+async def client(pulsar):
+    async with Client(pulsar.service_url) as connected:
+        yield connected
+
+
+@contextlib.contextmanager
+def localrun(*arguments, program=("-m", "pulsar_txn.client.functions"), log=subprocess.DEVNULL):
+    command = [sys.executable, *program, "localrun", *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.wait(10)
+
+
+async def ended(process):
+    return await asyncio.to_thread(process.wait, 50)
+
+
+def written(folder: Path, name: str, source: str, config: str) -> Path:
+    (folder / f"{name}.py").write_text(source, encoding="utf-8")
+    file = folder / f"{name}.yml"
+    file.write_text(config, encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "class_name", "source", "program"),
+    [
+        ("exclaim", "exclaim.Exclaim", EXCLAIM, ("-m", "pulsar_txn.client.functions")),
+        ("exclaim", "exclaim.Exclaim", EXCLAIM, ("-c", WITHOUT_PULSAR)),
+        ("native", "native", NATIVE, ("-m", "pulsar_txn.client.functions")),
+    ],
+    ids=["class", "class, without the official package", "native"],
+)
+async def test_an_unmodified_function_file_runs_until_sigterm(
+    client, pulsar, topic, tmp_path, name, class_name, source, program
+):
+    config = f"""
+        className: {class_name}
+        py: {name}.py
+        inputs: [{topic}]
+        output: {topic}-out
+        subscriptionPosition: EARLIEST
+        userConfig: {{mark: "!"}}
+        transaction: {{transactionMode: MANAGED}}
+    """
+    file = written(tmp_path, name, source, config)
+    out = await client.subscribe(f"{topic}-out", "s")
+    source_topic = await client.create_producer(topic)
+    await source_topic.send(b"hello")
+    log = tmp_path / "log"
+    with log.open("wb") as stream:
+        arguments = ("--function-config-file", file, "--broker-service-url", pulsar.service_url)
+        with localrun(*arguments, program=program, log=stream) as process:
+            async with asyncio.timeout(30):
+                assert (await out.receive()).data == b"hello!"
+                process.send_signal(signal.SIGTERM)
+                assert await ended(process) == 0, log.read_text(encoding="utf-8")
+    text = log.read_text(encoding="utf-8")
+    if name == "exclaim":
+        assert ("from pulsar_txn." in text) == (program[0] == "-c")
+    subscription = await client.subscribe(topic, f"public/default/{name if name == 'native' else 'Exclaim'}")
+    assert await subscription.receive_many(1, max_wait=0.3) == []
+
+
+async def test_a_process_that_is_killed_between_publishing_and_commit_loses_and_doubles_nothing(
+    client, pulsar, topic, tmp_path
+):
+    config = f"""
+        className: dies.Dies
+        py: dies.py
+        inputs: [{topic}]
+        output: {topic}-out
+        retainOrdering: true
+        subscriptionPosition: EARLIEST
+        userConfig: {{audit: {topic}-audit, marks: {tmp_path}}}
+        transaction: {{transactionMode: MANAGED, transactionTimeoutMs: 3000}}
+    """
+    file = written(tmp_path, "dies", DIES, config)
+    source = await client.create_producer(topic)
+    for number in range(6):
+        await source.send(b"%d" % number)
+    out = await client.subscribe(f"{topic}-out", "s", initial_position=InitialPosition.EARLIEST)
+    audit = await client.subscribe(f"{topic}-audit", "s", initial_position=InitialPosition.EARLIEST)
+    seen = []
+    async with asyncio.timeout(60):
+        for code in (-signal.SIGKILL, -signal.SIGKILL, 0):
+            with localrun("--function-config-file", file, "--broker-service-url", pulsar.service_url) as process:
+                if code == 0:
+                    seen += [(await out.receive()).data for _ in range(6)]
+                    process.send_signal(signal.SIGTERM)
+                assert await ended(process) == code
+        found = [(await audit.receive()).data for _ in range(6)]
+    assert seen == found == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert await out.receive_many(1, max_wait=0.3) == await audit.receive_many(1, max_wait=0.3) == []
+    assert {path.name for path in tmp_path.iterdir()} >= {"0", "3"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "inputs"),
+        (("--inputs", "a"), "className"),
+        (("--inputs", "a", "--classname", "no_such.Thing"), "no_such"),
+        (("--inputs", "a", "--classname", "x", "--py", "/no/such/file.py"), "not there"),
+        (("--inputs", "a", "--classname", "x", "--processing-guarantees", "TWICE"), "processingGuarantees"),
+        (("--inputs", "a", "--classname", "x", "--user-config", "{"), "--user-config"),
+        (("--client-auth-plugin", "org.apache.pulsar.client.impl.auth.AuthenticationAthenz"), "Athenz"),
+        (("--broker-service-url", "http://localhost:8080", "--inputs", "a"), "http"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_what_cannot_work_is_said_in_a_sentence_with_code_2(arguments, said):
+    command = [sys.executable, "-m", "pulsar_txn.client.functions", "localrun", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
+async def test_a_function_that_raises_what_nothing_mends_ends_the_command_with_code_2(client, pulsar, topic, tmp_path):
+    source = await client.create_producer(topic)
+    await source.send(b"1")
+    written(tmp_path, "state", "class S:\n    def process(self, input, context):\n        context.get_state('k')\n", "")
+    flags = ("--inputs", topic, "--classname", "state.S", "--py", tmp_path / "state.py", "--subs-position", "EARLIEST")
+    with localrun(*flags, "--broker-service-url", pulsar.service_url) as process:
+        async with asyncio.timeout(30):
+            assert await ended(process) == 2
+
+
+class Tens:
+    """Stops its run behind the fifth call."""
+
+    def __init__(self):
+        self.seen = []
+        self.stop = asyncio.Event()
+
+    async def process(self, number, context):
+        self.seen.append(number)
+        if len(self.seen) == 5:
+            self.stop.set()
+        return 10 * number
+
+
+async def test_effectively_once_doubles_nothing_where_the_broker_deduplicates():
+    with OurBroker(conf={"brokerDeduplicationEnabled": "true"}) as broker:
+        async with Client(broker.service_url) as client:
+            source = await client.create_producer("numbers")
+            await asyncio.gather(*(source.send(b"%d" % number) for number in range(5)))  # a batch, which is one entry
+            told = {
+                "inputs": ["numbers"],
+                "output": "tens",
+                "subName": "s",
+                "subscriptionPosition": "EARLIEST",
+                "processingGuarantees": "EFFECTIVELY_ONCE",
+            }
+            for _ in range(2):
+                tens = Tens()
+                async with asyncio.timeout(30):
+                    await functions.run(client, told, tens, stop=tens.stop)
+                assert tens.seen == [0, 1, 2, 3, 4]
+                # as if the acknowledgements had been lost in a crash
+                consumer = await client.subscribe("numbers", "s", consumer_type=ConsumerType.FAILOVER)
+                await consumer.seek(0)
+                await consumer.close()
+            reader = await client.create_reader("tens")
+            found = []
+            while await reader.has_message_available():
+                found.append((await reader.read_next(5)).data)
+    assert found == [b"0", b"10", b"20", b"30", b"40"]
+
+
+def test_the_help_lists_the_official_flags():
+    command = [sys.executable, "-m", "pulsar_txn.client.functions", "localrun", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    for flag in ("--function-config-file", "--client-auth-params", "--processing-guarantees", "--subs-name", "--log-topic"):
+        assert flag in done.stdout
