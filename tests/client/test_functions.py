@@ -10,7 +10,7 @@ import admin
 import pytest
 
 from pulsar_txn.client import BatchingType, Client, functions
-from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName, UsageError
+from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, InvalidTopicName, UsageError
 from pulsar_txn.client.functions import Context, Function, SerDe
 
 MANAGED = {"transactionMode": "MANAGED", "transactionTimeoutMs": 20_000}
@@ -268,6 +268,7 @@ async def test_what_a_function_logs_goes_to_the_log_topic_and_stays_when_its_tra
     found = await messages(client, f"{topic}-log")
     texts = [message.data.decode() for message in found]
     assert [text for text in texts if text.startswith("attempt")] == ["attempt 1", "attempt 2"]
+    assert [text.splitlines()[-1] for text in texts if "Traceback" in text] == ["LookupError: once"]
     assert found[0].properties == {"fqn": "public/default/f", "instance": "0", "loglevel": "INFO"}
     assert logging.getLogger("pulsar_txn.functions.public.default.f.0").handlers == []
 
@@ -366,6 +367,67 @@ async def test_a_run_inside_somebody_elses_transaction_is_not_part_of_it(client,
         txn.rollback()
     assert await output(client, f"{topic}-out") == [b"1"]
     assert await left(client, topic) == []
+
+
+async def test_what_is_not_acknowledged_in_time_comes_again_to_another_instance(client, topic):
+    await produce(client, topic, b"1")
+    again = asyncio.Event()
+    calls = []
+
+    async def process(number: int, context: Context) -> None:
+        calls.append(context.get_instance_id())
+        if len(calls) == 2:
+            again.set()
+        await again.wait()
+
+    await run(client, config(topic, timeoutMs=500, parallelism=2), process, 2)
+    assert len(calls) == 2
+
+
+async def test_a_call_may_publish_more_than_may_be_on_its_way(client, topic):
+    await produce(client, topic, b"50")
+
+    def process(count: int, context: Context) -> None:
+        for number in range(count):
+            context.publish(f"{topic}-more", number)
+
+    await run(client, config(topic, transaction=MANAGED, producerConfig={"maxPendingMessages": 2}), process, 1)
+    assert await output(client, f"{topic}-more") == [b"%d" % number for number in range(50)]
+
+
+@pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
+@pytest.mark.parametrize("keys", [{}, {"retainOrdering": True}, {"transaction": MANAGED}], ids=str)
+async def test_a_run_ends_with_its_client(pulsar, topic, keys):
+    async with Client(pulsar.service_url) as client:
+        await produce(client, topic, b"1")
+        failed = asyncio.Event()
+
+        def process(number: int) -> int:
+            raise LookupError("always")
+
+        running = asyncio.create_task(functions.run(client, config(topic, **keys), process, observer=lambda _: failed.set()))
+        await failed.wait()
+    async with asyncio.timeout(20):
+        with pytest.raises((AlreadyClosed, LookupError)):
+            await running
+
+
+async def test_a_run_that_is_cancelled_gives_back_what_it_was_at(client, topic):
+    await produce(client, topic, b"1")
+    begun = asyncio.Event()
+
+    async def process(number: int, context: Context) -> None:
+        context.publish(f"{topic}-more", number)
+        begun.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(functions.run(client, config(topic, transaction=MANAGED), process))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await left(client, topic) == [b"1"]
+    assert await output(client, f"{topic}-more") == []
 
 
 async def test_inputs_may_be_a_pattern(client, topic):

@@ -118,6 +118,7 @@ def test_the_order_that_is_asked_for_chooses_the_subscription(keys, kind):
         ({"processingGuarantees": "ATMOST_ONCE", "timeoutMs": 1000}, "timeoutMs"),
         ({"processingGuarantees": "ATMOST_ONCE", "maxMessageRetries": 1}, "maxMessageRetries"),
         ({"retainOrdering": True, "maxMessageRetries": 1}, "maxMessageRetries"),
+        ({"maxMessageRetries": 3}, "public/default/function cannot be part of a topic's name"),
         ({"deadLetterTopic": "d"}, "deadLetterTopic without maxMessageRetries"),
         ({"topicsPattern": "("}, "no regular expression"),
         ({"fqfn": "f"}, "tenant/namespace/name"),

@@ -7,8 +7,10 @@ import contextlib
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
+import admin
 import pytest
 from our_broker import OurBroker
 
@@ -69,6 +71,13 @@ def localrun(*arguments, program=("-m", "pulsar_txn.client.functions"), log=subp
 
 async def ended(process):
     return await asyncio.to_thread(process.wait, 50)
+
+
+async def said(log, text):
+    async def has_said():
+        return text in log.read_text(encoding="utf-8")
+
+    await admin.eventually(has_said, bool)
 
 
 def written(folder: Path, name: str, source: str, config: str) -> Path:
@@ -198,32 +207,65 @@ class Tens:
         return 10 * number
 
 
-async def test_effectively_once_doubles_nothing_where_the_broker_deduplicates():
+async def twice_from_the_beginning(service_url, namespace):
+    """The output of a function that ran again after all its acknowledgements were lost, as by a crash."""
+    source_topic, output = f"{namespace}/numbers", f"{namespace}/tens"
+    async with Client(service_url) as client:
+        source = await client.create_producer(source_topic)
+        await asyncio.gather(*(source.send(b"%d" % number) for number in range(5)))  # a batch, which is one entry
+        told = {
+            "inputs": [source_topic],
+            "output": output,
+            "subName": "s",
+            "subscriptionPosition": "EARLIEST",
+            "processingGuarantees": "EFFECTIVELY_ONCE",
+        }
+        for _ in range(2):
+            tens = Tens()
+            async with asyncio.timeout(30):
+                await functions.run(client, told, tens, stop=tens.stop)
+            assert tens.seen == [0, 1, 2, 3, 4]
+            consumer = await client.subscribe(source_topic, "s", consumer_type=ConsumerType.FAILOVER)
+            await consumer.seek(0)
+            await consumer.close()
+        reader = await client.create_reader(output)
+        found = []
+        while await reader.has_message_available():
+            found.append((await reader.read_next(5)).data)
+    return found
+
+
+async def test_effectively_once_doubles_nothing_where_our_broker_deduplicates():
     with OurBroker(conf={"brokerDeduplicationEnabled": "true"}) as broker:
-        async with Client(broker.service_url) as client:
-            source = await client.create_producer("numbers")
-            await asyncio.gather(*(source.send(b"%d" % number) for number in range(5)))  # a batch, which is one entry
-            told = {
-                "inputs": ["numbers"],
-                "output": "tens",
-                "subName": "s",
-                "subscriptionPosition": "EARLIEST",
-                "processingGuarantees": "EFFECTIVELY_ONCE",
-            }
-            for _ in range(2):
-                tens = Tens()
-                async with asyncio.timeout(30):
-                    await functions.run(client, told, tens, stop=tens.stop)
-                assert tens.seen == [0, 1, 2, 3, 4]
-                # as if the acknowledgements had been lost in a crash
-                consumer = await client.subscribe("numbers", "s", consumer_type=ConsumerType.FAILOVER)
-                await consumer.seek(0)
-                await consumer.close()
-            reader = await client.create_reader("tens")
-            found = []
-            while await reader.has_message_available():
-                found.append((await reader.read_next(5)).data)
+        found = await twice_from_the_beginning(broker.service_url, "persistent://public/default")
     assert found == [b"0", b"10", b"20", b"30", b"40"]
+
+
+async def test_effectively_once_doubles_nothing_where_stock_pulsar_deduplicates(stock_pulsar):
+    namespace = f"public/f-{uuid.uuid4().hex[:12]}"
+    await admin.put(stock_pulsar, f"/admin/v2/namespaces/{namespace}")
+    await admin.post(stock_pulsar, f"/admin/v2/namespaces/{namespace}/deduplication", True)
+    found = await twice_from_the_beginning(stock_pulsar.service_url, f"persistent://{namespace}")
+    assert found == [b"0", b"10", b"20", b"30", b"40"]
+
+
+@pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
+)
+async def test_a_second_signal_ends_the_command_at_once(client, pulsar, topic, tmp_path, number, code):
+    source = await client.create_producer(topic)
+    await source.send(b"1")
+    written(tmp_path, "stuck", "import time\ndef process(input):\n    print('taken', flush=True)\n    time.sleep(600)\n", "")
+    log = tmp_path / "log"
+    flags = ("--inputs", topic, "--classname", "stuck", "--py", tmp_path / "stuck.py", "--subs-position", "EARLIEST")
+    with log.open("wb") as stream, localrun(*flags, "--broker-service-url", pulsar.service_url, log=stream) as process:
+        async with asyncio.timeout(30):
+            await said(log, "taken")
+            process.send_signal(number)
+            await said(log, "a second signal ends at once")
+            process.send_signal(number)
+            assert await ended(process) == code
 
 
 def test_the_help_lists_the_official_flags():

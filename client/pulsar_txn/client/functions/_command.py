@@ -1,7 +1,7 @@
 """The command `localrun`, with the flags of `pulsar-admin functions localrun` that mean something here.
 
 Exit codes: 0 ended by SIGINT or SIGTERM (what was taken is finished first), 1 the run failed, 2 usage or configuration,
-69 no broker answers. A second signal ends it at once.
+69 no broker answers, 130 ended at once by a second SIGINT (a second SIGTERM ends it as any process).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ logger = logging.getLogger("pulsar_txn.client.functions")
 _FAILED: Final = 1
 _USAGE: Final = 2
 _UNAVAILABLE: Final = 69
+_INTERRUPTED: Final = 130
 _TEXTS: Final = {
     "classname": "className",
     "py": "py",
@@ -59,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _stand_in_for_pulsar()
     try:
         asyncio.run(_localrun(told))
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     except UsageError as error:
         return _say(error, _USAGE)
     except (ConnectionLost, OperationTimeout) as error:

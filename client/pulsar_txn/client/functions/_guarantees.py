@@ -85,10 +85,12 @@ class Loop:
                     if self._ends():
                         break
                     await self._handle(message)
-        finally:
-            stopping.cancel()
             if self._finishing:
                 await asyncio.wait(self._finishing)
+        finally:
+            stopping.cancel()
+            for task in self._finishing:
+                task.cancel()
         if self._broken.done():
             self._broken.result()
 
@@ -151,7 +153,7 @@ class Loop:
             context = await self._instance.invoke(self._consumer, message, self._pattern)
         except Exception as error:
             self._failed(message, error)
-            if is_fatal(error):
+            if self._is_final(error):
                 raise
             return
         if context.handed:
@@ -167,7 +169,7 @@ class Loop:
             await self._consumer.acknowledge(message, receipt=True)
         except PulsarError as error:
             self._note("failed", (message,), error)
-            if is_fatal(error):
+            if self._is_final(error):
                 raise
             return False
         return True
@@ -183,7 +185,7 @@ class Loop:
                 await self._consumer.acknowledge(message)
         except Exception as error:  # noqa: BLE001 - judged: the message comes again, or the run ends
             self._failed(message, error)
-            if is_fatal(error) and not self._broken.done():
+            if self._is_final(error) and not self._broken.done():
                 self._broken.set_exception(error)
         else:
             self._note("processed", (message,), None)
@@ -196,7 +198,7 @@ class Loop:
                 await _stored(await self._instance.invoke(self._consumer, message, self._pattern))
             except Exception as error:
                 self._note("failed", (message,), error)
-                if is_fatal(error):
+                if self._is_final(error):
                     raise
                 if self._config.processing_guarantees is ProcessingGuarantees.ATMOST_ONCE or self._stop.is_set():
                     return
@@ -209,6 +211,9 @@ class Loop:
         elif self._config.processing_guarantees is ProcessingGuarantees.ATLEAST_ONCE:
             await self._consumer.acknowledge(message)
         self._note("processed", (message,), None)
+
+    def _is_final(self, error: BaseException) -> bool:
+        return is_fatal(error) or self._instance.is_closed
 
     async def _pause(self, seconds: float) -> None:
         try:

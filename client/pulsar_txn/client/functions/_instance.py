@@ -69,6 +69,11 @@ class Instance:
         self._unacknowledged: dict[tuple[str, MessageId], tuple[Consumer[bytes], Message[bytes]]] = {}
         self._turn = asyncio.Lock()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client is."""
+        return self.client._core.closed  # noqa: SLF001 - as its own parts ask
+
     def serde_of(self, class_name: str | None) -> SerDe:
         """This instance's object of a SerDe class."""
         if class_name not in self._serdes:
@@ -125,7 +130,7 @@ class Instance:
             return await result if inspect.isawaitable(result) else result
         except Exception as error:
             self.counts.user_exceptions += 1
-            self.logger.info("process failed: %r", error)
+            self.logger.warning("process failed", exc_info=error)
             self.raised = error
             raise
         finally:

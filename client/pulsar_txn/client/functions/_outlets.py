@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pulsar_txn.client.batching import SendTicket
-from pulsar_txn.client.errors import ProducerQueueFull, PulsarError
+from pulsar_txn.client.errors import ProducerQueueFull
 from pulsar_txn.client.functions.config import ProducerConfig
 from pulsar_txn.client.producer import Producer
 from pulsar_txn.client.producer_options import Compression
@@ -66,18 +66,18 @@ class Outlet:
                     self._producer = await self._create()
                 else:
                     await self._producer.wait_for_room()
-        except PulsarError as error:
+        except Exception as error:  # noqa: BLE001 - it goes to who sends
             self._fail(error)
-        except BaseException:
-            self._fail(asyncio.CancelledError())
+        except asyncio.CancelledError:
+            self._fail(None)
             raise
         finally:
             self._feeding = None
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: Exception | None) -> None:
         while self._waiting:
             handed = self._waiting.popleft()[0]
-            if isinstance(error, asyncio.CancelledError):
+            if error is None:
                 handed.cancel()
             else:
                 handed.set_exception(error)

@@ -270,7 +270,14 @@ class FunctionConfig:
             raise InvalidConfiguration(
                 "timeoutMs goes with ATLEAST_ONCE only", hint="with MANAGED, transactionTimeoutMs bounds the work"
             )
-        if self.max_message_retries is None or self.is_managed:
+        if self.max_message_retries is None:
+            return
+        if self.dead_letter_topic is None and "/" in self.subscription:
+            raise InvalidConfiguration(
+                f"maxMessageRetries without deadLetterTopic: {self.subscription} cannot be part of a topic's name",
+                hint="name the deadLetterTopic, or give a subName without a slash",
+            )
+        if self.is_managed:
             return
         if not plain or self.retain_ordering:
             raise InvalidConfiguration(
