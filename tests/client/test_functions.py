@@ -98,9 +98,12 @@ async def test_what_a_function_returns_goes_to_the_output_with_where_it_came_fro
     assert await left(client, topic) == []
 
 
-async def test_in_a_transaction_an_exception_takes_back_output_and_everything_published(client, topic):
+@pytest.mark.parametrize("entries", [1, 10])
+async def test_in_a_transaction_an_exception_takes_back_output_and_everything_published(client, topic, entries):
+    """With several entries it takes back the output of those before it, too."""
     await produce(client, topic, b"a", b"b", b"c")
-    stats, seen = await run(client, config(topic, transaction=MANAGED), Exclaim("b"), 3)
+    told = config(topic, retainOrdering=True, transaction=MANAGED | {"transactionBatchingMaxEntries": entries})
+    stats, seen = await run(client, told, Exclaim("b"), 3)
     assert sorted(await output(client, f"{topic}-out")) == [b"a!", b"b!", b"c!"]
     assert sorted(await output(client, f"{topic}-out-audit")) == [b"saw a", b"saw b", b"saw c"]
     assert [event.kind for event in seen].count("failed") == 1
