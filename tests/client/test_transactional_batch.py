@@ -7,7 +7,7 @@ import pytest
 from fake_broker import FakeBroker, fake_client
 
 from pulsar_txn.client import CommitOutcomeUnknown, ConsumerType, TransactionConflict, TransactionState
-from pulsar_txn.client._stock_defects import can_deadlock
+from pulsar_txn.client._stock_defects import is_defective
 from pulsar_txn.client.errors import (
     InvalidConfiguration,
     TransactionOperationFailed,
@@ -58,6 +58,19 @@ def refuse(broker, *orders):
 
 
 # --- how it acknowledges --------------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_ends_inside_a_batch_is_acknowledged_as_a_list_for_stock_loses_the_rest_otherwise(broker):
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        broker.deliver(1, 0, b"a")
+        broker.deliver(1, 1, b"b", b"c", b"d")
+        async with consumer.transactional_batch(max_messages=3, max_wait=1):
+            pass
+        broker.deliver(1, 2, b"e")
+        async with consumer.transactional_batch(max_messages=2, max_wait=1):
+            pass
+    assert acks(broker) == [(False, [0, 1]), (True, [2])]
 
 
 async def test_a_run_on_a_single_consumer_is_acknowledged_cumulatively_and_committed(broker):
@@ -353,7 +366,23 @@ async def test_what_an_open_transaction_has_acknowledged_cumulatively_is_taken(b
     ],
 )
 def test_servers_with_the_deadlock_are_known_by_their_version(version, risky):
-    assert can_deadlock(version) is risky
+    assert is_defective(version) is risky
+
+
+async def test_a_cumulative_acknowledgement_inside_a_batch_is_warned_of_once_on_a_server_that_loses_the_rest(broker, caplog):
+    broker.on["connect"] = lambda _pipe, _body: command(
+        "connected", server_version="Pulsar Server4.2.4", protocol_version=21, max_message_size=5 * 1024 * 1024
+    )
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        broker.deliver(1, 0, b"a", b"b", b"c")
+        messages = await consumer.receive_many(3, max_wait=1)
+        said = []
+        for message in messages:
+            async with client.transaction() as txn:
+                await consumer.acknowledge_cumulative(message, txn=txn)
+            said.append(caplog.text.count("loses the rest of a batch"))
+    assert said == [1, 1, 1]
 
 
 async def test_an_abort_of_shared_acknowledgements_is_warned_of_once_on_a_server_with_the_deadlock(broker, caplog):

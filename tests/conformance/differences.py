@@ -175,6 +175,13 @@ _LISTED: Final = (
         source="stock-pulsar-defects.md, defect 6: over the limit stock never answers (apache/pulsar#15133)",
     ),
     _difference(
+        99,
+        "the rest of a batch behind a committed cumulative ack and a reload",
+        ours="comes again",
+        stock="is lost",
+        source="docs/stock-pulsar.md: stock's log of acknowledgements keeps of a cumulative one no more than the entry",
+    ),
+    _difference(
         104,
         "an index of a batch that another transaction holds as a whole",
         ours="TransactionConflict",

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from admin import TRANSACTIONS, AdminError, buffer_stats, delete, get_json, of_topic, put, topic_path
+from differences import Observed
 from rows import row
 from targets import Target
 from transactions import data_of, eventually_visible, received, stays_silent, visible
@@ -182,6 +183,42 @@ async def test_a_cumulative_ack_of_an_open_transaction_outlives_a_reload(
     left = [b"%d" % number for number in range(0 if action == "abort" else 4, 6)]
     assert await data_of(successor, len(left)) == left
     assert await stays_silent(successor)
+
+
+@row(99)
+async def test_a_committed_cumulative_ack_inside_a_batch_leaves_the_rest_of_it_behind_a_reload(
+    pulsar: Target, client: Client, topic: str, observed: Observed
+) -> None:
+    """Twice: the second reload finds what the first one has written."""
+    producer = await client.create_producer(topic)
+    await asyncio.gather(*(producer.send(b"%d" % number) for number in range(5)))
+    consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
+    messages = await received(consumer, 5)
+    async with client.transaction() as txn:
+        await consumer.acknowledge_cumulative(messages[1], txn=txn)
+    await consumer.close()
+    for _ in range(2):
+        await unload(pulsar, topic)
+        async with await client.subscribe(topic, "s") as consumer:
+            rest = [message.data for message in await consumer.receive_many(3, max_wait=3.0)]
+            seen = "comes again" if rest == [b"2", b"3", b"4"] else "is lost" if not rest else f"is {rest}"
+            observed(pulsar, 99, "the rest of a batch behind a committed cumulative ack and a reload", seen)
+
+
+@row(99)
+async def test_a_committed_transactional_batch_leaves_the_rest_of_a_batch_behind_a_reload(
+    pulsar: Target, client: Client, topic: str
+) -> None:
+    """What the client acknowledges by itself must not meet that: on stock it lost messages of pipelines."""
+    producer = await client.create_producer(topic)
+    await asyncio.gather(*(producer.send(b"%d" % number) for number in range(5)))
+    consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
+    async with consumer.transactional_batch(max_messages=2, max_wait=10) as batch:
+        assert [message.data for message in batch] == [b"0", b"1"]
+    await consumer.close()
+    await unload(pulsar, topic)
+    consumer = await client.subscribe(topic, "s")
+    assert await data_of(consumer, 3) == [b"2", b"3", b"4"]
 
 
 @row(101)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pulsar_txn.client._settings import Settings
-from pulsar_txn.client._stock_defects import DeadlockWarning
+from pulsar_txn.client._stock_defects import DefectWarnings
 from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, LocalProtocolError, OperationTimeout, PulsarError
 from pulsar_txn.client.failover import AutoClusterFailover, Failover
 from pulsar_txn.client.lookup import Lookup
@@ -71,7 +71,7 @@ class Core:
         self.closed = False
         self.ask: Callable[..., Awaitable[Any]] = _directly
         """`await ask(function, *args)` for what is the program's own; the sync client does it on a thread for that."""
-        self.deadlock_warning = DeadlockWarning()
+        self.defect_warnings = DefectWarnings()
         self.new_transaction: Callable[[TransactionOptions], Transaction] = _no_transactions
         self._resources: dict[int, Closable] = {}
         self._tasks: set[asyncio.Task[Any]] = set()

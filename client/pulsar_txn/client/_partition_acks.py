@@ -135,6 +135,9 @@ class PartitionAcks(abc.ABC):
             raise InvalidConfiguration(
                 "a message in chunks that is not complete yet would be acknowledged along", hint="acknowledge a list"
             )
+        _, index, size = places[-1]
+        if cumulative and 0 <= index < size - 1:
+            self._core.defect_warnings.on_cumulative_in_batch(self._server_version, self.topic, self._subscription)
         registered = txn.enlist_ack(self._core, self.topic, self._subscription, len(places), cumulative=cumulative)
         claim = Claim((), places[-1]) if cumulative else Claim(places)
         try:
@@ -225,7 +228,7 @@ class PartitionAcks(abc.ABC):
         if self._single:
             self.redeliver()
         else:
-            self._core.deadlock_warning.on_abort(self._server_version, self.topic, self._subscription)
+            self._core.defect_warnings.on_abort(self._server_version, self.topic, self._subscription)
 
     def _on_ack_failed(self, claim: Claim) -> None:
         """Nothing was acknowledged, so copies that were dropped meanwhile are asked for again."""

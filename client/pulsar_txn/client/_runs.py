@@ -7,7 +7,9 @@ right only when nothing in front of it is unsettled and nobody else can have tak
   means in between are a gap;
 * all of it was delivered since the consumer last became the one that gets messages (same connection, same activity):
   what another consumer may have settled meanwhile must conflict;
-* it is behind everything that was settled here, and after a rewind it begins at or before what came back.
+* it is behind everything that was settled here, and after a rewind it begins at or before what came back;
+* it ends with an entry. A stock server keeps of a cumulative acknowledgement inside a batch no more than the entry, and takes
+  the whole batch for acknowledged when it loads the topic anew: the rest of it would be lost (seen on 4.0.8 and 4.2.4).
 
 In doubt the answer is no, and a list is acknowledged.
 
@@ -93,6 +95,8 @@ class Runs:
         if first[1] != line.settled + 1 or last[1] - first[1] != len(group) - 1:
             return False
         if first[0].entry.tenure != part.tenure:
+            return False
+        if last[0].index >= 0 and last[0].index != last[0].entry.batch_size - 1:
             return False
         places = [_place(message) for message, _ in group]
         if part.chunks.holds_before(places[-1][0]):
