@@ -13,7 +13,7 @@ from rows import ROWS, Mark
 
 HERE = Path(__file__).parent
 STORIES = sorted(path for path in HERE.glob("test_*.py") if path.stem not in ("test_rows", "test_differences_page"))
-SOURCE = re.compile(r"apache/pulsar#\d+|\.md,? (section|defect) \d|§")
+SOURCE = re.compile(r"docs/stock-pulsar\.md: |apache/pulsar#\d+|\.md,? (section|defect) \d|§")
 
 
 def claims(tree: ast.AST) -> list[int]:
