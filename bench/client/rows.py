@@ -20,7 +20,7 @@ JAVA = "Java"
 PERF = "pulsar-perf"
 
 OURS = {ASYNCIO: [], UVLOOP: ["--loop", "uvloop"], SYNC: ["--sync"]}
-FILLED = {100: 200_000, 1024: 60_000}
+FILLED = {100: 200_000, 1024: 200_000}
 """Messages in the topics that are consumed, by their size."""
 
 ONE_AT_A_TIME = "send, one at a time"
@@ -105,7 +105,7 @@ def _consume(size: int) -> Row:
 
 def _latency() -> Row:
     def measure(tools: Any, options: Any, client: str) -> dict[str, Any]:
-        return _run(tools, "latency", client, ["--count", int(800 * options.scale)])
+        return _run(tools, "latency", client, ["--count", int(2000 * options.scale)])
 
     return Row(ONE_AT_A_TIME, [ASYNCIO, UVLOOP, SYNC, OFFICIAL], measure)
 
