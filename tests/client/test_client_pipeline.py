@@ -10,6 +10,7 @@ from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AccessMode, Client, CommitOutcomeUnknown, ConsumerType, InitialPosition, TransactionConflict
 from pulsar_txn.client._lanes import is_blamed
 from pulsar_txn.client._suspects import Suspects
+from pulsar_txn.client.dead_letters import DeadLetterPolicy, letter_topic
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     ConnectionLost,
@@ -21,7 +22,7 @@ from pulsar_txn.client.errors import (
     TransactionOperationFailed,
     TransactionTimedOut,
 )
-from pulsar_txn.client.pipeline import Poison, dead_letter_topic
+from pulsar_txn.client.pipeline import Poison
 from pulsar_txn.client.transaction_coordinators import TransactionCoordinators
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
@@ -443,8 +444,22 @@ def test_only_what_a_handler_did_is_blamed_on_its_messages(error, blamed):
 
 
 def test_the_dead_letter_topic_is_of_the_whole_topic():
-    assert dead_letter_topic("persistent://a/b/t-partition-3", "s") == "persistent://a/b/t-s-DLQ"
-    assert dead_letter_topic("t", "s") == "persistent://public/default/t-s-DLQ"
+    assert letter_topic("persistent://a/b/t-partition-3", "s") == "persistent://a/b/t-s-DLQ"
+    assert letter_topic("t", "s") == "persistent://public/default/t-s-DLQ"
+
+
+async def test_a_subscription_with_a_slash_has_no_dead_letter_topic_of_its_own_and_that_is_said_at_once(client):
+    """It was tried for ever to make a producer for `t-a/b-DLQ`, and the poison message stayed."""
+    consumer = await client.subscribe("t", "a/b")
+    with pytest.raises(InvalidConfiguration, match=r"has a slash.*dead_letter_topic="):
+        await client.pipeline(consumer, lambda _batch: None)
+    with pytest.raises(InvalidConfiguration, match=r"has a slash.*dead_letter_topic="):
+        await client.subscribe(
+            "t", "c/d", consumer_type=ConsumerType.SHARED, dead_letter_policy=DeadLetterPolicy(max_redeliver_count=1)
+        )
+    retrying = DeadLetterPolicy(max_redeliver_count=1, retry=True, dead_letter_topic="dead")
+    with pytest.raises(InvalidConfiguration, match=r"RETRY.*retry_letter_topic="):
+        await client.subscribe("t", "c/d", consumer_type=ConsumerType.SHARED, dead_letter_policy=retrying)
 
 
 class Place:

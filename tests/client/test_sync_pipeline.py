@@ -7,7 +7,7 @@ import pytest
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import ConsumerType, InitialPosition, Poison, errors, sync
-from pulsar_txn.client.pipeline import dead_letter_topic
+from pulsar_txn.client.dead_letters import letter_topic
 from pulsar_txn.client.runtime import LoopThread
 
 EARLIEST = InitialPosition.EARLIEST
@@ -95,7 +95,7 @@ def test_what_the_handler_raises_aborts_and_poison_goes_to_the_dead_letters(clie
     stop = threading.Event()
     feed(client, "in", [b"good", b"bad", b"fine"])
     consumer = client.subscribe("in", "s", initial_position=EARLIEST)
-    letters = client.subscribe(dead_letter_topic(consumer.topic, "s"), "r", initial_position=EARLIEST)
+    letters = client.subscribe(letter_topic(consumer.topic, "s"), "r", initial_position=EARLIEST)
 
     def handler(batch):
         if any(message.data == b"bad" for message in batch):

@@ -39,6 +39,21 @@ RETRY_AFTER_FAILURE: Final = 1.0
 """Seconds until a message comes again that could not be stored as a dead letter."""
 
 
+def letter_topic(topic: str, subscription: str, kind: str = "DLQ") -> str:
+    """The name that Pulsar's clients use: of the whole topic, not of its partition. Raises as `check_letters`."""
+    check_letters(subscription, kind)
+    return f"{TopicName.parse(topic).base}-{subscription}-{kind}"
+
+
+def check_letters(subscription: str, kind: str = "DLQ") -> None:
+    """InvalidConfiguration where the subscription's name cannot be part of a topic's."""
+    if "/" in subscription:
+        raise InvalidConfiguration(
+            f"there can be no topic <topic>-<subscription>-{kind} for the subscription {subscription!r}: it has a slash",
+            hint="name the topic: dead_letter_topic=" if kind == "DLQ" else "name the topic: retry_letter_topic=",
+        )
+
+
 @attrs.frozen(kw_only=True)
 class DeadLetterPolicy:
     """What becomes of messages that fail again and again, on Shared and Key_Shared subscriptions.
@@ -67,11 +82,11 @@ class DeadLetterPolicy:
 
     def retry_topic(self, topic: str, subscription: str) -> str:
         """The retry topic of a consumer whose first topic is `topic`."""
-        return self.retry_letter_topic or f"{TopicName.parse(topic).base}-{subscription}-RETRY"
+        return self.retry_letter_topic or letter_topic(topic, subscription, "RETRY")
 
     def dead_topic(self, topic: str, subscription: str) -> str:
         """The dead-letter topic of a consumer whose first topic is `topic`."""
-        return self.dead_letter_topic or f"{TopicName.parse(topic).base}-{subscription}-DLQ"
+        return self.dead_letter_topic or letter_topic(topic, subscription)
 
 
 @attrs.frozen
@@ -98,6 +113,8 @@ class DeadLetters:
     """Sends for one consumer; its producers are made when they are needed."""
 
     def __init__(self, core: Core, topic: str, subscription: str, schema: Schema[Any], policy: DeadLetterPolicy) -> None:
+        if policy.dead_letter_topic is None:
+            check_letters(subscription)  # now, and not when the first letter is due
         self.policy = policy
         self.limit = policy.max_redeliver_count
         self._core = core

@@ -34,11 +34,11 @@ from pulsar_txn.client._runs import Handed
 from pulsar_txn.client._suspects import Suspects
 from pulsar_txn.client.consumer import Consumer
 from pulsar_txn.client.consumer_options import ConsumerType
+from pulsar_txn.client.dead_letters import check_letters, letter_topic
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.message import Message
 from pulsar_txn.client.producer import Producer
 from pulsar_txn.client.transactional_batch import TransactionalBatch
-from pulsar_txn.wire.topics import TopicName
 
 logger = logging.getLogger("pulsar_txn.client.pipeline")
 
@@ -114,6 +114,8 @@ class Pipeline(Generic[T]):
         stop: asyncio.Event,
         observer: Callable[[PipelineEvent], object] | None,
     ) -> None:
+        if options.on_poison is Poison.DEAD_LETTER and options.dead_letter_topic is None:
+            check_letters(consumer.subscription)  # now, and not when the first letter is due
         self.core = core
         self.consumer = consumer
         self.handler = handler
@@ -252,7 +254,7 @@ class Pipeline(Generic[T]):
         )
 
     async def _dead_letter_producer(self, topic: str) -> Producer[bytes]:
-        name = self.options.dead_letter_topic or dead_letter_topic(topic, self.consumer.subscription)
+        name = self.options.dead_letter_topic or letter_topic(topic, self.consumer.subscription)
         task = self._dead_letters.get(name)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._dead_letters[name] = asyncio.ensure_future(self._create_producer(name))
@@ -290,11 +292,6 @@ class Pipeline(Generic[T]):
                 self._observer(PipelineEvent(kind, tuple(message for message, _ in group), error))
             except Exception:  # an observer must not break what it observes
                 logger.exception("the observer %r failed", self._observer)
-
-
-def dead_letter_topic(topic: str, subscription: str) -> str:
-    """The name that Pulsar's clients use: of the whole topic, not of its partition."""
-    return f"{TopicName.parse(topic).base}-{subscription}-DLQ"
 
 
 async def _nothing(_batch: TransactionalBatch[Any]) -> None:

@@ -118,7 +118,7 @@ class Loop:
             max_messages=max(told.batching_max_entries, 1),
             max_wait=max(told.batching_quiet_period_ms / 1000, LEAST_QUIET),
             timeout=told.timeout_ms / 1000,
-            on_poison=Poison.DEAD_LETTER,
+            on_poison=Poison.RAISE if retries is None else Poison.DEAD_LETTER,
             max_aborts=FOR_EVER if retries is None else retries + 1,
             dead_letter_topic=self._config.dead_letter_topic,
             stop=self._stop,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -38,10 +39,8 @@ def load(class_name: str, py: str | None) -> Any:
     try:
         module = _module(module_name, py)
     except InvalidConfiguration:
-        try:
+        with contextlib.suppress(InvalidConfiguration):  # then what was missing is the module before the last dot
             return _module(class_name, py)  # the native form of a module in a package
-        except InvalidConfiguration:
-            pass
         raise
     try:
         return getattr(module, last)
