@@ -63,14 +63,26 @@ def refuse(broker, *orders):
 async def test_a_run_that_ends_inside_a_batch_is_acknowledged_as_a_list_for_stock_loses_the_rest_otherwise(broker):
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s")
-        broker.deliver(1, 0, b"a")
-        broker.deliver(1, 1, b"b", b"c", b"d")
-        async with consumer.transactional_batch(max_messages=3, max_wait=1):
-            pass
-        broker.deliver(1, 2, b"e")
+        broker.deliver(1, 0, b"a", b"b", b"c")
         async with consumer.transactional_batch(max_messages=2, max_wait=1):
             pass
-    assert acks(broker) == [(False, [0, 1]), (True, [2])]
+        broker.deliver(1, 1, b"d")
+        async with consumer.transactional_batch(max_messages=2, max_wait=1):
+            pass
+    assert acks(broker) == [(False, [0]), (True, [1])]
+
+
+async def test_a_batch_of_messages_ends_where_an_entry_ends_for_stock_keeps_a_part_of_one_badly(broker):
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        broker.deliver(1, 0, b"a", b"b")
+        broker.deliver(1, 1, b"c", b"d", b"e")
+        broker.deliver(1, 2, b"f", b"g", b"h", b"i", b"j")
+        taken = []
+        for _ in range(4):
+            async with consumer.transactional_batch(max_messages=4, max_wait=0.2) as batch:
+                taken.append(b"".join(message.data for message in batch))
+    assert taken == [b"ab", b"cde", b"fghi", b"j"]
 
 
 async def test_a_run_on_a_single_consumer_is_acknowledged_cumulatively_and_committed(broker):

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import itertools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
-from pulsar_txn.client._runs import Handed
+from pulsar_txn.client._runs import Handed, whole_entries
 from pulsar_txn.client._suspects import Key, key_of
 from pulsar_txn.client.consumer_options import ConsumerType
 from pulsar_txn.client.errors import (
@@ -138,9 +139,12 @@ class Lane(Generic[T]):
         self.woken.set()
 
     def take(self, max_messages: int) -> list[Handed]:
-        """The next of the backlog; of messages that came twice, around a reconnect, the first copy."""
+        """The next of the backlog, entries as a whole; of messages that came twice, around a reconnect, the first copy."""
         taken: dict[Key, Handed] = {}
-        for _ in range(min(len(self.backlog), max_messages)):
+        most = min(len(self.backlog), max_messages)
+        if most < len(self.backlog):
+            most = whole_entries([message for message, _ in itertools.islice(self.backlog, most + 1)], most)
+        for _ in range(most):
             message, number = self.backlog.popleft()
             taken.setdefault(key_of(message), (message, number))
         return list(taken.values())

@@ -13,7 +13,7 @@ import attrs
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._growth import TopicPattern, listen_to_topics, new_partitions, watch
-from pulsar_txn.client._runs import Handed, Runs
+from pulsar_txn.client._runs import Handed, Runs, whole_entries
 from pulsar_txn.client._settling import Acknowledged, Settling, run_all
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_txn.client.dead_letters import DeadLetters
@@ -160,7 +160,7 @@ class Consumer(Settling[T]):
         )
 
     async def hand_out(self, max_messages: int, max_wait: float | None) -> list[Handed]:
-        """For batches: `receive_many`, with each message's number in its run."""
+        """For batches: `receive_many` of whole entries, where `max_messages` allows it, with their numbers in their runs."""
         self._check_open()
         await self._ready(max_messages, max_wait)
         while overdue := self.runs.overdue(self._queue):
@@ -169,7 +169,7 @@ class Consumer(Settling[T]):
             await asyncio.sleep(ASK_AGAIN_PAUSE * 2 ** max(asked for _, asked in overdue))
             await self._ready(max_messages, max_wait)
         before = {part: part.last_dequeued for part in self._parts}
-        return self.runs.hand_out(self._take(max_messages), before)
+        return self.runs.hand_out(self._take(whole_entries(self._queue, max_messages)), before)
 
     # --- the subscription ---------------------------------------------------------------------------------------------
 
