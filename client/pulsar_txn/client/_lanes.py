@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
+from pulsar_txn.client._ending import FINAL
 from pulsar_txn.client._runs import Handed, whole_entries
 from pulsar_txn.client._suspects import Key, key_of
 from pulsar_txn.client.consumer_options import ConsumerType
@@ -42,7 +43,7 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.message import Message
 from pulsar_txn.client.transaction import Rollback, Transaction, TransactionOptions, TransactionState
-from pulsar_txn.client.transactional_batch import COORDINATOR_SLACK, TransactionalBatch, Unit, hand_back
+from pulsar_txn.client.transactional_batch import TransactionalBatch, Unit, hand_back, seconds_until_aborted
 
 if TYPE_CHECKING:
     from pulsar_txn.client.consumer import Consumer
@@ -55,7 +56,6 @@ Work: TypeAlias = "Callable[[TransactionalBatch[T]], Awaitable[object]]"
 ASK_AGAIN: Final = 6
 ASK_AGAIN_SECONDS: Final = 0.1
 
-_ENDED: Final = frozenset({TransactionState.COMMITTED, TransactionState.ABORTED, TransactionState.ERROR})
 _STOPS: Final = (AlreadyClosed, ForkedClientError, TransactionStateError, TransactionsDisabled)
 
 
@@ -167,16 +167,14 @@ class Lane(Generic[T]):
                 elif self._pipeline.stop.is_set():
                     pending, left = [], pending
                     self._give_back(left)
-                await self._pause()
+                await pause(self._backoff.next(), self._pipeline.stop)
         except BaseException:
             self._give_back(pending)
             raise
 
     def leave(self) -> None:
         """The pipeline stops: what is still here goes back."""
-        if self._expected is not None:
-            self._expected.cancel()
-            self._expected = None
+        self._expect_nothing()
         if self.backlog:
             self._give_back(())
 
@@ -205,11 +203,14 @@ class Lane(Generic[T]):
             self._sort()
 
     def _go_on(self) -> None:
+        self._expect_nothing()
+        self._sort()
+        self.woken.set()
+
+    def _expect_nothing(self) -> None:
         if self._expected is not None:
             self._expected.cancel()
             self._expected = None
-        self._sort()
-        self.woken.set()
 
     def _sort(self) -> None:
         first: dict[Key, Handed] = {}
@@ -233,13 +234,6 @@ class Lane(Generic[T]):
         self._pipeline.look_for_room()
         self._has_copies = bool(rest or self.backlog)
         return [handed for handed in rest if key_of(handed[0]) not in done]
-
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(self._backoff.next()):
-                await self._pipeline.stop.wait()
-        except TimeoutError:
-            return
 
     async def _settle(self, group: Sequence[Handed]) -> Outcome:
         """One attempt with the handler, and what has to be done about a poison message."""
@@ -291,13 +285,12 @@ class Lane(Generic[T]):
     async def _abort(self, txn: Transaction) -> bool:
         """Until the coordinator has aborted it, as it was asked to or because the time was over; False when stopped first."""
         pipeline = self._pipeline
-        left = max(txn.remaining or 0.0, 0.0) + COORDINATOR_SLACK
         backoff = pipeline.core.backoff()
         self._ending = True
         pipeline.look_for_room()
         try:
-            async with asyncio.timeout(left):
-                while txn.state not in _ENDED and not pipeline.stop.is_set():
+            async with asyncio.timeout(seconds_until_aborted(txn)):
+                while txn.state not in FINAL and not pipeline.stop.is_set():
                     try:
                         await txn.abort()
                     except PulsarError as error:
@@ -307,7 +300,7 @@ class Lane(Generic[T]):
             return True  # its coordinator has aborted it
         finally:
             self._ending = False
-        return txn.state in _ENDED
+        return txn.state in FINAL
 
     async def _resolve(self, txn: Transaction, unknown: CommitOutcomeUnknown) -> None:
         """Until the outcome is known; when nobody can say it, CommitOutcomeUnknown ends the pipeline.
@@ -329,6 +322,15 @@ class Lane(Generic[T]):
             else:
                 unknown.add_note("its coordinator has forgotten the transaction: look whether its output is there, then decide")
                 raise unknown
+
+
+async def pause(seconds: float, stop: asyncio.Event) -> None:
+    """So long, or until `stop` is set."""
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return
 
 
 def is_fatal(error: BaseException) -> bool:

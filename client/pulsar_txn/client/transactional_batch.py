@@ -143,8 +143,7 @@ class Unit(Generic[T]):
         elif txn.state is TransactionState.ABORTED or not self.acknowledging:
             self._bring_back()
         elif txn.state is not TransactionState.UNKNOWN:
-            left = max(txn.remaining or 0.0, 0.0) + COORDINATOR_SLACK
-            self._later = self._consumer.give_back_later(self.batch.messages, left)
+            self._later = self._consumer.give_back_later(self.batch.messages, seconds_until_aborted(txn))
             _note_rewind(self._consumer, self._handed)
 
     def bring_back(self) -> None:
@@ -159,6 +158,11 @@ class Unit(Generic[T]):
         single = self._consumer.consumer_type.is_single
         groups = [group for part, group in self._groups.items() if single or part not in self._acknowledged]
         hand_back(self._consumer, [each for group in groups for each in group])
+
+
+def seconds_until_aborted(txn: Transaction) -> float:
+    """When its coordinator has surely aborted it, if nobody could tell it to."""
+    return max(txn.remaining or 0.0, 0.0) + COORDINATOR_SLACK
 
 
 def hand_back(consumer: Consumer[Any], handed: Sequence[Handed], queued: Sequence[Message[Any]] = ()) -> None:

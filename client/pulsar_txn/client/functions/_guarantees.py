@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from pulsar_txn.client._lanes import is_fatal
+from pulsar_txn.client._lanes import is_fatal, pause
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.functions._instance import Instance
 from pulsar_txn.client.functions.config import ProcessingGuarantees
@@ -205,7 +205,7 @@ class Loop:
             else:
                 break
             attempt += 1
-            await self._pause(pauses(attempt))
+            await pause(pauses(attempt), self._stop)
         if self._config.is_effectively_once:
             await self._consumer.acknowledge_cumulative(message)
         elif self._config.processing_guarantees is ProcessingGuarantees.ATLEAST_ONCE:
@@ -214,13 +214,6 @@ class Loop:
 
     def _is_final(self, error: BaseException) -> bool:
         return is_fatal(error) or self._instance.is_closed
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()
-        except TimeoutError:
-            return
 
     def _failed(self, message: Message[bytes], error: Exception) -> None:
         self._note("failed", (message,), error)
