@@ -136,6 +136,18 @@ async def test_receive_many_waits_for_enough_or_for_its_time(broker):
             await consumer.receive_many(0)
 
 
+async def test_permits_leave_before_the_program_works_on_what_it_took(broker):
+    """A program that finds its queue full never waits: the broker would stand still until the queue is empty."""
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", receiver_queue_size=4)
+        for index in range(4):
+            broker.deliver(1, index, b"%d" % index)
+        await broker.until(lambda: consumer.queued == 4)
+        before = len(broker.pipe.writes)
+        await consumer.receive_many(2)
+        assert len(broker.pipe.writes) == before + 1
+
+
 async def test_a_large_batch_wait_does_not_starve_on_held_back_permits(broker):
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s", receiver_queue_size=10)

@@ -7,6 +7,7 @@ import pytest
 from fake_broker import FakeBroker, fake_client
 
 from pulsar_txn.client import CommitOutcomeUnknown, ConsumerType, TransactionConflict, TransactionState
+from pulsar_txn.client._recall import TIMES
 from pulsar_txn.client._stock_defects import is_defective
 from pulsar_txn.client.errors import (
     InvalidConfiguration,
@@ -415,6 +416,13 @@ async def test_an_abort_of_shared_acknowledgements_is_warned_of_once_on_a_server
     assert "docs/stock-pulsar.md" in warnings[0]
 
 
+async def aborted(consumer, max_messages):
+    """A batch of so many messages whose body fails."""
+    with pytest.raises(ZeroDivisionError):
+        async with consumer.transactional_batch(max_messages=max_messages, max_wait=1):
+            raise ZeroDivisionError
+
+
 async def test_a_server_that_does_not_bring_back_what_comes_first_is_asked_again(broker):
     """Stock servers may answer a redelivery as if the acknowledgements of the aborted transaction were still pending."""
     asked = []
@@ -427,26 +435,104 @@ async def test_a_server_that_does_not_bring_back_what_comes_first_is_asked_again
         consumer = await client.subscribe("t", "s")
         broker.on["redeliverUnacknowledgedMessages"] = redeliver
         deliver(broker, 0, 1, 2, epoch=0)
-        with pytest.raises(ZeroDivisionError):
-            async with consumer.transactional_batch(max_messages=2, max_wait=1):
-                raise ZeroDivisionError
+        await aborted(consumer, 2)
         async with consumer.transactional_batch(max_messages=3, max_wait=0.05) as batch:
+            assert not batch  # not 2, and it does not wait longer than it was told to
+        async with consumer.transactional_batch(max_messages=3, max_wait=5) as batch:
             assert [message.data for message in batch] == [b"0", b"1", b"2"]
     assert acks(broker) == [(True, [2])]
 
 
-async def test_what_somebody_else_has_settled_is_not_waited_for_for_ever(broker):
+async def test_what_somebody_else_has_settled_is_not_waited_for_for_ever(broker, monkeypatch):
+    monkeypatch.setattr("pulsar_txn.client._recall.FIRST_PAUSE", 0.02)
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s")
         broker.on["redeliverUnacknowledgedMessages"] = lambda _pipe, body: deliver(broker, 2, epoch=body.consumer_epoch)
         deliver(broker, 0, 1, 2, epoch=0)
+        await aborted(consumer, 2)
+        async with consumer.transactional_batch(max_messages=1, max_wait=None) as batch:
+            assert [message.data for message in batch] == [b"2"]
+    assert len(broker.all("redeliverUnacknowledgedMessages")) == 1 + TIMES + 1
+    assert acks(broker) == [(False, [2])]
+
+
+async def test_the_permits_of_what_is_kept_back_return_with_it(broker):
+    """Else a consumer whose queue is small would be given nothing any more."""
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", receiver_queue_size=4)
+        asked = []
+
+        def redeliver(_pipe, body):
+            asked.append(body.consumer_epoch)
+            deliver(broker, *((0, 1, 2, 3) if len(asked) > 2 else (2, 3)), epoch=body.consumer_epoch)
+
+        broker.on["redeliverUnacknowledgedMessages"] = redeliver
+        deliver(broker, 0, 1, epoch=0)
+        await aborted(consumer, 2)
+        async with consumer.transactional_batch(max_messages=4, max_wait=5) as batch:
+            assert [message.data for message in batch] == [b"0", b"1", b"2", b"3"]
+    delivered = 2 + 2 + 2 + 4
+    assert broker.permits[broker.consumer_id] - delivered in (3, 4)  # half a queue travels at once
+
+
+async def test_the_program_may_settle_by_hand_what_a_batch_has_failed_at(broker):
+    """The message that was poison does not come again, and what follows is not kept waiting for it."""
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", ack_group_delay=0)
+        broker.on["redeliverUnacknowledgedMessages"] = lambda _pipe, body: deliver(
+            broker, *((1, 2) if any(ack[3] is None for ack in broker.all("ack")) else (2,)), epoch=body.consumer_epoch
+        )
+        deliver(broker, 0, 1, 2, epoch=0)
+        with pytest.raises(ZeroDivisionError):
+            async with consumer.transactional_batch(max_messages=2, max_wait=1) as batch:
+                raise ZeroDivisionError
+        await broker.until(lambda: broker.all("redeliverUnacknowledgedMessages"))
+        await consumer.acknowledge(batch[0])
+        async with consumer.transactional_batch(max_messages=2, max_wait=5) as batch:
+            assert [message.data for message in batch] == [b"1", b"2"]
+    assert len(broker.all("redeliverUnacknowledgedMessages")) <= 3
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+async def test_nothing_is_waited_for_that_was_settled_by_hand_before_anything_else_came(broker, cumulative):
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        deliver(broker, 0, 1, epoch=0)
+        with pytest.raises(ZeroDivisionError):
+            async with consumer.transactional_batch(max_messages=2, max_wait=1) as batch:
+                raise ZeroDivisionError
+        await broker.until(lambda: broker.all("redeliverUnacknowledgedMessages"))
+        if cumulative:
+            await consumer.acknowledge_cumulative(batch[1])
+        else:
+            await consumer.acknowledge(batch.messages)
+        deliver(broker, 2, epoch=1)
+        assert (await consumer.receive(5)).data == b"2"
+    assert len(broker.all("redeliverUnacknowledgedMessages")) == 1
+
+
+async def test_an_abort_while_the_connection_is_away_lets_nothing_overtake(broker):
+    """Named after a loss of order: what was queued came first, and what was asked while nobody was there counted."""
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        deliver(broker, 0, 1, 2, 3, epoch=0)
+        await broker.until(lambda: consumer.queued == 4)
         with pytest.raises(ZeroDivisionError):
             async with consumer.transactional_batch(max_messages=2, max_wait=1):
+                broker.refuses = True
+                broker.pipe.cut()
+                await broker.until(lambda: not consumer.is_connected)
                 raise ZeroDivisionError
-        async with consumer.transactional_batch(max_messages=1, max_wait=0.05) as batch:
-            assert [message.data for message in batch] == [b"2"]
-    assert len(broker.all("redeliverUnacknowledgedMessages")) == 5
-    assert acks(broker) == [(False, [2])]
+        async with consumer.transactional_batch(max_messages=4, max_wait=2) as batch:
+            assert not batch
+        broker.refuses = False
+        await broker.until(lambda: consumer.is_connected, seconds=20)
+        deliver(broker, 2, 3, epoch=1)  # as a server whose abort is not done yet
+        broker.on["redeliverUnacknowledgedMessages"] = lambda _pipe, body: deliver(
+            broker, 0, 1, 2, 3, epoch=body.consumer_epoch
+        )
+        async with consumer.transactional_batch(max_messages=4, max_wait=5) as batch:
+            assert [message.data for message in batch] == [b"0", b"1", b"2", b"3"]
 
 
 async def test_a_message_that_is_there_twice_is_in_the_batch_once(broker):

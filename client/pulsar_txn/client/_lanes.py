@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from pulsar_txn.client._ending import FINAL
+from pulsar_txn.client._recall import NOBODY, AskAgain
 from pulsar_txn.client._runs import Handed, whole_entries
 from pulsar_txn.client._suspects import Key, key_of
 from pulsar_txn.client.consumer_options import ConsumerType
@@ -42,6 +43,7 @@ from pulsar_txn.client.errors import (
     TransactionTimedOut,
 )
 from pulsar_txn.client.message import Message
+from pulsar_txn.client.runtime import Runtime
 from pulsar_txn.client.transaction import Rollback, Transaction, TransactionOptions, TransactionState
 from pulsar_txn.client.transactional_batch import TransactionalBatch, Unit, hand_back, seconds_until_aborted
 
@@ -53,8 +55,6 @@ logger = logging.getLogger("pulsar_txn.client.pipeline")
 
 T = TypeVar("T")
 Work: TypeAlias = "Callable[[TransactionalBatch[T]], Awaitable[object]]"
-ASK_AGAIN: Final = 6
-ASK_AGAIN_SECONDS: Final = 0.1
 
 _STOPS: Final = (AlreadyClosed, ForkedClientError, TransactionStateError, TransactionsDisabled)
 
@@ -70,18 +70,12 @@ class Outcome(enum.Enum):
 
 
 class _Expected:
-    """What has to come again before a lane may go on.
+    """What has to come again before a lane may go on."""
 
-    A server that lets one wait is asked for it, `ASK_AGAIN` times in growing intervals; then somebody else has it.
-    """
-
-    def __init__(self, consumer: Consumer[Any], messages: dict[Key, Message[Any]], give_up: Callable[[], None]) -> None:
+    def __init__(self, consumer: Consumer[Any], messages: dict[Key, Message[Any]], runtime: Runtime, go_on: Callable[[], None]):
         self._consumer = consumer
         self._missing = messages
-        self._give_up = give_up
-        self._asked = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._wait()
+        self._asking = AskAgain(runtime, self._ask, go_on)
 
     def came(self, message: Message[Any]) -> bool:
         """A message came; whether all that was missing is here now."""
@@ -90,20 +84,14 @@ class _Expected:
 
     def cancel(self) -> None:
         """Nobody waits any more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._asking.cancel()
 
-    def _wait(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(ASK_AGAIN_SECONDS * 2**self._asked, self._ask)
-
-    def _ask(self) -> None:
-        if self._asked == ASK_AGAIN:
-            self._give_up()
-            return
-        if all(message.entry.consumer.is_connected for message in self._missing.values()):
-            self._asked += 1
-            self._consumer.give_back(list(self._missing.values()))
-        self._wait()
+    def _ask(self) -> int:
+        parts = {message.entry.consumer for message in self._missing.values()}
+        if not all(part.is_connected for part in parts):
+            return NOBODY
+        self._consumer.give_back(list(self._missing.values()))
+        return sum(part.tenure for part in parts)
 
 
 class Lane(Generic[T]):
@@ -197,7 +185,7 @@ class Lane(Generic[T]):
         for message, _ in self.backlog:
             missing.pop(key_of(message), None)
         if missing:
-            self._expected = _Expected(self._consumer, missing, self._go_on)
+            self._expected = _Expected(self._consumer, missing, self._pipeline.core.runtime, self._go_on)
             self._pipeline.look_for_room()
         else:
             self._sort()

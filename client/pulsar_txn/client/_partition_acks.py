@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
+from pulsar_txn.client._recall import Recall
 from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, PartlyAcknowledged, Place, cumulative_id, merged_ids
 from pulsar_txn.client.chunks import ChunkedMessages
 from pulsar_txn.client.connection import Connection
@@ -36,6 +37,7 @@ class PartitionAcks(abc.ABC):
     chunks: ChunkedMessages
     open_acks: OpenTransactionAcks
     partly_acked: PartlyAcknowledged
+    recall: Recall | None
     _core: Core
     _parent: Consumer[Any]
     _subscription: str
@@ -54,8 +56,7 @@ class PartitionAcks(abc.ABC):
 
     def ack_soon(self, place: Place) -> None:
         """Acknowledge with the next group."""
-        if self._parent.timeouts is not None:
-            self._parent.timeouts.settled(self.id, [place], cumulative=False)
+        self._settling([place], cumulative=False)
         if self.chunks.remembers_any:
             for earlier in self.chunks.places([place])[:-1]:
                 self._acks.add(earlier)
@@ -64,8 +65,7 @@ class PartitionAcks(abc.ABC):
 
     def ack_all_soon(self, places: Sequence[Place]) -> None:
         """Acknowledge these with the next group."""
-        if self._parent.timeouts is not None:
-            self._parent.timeouts.settled(self.id, places, cumulative=False)
+        self._settling(places, cumulative=False)
         self._acks.add_all(self.chunks.places(places) if self.chunks.remembers_any else places)
         self._group()
 
@@ -77,10 +77,16 @@ class PartitionAcks(abc.ABC):
         if self.chunks.holds_before(place[0]):
             self.ack_soon(place)
             return
-        if self._parent.timeouts is not None:
-            self._parent.timeouts.settled(self.id, [place], cumulative=True)
+        self._settling([place], cumulative=True)
         self._acks.add_cumulative(place)
         self._group()
+
+    def _settling(self, places: Sequence[Place], *, cumulative: bool) -> None:
+        """The program acknowledges these: they are not late, and need not come again."""
+        if self._parent.timeouts is not None:
+            self._parent.timeouts.settled(self.id, places, cumulative=cumulative)
+        if self.recall is not None:
+            self.recall.settled(places, cumulative=cumulative)
 
     def _group(self) -> None:
         if len(self._acks.places) >= ACKS_PER_FRAME or not self._options.ack_group_delay:
@@ -105,8 +111,7 @@ class PartitionAcks(abc.ABC):
     async def ack_with_receipt(self, places: Sequence[Place], *, cumulative: bool) -> None:
         """Acknowledge now and wait for ACK_RESPONSE."""
         connection = await self._attachment.connected("acknowledge")
-        if self._parent.timeouts is not None:
-            self._parent.timeouts.settled(self.id, places, cumulative=cumulative)
+        self._settling(places, cumulative=cumulative)
         cumulative = cumulative and not self.chunks.holds_before(places[-1][0])
         if self.chunks.remembers_any and not cumulative:
             places = self.chunks.places(places)
@@ -159,8 +164,7 @@ class PartitionAcks(abc.ABC):
         case it has done with the first, so that an abort cannot overtake that any more: a stock broker would keep the
         message as pending in a transaction that has ended.
         """
-        if self._parent.timeouts is not None:
-            self._parent.timeouts.settled(self.id, places, cumulative=cumulative)
+        self._settling(places, cumulative=cumulative)
         if self.chunks.remembers_any and not cumulative:
             places = self.chunks.places(places)
         ids = [cumulative_id(places[-1])] if cumulative else merged_ids(places)

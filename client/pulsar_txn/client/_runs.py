@@ -13,9 +13,7 @@ right only when nothing in front of it is unsettled and nobody else can have tak
 
 In doubt the answer is no, and a list is acknowledged.
 
-After a rewind something else is watched: whether what has to come first does come first. A stock server may take its own
-time over an abort, and answer a request to deliver again as if the acknowledgements were still pending; it has to be asked
-again then, or later messages overtake those that come again.
+After a rewind something else is watched: that what has to come first does come first (see `_recall`).
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from pulsar_txn.client._recall import Place, place_of
 from pulsar_txn.client.message import Message
 from pulsar_txn.wire.ids import Position
 
@@ -33,18 +32,13 @@ if TYPE_CHECKING:
 Handed: TypeAlias = tuple[Message[Any], int]
 """A message, and its number among those handed out for batches of its partition."""
 
-Place: TypeAlias = tuple[Position, int]
-
-ASK_AGAIN: Final = 4
-"""How often a server is asked for what did not come first; then somebody else has settled it."""
-
 _NOWHERE: Final[Place] = ((-1, -1), -1)
 
 
 class _Line:
     """The messages of one partition in the order in which they were handed out."""
 
-    __slots__ = ("asked", "floor", "last", "must_reach", "next", "settled")
+    __slots__ = ("floor", "last", "must_reach", "next", "settled")
 
     def __init__(self) -> None:
         self.next = 0
@@ -52,7 +46,6 @@ class _Line:
         self.last: Message[Any] | None = None
         self.floor: Place | None = None
         self.must_reach: Place | None = None
-        self.asked = ASK_AGAIN
 
 
 class Runs:
@@ -98,7 +91,7 @@ class Runs:
             return False
         if last[0].index >= 0 and last[0].index != last[0].entry.batch_size - 1:
             return False
-        places = [_place(message) for message, _ in group]
+        places = [place_of(message) for message, _ in group]
         if part.chunks.holds_before(places[-1][0]):
             return False  # a message that is not complete yet would be acknowledged along
         if line.floor is not None and places[0] <= line.floor:
@@ -112,39 +105,21 @@ class Runs:
         line = self._lines[part]
         if group[0][1] == line.settled + 1 and group[-1][1] - group[0][1] == len(group) - 1:
             line.settled = group[-1][1]
-            line.floor = _place(group[-1][0])
+            line.floor = place_of(group[-1][0])
             line.must_reach = None
 
-    def rewind(self, part: PartitionConsumer, group: Sequence[Handed]) -> None:
-        """All that is unsettled comes again, the group too."""
-        line = self._lines[part]
-        if group[0][1] == line.settled + 1:
-            line.must_reach = _place(group[0][0])
+    def rewind(self, part: PartitionConsumer, group: Sequence[Handed], *, wait: float) -> None:
+        """All that is unsettled comes again, the group too, and first, if it was the next to be settled.
+
+        `wait`: seconds until it can come at all.
+        """
+        line, first = self._lines[part], place_of(group[0][0])
+        if group[0][1] == line.settled + 1 or first == line.must_reach:
+            line.must_reach = first
+            part.recall_from(first, wait=wait)
         elif line.must_reach is None:
             line.must_reach = _NOWHERE
         line.settled = line.next - 1
-        line.asked = 0 if line.must_reach != _NOWHERE else ASK_AGAIN
-
-    def overdue(self, queued: Iterable[Message[Any]]) -> list[tuple[PartitionConsumer, int]]:
-        """Partitions of which something else has come than what a rewind has to bring first, or nothing at all.
-
-        Each with how often it was found so before; after `ASK_AGAIN` times it counts as settled by somebody else.
-        """
-        waiting = {part: line for part, line in self._lines.items() if line.asked < ASK_AGAIN and line.must_reach is not None}
-        if not waiting:
-            return []
-        first: dict[PartitionConsumer, Message[Any]] = {}
-        for message in queued:
-            first.setdefault(message.entry.consumer, message)
-        overdue = []
-        for part, line in waiting.items():
-            head = first.get(part)
-            if head is not None and line.must_reach is not None and _place(head) <= line.must_reach:
-                line.asked = ASK_AGAIN
-            elif head is not None or not first:
-                overdue.append((part, line.asked))
-                line.asked += 1
-        return overdue
 
 
 def whole_entries(queued: Sequence[Message[Any]], most: int) -> int:
@@ -168,7 +143,3 @@ def distinct(messages: Iterable[Message[Any]]) -> list[Message[Any]]:
     for message in messages:
         first.setdefault((message.entry.consumer, message.entry.position, message.index), message)
     return list(first.values())
-
-
-def _place(message: Message[Any]) -> Place:
-    return message.entry.position, message.index

@@ -385,6 +385,11 @@ class Connection(asyncio.Protocol):
         self._out.extend(buffers)
         self._schedule_flush()
 
+    def write_now(self, buffers: Iterable[bytes]) -> None:
+        """The same with no wait for the end of the turn, which a program may put off: what peers wait for to go on."""
+        self.write(buffers)
+        self._flush()
+
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled and self._transport is not None:
             self._flush_scheduled = True

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 import attrs
 
@@ -31,8 +31,6 @@ from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
 T = TypeVar("T")
-ASK_AGAIN_PAUSE: Final = 0.05
-"""Seconds before a server is asked again for what an abort has to bring back; doubled each time."""
 
 
 class Consumer(Settling[T]):
@@ -163,11 +161,6 @@ class Consumer(Settling[T]):
         """For batches: `receive_many` of whole entries, where `max_messages` allows it, with their numbers in their runs."""
         self._check_open()
         await self._ready(max_messages, max_wait)
-        while overdue := self.runs.overdue(self._queue):
-            for part, _ in overdue:
-                part.redeliver()
-            await asyncio.sleep(ASK_AGAIN_PAUSE * 2 ** max(asked for _, asked in overdue))
-            await self._ready(max_messages, max_wait)
         before = {part: part.last_dequeued for part in self._parts}
         return self.runs.hand_out(self._take(whole_entries(self._queue, max_messages)), before)
 

@@ -26,6 +26,7 @@ from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
 from pulsar_txn.client._entry_checks import checked, decompressed, permits_of, why_discarded
 from pulsar_txn.client._partition_acks import PartitionAcks
+from pulsar_txn.client._recall import Place, Recall
 from pulsar_txn.client._subscribe_fields import Start, message_id_of, order_of, seek_field, subscribe_fields
 from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, PartlyAcknowledged
 from pulsar_txn.client.chunks import ChunkedMessages
@@ -77,6 +78,7 @@ class PartitionConsumer(PartitionAcks):
         self.open_acks = OpenTransactionAcks()
         self.partly_acked = PartlyAcknowledged()
         self.last_dequeued: Message[Any] | None = None
+        self.recall: Recall | None = None
         self._core = core
         self._parent = parent
         self._subscription = subscription
@@ -129,6 +131,7 @@ class PartitionConsumer(PartitionAcks):
         self.flush_acks()
         connection, self._connection = self._connection, None
         self._attachment.close()
+        self.end_recall()
         self.drop_held()
         if self.writers is not None:
             self.writers.drop()
@@ -192,6 +195,7 @@ class PartitionConsumer(PartitionAcks):
             self.is_active = False
 
     def _on_failed(self, error: PulsarError) -> None:
+        self.end_recall()
         self._parent.part_failed(self, error)
 
     def on_closed_by_broker(self) -> None:
@@ -284,9 +288,10 @@ class PartitionConsumer(PartitionAcks):
                 self.on_message(frame)
 
     def drop_held(self) -> int:
-        """Forget what waits for a key; how many permits that were."""
+        """Forget what waits for a key, or for others that come first; how many permits that were."""
         held, self._held = self._held, deque()
-        return sum(permits_of(frame[7]) for frame in held)
+        withheld = 0 if self.recall is None else self.recall.drop()
+        return withheld + sum(permits_of(frame[7]) for frame in held)
 
     def _on_overrun(self, size: int) -> None:
         """More than was allowed. A little is usual, because brokers estimate; a lot would fill the memory."""
@@ -358,7 +363,7 @@ class PartitionConsumer(PartitionAcks):
             letters.bury_soon(self, entry.position, messages)
             messages = []
         skipped = len(rows) - len(messages)
-        if messages:
+        if messages and (self.recall is None or self.recall.admits(messages)):
             self._parent.enqueue(messages)
         if skipped:
             self.give_permits_back(skipped)
@@ -390,15 +395,17 @@ class PartitionConsumer(PartitionAcks):
             self.flush_permits()
 
     def flush_permits(self) -> None:
-        """Send the permits that wait for a full half, because a receiver waits for more."""
+        """Send the permits that wait; at once, so that the broker goes on while the program works on what it took."""
         if self._permits_back and self._connection is not None:
-            self._connection.write([hot.encode_flow(self.id, self._permits_back)])
+            self._connection.write_now([hot.encode_flow(self.id, self._permits_back)])
             self._permits_back = 0
 
     def redeliver(self, positions: Sequence[Position] | None = None) -> None:
         """Ask for entries again: these, or (always on Exclusive and Failover) all that is not acknowledged."""
-        if self._connection is None:
-            return  # subscribing anew brings everything again
+        if self._connection is None:  # subscribing anew brings everything again
+            if self._single or positions is None:
+                self._parent.drop_queued(self)
+            return
         self.flush_acks()
         fields: dict[str, Any] = {"consumer_id": self.id}
         if self._single:
@@ -416,6 +423,18 @@ class PartitionConsumer(PartitionAcks):
             fields["message_ids"] = [{"ledgerId": ledger_id, "entryId": entry_id} for ledger_id, entry_id in positions]
         self._connection.write([command("redeliverUnacknowledgedMessages", **fields)])
 
+    def recall_from(self, place: Place, *, wait: float) -> None:
+        """Hand nothing out before this comes again; ask for it after `wait` seconds, and again until it comes."""
+        self.end_recall()
+        self.recall = Recall(self, self._core.runtime, place, wait=wait)
+
+    def end_recall(self) -> None:
+        """Hand out what comes. What was kept back has to be asked for, but for its permits."""
+        if self.recall is not None:
+            self.recall.cancel()
+            self._permits_back += self.recall.drop()
+            self.recall = None
+
     async def seek(
         self, *, message_id: MessageId | None = None, publish_time_ms: int | None = None, inclusive: bool = False
     ) -> None:
@@ -429,6 +448,7 @@ class PartitionConsumer(PartitionAcks):
         if self._seeking is not None:
             raise InvalidConfiguration(f"{self.topic} is being moved already", hint="await the first seek")
         self._seeking = asyncio.get_running_loop().create_future()
+        self.end_recall()
         before = self._start, self.last_dequeued
         self._start = Start(EARLIEST_ID if message_id is None else message_id, inclusive)
         self.last_dequeued = None

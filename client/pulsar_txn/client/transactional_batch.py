@@ -143,8 +143,9 @@ class Unit(Generic[T]):
         elif txn.state is TransactionState.ABORTED or not self.acknowledging:
             self._bring_back()
         elif txn.state is not TransactionState.UNKNOWN:
-            self._later = self._consumer.give_back_later(self.batch.messages, seconds_until_aborted(txn))
-            _note_rewind(self._consumer, self._handed)
+            seconds = seconds_until_aborted(txn)
+            self._later = self._consumer.give_back_later(self.batch.messages, seconds)
+            _note_rewind(self._consumer, self._handed, wait=seconds)
 
     def bring_back(self) -> None:
         """The abort, which was not answered when the block was left, is over now: have everything delivered again."""
@@ -167,18 +168,18 @@ def seconds_until_aborted(txn: Transaction) -> float:
 
 def hand_back(consumer: Consumer[Any], handed: Sequence[Handed], queued: Sequence[Message[Any]] = ()) -> None:
     """Have messages that were handed out for batches delivered again, and others of the queue in the same request."""
-    _note_rewind(consumer, handed)
+    _note_rewind(consumer, handed, wait=0.0)
     consumer.give_back([*(message for message, _ in handed), *queued])
 
 
-def _note_rewind(consumer: Consumer[Any], handed: Sequence[Handed]) -> None:
+def _note_rewind(consumer: Consumer[Any], handed: Sequence[Handed], *, wait: float) -> None:
     if not consumer.consumer_type.is_single:
         return
     groups: dict[PartitionConsumer, list[Handed]] = {}
     for message, number in handed:
         groups.setdefault(message.entry.consumer, []).append((message, number))
     for part, group in groups.items():
-        consumer.runs.rewind(part, group)
+        consumer.runs.rewind(part, group, wait=wait)
 
 
 class TransactionalBatchBlock(Generic[T]):
