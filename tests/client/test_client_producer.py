@@ -99,6 +99,42 @@ async def test_a_collecting_batch_leaves_after_its_delay_and_when_it_is_full(bro
             assert isinstance(ticket.exception(), AlreadyClosed)
 
 
+async def test_a_batch_ends_before_the_message_that_does_not_fit(broker):
+    """Named after a waste: that message left in an entry of its own, so that every second entry held one message."""
+    async with fake_client(broker) as client:
+        producer = await client.create_producer("t", batching_max_bytes=1000, batching_max_delay=0.02)
+        tickets = [producer.send_nowait(bytes(300)) for _ in range(7)]
+        await asyncio.gather(*tickets)
+        large = [producer.send_nowait(bytes(size)) for size in (10, 2000, 10)]
+        await asyncio.gather(*large)
+    assert [len(payloads(body)) for body in broker.all("send")] == [3, 3, 1, 1, 1, 1]
+
+
+async def test_batches_that_wait_for_their_transaction_are_cut_like_others(broker):
+    broker.partitions[ASSIGN_TOPIC] = 1
+    async with fake_client(broker) as client:
+        producer = await client.create_producer("t", batching_max_bytes=1000)
+        async with client.transaction() as txn:
+            tickets = [producer.send_nowait(bytes(300), txn=txn) for _ in range(8)]
+            assert not broker.all("send")
+        assert [ticket.result().entry_id for ticket in tickets] == [0, 0, 0, 1, 1, 1, 2, 2]
+    assert [len(payloads(body)) for body in broker.all("send")] == [3, 3, 2]
+
+
+async def test_all_batches_that_wait_fail_with_the_registration(broker):
+    broker.partitions[ASSIGN_TOPIC] = 1
+    broker.on["addPartitionToTxn"] = lambda _pipe, body: command(
+        "addPartitionToTxnResponse", request_id=body.request_id, error=22, message="no"
+    )
+    async with fake_client(broker) as client:
+        producer = await client.create_producer("t", batching_max_messages=2)
+        with pytest.raises(TransactionOperationFailed, match="1 operations failed"):
+            async with client.transaction() as txn:
+                tickets = [producer.send_nowait(b"x", txn=txn) for _ in range(5)]
+        assert all(ticket.exception() is not None for ticket in tickets)
+        assert (producer.stats().failed, producer.stats().in_flight_bytes) == (5, 0)
+
+
 async def test_without_batching_each_message_leaves_alone(broker):
     async with fake_client(broker) as client:
         producer = await client.create_producer("t", batching=False)

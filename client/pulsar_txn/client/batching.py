@@ -7,7 +7,7 @@ so that what leaves is in ascending order however many batches were open side by
 from __future__ import annotations
 
 import asyncio
-import itertools
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -101,15 +101,16 @@ class Builder:
     """Messages that wait to leave together: one per (transaction, key group).
 
     With `alone` or `encoded` it holds one message, or one batch built elsewhere. `txn_id` stays None until the
-    transaction has registered the partition (`registering` is its future); until then nothing leaves. `sends` is where
-    the transaction counts what is added to an open batch. `in_flight` counts its sealed batches without receipt: while
-    there is one, the next batch collects.
+    transaction has registered the partition (`registering` is its future); until then nothing leaves, and complete
+    batches wait in `full`. `sends` is where the transaction counts what is added to an open batch. `in_flight` counts its
+    sealed batches without receipt: while there is one, the next batch collects.
     """
 
     __slots__ = (
         "alone",
         "due",
         "encoded",
+        "full",
         "futures",
         "group",
         "in_flight",
@@ -133,6 +134,7 @@ class Builder:
         self.txn_id: TxnId | None = None
         self.sends: SendCounter | None = None
         self.registering: asyncio.Future[TxnId] | None = None
+        self.full: deque[tuple[list[Row], list[SendTicket], int]] = deque()
         self.rows: list[Row] = []
         self.futures: list[SendTicket] = []
         self.size = 0
@@ -144,23 +146,31 @@ class Builder:
         """Whether the transaction has not registered the partition yet."""
         return self.txn is not None and self.txn_id is None
 
-    def take(self, max_messages: int, max_bytes: int) -> tuple[list[Row], list[SendTicket], int]:
-        """The next batch's rows, futures and bytes: at most so many messages, and bytes unless it is one message."""
-        if len(self.rows) <= max_messages and self.size <= max_bytes:
-            taken = self.rows, self.futures, self.size
-            self.rows, self.futures, self.size = [], [], 0
-            return taken
-        count = size = 0
-        for message in itertools.islice(self.rows, max_messages):
-            more = size + len(message if isinstance(message, bytes) else message[0])
-            if more > max_bytes and count:
-                break
-            size = more
-            count += 1
-        rows, futures = self.rows[:count], self.futures[:count]
-        del self.rows[:count], self.futures[:count]
-        self.size -= size
-        return rows, futures, size
+    def complete(self) -> None:
+        """What is open leaves together; each message by itself when it has to be alone."""
+        if self.alone is None:
+            self.full.append((self.rows, self.futures, self.size))
+        else:
+            for message, future in zip(self.rows, self.futures, strict=True):
+                self.full.append(([message], [future], len(row_payload(message))))
+        self.rows, self.futures, self.size = [], [], 0
+
+    def give_up(self) -> tuple[list[SendTicket], int, int]:
+        """The tickets of everything in it, how many messages and bytes that is; it is empty then."""
+        if self.futures:
+            self.complete()
+        batches, self.full = self.full, deque()
+        messages = sum(self.messages_of(rows) for rows, _, _ in batches)
+        return [each for _, futures, _ in batches for each in futures], messages, sum(size for _, _, size in batches)
+
+    def tickets(self) -> list[list[SendTicket]]:
+        """Those of each batch."""
+        batches = [futures for _, futures, _ in self.full]
+        return [*batches, self.futures] if self.futures else batches
+
+    def messages_of(self, rows: list[Row]) -> int:
+        """How many messages a batch of these rows has."""
+        return len(rows) if self.encoded is None else self.encoded.num_messages
 
 
 class Pending:

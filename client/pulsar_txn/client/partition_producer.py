@@ -221,16 +221,18 @@ class PartitionProducer:
             builder = self._enlisted(txn, size, Builder(key, txn, group, alone) if builder is None else builder)
         elif builder is None:
             builder = self._builders[key] = Builder(key, txn, group, alone)
+        if builder.size and builder.size + size > self._max_bytes:
+            self._complete(builder)
         future = future or self._loop.create_future()
         builder.rows.append(message)
         builder.futures.append(future)
         builder.size += size
         self._budget.take(1, size)
         count = len(builder.rows)
-        if count == 1:
+        if count >= self._max_messages or (builder.size >= self._max_bytes and count > 1):
+            self._complete(builder)
+        elif count == 1:
             self._schedule(builder)
-        elif (txn is None or builder.txn_id is not None) and (count >= self._max_messages or builder.size >= self._max_bytes):
-            self._seal(builder)
         return future
 
     def _enlisted(self, txn: Enlisting, size: int, builder: Builder) -> Builder:
@@ -297,9 +299,7 @@ class PartitionProducer:
     def _schedule(self, builder: Builder) -> None:
         if builder.waits_for_registration:
             return
-        if self._max_messages == 1:
-            self._seal(builder)
-        elif builder.in_flight == 0:
+        if builder.in_flight == 0:
             if not self._ready:
                 self._loop.call_soon(self._flush_ready)
             self._ready.append(builder)
@@ -319,27 +319,30 @@ class PartitionProducer:
 
     def outstanding(self) -> list[SendTicket]:
         """One future per batch that has no receipt yet, open ones included; done when the batch is."""
-        futures = [
-            *(each.futures for each in self._pending),
-            *(each.futures for each in self._builders.values() if each.futures),
-        ]
+        futures = [each.futures for each in self._pending]
+        futures += [batch for each in self._builders.values() for batch in each.tickets()]
         return [asyncio.wrap_future(each[-1], loop=self._loop) for each in futures]  # those of the sync client are for threads
 
     # --- sealing ------------------------------------------------------------------------------------------------------
 
     def _seal(self, builder: Builder) -> None:
-        """Turn everything the builder holds into entries and send them."""
-        if builder.waits_for_registration:
-            return
-        max_messages = 1 if builder.alone is not None else self._max_messages
-        while builder.futures:
-            if builder.encoded is not None:
-                pending = Pending(builder, builder.futures, builder.encoded.num_messages, builder.size)
-                rows: list[Row] = []
-                builder.futures = []
-            else:
-                rows, futures, size = builder.take(max_messages, self._max_bytes)
-                pending = Pending(builder, futures, len(rows), size)
+        """Send everything that the builder holds; once registered, if it waits for that."""
+        if not builder.waits_for_registration:
+            if builder.futures:
+                builder.complete()
+            self._send_full(builder)
+
+    def _complete(self, builder: Builder) -> None:
+        """Its open batch takes no more."""
+        builder.complete()
+        if not builder.waits_for_registration:
+            self._send_full(builder)
+
+    def _send_full(self, builder: Builder) -> None:
+        """Turn complete batches into entries and send them."""
+        while builder.full:
+            rows, futures, size = builder.full.popleft()
+            pending = Pending(builder, futures, builder.messages_of(rows), size)
             builder.in_flight += 1
             try:
                 *chunks, entry = self._entries_of(pending, rows)
@@ -466,13 +469,11 @@ class PartitionProducer:
                 del self._builders[builder.key]
 
     def _drop(self, builder: Builder, error: BaseException) -> None:
-        """Fail what an open batch holds; used when it can never be sent."""
-        messages = builder.encoded.num_messages if builder.encoded is not None else len(builder.rows)
-        if messages and builder.futures:
-            pending = Pending(builder, builder.futures, messages, builder.size)
-            builder.rows, builder.futures, builder.size = [], [], 0
+        """Fail what it holds; used when that can never be sent."""
+        futures, messages, size = builder.give_up()
+        if futures:
             builder.in_flight += 1
-            self._settle(pending, error)
+            self._settle(Pending(builder, futures, messages, size), error)
 
     def _fail_all(self, error: PulsarError) -> None:
         pending, self._pending = self._pending, deque()

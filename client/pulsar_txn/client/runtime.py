@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from pulsar_txn.client._memory import keep_freed_blocks
 from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, InvalidConfiguration, UsageError
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -68,6 +69,7 @@ class AsyncioRuntime:
 
     def __init__(self) -> None:
         self._clock: Callable[[], float] | None = None
+        keep_freed_blocks()
 
     async def connect(
         self, factory: Callable[[], P], host: str, port: int, *, ssl_context: ssl.SSLContext | None, server_hostname: str | None
