@@ -120,6 +120,8 @@ def test_too_many_calls_of_a_slow_observer_are_left_out_and_no_callback_is(url, 
         tickets = [producer.send_nowait(b"%d" % number, partition=0) for number in range(3)]
         for ticket in tickets:
             ticket.add_done_callback(lambda done: receipts.append(done.result()))
+        while client._loop.callbacks._told.waiting < 3:  # the three, behind the call that does not return
+            time.sleep(0.001)
         for _ in range(5):
             with client.transaction():
                 pass
@@ -360,9 +362,10 @@ def test_the_pauses_of_run_transaction_are_asked_for_in_the_callers_thread(url, 
 
 
 INTERRUPTED = """
-import sys, threading
+import signal, sys, threading
 from pulsar_txn.client.sync import Client
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 client = Client(sys.argv[1])
 consumer = client.subscribe("in", "s")
 producer = client.create_producer("in", max_pending_messages=1)

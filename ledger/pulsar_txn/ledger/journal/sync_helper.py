@@ -43,17 +43,16 @@ def serve(channel: socket.socket) -> None:
     """Answer commands until the other end is gone."""
     current = -1
     while True:
-        command, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
-        if not command:
-            return
-        if descriptors:
-            if current >= 0:
-                os.close(current)
-            current = descriptors[0]
-        answer = bytes([attempt(command, current)])
         try:
-            channel.sendall(answer)
-        except BrokenPipeError:  # nobody waits for it any more
+            command, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+            if not command:
+                return
+            if descriptors:
+                if current >= 0:
+                    os.close(current)
+                current = descriptors[0]
+            channel.sendall(bytes([attempt(command, current)]))
+        except ConnectionError:  # it is gone, and maybe with an answer that it has not read
             return
 
 
