@@ -19,11 +19,12 @@ import json
 import sys
 import time
 import urllib.request
-from collections import deque
 from pathlib import Path
 from typing import Any
 
-from pulsar_txn.client import Client, Consumer, ConsumerType, InitialPosition, Message, Producer, encode_batch
+from feeding import Input
+
+from pulsar_txn.client import Client, ConsumerType, InitialPosition, Producer, encode_batch
 
 PAYLOAD = bytes(100)
 PRODUCER_QUEUE = 20_000
@@ -119,24 +120,6 @@ async def prefill(client: Client, topic: str, count: int) -> None:
         await producer.flush()
 
 
-class Input:
-    """Received messages, so many ahead of what is used that waiting for them is in no timed step."""
-
-    def __init__(self, consumer: Consumer[bytes], left: int) -> None:
-        self.left = left
-        self._consumer = consumer
-        self._ready: deque[Message[bytes]] = deque()
-
-    async def take(self, count: int) -> list[Message[bytes]]:
-        """The next ones; empty at the end."""
-        if self.left < count:
-            return []
-        self.left -= count
-        while len(self._ready) < count:
-            self._ready += await self._consumer.receive_many(500)
-        return [self._ready.popleft() for _ in range(count)]
-
-
 async def one_transaction(client: Client, producer: Producer[bytes], inputs: Input, arguments: Any, window: Window) -> bool:
     """One transaction; False when the input is used up."""
     messages = await inputs.take(arguments.acks)
@@ -148,11 +131,11 @@ async def one_transaction(client: Client, producer: Producer[bytes], inputs: Inp
         for _ in range(arguments.sends):
             await producer.send(PAYLOAD, txn=txn)
         if messages:
-            await inputs._consumer.acknowledge(messages, txn=txn)  # noqa: SLF001 - its other half
+            await inputs.consumer.acknowledge(messages, txn=txn)
     else:
         tickets = [producer.send_nowait(PAYLOAD, txn=txn) for _ in range(arguments.sends)]
         if messages:
-            await inputs._consumer.acknowledge(messages, txn=txn)  # noqa: SLF001 - its other half
+            await inputs.consumer.acknowledge(messages, txn=txn)
         for ticket in tickets:
             await ticket
     await txn.commit()

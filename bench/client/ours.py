@@ -16,12 +16,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import sys
 import time
-from collections import deque
+from pathlib import Path
 from typing import Any
 
 import memory
 from measuring import Part, tell, topic_name
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from feeding import Input
 
 from pulsar_txn.client import Client, Consumer, ConsumerType, InitialPosition, Message, Producer, encode_batch
 from pulsar_txn.client import sync as sync_client
@@ -179,24 +183,6 @@ def latency_sync(client: sync_client.Client, options: Any) -> dict[str, Any]:
 
 
 # --- transactions ---------------------------------------------------------------------------------------------------
-
-
-class Input:
-    """Messages received ahead of what is used, so that waiting for them is in no timed step."""
-
-    def __init__(self, consumer: Consumer[bytes], left: int) -> None:
-        self.consumer = consumer
-        self.left = left
-        self._ready: deque[Message[bytes]] = deque()
-
-    async def take(self, count: int) -> list[Message[bytes]]:
-        """The next ones; empty at the end."""
-        if self.left < count:
-            return []
-        self.left -= count
-        while len(self._ready) < count:
-            self._ready += await self.consumer.receive_many(500)
-        return [self._ready.popleft() for _ in range(count)]
 
 
 class Clock:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -15,6 +17,7 @@ import pytest
 from our_broker import OurBroker
 
 from pulsar_txn.client import Client, ConsumerType, InitialPosition, functions
+from pulsar_txn.client.functions import _command
 
 EXCLAIM = """
 from pulsar import Function
@@ -180,6 +183,17 @@ def test_what_cannot_work_is_said_in_a_sentence_with_code_2(arguments, said):
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_where_no_broker_answers_the_command_ends_with_code_69(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(_command, "Client", functools.partial(Client, operation_timeout=0.2))
+    written(tmp_path, "native", NATIVE, "")
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        url = f"pulsar://127.0.0.1:{nobody.getsockname()[1]}"
+    flags = ["--inputs", "a", "--classname", "native", "--py", str(tmp_path / "native.py"), "--broker-service-url", url]
+    assert _command.main(["localrun", *flags]) == 69
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("localrun: ")
 
 
 @pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
