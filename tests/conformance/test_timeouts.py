@@ -61,7 +61,7 @@ async def test_the_client_knows_that_the_time_is_over_and_refuses_further_operat
     consumer = await subscribed(client, topic, ConsumerType.EXCLUSIVE)
     message = await consumer.receive(timeout=20)
     producer = await client.create_producer(f"{topic}-out")
-    txn = await client.begin_transaction(timeout=1)
+    txn = await client.begin_transaction(timeout=2)
     await producer.send(b"in time", txn=txn)
     await asyncio.sleep(max(0.0, txn.remaining or 0.0) + 0.1)
     assert txn.state is TransactionState.TIMED_OUT
