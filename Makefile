@@ -12,7 +12,7 @@ PY      := $(BIN)/python
 READY   := $(VENV)/.ready
 FLIGHTS ?= jan
 TESTS   ?= tests
-WORKERS ?= 3
+WORKERS ?= 4
 ARGS    ?=
 BENCH   ?= bench
 
