@@ -1,13 +1,13 @@
 """Our client beside the official Python client, the Java client and pulsar-perf, on a stock Pulsar 4.2.4 of its own.
 
-    make bench BENCH=bench/client                    all of it, about 6 minutes; writes bench/client/RESULTS.md
+    make bench BENCH=bench/client                    all of it, about 17 minutes; writes bench/client/RESULTS.md
     make bench BENCH=bench/client ARGS=--quick       one short round, to see that it works; writes nothing
     make bench BENCH=bench/client ARGS="--only produce latency --rounds 5"
 
 A row is one piece of work, done by several clients; each run is a process of its own, and in every round they take turns, who
-begins changes. Each figure is the median of its rounds with the least and the greatest; the claims are ratios of medians of one
-run. CPU is user and system time of the client's process. Exit code 1 when something failed; a claim that is not met is
-said in the table.
+begins changes. Each figure is the median of its rounds with the least and the greatest; a claim is the median of the ratios
+that two clients had in the same round, as what the machine gives changes from minute to minute. CPU is user and system time
+of the client's process. Exit code 1 when something failed; a claim that is not met is said in the table.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Bench:
             return
         if result is None:
             return
-        self.results.setdefault((row.name, client), []).append(result)
+        self.results.setdefault((row.name, client), []).append(result | {"round": number})
         took = time.perf_counter() - began
         print(f"  round {number + 1}: {row.name:22} {client:22} {table.line(result)}  [{took:.1f} s]", flush=True)
 
@@ -122,13 +122,13 @@ def parse() -> Any:
         prog="bench/client", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="one round of half a second each")
-    parser.add_argument("--rounds", type=int, help="3")
+    parser.add_argument("--rounds", type=int, help="5")
     parser.add_argument("--scale", type=float, help="how long each run is, against the usual (1.0)")
     parser.add_argument("--only", nargs="*", metavar="ROW", help="rows whose names begin so")
     parser.add_argument("--url", help="measure on this server instead, transactions on")
     parser.add_argument("--write", type=Path, help="where the table goes (bench/client/RESULTS.md for a whole run)")
     options = parser.parse_args()
-    options.rounds = options.rounds or (1 if options.quick else 3)
+    options.rounds = options.rounds or (1 if options.quick else 5)
     options.scale = options.scale or (0.25 if options.quick else 1.0)
     if options.write is None and not options.quick and not options.only and options.url is None:
         options.write = HERE / "RESULTS.md"

@@ -300,10 +300,14 @@ async def units(client: Client, options: Any) -> dict[str, Any]:
 
     await run(plain, options.warm / 2)
     await run(in_transaction, options.warm / 2)
-    turns = [(await run(plain, options.seconds / 8), await run(in_transaction, options.seconds / 8)) for _ in range(4)]
+    turns = []
+    for number in range(8):
+        kinds = (plain, in_transaction) if number % 2 == 0 else (in_transaction, plain)
+        parts = {kind: await run(kind, options.seconds / 16) for kind in kinds}
+        turns.append((parts[plain], parts[in_transaction]))
     return {
-        "plain_us": sorted(1e6 * one["cpu"] / one["count"] for one, _ in turns),
-        "txn_us": sorted(1e6 * other["cpu"] / other["count"] for _, other in turns),
+        "plain_us": [1e6 * one["cpu"] / one["count"] for one, _ in turns],
+        "txn_us": [1e6 * other["cpu"] / other["count"] for _, other in turns],
         "count": sum(one["count"] + other["count"] for one, other in turns),
         "seconds": sum(one["seconds"] + other["seconds"] for one, other in turns),
         "cpu": sum(one["cpu"] + other["cpu"] for one, other in turns),

@@ -105,12 +105,12 @@ def _consume(size: int) -> Row:
 
 def _latency() -> Row:
     def measure(tools: Any, options: Any, client: str) -> dict[str, Any]:
-        return _run(tools, "latency", client, ["--count", int(2000 * options.scale)])
+        return _run(tools, "latency", client, ["--count", int(3000 * options.scale)])
 
     return Row(ONE_AT_A_TIME, [ASYNCIO, UVLOOP, SYNC, OFFICIAL], measure)
 
 
-def _transactions(in_flight: int, many: int, clients: list[str], seconds: float, *, rounds: int = 0) -> Row:
+def _transactions(in_flight: int, many: int, clients: list[str], seconds: float) -> Row:
     most = {1: 200, 64: 5000}[in_flight]  # transactions a second that there is input for
     if many > 1 and in_flight > 1:
         most = 1600
@@ -131,7 +131,7 @@ def _transactions(in_flight: int, many: int, clients: list[str], seconds: float,
             raise RuntimeError(str(result["errors"]))
         return result | {"cpu": result["driver_cpu"]}
 
-    return Row(f"txn {many}+{many}, {in_flight} in flight", clients, measure, rounds=rounds, per="txn")
+    return Row(f"txn {many}+{many}, {in_flight} in flight", clients, measure, per="txn")
 
 
 def _perf(threads: int) -> Row:
@@ -164,7 +164,7 @@ def _perf(threads: int) -> Row:
 
 def _units() -> Row:
     def measure(tools: Any, options: Any, client: str) -> dict[str, Any]:
-        arguments = ["--size", 1024, "--in-flight", 8, "--warm", options.scale, "--seconds", 3.0 * options.scale]
+        arguments = ["--size", 1024, "--in-flight", 8, "--warm", options.scale, "--seconds", 6.0 * options.scale]
         return _run(tools, "units", client, arguments)
 
     return Row(UNITS, [ASYNCIO, UVLOOP], measure)
@@ -192,8 +192,8 @@ ROWS = [
     _latency(),
     _transactions(1, 1, [ASYNCIO, UVLOOP, JAVA], 4.0),
     _transactions(64, 1, [ASYNCIO, UVLOOP, JAVA], 2.0),
-    _transactions(1, 10, [UVLOOP, JAVA], 3.0, rounds=2),
-    _transactions(64, 10, [UVLOOP, JAVA], 2.0, rounds=2),
+    _transactions(1, 10, [UVLOOP, JAVA], 3.0),
+    _transactions(64, 10, [UVLOOP, JAVA], 2.0),
     _units(),
     _perf(1),
     _perf(64),

@@ -22,6 +22,7 @@ from pulsar_txn.client.errors import (
     TopicTerminatedError,
     TransactionOperationFailed,
 )
+from pulsar_txn.client.runtime import secret_bytes
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.batches import decode_batch
 from pulsar_txn.wire.compression import decompress
@@ -119,6 +120,46 @@ async def test_batches_that_wait_for_their_transaction_are_cut_like_others(broke
             assert not broker.all("send")
         assert [ticket.result().entry_id for ticket in tickets] == [0, 0, 0, 1, 1, 1, 2, 2]
     assert [len(payloads(body)) for body in broker.all("send")] == [3, 3, 2]
+
+
+@pytest.mark.parametrize("of_txn", [False, True])
+async def test_a_message_behind_one_that_cannot_be_sent_is_flushed(broker, of_txn):
+    """Named after a gap: it went into the batch that had just failed, which flush() and close() no longer knew."""
+    broker.partitions[ASSIGN_TOPIC] = 1
+    async with fake_client(broker) as client:
+        producer = await client.create_producer("t", compression=Compression.ZLIB, batching_max_delay=30)
+        options = {"txn": await client.begin_transaction()} if of_txn else {}
+        await producer.send(b"first", **options)
+        lost = producer.send_nowait(secret_bytes(6 << 20), **options)
+        ticket = producer.send_nowait(b"x", **options)
+        await producer.flush()
+        assert ticket.done()
+        with pytest.raises(MessageTooLarge):
+            await lost
+        if of_txn:
+            assert [(each.sent, each.confirmed, each.failed) for each in options["txn"].stats().partitions] == [(3, 2, 1)]
+    leaving = [sent_entry(body) for body in broker.all("send")]
+    assert [decompress(2, packed, head.uncompressed_size, max_size=9) for head, packed in leaving] == [b"first", b"x"]
+
+
+async def test_the_statistics_of_a_transaction_count_what_waits_in_open_batches(broker):
+    broker.partitions[ASSIGN_TOPIC] = 1
+    async with fake_client(broker) as client:
+        producers = [await client.create_producer("t", batching_max_bytes=1000) for _ in range(2)]
+        txn = await client.begin_transaction()
+        tickets = [producer.send_nowait(bytes(300), txn=txn) for producer in producers for _ in range(5)]
+
+        def counts():
+            (sent,) = txn.stats().partitions
+            return (sent.sent, sent.confirmed, sent.bytes, txn.stats().sends_in_flight)
+
+        assert counts() == counts() == (10, 0, 3000, 10)
+        await asyncio.gather(*tickets)
+        assert counts() == (10, 10, 3000, 0)
+        producers[0].send_nowait(bytes(7), txn=txn)
+        assert counts() == (11, 10, 3007, 1)
+        await txn.abort()
+        assert counts() == (11, 11, 3007, 0)
 
 
 async def test_all_batches_that_wait_fail_with_the_registration(broker):

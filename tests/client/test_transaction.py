@@ -73,6 +73,9 @@ class Flushed:
     def flush_nowait(self):
         self.flushes += 1
 
+    def count_sends(self, txn):
+        pass
+
 
 def new_transaction(sessions, *, txn_id=None, **options):
     loop = asyncio.get_running_loop()

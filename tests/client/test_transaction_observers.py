@@ -219,6 +219,9 @@ async def test_a_failed_operation_that_cannot_be_mended_is_not_tried_again(broke
         def flush_nowait(self):
             pass
 
+        def count_sends(self, txn):
+            pass
+
     async with fake_client(broker) as client:
         with pytest.raises(TransactionOperationFailed) as raised:
             await client.run_transaction(work)

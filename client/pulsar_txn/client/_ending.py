@@ -77,7 +77,7 @@ class Ending(abc.ABC):
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tally = RequestTally()
-        self._operations = Operations(monotonic, self._fail)
+        self._operations = Operations(self, monotonic, self._fail)
         self._failures: list[BaseException] = []
         self._opening: asyncio.Task[TxnId] | None = None
         self._seconds_end = 0.0

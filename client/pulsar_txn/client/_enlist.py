@@ -9,8 +9,8 @@ The path of one transactional send:
    was asked for once. It returns the TxnId when the partition is registered already (the fast path: no await, no
    future) and else a future of it, one and the same for all callers that wait for this registration.
 2. The producer holds the messages of that (partition, transaction) back, in order, until the future is done.
-   While a batch is open, each further message of it is counted at `sends_to(topic)` (nothing but two additions), as long
-   as `usable` says that the transaction takes more; else `enlist_send` says why not.
+   Further messages of an open batch are added without a call, as long as `usable` says that the transaction takes more
+   (else `enlist_send` says why not), and counted at `sends_to(topic)` when the batch is complete, or `count_sends` asks.
 3. When the messages' receipt or failure is known the producer calls `txn.send_finished(topic, messages, error)`, once
    per batch.
    A failed registration is reported the same way by the producer: one started operation is always finished exactly once.
@@ -36,6 +36,10 @@ class Flushable(Protocol):
 
     def flush_nowait(self) -> None:
         """Send what waits in open batches now; does not wait for receipts."""
+        ...
+
+    def count_sends(self, txn: object) -> None:
+        """Count what a transaction's open batches hold; see `Enlisting.sends_to`."""
         ...
 
 
@@ -66,7 +70,8 @@ class Enlisting(Protocol):
     def sends_to(self, topic: str) -> SendCounter:
         """The counter of sends to a topic partition that were begun with `enlist_send`.
 
-        A producer adds to it while sends of its own that were counted before are not finished.
+        A producer adds to it while sends of its own that were counted before are not finished: the first message of a batch
+        is counted by `enlist_send`, the others at once when the batch is complete.
         """
         ...
 

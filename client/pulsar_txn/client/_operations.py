@@ -10,10 +10,11 @@ from pulsar_txn.client._registrar import Target
 
 
 class Operations:
-    """Counts operations by target. `failed(error)` is called with every failure."""
+    """Counts the operations of `txn` by target. `failed(error)` is called with every failure."""
 
-    def __init__(self, monotonic: Callable[[], float], failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, txn: object, monotonic: Callable[[], float], failed: Callable[[BaseException], None]) -> None:
         self.seconds_waited = 0.0
+        self._txn = txn
         self._monotonic = monotonic
         self._failed = failed
         self._targets: dict[tuple[str, str | None], Target] = {}
@@ -25,11 +26,13 @@ class Operations:
     @property
     def in_flight(self) -> int:
         """Messages without an answer."""
-        return sum(target.in_flight for target in self._targets.values()) if self._busy_targets else 0
+        return sum(target.in_flight for target in self.targets) if self._busy_targets else 0
 
     @property
     def targets(self) -> Collection[Target]:
-        """What was operated on, in the order of first use."""
+        """What was operated on, in the order of first use, with everything counted."""
+        for flushable in self._flushables:
+            flushable.count_sends(self._txn)
         return self._targets.values()
 
     @property

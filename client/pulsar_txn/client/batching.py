@@ -102,12 +102,15 @@ class Builder:
 
     With `alone` or `encoded` it holds one message, or one batch built elsewhere. `txn_id` stays None until the
     transaction has registered the partition (`registering` is its future); until then nothing leaves, and complete
-    batches wait in `full`. `sends` is where the transaction counts what is added to an open batch. `in_flight` counts its
-    sealed batches without receipt: while there is one, the next batch collects.
+    batches wait in `full`. `sends` is where the transaction counts the messages: the first of a batch when it comes, the
+    others when the batch is complete (`counted` of them were). `in_flight` counts its sealed batches without receipt: while
+    there is one, the next batch collects.
     """
 
     __slots__ = (
         "alone",
+        "counted",
+        "counted_size",
         "due",
         "encoded",
         "full",
@@ -133,6 +136,7 @@ class Builder:
         self.encoded: EncodedBatch | None = None
         self.txn_id: TxnId | None = None
         self.sends: SendCounter | None = None
+        self.counted = self.counted_size = 0
         self.registering: asyncio.Future[TxnId] | None = None
         self.full: deque[tuple[list[Row], list[SendTicket], int]] = deque()
         self.rows: list[Row] = []
@@ -146,14 +150,23 @@ class Builder:
         """Whether the transaction has not registered the partition yet."""
         return self.txn is not None and self.txn_id is None
 
+    def count(self) -> None:
+        """Tell the transaction of the messages that the open batch got since its first, or since the last call."""
+        if self.sends is not None:
+            self.sends.started += len(self.rows) - self.counted
+            self.sends.bytes += self.size - self.counted_size
+            self.counted, self.counted_size = len(self.rows), self.size
+
     def complete(self) -> None:
         """What is open leaves together; each message by itself when it has to be alone."""
+        self.count()
         if self.alone is None:
             self.full.append((self.rows, self.futures, self.size))
         else:
             for message, future in zip(self.rows, self.futures, strict=True):
                 self.full.append(([message], [future], len(row_payload(message))))
         self.rows, self.futures, self.size = [], [], 0
+        self.counted = self.counted_size = 0
 
     def give_up(self) -> tuple[list[SendTicket], int, int]:
         """The tickets of everything in it, how many messages and bytes that is; it is empty then."""

@@ -21,18 +21,16 @@ from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._budget import Budget
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
+from pulsar_txn.client._sealing import Sealer
 from pulsar_txn.client._timer import NearestTimer
 from pulsar_txn.client.batching import (
     Alone,
     Builder,
     EncodedBatch,
-    EntryFactory,
     Pending,
     Row,
     SendTicket,
     fail_tickets,
-    row_payload,
-    row_sequence_id,
 )
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import (
@@ -48,7 +46,7 @@ from pulsar_txn.client.errors import (
 from pulsar_txn.client.producer_options import AccessMode, BatchingType, ProducerOptions, encryptor_for, fields_of
 from pulsar_txn.client.schema import SchemaInfo
 from pulsar_txn.wire import hot
-from pulsar_txn.wire.frames import MAX_MESSAGE_SIZE, command
+from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import MessageId, TxnId
 
 _new_tuple: Final[Callable[..., Any]] = tuple.__new__
@@ -74,12 +72,9 @@ class PartitionProducer:
         self._max_bytes = options.batching_max_bytes
         self._keyed = options.batching and options.batching_type is BatchingType.KEY_BASED
         self._failure: PulsarError | None = None
-        self._next_sequence_id: int | None = options.initial_sequence_id
         self._epoch = 0
         self._connection: Connection | None = None
-        self._encryptor = encryptor_for(options, core.runtime)
-        self._entries = EntryFactory(self.name, int(options.compression), b"", self._encryptor)
-        self._max_message_size = MAX_MESSAGE_SIZE
+        self._sealer = Sealer(options, encryptor_for(options, core.runtime))
         self._builders: dict[object, Builder] = {}
         self._ready: list[Builder] = []
         self._pending: deque[Pending] = deque()
@@ -165,11 +160,10 @@ class PartitionProducer:
         self.name = answer.producer_name
         if answer.HasField("topic_epoch"):
             self.topic_epoch = answer.topic_epoch
-        if self._next_sequence_id is None:
-            self._next_sequence_id = answer.last_sequence_id + 1
+        if self._sealer.next_sequence_id is None:
+            self._sealer.next_sequence_id = answer.last_sequence_id + 1
             self.last_sequence_id = answer.last_sequence_id
-        self._entries = EntryFactory(self.name, int(self._options.compression), answer.schema_version, self._encryptor)
-        self._max_message_size = connection.max_message_size
+        self._sealer.opened(self.name, answer.schema_version, connection.max_message_size)
         self._connection = connection
         for pending in self._pending:
             connection.write(pending.buffers)
@@ -188,7 +182,7 @@ class PartitionProducer:
 
     def takes(self, size: int) -> bool:
         """Whether a message of so many bytes would be queued."""
-        return self._failure is None and size <= self._max_message_size
+        return self._failure is None and size <= self._sealer.max_message_size
 
     # --- adding -----------------------------------------------------------------------------------------------------
 
@@ -203,8 +197,8 @@ class PartitionProducer:
         if self._failure is not None:
             raise self._refused(self._failure, 1, txn)
         size = len(message if isinstance(message, bytes) else message[0])
-        if size > self._max_message_size and not self._options.compression and not self._options.chunking:
-            text = f"{size} bytes; the broker takes {self._max_message_size}"
+        if size > self._sealer.max_message_size and not self._options.compression and not self._options.chunking:
+            text = f"{size} bytes; the broker takes {self._sealer.max_message_size}"
             raise self._refused(MessageTooLarge(text, hint="use chunking=True, split it, or compress"), 1, txn)
         key: object = txn
         group = None
@@ -214,15 +208,14 @@ class PartitionProducer:
             group = message[1] if message[5] is None else message[5]
             key = txn if group is None else (txn, group)
         builder = self._builders.get(key)
-        if txn is not None and builder is not None and builder.sends is not None and builder.futures and txn.usable:
-            builder.sends.started += 1
-            builder.sends.bytes += size
-        elif txn is not None:
-            builder = self._enlisted(txn, size, Builder(key, txn, group, alone) if builder is None else builder)
+        if builder is not None and builder.size and builder.size + size > self._max_bytes:
+            self._complete(builder)
+            builder = self._builders.get(key)  # gone when what it held could not be sent
+        if txn is not None:
+            if builder is None or not builder.futures or not txn.usable:
+                builder = self._enlisted(txn, size, Builder(key, txn, group, alone) if builder is None else builder)
         elif builder is None:
             builder = self._builders[key] = Builder(key, txn, group, alone)
-        if builder.size and builder.size + size > self._max_bytes:
-            self._complete(builder)
         future = future or self._loop.create_future()
         builder.rows.append(message)
         builder.futures.append(future)
@@ -236,10 +229,10 @@ class PartitionProducer:
         return future
 
     def _enlisted(self, txn: Enlisting, size: int, builder: Builder) -> Builder:
-        """Start one send of a transaction; the builder is kept unless it refuses."""
+        """Start the first send of a transaction's batch; the builder is kept unless it refuses."""
         registered = txn.enlist_send(self._core, self.topic, 1, size, self)
         self._builders[builder.key] = builder
-        builder.sends = txn.sends_to(self.topic)
+        builder.sends, builder.counted, builder.counted_size = txn.sends_to(self.topic), 1, size
         if builder.txn_id is None:
             self._register(builder, registered)
         return builder
@@ -256,8 +249,8 @@ class PartitionProducer:
         if self._failure is not None:
             raise self._refused(self._failure, batch.num_messages, txn)
         size = len(batch.payload)
-        if size > self._max_message_size:
-            text = f"a batch of {size} bytes; the broker takes {self._max_message_size}"
+        if size > self._sealer.max_message_size:
+            text = f"a batch of {size} bytes; the broker takes {self._sealer.max_message_size}"
             raise self._refused(MessageTooLarge(text, hint="split it"), batch.num_messages, txn)
         registered = None
         if txn is not None:
@@ -317,6 +310,12 @@ class PartitionProducer:
         for builder in [builder for builder in self._builders.values() if builder.futures]:
             self._seal(builder)
 
+    def count_sends(self, txn: object) -> None:
+        """See `_enlist.Flushable`."""
+        for builder in self._builders.values():
+            if builder.txn is txn:
+                builder.count()
+
     def outstanding(self) -> list[SendTicket]:
         """One future per batch that has no receipt yet, open ones included; done when the batch is."""
         futures = [each.futures for each in self._pending]
@@ -345,7 +344,7 @@ class PartitionProducer:
             pending = Pending(builder, futures, builder.messages_of(rows), size)
             builder.in_flight += 1
             try:
-                *chunks, entry = self._entries_of(pending, rows)
+                *chunks, entry = self._sealer.entries(pending, rows, self._core.runtime.wall_ms())
             except PulsarError as error:
                 self._settle(pending, error)
                 continue
@@ -353,45 +352,12 @@ class PartitionProducer:
                 self._send_chunk(pending, chunk)
             self._send(pending, entry, is_chunk=bool(chunks))
 
-    def _entries_of(self, pending: Pending, rows: list[Row]) -> list[bytes]:
-        """One entry, or those of all chunks of a large message."""
-        options, builder = self._options, pending.builder
-        limit = min(options.chunk_max_bytes or self._max_message_size, self._max_message_size)
-        if not options.chunking or len(rows) != 1 or len(row_payload(rows[0])) < limit // 2:
-            return [self._entry_of(pending, rows)]
-        self._number(pending, rows)
-        now_ms = self._core.runtime.wall_ms()
-        return self._entries.chunks(rows[0], pending.sequence_id, now_ms, builder.txn_id, builder.alone, limit)
-
     def _send_chunk(self, whole: Pending, entry: bytes) -> None:
         """A chunk that is not the last: it counts for nothing, and when it fails so does the message."""
         pending = Pending(whole.builder, whole.futures, 0, 0)
         pending.sequence_id = pending.highest = whole.sequence_id
         whole.builder.in_flight += 1
         self._send(pending, entry, is_chunk=True)
-
-    def _entry_of(self, pending: Pending, rows: list[Row]) -> bytes:
-        builder = pending.builder
-        self._number(pending, rows)
-        now_ms = self._core.runtime.wall_ms()
-        if builder.encoded is not None:
-            entry = self._entries.encoded(builder.encoded, pending.sequence_id, pending.highest, now_ms, builder.txn_id)
-        elif len(rows) == 1:
-            entry = self._entries.single(rows[0], pending.sequence_id, now_ms, builder.txn_id, builder.alone)
-        else:
-            entry = self._entries.batch(rows, pending.sequence_id, pending.highest, now_ms, builder.txn_id, builder.group)
-        if len(entry) > self._max_message_size + 10_000:
-            raise MessageTooLarge(f"{len(entry)} bytes; the broker takes {self._max_message_size}", hint="split the message")
-        return entry
-
-    def _number(self, pending: Pending, rows: list[Row]) -> None:
-        """Sequence ids: the program's own where it gave them, else the next ones."""
-        following = self._next_sequence_id or 0
-        given, given_last = (row_sequence_id(rows[0]), row_sequence_id(rows[-1])) if rows else (None, None)
-        first = following if given is None else given
-        last = first + pending.messages - 1 if given_last is None else given_last
-        pending.sequence_id, pending.highest = first, max(first, last)
-        self._next_sequence_id = max(following, pending.highest + 1)
 
     def _send(self, pending: Pending, entry: bytes, *, is_chunk: bool = False) -> None:
         builder = pending.builder

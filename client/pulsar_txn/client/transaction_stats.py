@@ -31,6 +31,8 @@ class TransactionState(enum.Enum):
     ERROR = "ERROR"
     """Its end was refused; the coordinator's answer says why. Final."""
 
+    __hash__ = object.__hash__  # each member is there once; Enum's own hash is Python code, and runs at every look-up
+
 
 @attrs.frozen
 class PartitionStats:

@@ -1,0 +1,64 @@
+"""From a complete batch to what leaves: its sequence ids, its entry or the chunks of a large message, and the largest size."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pulsar_txn.client.batching import EntryFactory, Pending, Row, row_payload, row_sequence_id
+from pulsar_txn.client.crypto import Encryptor
+from pulsar_txn.client.errors import MessageTooLarge
+from pulsar_txn.client.producer_options import ProducerOptions
+from pulsar_txn.wire.frames import MAX_MESSAGE_SIZE
+
+ENTRY_OVERHEAD: Final = 10_000
+"""Bytes that metadata may add to a message of the largest size."""
+
+
+class Sealer:
+    """Seals the batches of one producer, in the order in which they leave."""
+
+    def __init__(self, options: ProducerOptions, encryptor: Encryptor | None) -> None:
+        self.next_sequence_id: int | None = options.initial_sequence_id
+        """None until the broker has said which was the last."""
+        self.max_message_size = MAX_MESSAGE_SIZE
+        self._options = options
+        self._encryptor = encryptor
+        self._entries = EntryFactory(options.producer_name or "", int(options.compression), b"", encryptor)
+
+    def opened(self, producer_name: str, schema_version: bytes, max_message_size: int) -> None:
+        """What the broker said when it made the producer."""
+        self._entries = EntryFactory(producer_name, int(self._options.compression), schema_version, self._encryptor)
+        self.max_message_size = max_message_size
+
+    def entries(self, pending: Pending, rows: list[Row], now_ms: int) -> list[bytes]:
+        """One entry, or those of all chunks of a large message; `pending` gets its sequence ids.
+
+        Raises MessageTooLarge, CryptoError.
+        """
+        options, builder = self._options, pending.builder
+        self._number(pending, rows)
+        limit = min(options.chunk_max_bytes or self.max_message_size, self.max_message_size)
+        if not options.chunking or len(rows) != 1 or len(row_payload(rows[0])) < limit // 2:
+            return [self._entry(pending, rows, now_ms)]
+        return self._entries.chunks(rows[0], pending.sequence_id, now_ms, builder.txn_id, builder.alone, limit)
+
+    def _entry(self, pending: Pending, rows: list[Row], now_ms: int) -> bytes:
+        builder = pending.builder
+        if builder.encoded is not None:
+            entry = self._entries.encoded(builder.encoded, pending.sequence_id, pending.highest, now_ms, builder.txn_id)
+        elif len(rows) == 1:
+            entry = self._entries.single(rows[0], pending.sequence_id, now_ms, builder.txn_id, builder.alone)
+        else:
+            entry = self._entries.batch(rows, pending.sequence_id, pending.highest, now_ms, builder.txn_id, builder.group)
+        if len(entry) > self.max_message_size + ENTRY_OVERHEAD:
+            raise MessageTooLarge(f"{len(entry)} bytes; the broker takes {self.max_message_size}", hint="split the message")
+        return entry
+
+    def _number(self, pending: Pending, rows: list[Row]) -> None:
+        """Sequence ids: the program's own where it gave them, else the next ones."""
+        following = self.next_sequence_id or 0
+        given, given_last = (row_sequence_id(rows[0]), row_sequence_id(rows[-1])) if rows else (None, None)
+        first = following if given is None else given
+        last = first + pending.messages - 1 if given_last is None else given_last
+        pending.sequence_id, pending.highest = first, max(first, last)
+        self.next_sequence_id = max(following, pending.highest + 1)
