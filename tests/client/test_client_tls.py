@@ -50,9 +50,10 @@ async def serve(authority):
     """Start a fake broker behind TLS on loopback; its certificate is for these names."""
     servers = []
 
-    async def start(*names, client_authority=None):
+    async def start(*names, client_authority=None, route=None):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert(*names).configure_cert(context)
+        context.sni_callback = route
         if client_authority is not None:
             client_authority.configure_trust(context)
             context.verify_mode = ssl.CERT_REQUIRED
@@ -255,6 +256,40 @@ async def test_transactions_through_tls_on_our_broker(terminator, trusted, topic
             async with client.transaction() as txn:
                 await producer.send(b"x" * 100_000, txn=txn)
             assert (await consumer.receive(timeout=5)).data == b"x" * 100_000
+
+
+async def test_a_proxy_that_routes_by_sni_gets_every_connection_with_the_brokers_name(authority, trusted, serve):
+    """PIP-60: the brokers' names lead nowhere from here; each has a certificate of its own, which is checked."""
+    asked = []
+    contexts = {}
+    for name in ("broker-1.example", "broker-2.example"):
+        contexts[name] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(name).configure_cert(contexts[name])
+
+    def route(connection, name, _context):
+        asked.append(name)
+        connection.context = contexts[name]
+
+    broker, _, port = await serve("proxy.example", route=route)
+    broker.on["lookupTopic"] = lambda _pipe, body: command(
+        "lookupTopicResponse",
+        request_id=body.request_id,
+        brokerServiceUrlTls="pulsar+ssl://broker-2.example:6651",
+        response=1,
+        authoritative=True,
+    )
+    options = {"tls_trust_certs_file": trusted, "sni_proxy_url": f"pulsar+ssl://127.0.0.1:{port}"}
+    async with quick("pulsar+ssl://broker-1.example:6651", **options) as client:
+        producer = await client.create_producer("t")
+        await producer.send(b"x")
+    assert asked == ["broker-1.example", "broker-2.example"]
+    assert [connect.proxy_to_broker_url for connect in broker.all("connect")] == ["", ""]
+
+
+async def test_a_proxy_that_routes_by_sni_is_no_way_around_tls():
+    async with quick("pulsar://localhost:6650", sni_proxy_url="pulsar+ssl://127.0.0.1:1") as client:
+        with pytest.raises(InvalidConfiguration, match="needs TLS"):
+            await client.create_producer("t")
 
 
 async def test_a_broker_behind_a_proxy_is_reached_through_it_and_the_proxy_is_told_where_to():

@@ -1,15 +1,22 @@
-"""Bounds on what a producer has in flight: messages and bytes, over all of its partitions."""
+"""Bounds on what is in flight: messages and bytes of a producer, over all of its partitions, and bytes of a client's producers.
+
+A look at the bounds is one attribute, `Budget.full`, which is why what changes for all producers of a client is told to each.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from weakref import WeakSet
+
+from pulsar_txn.client.errors import MemoryBufferIsFull, ProducerQueueFull
 
 
 class Budget:
     """Counts messages and bytes; `full` once either bound is reached. One message always fits into an empty budget."""
 
     __slots__ = (
+        "__weakref__",
         "_done_bytes",
         "_done_messages",
         "_waiters",
@@ -51,9 +58,24 @@ class Budget:
         self.bytes -= size
         self._done_messages += messages
         self._done_bytes += size
-        self.full = self.messages >= self.max_messages or self.bytes >= self.max_bytes
+        self.look()
+
+    def look(self) -> None:
+        """See whether there is room; who waits for it is woken then."""
+        self.full = self._is_full()
         if not self.full and self._waiters:
             self._wake(self.max_messages - self.messages)
+
+    def _is_full(self) -> bool:
+        return self.messages >= self.max_messages or self.bytes >= self.max_bytes
+
+    def has_room(self, waiting: int, size: int) -> bool:
+        """Whether another message has room behind so many that are on their way here, of `size` bytes together."""
+        return self.messages + waiting < self.max_messages and self.bytes + size < self.max_bytes
+
+    def refusal(self, topic: str) -> ProducerQueueFull:
+        """Why there is no room."""
+        return ProducerQueueFull(f"{self.messages} messages with {self.bytes} bytes are in flight to {topic}")
 
     def wake_all(self) -> None:
         """Let every waiter look again: the producer is closing."""
@@ -76,3 +98,75 @@ class Budget:
             if waiter.done() and not waiter.cancelled():
                 self._wake(1)  # this one was woken and will not use its turn
             raise
+
+
+class MemoryLimit:
+    """The bound on the bytes without a receipt of all producers of a client (PIP-74).
+
+    Once it is reached there is room again when an eighth is free, so that producers that wait are not woken for every
+    receipt. One message always fits into what is empty.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.full = False
+        self._budgets: WeakSet[Budget] = WeakSet()
+
+    def add(self, budget: Budget) -> None:
+        """One more producer."""
+        self._budgets.add(budget)
+
+    def take(self, size: int) -> None:
+        """Bytes were queued."""
+        self.used += size
+        if self.used >= self.limit and not self.full:
+            self.full = True
+            for budget in self._budgets:
+                budget.full = True
+
+    def give_back(self, size: int) -> None:
+        """Bytes have their receipt, or failed."""
+        self.used -= size
+        if self.full and self.used <= self.limit - self.limit // 8:
+            self.full = False
+            for budget in list(self._budgets):
+                budget.look()
+
+
+class LimitedBudget(Budget):
+    """The bounds of a producer whose client has one, too."""
+
+    __slots__ = ("_memory",)
+
+    def __init__(self, max_messages: int, max_bytes: int, memory: MemoryLimit) -> None:
+        super().__init__(max_messages, max_bytes)
+        self._memory = memory
+        self.full = memory.full
+        memory.add(self)
+
+    def take(self, messages: int, size: int) -> None:
+        """Messages were queued."""
+        super().take(messages, size)
+        self._memory.take(size)
+        self.full = self.full or self._memory.full
+
+    def give_back(self, messages: int, size: int) -> None:
+        """Messages have their receipt, or failed."""
+        self._memory.give_back(size)
+        super().give_back(messages, size)
+
+    def _is_full(self) -> bool:
+        return self._memory.full or super()._is_full()
+
+    def has_room(self, waiting: int, size: int) -> bool:
+        """See `Budget.has_room`."""
+        memory = self._memory
+        return not memory.full and memory.used + size < memory.limit and super().has_room(waiting, size)
+
+    def refusal(self, topic: str) -> ProducerQueueFull:
+        """Why there is no room."""
+        memory = self._memory
+        if memory.full:
+            return MemoryBufferIsFull(f"{memory.used} bytes of all producers are in flight, memory_limit is {memory.limit}")
+        return super().refusal(topic)

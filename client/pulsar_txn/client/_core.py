@@ -9,6 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pulsar_txn.client._budget import MemoryLimit
 from pulsar_txn.client._settings import Settings
 from pulsar_txn.client._stock_defects import DefectWarnings
 from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, LocalProtocolError, OperationTimeout, PulsarError
@@ -68,6 +69,7 @@ class Core:
         self.service_url = service_url.primary if isinstance(service_url, AutoClusterFailover) else service_url
         watch = functools.partial(self._watch, service_url) if isinstance(service_url, AutoClusterFailover) else None
         self.lookup = Lookup(self.pool, settings, parse_service_url(self.service_url), self.next_request_id, watch)
+        self.memory = MemoryLimit(settings.memory_limit) if settings.memory_limit else None
         self.closed = False
         self.ask: Callable[..., Awaitable[Any]] = _directly
         """`await ask(function, *args)` for what is the program's own; the sync client does it on a thread for that."""

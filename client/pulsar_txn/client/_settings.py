@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ssl
+from typing import Final
 
 import attrs
 
 from pulsar_txn.client.authentication import Authentication
 from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.service_url import Address, parse_service_url
 from pulsar_txn.client.tls import TlsFiles, make_context
+
+MAX_DESCRIPTION: Final = 64
+"""Characters of a description, as in Java's client."""
 
 
 def _positive(_instance: object, attribute: attrs.Attribute[float], value: float) -> None:
@@ -26,6 +31,25 @@ def _known_fencing(_instance: object, attribute: attrs.Attribute[str | None], va
         raise InvalidConfiguration(f"{attribute.name}={value!r} is not known", hint='write "topic", or leave it out')
 
 
+def _bytes(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
+    if not isinstance(value, int) or value < 0:
+        raise InvalidConfiguration(f"{attribute.name} must be a number of bytes, not {value!r}", hint="0 is no limit")
+
+
+def _short(_instance: object, attribute: attrs.Attribute[str], value: str) -> None:
+    if len(value) > MAX_DESCRIPTION:
+        raise InvalidConfiguration(f"{attribute.name} has {len(value)} characters, {MAX_DESCRIPTION} are allowed")
+
+
+def _sni_proxy(url: str | Address | None) -> Address | None:
+    if url is None or isinstance(url, Address):
+        return url
+    addresses = parse_service_url(url)
+    if len(addresses) != 1 or not addresses[0].tls:
+        raise InvalidConfiguration(f"not the URL of one TLS proxy: {url!r}", hint="write pulsar+ssl://proxy:4443")
+    return addresses[0]
+
+
 @attrs.frozen(kw_only=True)
 class Settings:
     """Seconds throughout. `tls_context` is used for `pulsar+ssl` addresses; None means one made of `tls`."""
@@ -40,7 +64,9 @@ class Settings:
     tls_context: ssl.SSLContext | None = None
     tls: TlsFiles = attrs.field(factory=TlsFiles)
     listener_name: str | None = None
-    description: str = ""
+    description: str = attrs.field(default="", validator=_short)
+    memory_limit: int = attrs.field(default=0, validator=_bytes)
+    sni_proxy: Address | None = attrs.field(default=None, converter=_sni_proxy)
     transactional_id: str | None = attrs.field(default=None, validator=_not_blank)
     fencing: str | None = attrs.field(default=None, validator=_known_fencing)
 

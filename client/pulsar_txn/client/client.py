@@ -46,6 +46,11 @@ class Client(TransactionalClient):
     `max_lookup_redirects` bounds how far a lookup is sent on. `transactions` has no effect: coordinators are looked up at
     first use. `runtime` is for tests: the clock, randomness and sockets.
 
+    `memory_limit` bounds the bytes that all producers together have without a receipt (0: only each producer's own bounds
+    count); at the bound `send` waits, and `send_nowait` raises MemoryBufferIsFull. `description` (at most 64 characters) is
+    shown behind the client's version in the broker's statistics. `sni_proxy_url`, `pulsar+ssl://proxy:4443`, is a
+    proxy that all connections go to, and that finds the broker by the host name of the TLS handshake (PIP-60).
+
     With a `transactional_id` only the newest of all clients that have it goes on: its first transaction aborts what older
     ones left open, and those get ProducerFenced. A broker that cannot do that, as stock Pulsar, is refused at the first
     transaction with TransactionalIdUnsupported. `fencing="topic"` makes EXCLUSIVE_WITH_FENCING, which every broker
@@ -76,6 +81,9 @@ class Client(TransactionalClient):
         tls_allow_insecure_connection: bool = False,
         listener_name: str | None = None,
         max_lookup_redirects: int = 20,
+        memory_limit: int = 0,
+        description: str = "",
+        sni_proxy_url: str | None = None,
         transactions: bool = True,
         transactional_id: str | None = None,
         fencing: str | None = None,
@@ -100,6 +108,9 @@ class Client(TransactionalClient):
             ),
             listener_name=listener_name,
             max_lookup_redirects=max_lookup_redirects,
+            memory_limit=memory_limit,
+            description=description,
+            sni_proxy=sni_proxy_url,
             transactional_id=transactional_id,
             fencing=fencing,
         )

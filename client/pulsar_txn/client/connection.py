@@ -71,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._runtime = runtime
         self._settings = settings
         self._proxy_to = proxy_to
+        self._client_version = f"{CLIENT_VERSION}-{settings.description}" if settings.description else CLIENT_VERSION
         self._transport: asyncio.Transport | None = None
         self._joins = False
         self._reader = FrameReader(MAX_MESSAGE_SIZE + FRAME_PADDING)
@@ -109,7 +110,7 @@ class Connection(asyncio.Protocol):
         """
         authentication = self._settings.authentication
         fields: dict[str, Any] = {
-            "client_version": CLIENT_VERSION,
+            "client_version": self._client_version,
             "protocol_version": PROTOCOL_VERSION,
             "feature_flags": {
                 "supports_auth_refresh": True,
@@ -286,7 +287,7 @@ class Connection(asyncio.Protocol):
             logger.warning("%s: the broker asked for fresh credentials, and there are none: %s", self.endpoint, error)
             return
         response = {"auth_method_name": authentication.method_name, "auth_data": data}
-        fields = {"client_version": CLIENT_VERSION, "response": response, "protocol_version": PROTOCOL_VERSION}
+        fields = {"client_version": self._client_version, "response": response, "protocol_version": PROTOCOL_VERSION}
         self.write([command("authResponse", **fields)])
 
     def _on_error(self, body: Any) -> None:

@@ -13,6 +13,7 @@ PulsarError
 ├── ConnectionLost
 ├── OperationTimeout
 ├── ProducerQueueFull
+│   └── MemoryBufferIsFull
 ├── CryptoError
 ├── BrokerError
 │   ├── UnknownError
@@ -188,6 +189,10 @@ class ProducerQueueFull(PulsarError):
 
     retriable = True
     default_hint = "await producer.wait_for_room() or use await producer.send()"
+
+
+class MemoryBufferIsFull(ProducerQueueFull):
+    """The same for all producers of the client: as many bytes are in flight as its `memory_limit` allows."""
 
 
 class CryptoError(PulsarError):

@@ -8,7 +8,7 @@ from typing import Final
 
 from pulsar_txn.client._settings import Settings
 from pulsar_txn.client.connection import Connection
-from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, OperationTimeout, PulsarError
+from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, InvalidConfiguration, OperationTimeout, PulsarError
 from pulsar_txn.client.runtime import Runtime
 from pulsar_txn.client.service_url import Address
 
@@ -76,20 +76,23 @@ class ConnectionPool:
         generation = self._generation
         proxy_to = None if target == physical else str(target)
         timeout = self._settings.connection_timeout
+        where = self._settings.sni_proxy or physical
+        if where is not physical and context is None:
+            raise InvalidConfiguration(f"a proxy that routes by SNI needs TLS, and {physical} is to be reached without")
         try:
             async with asyncio.timeout(timeout):
                 connection = await self._runtime.connect(
                     lambda: Connection(self._runtime, self._settings, str(physical), proxy_to=proxy_to),
-                    physical.host,
-                    physical.port,
+                    where.host,
+                    where.port,
                     ssl_context=context,
                     server_hostname=physical.host,
                 )
         except TimeoutError as error:
             hint = "check host, port and firewall"
-            raise OperationTimeout(f"no connection within {timeout:g} s", endpoint=str(physical), hint=hint) from error
+            raise OperationTimeout(f"no connection within {timeout:g} s", endpoint=str(where), hint=hint) from error
         except OSError as error:
-            raise _connect_error(error, physical) from error
+            raise _connect_error(error, where) from error
         await connection.handshake()
         if generation != self._generation:
             connection.close()

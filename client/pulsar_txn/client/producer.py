@@ -10,12 +10,12 @@ from typing import Final, Generic, Self, TypeVar
 
 import attrs
 
-from pulsar_txn.client._budget import Budget
+from pulsar_txn.client._budget import Budget, LimitedBudget
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client._growth import new_partitions, watch
 from pulsar_txn.client.batching import Alone, EncodedBatch, Row, SendTicket, row
-from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerQueueFull
+from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration
 from pulsar_txn.client.interceptors import OutgoingMessage, ProducerChain
 from pulsar_txn.client.partition_producer import PartitionProducer
 from pulsar_txn.client.producer_options import ProducerOptions
@@ -44,7 +44,8 @@ class Producer(Generic[T]):
         self._encode = schema.encode
         self._pairs = schema if isinstance(schema, PairSchema) else None
         self._options = options
-        self._budget = Budget(options.max_pending_messages, options.max_pending_bytes)
+        bounds = (options.max_pending_messages, options.max_pending_bytes)
+        self._budget = Budget(*bounds) if core.memory is None else LimitedBudget(*bounds, core.memory)
         names = [(str(topic.with_partition(i)), i) for i in range(partitions)] or [(str(topic), topic.partition)]
         self._partitions = [self._partition(name, index) for name, index in names]
         self._known = {topic: partitions} if partitions else {}
@@ -125,7 +126,8 @@ class Producer(Generic[T]):
     ) -> MessageId:
         """Send one value and wait for its receipt; returns its id. `None` is a tombstone (no value for this key).
 
-        Waits first while the producer's bounds are reached (ProducerQueueFull instead with `block_if_full=False`).
+        Waits first while the producer's bounds, or the client's `memory_limit`, are reached (ProducerQueueFull or
+        MemoryBufferIsFull instead with `block_if_full=False`).
         `event_time_ms` is milliseconds since the epoch; `deliver_after` seconds or a timedelta; `partition` overrules
         the routing; `replicate_to` names the clusters that a geo-replicated topic sends it to, an empty list none. In a
         transaction the receipt says that the message is stored; it is seen once `txn` commits.
@@ -136,7 +138,7 @@ class Producer(Generic[T]):
         """
         while self._budget.full and not self._closed:
             if not self._options.block_if_full:
-                raise self._queue_full()
+                raise self._budget.refusal(self.topic)
             await self._budget.room()
         return await self.send_nowait(
             value,
@@ -169,11 +171,16 @@ class Producer(Generic[T]):
     ) -> SendTicket:
         """Queue one value; returns a future of its id at once. Arguments as `send`.
 
-        Raises ProducerQueueFull when the producer's bounds are reached, and what `send` raises before anything is queued.
+        Raises ProducerQueueFull (MemoryBufferIsFull) when the producer's bounds or the client's `memory_limit` are reached, and
+        what `send` raises before anything is queued.
         A transaction's commit waits for the tickets of its sends, and a failed one dooms it, awaited or not.
         """
         if self._budget.full or self._closed:
-            raise self._queue_full() if not self._closed else AlreadyClosed(f"the producer of {self.topic} is closed")
+            raise (
+                self._budget.refusal(self.topic)
+                if not self._closed
+                else AlreadyClosed(f"the producer of {self.topic} is closed")
+            )
         if txn is None:
             txn = AMBIENT.get()
         if txn is not None and not self._persistent:
@@ -231,7 +238,7 @@ class Producer(Generic[T]):
         """
         while self._budget.full and not self._closed:
             if not self._options.block_if_full:
-                raise self._queue_full()
+                raise self._budget.refusal(self.topic)
             await self._budget.room()
         return await self.send_encoded_nowait(batch, txn=txn, key=key, partition=partition)
 
@@ -240,7 +247,11 @@ class Producer(Generic[T]):
     ) -> SendTicket:
         """Queue a batch built by `encode_batch`; as `send_nowait`."""
         if self._budget.full or self._closed:
-            raise self._queue_full() if not self._closed else AlreadyClosed(f"the producer of {self.topic} is closed")
+            raise (
+                self._budget.refusal(self.topic)
+                if not self._closed
+                else AlreadyClosed(f"the producer of {self.topic} is closed")
+            )
         if txn is None:
             txn = AMBIENT.get()
         if txn is not None and not self._persistent:
@@ -254,7 +265,11 @@ class Producer(Generic[T]):
         That may be one for threads, too, if it can no longer be cancelled: it has what is needed of a ticket here.
         """
         if self._budget.full or self._closed:
-            raise self._queue_full() if not self._closed else AlreadyClosed(f"the producer of {self.topic} is closed")
+            raise (
+                self._budget.refusal(self.topic)
+                if not self._closed
+                else AlreadyClosed(f"the producer of {self.topic} is closed")
+            )
         if txn is not None and not self._persistent:
             raise self._keeps_nothing()
         target = self._only or self._target(self._router(None, payload))
@@ -265,8 +280,7 @@ class Producer(Generic[T]):
 
         `waiting` others of at most `largest` bytes may be on their way here already.
         """
-        budget, most = self._budget, waiting * largest
-        if self._closed or budget.messages + waiting >= budget.max_messages or budget.bytes + most >= budget.max_bytes:
+        if self._closed or not self._budget.has_room(waiting, waiting * largest):
             return False
         if self._only is not None:
             return self._only.takes(size)
@@ -378,8 +392,3 @@ class Producer(Generic[T]):
             return int(deliver_at.timestamp() * 1000)
         seconds = deliver_after.total_seconds() if isinstance(deliver_after, timedelta) else deliver_after or 0.0
         return self._core.runtime.wall_ms() + int(seconds * 1000)
-
-    def _queue_full(self) -> ProducerQueueFull:
-        budget = self._budget
-        text = f"{budget.messages} messages with {budget.bytes} bytes are in flight to {self.topic}"
-        return ProducerQueueFull(text)

@@ -44,6 +44,7 @@ _NAME_OF: Final[tuple[tuple[type[ours.PulsarError], str], ...]] = (
     (ours.SchemaMismatch, "InvalidMessage"),
     (ours.ConnectionLost, "ConnectError"),
     (ours.OperationTimeout, "Timeout"),
+    (ours.MemoryBufferIsFull, "MemoryBufferIsFull"),
     (ours.ProducerQueueFull, "ProducerQueueIsFull"),
     (ours.MetadataError, "BrokerMetadataError"),
     (ours.PersistenceError, "BrokerPersistenceError"),
