@@ -459,6 +459,66 @@ async def test_cancellation_aborts_within_its_bound():
     assert sessions.ends == ["ABORT"]
 
 
+async def in_commit(sessions):
+    """A task that is in the commit of a block, and its transaction."""
+    txn = new_transaction(sessions)
+
+    async def work():
+        async with ManagedTransaction(txn):
+            sessions.gate.clear()
+
+    task = asyncio.ensure_future(work())
+    while sessions.ends != ["COMMIT"]:  # noqa: ASYNC110 - a script has no event
+        await asyncio.sleep(0)
+    return task, txn
+
+
+async def test_a_block_that_is_cancelled_while_it_commits_waits_for_the_commit():
+    """Else the client would be closed under it, and nobody could say what became of the transaction."""
+    sessions = ScriptedSessions()
+    task, txn = await in_commit(sessions)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    assert not task.done()
+    sessions.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert txn.state is TransactionState.COMMITTED
+
+
+async def test_a_second_cancellation_does_not_wait_for_the_commit():
+    sessions = ScriptedSessions()
+    task, txn = await in_commit(sessions)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    assert task.cancelled()
+    assert txn.state is TransactionState.COMMITTING
+    sessions.gate.set()
+    await txn.wait_closed()
+    assert txn.state is TransactionState.COMMITTED
+
+
+async def test_a_cancellation_says_that_the_commit_failed():
+    sessions = ScriptedSessions(end=[OperationTimeout("no answer", maybe_processed=True)])
+    task, txn = await in_commit(sessions)
+    task.cancel()
+    sessions.gate.set()
+    with pytest.raises(asyncio.CancelledError) as raised:
+        await task
+    assert any("UNKNOWN" in note and "no answer" in note for note in raised.value.__notes__)
+    assert txn.state is TransactionState.UNKNOWN
+
+
+async def test_a_timeout_around_a_block_leaves_no_commit_behind():
+    sessions = ScriptedSessions()
+    asyncio.get_running_loop().call_later(0.05, sessions.gate.set)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01), ManagedTransaction(new_transaction(sessions)) as txn:
+            sessions.gate.clear()
+    assert txn.state is TransactionState.COMMITTED
+
+
 async def test_force_abort_is_a_dry_run():
     sessions = ScriptedSessions()
     async with ManagedTransaction(new_transaction(sessions, force_abort=True)) as txn:

@@ -3,6 +3,7 @@
 | the body ended | what happens | what the caller sees |
 |---|---|---|
 | normally | commit | nothing, or the commit's error |
+| normally, and it is cancelled in its commit | the commit goes on and is waited for (once) | CancelledError |
 | `txn.rollback()` of this transaction | abort | nothing |
 | after `await txn.abort()` | nothing more | nothing |
 | any Exception | abort; a failing abort is logged and noted on the exception | the original exception |
@@ -66,7 +67,18 @@ class ManagedTransaction:
         if self._txn.state in (TransactionState.ABORTED, TransactionState.ABORTING):
             await self._txn.wait_closed()
             return
-        await self._txn.finish(TxnAction.COMMIT)
+        try:
+            await self._txn.finish(TxnAction.COMMIT)
+        except asyncio.CancelledError as cancelled:
+            await self._see_commit_through(cancelled)
+            raise
+
+    async def _see_commit_through(self, cancelled: BaseException) -> None:
+        """Wait for what becomes of it, at most the commit timeout: behind the block its client may be closed."""
+        try:
+            await self._txn.wait_closed()
+        except PulsarError as failed:
+            cancelled.add_note(f"the transaction {self._txn.id} is {self._txn.state.value}: {failed}")
 
     async def _abort_behind(self, error: BaseException) -> None:
         if self._txn.state in (TransactionState.ABORTED, TransactionState.UNKNOWN, TransactionState.ERROR):
