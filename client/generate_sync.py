@@ -7,6 +7,7 @@ the client's loop thread. What cannot be derived (Client's construction, run_tra
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,14 +39,35 @@ CALLS = {
     "TableView.for_each": "for key, value in self.snapshot().items():\n            action(key, value)",
     "TableView.for_each_and_listen": "heard = functools.partial(self._loop.callbacks.hear, action)\n"
     "        self._loop.run(lambda: self._inner.for_each_and_listen(heard))",
-    "Client.add_observer": "self._loop.call(lambda: self._inner.add_observer(self._observer(observer)))",
-    "Client.remove_observer": "self._loop.call(lambda: self._inner.remove_observer(self._observer(observer)))",
+    "Client.add_observer": "self._observe(self._inner.add_observer, observer)",
+    "Client.remove_observer": "self._observe(self._inner.remove_observer, observer)",
 }
 DROPPED = {"ambient"}  # a context variable of the caller's thread cannot be set from the loop's
 INTERNAL = {
-    "Transaction": {"enlist_send", "sends_to", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"},
+    "Transaction": {
+        "enlist_send",
+        "sends_to",
+        "enlist_ack",
+        "send_finished",
+        "ack_finished",
+        "when_ended",
+        "finish",
+        "open",
+        "in_time",
+        "abandon",
+        "doom",
+        "leave",
+    },
     "Producer": {"flush_nowait", "send_payload", "takes"},
     "Consumer": {"enqueue", "drop_queued", "fail", "part_failed", "hand_out", "give_back_later", "take_queued", "runs"},
+}
+LEFT_OUT = re.compile(r"\s*(?:If cancelled|Safe to cancel|`ambient`:|It may be a coroutine function)[^.]*\.(?=\s|$)")
+"""Sentences of docstrings about what threads have not: nothing can be cancelled, and no context variable is set."""
+REWORDED = {
+    "Safe to cancel and to repeat": "Safe to repeat",
+    "`async with ": "`with ",
+    "`await ": "`",
+    "`loop.time()`": "`time.monotonic()`",
 }
 ATTRIBUTES = {
     "Consumer": {
@@ -146,13 +168,19 @@ def _method(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     text += f"\n    def {name}({_signature(node)}) -> {returns}:"
     if "overload" in decorators:
         return text + " ...\n"
-    doc = ast.get_docstring(node) or _dunder_doc(node.name)
+    doc = _reworded(ast.get_docstring(node) or _dunder_doc(node.name))
     text += f'\n        """{_indented(doc)}"""' if doc else ""
     return text + _body(cls, node, decorators, returns) + "\n"
 
 
 def _dunder_doc(name: str) -> str:
     return {"__aenter__": "Enter the block.", "__aexit__": "Leave the block.", "__anext__": "The next message."}.get(name, "")
+
+
+def _reworded(doc: str) -> str:
+    for old, new in REWORDED.items():
+        doc = doc.replace(old, new)
+    return LEFT_OUT.sub("", doc)
 
 
 def _indented(doc: str) -> str:

@@ -225,6 +225,25 @@ async def test_what_is_under_way_when_the_client_is_closed_is_not_left_hanging(s
     assert not any(isinstance(result, asyncio.CancelledError) for result in results)
 
 
+@pytest.mark.parametrize("silent", [None, "producer", "newTxn", "subscribe"])
+async def test_a_client_may_be_closed_in_any_turn_of_the_loop(silent):
+    """Named after a hang: what was registered behind the last look at what is to be closed was cut off without a word."""
+    for turns in range(40):
+        broker = FakeBroker()
+        broker.partitions[ASSIGN_TOPIC] = 1
+        if silent is not None:
+            broker.on[silent] = lambda _pipe, _body: SILENCE
+        client = fake_client(broker, operation_timeout=20)
+        work = (client.create_producer("t"), client.begin_transaction(), client.subscribe("u", "s"))
+        opening = [asyncio.create_task(each) for each in work]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await client.close()
+            results = await asyncio.gather(*opening, return_exceptions=True)
+        assert all(not isinstance(each, BaseException) or isinstance(each, PulsarError) for each in results), turns
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "ftp://a/b/c", "persistent://a/b"])
 async def test_a_bad_topic_name_is_refused_before_anything_is_sent(name):
     broker = FakeBroker()

@@ -8,6 +8,7 @@ from fake_broker import SILENCE, FakeBroker, FakeTransaction, fake_client
 from pulsar_txn.client import EARLIEST_ID, LATEST_ID, ConsumerType, KeySharedPolicy, MessageId, StringSchema
 from pulsar_txn.client.errors import (
     AlreadyClosed,
+    AuthorizationError,
     ConnectionLost,
     ConsumerBusy,
     InvalidConfiguration,
@@ -134,6 +135,31 @@ async def test_receive_many_waits_for_enough_or_for_its_time(broker):
         assert consumer.receive_nowait() == []
         with pytest.raises(InvalidConfiguration):
             await consumer.receive_many(0)
+
+
+async def test_a_receiver_behind_one_that_is_cancelled_gets_the_message_that_is_queued(broker):
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        many = asyncio.create_task(consumer.receive_many(500, max_wait=60))
+        await asyncio.sleep(0)
+        one = asyncio.create_task(consumer.receive())
+        await asyncio.sleep(0)
+        broker.deliver(1, 0, b"a")
+        await broker.until(lambda: consumer.queued)
+        many.cancel()
+        assert (await asyncio.wait_for(one, 1)).data == b"a"
+        assert many.cancelled()
+
+
+async def test_a_receiver_that_is_cancelled_with_nothing_queued_leaves_the_others_waiting(broker):
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        first, second = [asyncio.create_task(consumer.receive()) for _ in range(2)]
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        broker.deliver(1, 0, b"a")
+        assert (await asyncio.wait_for(second, 1)).data == b"a"
 
 
 async def test_permits_leave_before_the_program_works_on_what_it_took(broker):
@@ -632,6 +658,61 @@ async def test_a_consumer_that_can_never_come_back_tells_its_receivers(broker):
         broker.pipe.cut()
         with pytest.raises(Exception, match="revoked"):
             await waiting
+
+
+async def test_the_failure_of_one_partition_is_logged_at_once_also_by_a_consumer_that_is_busy(broker, caplog):
+    broker.partitions["persistent://public/default/t"] = 2
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", initial_position=1)
+        broker.deliver(1, 0, b"a")
+        await broker.until(lambda: consumer.queued)
+        first = consumer._parts[0]
+        broker.on["subscribe"] = lambda _pipe, body: command("error", request_id=body.request_id, error=4, message="no longer")
+        broker.say("close_consumer", consumer_id=first.id, request_id=2**64 - 1)
+        await broker.until(lambda: "ends the consumer" in caplog.text)
+        assert await datas(consumer, 1) == [b"a"]
+        with pytest.raises(AuthorizationError, match="no longer"):
+            await consumer.receive(1)
+    (record,) = [record for record in caplog.records if "ends the consumer" in record.message]
+    assert (record.levelname, "t-partition-0" in record.message) == ("ERROR", True)
+
+
+@pytest.mark.parametrize("topics", ["t", ["t-partition-0", "t-partition-1"]])
+async def test_a_cancelled_subscribe_leaves_no_partition_consumer_behind(broker, topics):
+    if isinstance(topics, str):
+        broker.partitions["persistent://public/default/t"] = 2
+
+    def subscribe(pipe, body):
+        return SILENCE if body.topic.endswith("1") else FakeBroker._subscribe(broker, pipe, body)
+
+    broker.on["subscribe"] = subscribe
+    async with fake_client(broker) as client:
+        subscribing = asyncio.create_task(client.subscribe(topics, "s", consumer_type=ConsumerType.SHARED))
+        await broker.until(lambda: broker.all("flow") and len(broker.all("subscribe")) == 2)
+        subscribing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await subscribing
+        opened = {body.consumer_id for body in broker.all("subscribe")}
+        await broker.until(lambda: {body.consumer_id for body in broker.all("close_consumer")} == opened)
+        broker.pipe.cut()
+        await asyncio.sleep(0.05)
+        assert len(broker.all("subscribe")) == 2
+
+
+async def test_a_cancelled_close_closes_all_partitions(broker):
+    broker.partitions["persistent://public/default/t"] = 2
+    broker.on["close_consumer"] = lambda _pipe, _body: SILENCE
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await broker.until(lambda: len(broker.all("close_consumer")) == 2)
+        broker.pipe.cut()
+        await asyncio.sleep(0.02)
+        assert len(broker.all("subscribe")) == 2
 
 
 async def test_an_operation_on_a_consumer_without_a_connection_waits_for_it_and_gives_up_in_time(broker):

@@ -253,6 +253,17 @@ async def test_without_the_key_a_message_stays_and_the_next_ones_come(pair, othe
     assert not broker.all("ack")
 
 
+async def test_a_cumulative_acknowledgement_takes_no_message_along_that_could_not_be_decrypted(pair):
+    """Named after a loss: it stayed unacknowledged, and the next cumulative acknowledgement took it along."""
+    broker = FakeBroker()
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s")
+        deliver_encrypted(pair, SECRET)(broker)
+        broker.deliver(1, 9, b"plain")
+        await consumer.acknowledge_cumulative(await consumer.receive(timeout=2), receipt=True)
+    assert [(body[1], body[2]) for body in broker.all("ack")] == [(False, [(1, 9, None, 0)])]
+
+
 async def test_discard_acknowledges_with_the_reason(pair):
     messages, broker = await receive(None, deliver_encrypted(pair, b"a", b"b"), crypto_failure_action="discard")
     assert messages == []

@@ -1,7 +1,7 @@
 """Lookup: redirects, proxies, several hosts, partitions."""
 
 import pytest
-from fake_broker import FakeBroker, fake_client
+from fake_broker import SILENCE, FakeBroker, fake_client
 
 from pulsar_txn.client import ConnectionLost
 from pulsar_txn.client.errors import RemoteProtocolError, ServiceNotReady, TopicNotFound
@@ -91,3 +91,18 @@ async def test_a_broker_that_is_not_ready_is_asked_again_until_the_operation_tim
             await client.create_producer("t")
     assert len(broker.all("lookupTopic")) > 2
     assert "given up" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("how", ["silent", "not ready"])
+async def test_a_first_host_that_is_there_and_of_no_use_does_not_stop_the_client(how):
+    """Only a connection that failed made the client ask the next host of the URL."""
+    first, second = FakeBroker("one:6650"), FakeBroker("two:6650")
+    not_ready = {"response": 2, "error": 6, "message": "loading"}
+    for name, reply in (("lookupTopic", "lookupTopicResponse"), ("partitionMetadata", "partitionMetadataResponse")):
+        first.on[name] = lambda _pipe, body, reply=reply: (
+            SILENCE if how == "silent" else command(reply, request_id=body.request_id, **not_ready)
+        )
+    async with fake_client(first, second, url="pulsar://one:6650,two:6650", operation_timeout=0.6) as client:
+        producer = await client.create_producer("t")
+        await producer.send(b"x")
+    assert second.all("send")

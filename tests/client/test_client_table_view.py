@@ -6,7 +6,7 @@ import pytest
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import Client, JsonSchema, StringSchema, sync
-from pulsar_txn.client.errors import AlreadyClosed
+from pulsar_txn.client.errors import AlreadyClosed, PulsarError, SchemaMismatch
 from pulsar_txn.client.runtime import LoopThread
 
 STRING = StringSchema()
@@ -57,6 +57,51 @@ async def test_an_empty_topic_has_an_empty_view_and_what_cannot_be_read_is_left_
     assert view.snapshot() == {"b": [1]}
     await view.close()
     await view.close()
+
+
+async def test_a_schema_that_raises_anything_ends_no_view_and_is_told_where_the_program_looks(client, caplog):
+    def decode(document):
+        return document["k"]
+
+    producer = await client.create_producer("t")
+    await producer.send(b"{}", key="a")
+    await producer.send(b'{"k": 1}', key="b")
+    view = await asyncio.wait_for(client.create_table_view("t", schema=JsonSchema(from_json=decode)), 5)
+    with pytest.raises(SchemaMismatch, match="KeyError"):
+        view.get("a")
+    assert (view.snapshot(), "a" in view) == ({"b": 1}, False)
+    await producer.send(b"{}", key="b")
+    await producer.send(b'{"k": 2}', key="a")
+    await view.refresh(5)
+    assert view.get("a") == 2
+    with pytest.raises(SchemaMismatch, match="KeyError"):
+        view.get("b")
+    assert view.snapshot() == {"a": 2}  # and not what b was before
+    await producer.send(None, key="b")
+    await view.refresh(5)
+    assert view.get("b") is None
+    assert "is left out" in caplog.text
+
+
+async def test_whatever_ends_the_reading_of_a_view_is_raised_where_the_program_looks(client, caplog):
+    producer = await client.create_producer("t", schema=STRING)
+    view = await client.create_table_view("t", schema=STRING)
+
+    async def fails(*_args):
+        raise ValueError("of our own")
+
+    client._core.ask = fails
+    refreshing = asyncio.create_task(view.refresh(5))
+    await producer.send("1", key="a")
+    await asyncio.wait([refreshing])
+    with pytest.raises(PulsarError, match="of our own"):
+        await view.refresh(5)
+    for looking in (view.snapshot, view.keys, lambda: view.get("a")):
+        with pytest.raises(PulsarError, match="has ended"):
+            looking()
+    assert "has ended" in caplog.text
+    with pytest.raises(PulsarError, match="of our own"):
+        await asyncio.wait_for(client.create_table_view("t", schema=STRING), 5)
 
 
 async def test_what_is_there_and_then_every_change_is_told_in_order(client):

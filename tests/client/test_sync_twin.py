@@ -23,7 +23,7 @@ CHECKOUT = Path(__file__).parents[2]
 GENERATOR = CHECKOUT / "client" / "generate_sync.py"
 INTERNAL = {"enlist_send", "sends_to", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"}
 INTERNAL |= {"flush_nowait", "send_payload", "takes", "enqueue", "drop_queued", "fail", "part_failed", "new_pauses"}
-INTERNAL |= {"hand_out", "give_back_later", "take_queued"}
+INTERNAL |= {"hand_out", "give_back_later", "take_queued", "doom", "in_time", "abandon", "leave"}
 
 
 @pytest.fixture
@@ -270,3 +270,50 @@ def test_a_managed_block_is_what_transaction_returns(url):
     with sync.Client(url) as client:
         assert isinstance(client.transaction(), sync.ManagedTransaction)
         assert isinstance(client.transaction()._inner, ManagedTransaction)
+
+
+def test_docstrings_of_the_twin_speak_of_nothing_that_threads_have_not():
+    for name in set(sync.__all__) - {"transactional"}:
+        cls = getattr(sync, name)
+        for member in [cls, *(each for each in vars(cls).values() if callable(each) or isinstance(each, property))]:
+            text = inspect.getdoc(member) or ""
+            where = f"{name}.{getattr(member, '__name__', member)}"
+            for word in ("If cancelled", "o cancel", "`async ", "`await ", "`ambient`", "coroutine", "event loop", "loop.time"):
+                assert word not in text, where
+    assert inspect.getdoc(sync.Client.transaction).startswith("A managed block: `with client.transaction() as txn: …`")
+    assert "Single use." in inspect.getdoc(sync.Client.transaction)
+    assert inspect.getdoc(sync.Client.create_producer).endswith("ConnectionLost or OperationTimeout.")
+
+
+def test_transactional_finds_the_client_wherever_the_function_has_it(url):
+    class Service:
+        @sync.transactional
+        def of_method(self, client, data, txn):
+            producer.send(data, txn=txn)
+            return data
+
+        @sync.transactional(client_arg="pulsar")
+        def named(self, data, *, pulsar, txn):
+            producer.send(data, txn=txn)
+            return data
+
+    @sync.transactional
+    def behind(data, client, txn):
+        producer.send(data, txn=txn)
+        return data
+
+    @sync.transactional
+    def called_otherwise(connection, data, txn):
+        producer.send(data, txn=txn)
+        return data
+
+    with sync.Client(url) as client:
+        producer, consumer = client.create_producer("t"), client.subscribe("t", "s")
+        assert Service().of_method(client, b"1") == b"1"
+        assert Service().of_method(data=b"2", client=client) == b"2"
+        assert Service().named(b"3", pulsar=client) == b"3"
+        assert behind(b"4", client) == b"4"
+        assert called_otherwise(client, b"5") == b"5"
+        assert [consumer.receive(5).data for _ in range(5)] == [b"1", b"2", b"3", b"4", b"5"]
+        with pytest.raises(TypeError, match="client"):
+            behind(b"6")

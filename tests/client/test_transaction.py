@@ -1,6 +1,7 @@
 """A transaction's life, told with a scripted coordinator: what is enlisted, what dooms it, how it ends."""
 
 import asyncio
+import contextlib
 import gc
 import subprocess
 import sys
@@ -10,13 +11,16 @@ import pytest
 from pulsar_txn.client._enlist import AMBIENT
 from pulsar_txn.client.errors import (
     AlreadyClosed,
+    AuthenticationError,
     CommitOutcomeUnknown,
     ConnectionLost,
     InvalidTransactionStatus,
     OperationTimeout,
+    ProducerFenced,
     PulsarError,
     TransactionAborted,
     TransactionConflict,
+    TransactionFenced,
     TransactionNotFound,
     TransactionOperationFailed,
     TransactionStateError,
@@ -59,6 +63,8 @@ class ScriptedSessions:
         await self._answer("subscriptions", *subscriptions)
 
     async def end_txn(self, txn_id, action, *, timeout, tally):
+        answers = self.script.get("end")
+        tally.sent += not (answers and isinstance(answers[0], AlreadyClosed | AuthenticationError))
         await self._answer("end", action.name)
 
     @property
@@ -189,8 +195,65 @@ async def test_an_operation_that_never_ends_aborts_the_commit_when_its_time_is_o
     sessions = ScriptedSessions()
     txn = await opened(sessions)
     await txn.enlist_send(CORE, "t", 1, 1, Flushed())
-    with pytest.raises(TransactionOperationFailed, match="not confirmed in time"):
+    with pytest.raises(TransactionTimedOut, match="not confirmed in time"):
         await txn.commit(timeout=0.02)
+    assert sessions.ends == ["ABORT"]
+    assert txn.state is TransactionState.ABORTED
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+async def test_an_operation_that_never_ends_leaves_time_for_the_abort(end):
+    """Named after a fault: the wait for the operation took the time of END_TXN, which got a millisecond."""
+    sessions = ScriptedSessions()
+    asked = []
+    answer = sessions.end_txn
+
+    async def end_txn(txn_id, action, *, timeout, tally):
+        asked.append(timeout)
+        await answer(txn_id, action, timeout=timeout, tally=tally)
+
+    sessions.end_txn = end_txn
+    txn = await opened(sessions)
+    await txn.enlist_send(CORE, "t", 1, 1, Flushed())
+    with contextlib.suppress(TransactionTimedOut):
+        await getattr(txn, end)(timeout=0.2)
+    assert sessions.ends == ["ABORT"]
+    assert asked[0] > 0.05
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [(ProducerFenced("a successor writes"), TransactionOperationFailed), (None, TransactionTimedOut)],
+)
+async def test_a_failed_abort_does_not_hide_why_the_unit_was_not_committed(failure, expected):
+    txn = await opened(ScriptedSessions(end=[OperationTimeout("no answer", maybe_processed=True)]))
+    await txn.enlist_send(CORE, "t", 1, 1, Flushed())
+    if failure is None:
+        txn._time_out()
+    else:
+        txn.send_finished("t", 1, failure)
+    with pytest.raises(expected) as raised:
+        await txn.commit(timeout=0.1)
+    assert any("no answer" in note for note in raised.value.__notes__)
+
+
+async def test_a_transaction_whose_abort_failed_is_not_committed():
+    sessions = ScriptedSessions(end=[OperationTimeout("no answer", maybe_processed=True)])
+    txn = await opened(sessions)
+    with pytest.raises(OperationTimeout):
+        await txn.abort()
+    with pytest.raises(TransactionStateError, match="ABORTING"):
+        await txn.commit()
+    await txn.abort()
+    assert (sessions.ends, txn.state) == (["ABORT", "ABORT"], TransactionState.ABORTED)
+
+
+async def test_what_could_not_be_started_dooms_the_transaction():
+    sessions = ScriptedSessions()
+    txn = await opened(sessions)
+    txn.doom(ProducerFenced("a successor writes"))
+    with pytest.raises(TransactionOperationFailed, match="successor"):
+        await txn.commit()
     assert sessions.ends == ["ABORT"]
 
 
@@ -327,6 +390,24 @@ async def test_a_commit_that_never_left_is_not_unknown():
     txn = await opened(ScriptedSessions(end=[ConnectionLost("no route")]))
     with pytest.raises(TransactionTimedOut):
         await txn.commit()
+
+
+async def test_a_commit_that_never_left_because_of_credentials_is_not_unknown():
+    txn = await opened(ScriptedSessions(end=[AuthenticationError("token expired")]))
+    with pytest.raises(TransactionTimedOut, match="could not be sent: token expired"):
+        await txn.commit()
+    assert txn.state is TransactionState.TIMED_OUT
+
+
+@pytest.mark.parametrize("definite", [True, False])
+async def test_a_successor_behind_a_lost_answer_says_nothing_about_the_commit(definite):
+    """Named after a fault: a commit that was carried out was taken for aborted, since the session ended meanwhile."""
+    fenced = TransactionFenced("epoch 7", maybe_processed=True)
+    fenced.definite = definite
+    txn = await opened(ScriptedSessions(end=[fenced]))
+    with pytest.raises(TransactionFenced if definite else CommitOutcomeUnknown):
+        await txn.commit()
+    assert txn.state is (TransactionState.ABORTED if definite else TransactionState.UNKNOWN)
 
 
 async def test_a_commit_of_a_closed_client_never_left_and_is_not_unknown():
@@ -519,6 +600,39 @@ async def test_a_timeout_around_a_block_leaves_no_commit_behind():
     assert txn.state is TransactionState.COMMITTED
 
 
+async def test_a_rollback_whose_abort_fails_is_quiet(caplog):
+    sessions = ScriptedSessions(end=[OperationTimeout("no answer", maybe_processed=True)])
+    async with ManagedTransaction(new_transaction(sessions)) as txn:
+        txn.rollback()
+    assert "no answer" in caplog.text
+
+
+async def test_a_block_that_is_cancelled_while_it_begins_leaves_no_open_transaction():
+    sessions = ScriptedSessions()
+    sessions.gate.clear()
+    txn = new_transaction(sessions)
+    task = asyncio.ensure_future(ManagedTransaction(txn).__aenter__())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    sessions.gate.set()
+    await txn.wait_closed()
+    assert (sessions.ends, txn.state) == (["ABORT"], TransactionState.ABORTED)
+
+
+async def test_an_ambient_block_that_is_left_in_another_context_ends_all_the_same():
+    async def transactions():
+        async with ManagedTransaction(new_transaction(ScriptedSessions()), ambient=True) as txn:
+            yield txn
+
+    opening = transactions()
+    txn = await asyncio.create_task(anext(opening))
+    with pytest.raises(StopAsyncIteration):
+        await anext(opening)
+    assert txn.state is TransactionState.COMMITTED
+
+
 async def test_force_abort_is_a_dry_run():
     sessions = ScriptedSessions()
     async with ManagedTransaction(new_transaction(sessions, force_abort=True)) as txn:
@@ -561,7 +675,6 @@ async def test_stats_and_repr_say_what_was_done():
 
 async def test_a_forgotten_transaction_is_a_resource_warning():
     txn = await opened(ScriptedSessions())
-    txn._timer.cancel()
     with pytest.warns(ResourceWarning, match="was never ended"):
         del txn
         gc.collect()

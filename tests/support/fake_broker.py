@@ -289,6 +289,9 @@ class FakeTransaction:
     def sends_to(self, _topic):
         return self
 
+    def in_time(self):
+        return True
+
     def send_finished(self, _topic, messages, error):
         self.finished.append((messages, error))
 

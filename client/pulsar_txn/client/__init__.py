@@ -32,6 +32,7 @@ from pulsar_txn.client.errors import (
 from pulsar_txn.client.failover import AutoClusterFailover
 from pulsar_txn.client.interceptors import ConsumerInterceptor, OutgoingMessage, ProducerInterceptor
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Message
+from pulsar_txn.client.message_ids import deserialize_message_id, serialize_message_id
 from pulsar_txn.client.oauth2 import OAuth2Authentication
 from pulsar_txn.client.observers import TransactionObserver
 from pulsar_txn.client.pipeline import PipelineEvent, PipelineResult, Poison
@@ -138,7 +139,9 @@ __all__ = [
     "TransactionalBatch",
     "TransactionsDisabled",
     "TxnId",
+    "deserialize_message_id",
     "encode_batch",
     "row",
+    "serialize_message_id",
     "transactional",
 ]

@@ -2,8 +2,9 @@
 
 States: detached → attaching → attached → detached …, and closed. A lost connection, or a broker that asks us to leave,
 brings the attachment back to detached, and a task attaches it anew with growing pauses, for as long as it takes. An error
-that is not retriable ends it: `on_failed` is told, and nothing is tried any more. A place that is taken does not end it, once
-it was ours: a broker that has not noticed that our former connection is dead keeps it for that one.
+that is not retriable ends the first attempt. Behind that, only what can never mend itself ends it (`ENDS`): `on_failed` is
+told, and nothing is tried any more. A place that is taken mends itself, when the broker notices that our former connection
+is dead; so do credentials and certificates that somebody is just replacing, and a topic that is made anew.
 """
 
 from __future__ import annotations
@@ -16,10 +17,24 @@ from typing import Any, Final
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client.connection import Connection
-from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, ConsumerBusy, ProducerBusy, PulsarError
+from pulsar_txn.client.errors import (
+    AlreadyClosed,
+    AuthorizationError,
+    ConnectionLost,
+    ConsumerBusy,
+    ProducerBusy,
+    PulsarError,
+    TopicTerminatedError,
+    TransactionFenced,
+    TransactionsDisabled,
+    UsageError,
+)
 
 logger = logging.getLogger("pulsar_txn.client.connection")
 
+
+ENDS: Final = (AuthorizationError, TopicTerminatedError, TransactionFenced, TransactionsDisabled, UsageError)
+"""What ends an attachment for good that was there before."""
 
 SHORT_TIE: Final = 1.0
 """Seconds: a tie that ends sooner counts as a failed attempt."""
@@ -53,6 +68,7 @@ class Attachment:
         self._interrupted = False
         self._backoff = core.backoff()
         self._attached_at = 0.0
+        self._was_attached = False
         self._task: asyncio.Task[Any] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._failure: PulsarError | None = None
@@ -76,6 +92,7 @@ class Attachment:
         if not self.closed:
             self.connection = connection
             self._attached_at = self._core.runtime.monotonic()
+            self._was_attached = True
             self._wake()
 
     async def connected(self, what: str) -> Connection:
@@ -122,14 +139,14 @@ class Attachment:
             return
         self.connection.listeners.discard(self)
         self.connection = None
-        if self.closed or self._core.closed:
+        if self.closed or self._core.drained:
             return
         self._on_lost(error)
         self.keep_trying()
 
     def keep_trying(self) -> None:
         """Attach in the background until it succeeds or fails for good."""
-        if not self.closed and not self._core.closed and (self._task is None or self._task.done()):
+        if not self.closed and not self._core.drained and (self._task is None or self._task.done()):
             self._task = self._core.spawn(self._reattach())
 
     async def _reattach(self) -> None:
@@ -142,13 +159,19 @@ class Attachment:
             try:
                 await self._attach()
             except PulsarError as error:
-                if not error.retriable and not isinstance(error, ConsumerBusy | ProducerBusy):
+                if self._is_final(error):
                     self.fail(error)
                     return
-                logger.info("%s: attaching failed, trying again: %s", self.topic, error)
+                level = logging.INFO if error.retriable else logging.WARNING
+                logger.log(level, "%s: attaching failed, trying again: %s", self.topic, error)
             else:
                 return
             await asyncio.sleep(self._backoff.next())
+
+    def _is_final(self, error: PulsarError) -> bool:
+        if self._was_attached:
+            return isinstance(error, ENDS)
+        return not error.retriable and not isinstance(error, ConsumerBusy | ProducerBusy)
 
     def fail(self, error: PulsarError) -> None:
         """Give up for good."""

@@ -69,6 +69,10 @@ class Core:
         self.service_url = service_url.primary if isinstance(service_url, AutoClusterFailover) else service_url
         watch = functools.partial(self._watch, service_url) if isinstance(service_url, AutoClusterFailover) else None
         self.lookup = Lookup(self.pool, settings, parse_service_url(self.service_url), self.next_request_id, watch)
+        self.drained = False
+        """Whether all resources were closed with the client; until then they still need their connections."""
+        self.before_move: Callable[[str], object] = lambda _url: None
+        """Called with the URL of another cluster that the client is about to move to."""
         self.memory = MemoryLimit(settings.memory_limit) if settings.memory_limit else None
         self.closed = False
         self.ask: Callable[..., Awaitable[Any]] = _directly
@@ -77,12 +81,14 @@ class Core:
         self.new_transaction: Callable[[TransactionOptions], Transaction] = _no_transactions
         self._resources: dict[int, Closable] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._late: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
 
     def _watch(self, clusters: AutoClusterFailover) -> None:
         self.spawn(Failover(clusters, self.runtime, self.settings, self._move).run())
 
     def _move(self, url: str) -> None:
+        self.before_move(url)
         self.service_url = url
         self.lookup.move(parse_service_url(url))
         self.pool.start_over(ConnectionLost(f"the client moves to {url}"))
@@ -112,8 +118,10 @@ class Core:
         return task
 
     def register(self, resource_id: int, resource: Closable) -> None:
-        """Have the resource closed with the client."""
+        """Have the resource closed with the client; at once when the client is closed already."""
         self._resources[resource_id] = resource
+        if self.drained:
+            self._late.append(asyncio.get_running_loop().create_task(resource.close()))
 
     def resources(self) -> list[Closable]:
         """What is to be closed with the client."""
@@ -160,8 +168,10 @@ class Core:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        for resource in reversed(list(self._resources.values())):
+        while self._resources:  # what is being made meanwhile comes to it
+            _, resource = self._resources.popitem()
             await resource.close()
+        self.drained = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -4,7 +4,7 @@
 The path of one transactional send:
 
 1. `txn.enlist_send(core, topic, messages, size, flushable)` checks that the transaction is open and of this client
-   (raises TransactionStateError, TransactionTimedOut or the doom's error *before* anything is queued), counts
+   and in time (raises TransactionStateError or TransactionTimedOut *before* anything is queued), counts
    `messages` operations as started, and makes sure that ADD_PARTITION_TO_TXN for `topic` (a partition's full name)
    was asked for once. It returns the TxnId when the partition is registered already (the fast path: no await, no
    future) and else a future of it, one and the same for all callers that wait for this registration.
@@ -63,8 +63,12 @@ class Enlisting(Protocol):
 
         `core` is the client's core object, compared by identity to find objects of another client. `flushable` is to be
         flushed when the transaction waits for its operations.
-        Raises TransactionStateError, TransactionTimedOut or another TransactionError; then nothing was started.
+        Raises TransactionStateError or TransactionTimedOut; then nothing was started.
         """
+        ...
+
+    def in_time(self) -> bool:
+        """Whether its time is not over: what leaves later may come behind its abort."""
         ...
 
     def sends_to(self, topic: str) -> SendCounter:

@@ -5,18 +5,25 @@ from __future__ import annotations
 from typing import Final
 
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
-from pulsar_txn.client.chunks import MAX_CHUNKED
 from pulsar_txn.wire import pulsar_pb2 as pb
-from pulsar_txn.wire.compression import decompress
+from pulsar_txn.wire.compression import LZ4, SNAPPY, ZLIB, ZSTD, decompress
 from pulsar_txn.wire.entries import split_entry
 from pulsar_txn.wire.errors import ChecksumMismatch, MalformedBatch, MalformedFrame, WireError
 
-MAX_UNCOMPRESSED: Final = 64 * 1024 * 1024
-"""Bytes that a payload may have after decompression."""
-
 MAX_BATCH_MESSAGES: Final = 1_000_000
 """Messages that one entry may hold; more is taken for damage."""
+
+IMPOSSIBLE: Final = 2**31
+"""Bytes that no client makes a payload of: sizes are signed 32-bit numbers with the others."""
+
+_KNOWN: Final = frozenset((LZ4, ZLIB, ZSTD, SNAPPY))
+_COMPRESSION: Final = pb.MessageMetadata.COMPRESSION_FIELD_NUMBER
+
+
+class BeyondUsError(Exception):
+    """An entry that is whole, as far as can be seen, but larger or newer than this program takes; says what to do."""
 
 
 def why_discarded(error: Exception) -> int:
@@ -24,10 +31,35 @@ def why_discarded(error: Exception) -> int:
     return pb.CommandAck.ChecksumMismatch if isinstance(error, ChecksumMismatch) else pb.CommandAck.BatchDeSerializeError
 
 
-def decompressed(metadata: pb.MessageMetadata, payload: bytes | memoryview, *, chunked: bool) -> bytes:
-    """The payload behind its compression; MalformedBatch when it is not what it is said to be, or too large."""
-    most = MAX_CHUNKED if chunked else MAX_UNCOMPRESSED
-    return decompress(metadata.compression, payload, metadata.uncompressed_size, max_size=most)
+def decompressed(metadata: pb.MessageMetadata, payload: bytes | memoryview, most: int) -> bytes | memoryview:
+    """The payload behind its compression; BeyondUsError when that is unknown, or the payload larger than `most` bytes.
+
+    MalformedBatch when it is not what it is said to be.
+    """
+    kind, size = metadata.compression, metadata.uncompressed_size
+    if not kind:
+        if size and size != len(payload):
+            _check_kind(metadata)
+        return payload
+    if kind not in _KNOWN:
+        raise _too_new(kind)
+    if most < size < IMPOSSIBLE:
+        raise BeyondUsError(
+            f"{size} bytes after decompression are more than max_uncompressed_bytes={most}: subscribe with a larger limit"
+        )
+    return decompress(kind, payload, size, max_size=most)
+
+
+def _check_kind(metadata: pb.MessageMetadata) -> None:
+    """A number that our protocol does not have is no value of the field; protobuf puts it aside."""
+    unknown = UnknownFieldSet(metadata)
+    for index in range(len(unknown)):
+        if unknown[index].field_number == _COMPRESSION:
+            raise _too_new(unknown[index].data)
+
+
+def _too_new(kind: object) -> BeyondUsError:
+    return BeyondUsError(f"compression {kind} is unknown, its sender is newer than this program: update pulsar-txn")
 
 
 def permits_of(data: bytes | memoryview) -> int:

@@ -75,7 +75,10 @@ class _Expected:
     def __init__(self, consumer: Consumer[Any], messages: dict[Key, Message[Any]], runtime: Runtime, go_on: Callable[[], None]):
         self._consumer = consumer
         self._missing = messages
+        self._runtime = runtime
+        self._go_on = go_on
         self._asking = AskAgain(runtime, self._ask, go_on)
+        self._over: asyncio.Handle | None = None
 
     def came(self, message: Message[Any]) -> bool:
         """A message came; whether all that was missing is here now."""
@@ -85,8 +88,15 @@ class _Expected:
     def cancel(self) -> None:
         """Nobody waits any more."""
         self._asking.cancel()
+        if self._over is not None:
+            self._over.cancel()
 
     def _ask(self) -> int:
+        for key in [key for key, message in self._missing.items() if message.entry.consumer.is_left]:
+            del self._missing[key]
+        if not self._missing:
+            self._over = self._runtime.call_later(0, self._go_on)
+            return NOBODY
         parts = {message.entry.consumer for message in self._missing.values()}
         if not all(part.is_connected for part in parts):
             return NOBODY

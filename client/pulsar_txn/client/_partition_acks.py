@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import functools
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -54,6 +55,15 @@ class PartitionAcks(abc.ABC):
     def redeliver(self, positions: Sequence[Position] | None = None) -> None:
         """Ask for entries again: these, or (always on Exclusive and Failover) all that is not acknowledged."""
 
+    def belongs_to(self, consumer: object) -> bool:
+        """Whether it is, or was, a partition of this consumer."""
+        return self._parent is consumer
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its consumer receives from its topic no more: a pattern has lost it. Nothing of it comes again."""
+        return self.topic not in self._parent.topics
+
     def ack_soon(self, place: Place) -> None:
         """Acknowledge with the next group."""
         self._settling([place], cumulative=False)
@@ -83,10 +93,14 @@ class PartitionAcks(abc.ABC):
 
     def _settling(self, places: Sequence[Place], *, cumulative: bool) -> None:
         """The program acknowledges these: they are not late, and need not come again."""
-        if self._parent.timeouts is not None:
-            self._parent.timeouts.settled(self.id, places, cumulative=cumulative)
+        self._in_time(places, cumulative=cumulative)
         if self.recall is not None:
             self.recall.settled(places, cumulative=cumulative)
+
+    def _in_time(self, places: Sequence[Place], *, cumulative: bool) -> None:
+        """These are acknowledged, as far as it is known: nobody waits for it any more."""
+        if self._parent.timeouts is not None:
+            self._parent.timeouts.settled(self.id, places, cumulative=cumulative)
 
     def _group(self) -> None:
         if len(self._acks.places) >= ACKS_PER_FRAME or not self._options.ack_group_delay:
@@ -109,9 +123,11 @@ class PartitionAcks(abc.ABC):
             self._connection.write([hot.encode_ack(self.id, False, individual[first : first + ACKS_PER_FRAME])])
 
     async def ack_with_receipt(self, places: Sequence[Place], *, cumulative: bool) -> None:
-        """Acknowledge now and wait for ACK_RESPONSE."""
+        """Acknowledge now and wait for ACK_RESPONSE. What is refused comes again when its time is over."""
         connection = await self._attachment.connected("acknowledge")
-        self._settling(places, cumulative=cumulative)
+        if self.recall is not None:
+            self.recall.settled(places, cumulative=cumulative)
+        settled, up_to = places, cumulative
         cumulative = cumulative and not self.chunks.holds_before(places[-1][0])
         if self.chunks.remembers_any and not cumulative:
             places = self.chunks.places(places)
@@ -126,6 +142,7 @@ class PartitionAcks(abc.ABC):
         elif whole and not cumulative:
             connection.write([hot.encode_ack(self.id, True, whole)])
         await self._request(connection, whole if cumulative else individual, cumulative=cumulative)
+        self._in_time(settled, cumulative=up_to)
 
     def _request(
         self, connection: Connection, ids: Sequence[AckId], *, cumulative: bool, txn_id: TxnId | None = None
@@ -145,6 +162,7 @@ class PartitionAcks(abc.ABC):
             self._core.defect_warnings.on_cumulative_in_batch(self._server_version, self.topic, self._subscription)
         registered = txn.enlist_ack(self._core, self.topic, self._subscription, len(places), cumulative=cumulative)
         claim = Claim((), places[-1]) if cumulative else Claim(places)
+        finished = functools.partial(self._on_answered, places, claim, txn)
         try:
             self._claim(claim, txn)
             if not isinstance(registered, TxnId):
@@ -152,19 +170,43 @@ class PartitionAcks(abc.ABC):
                 registered = await asyncio.shield(registered)
             await self._ack_until_answered(places, registered, claim, cumulative=cumulative)
         except BaseException as error:
-            self._on_ack_failed(claim)
-            txn.ack_finished(self.topic, self._subscription, len(places), error)
+            if claim.answer is None or claim.answer.done():
+                finished(error)
+            else:  # cancelled; an abort that overtook what is on its way would leave it pending for ever
+                claim.answer.add_done_callback(functools.partial(finished, error))
             raise
-        txn.ack_finished(self.topic, self._subscription, len(places), None)
+        finished(None)
+
+    def _on_answered(
+        self,
+        places: Sequence[Place],
+        claim: Claim,
+        txn: Enlisting,
+        error: BaseException | None,
+        _answer: asyncio.Future[Any] | None = None,
+    ) -> None:
+        """The broker has said what became of it, or has never seen it; `error` is what the program was told."""
+        if not claim.is_taken:
+            claims = self._claims.get(txn, [])
+            if claim in claims:
+                claims.remove(claim)  # its error knows the transaction, which is to be collected when it is dropped
+            self._on_ack_failed(claim)
+        else:
+            cumulative = claim.up_to is not None
+            self._in_time(places, cumulative=cumulative)
+            if cumulative:
+                self.open_acks.supersede(self._claims[txn])
+        txn.ack_finished(self.topic, self._subscription, len(places), error)
 
     async def _ack_until_answered(self, places: Sequence[Place], txn_id: TxnId, claim: Claim, *, cumulative: bool) -> None:
-        """Send it, and again when the connection was lost before the answer came.
+        """Send it, and again when the connection was lost before the answer came. If cancelled, the request goes on.
 
         A broker that has not seen the first one takes the second. One that has refuses it, or says yes again; in either
         case it has done with the first, so that an abort cannot overtake that any more: a stock broker would keep the
         message as pending in a transaction that has ended.
         """
-        self._settling(places, cumulative=cumulative)
+        if self.recall is not None:
+            self.recall.settled(places, cumulative=cumulative)
         if self.chunks.remembers_any and not cumulative:
             places = self.chunks.places(places)
         ids = [cumulative_id(places[-1])] if cumulative else merged_ids(places)
@@ -175,7 +217,7 @@ class PartitionAcks(abc.ABC):
             try:
                 connection = await self._attachment.connected("acknowledge")
                 claim.answer = self._request(connection, ids, cumulative=cumulative, txn_id=txn_id)
-                await claim.answer
+                await asyncio.shield(claim.answer)
             except ConnectionLost as error:
                 if not error.maybe_processed or self._core.runtime.monotonic() >= end:
                     raise
@@ -183,14 +225,14 @@ class PartitionAcks(abc.ABC):
                 claim.answer = None  # copies that come in from now on may be of what is acknowledged
             except TransactionConflict as error:
                 if not self._single and len(ids) > 1:
-                    await self._ack_one_by_one(ids, txn_id)
+                    await self._ack_one_by_one(ids, txn_id, claim)
                 if lost is None:
                     raise
                 raise lost from error
             else:
                 return
 
-    async def _ack_one_by_one(self, ids: Sequence[AckId], txn_id: TxnId) -> None:
+    async def _ack_one_by_one(self, ids: Sequence[AckId], txn_id: TxnId, claim: Claim) -> None:
         """After a conflict about some of these: take what can be had into the transaction, for its abort to bring back.
 
         A stock dispatcher of Shared and Key_Shared has forgotten all of them when it says that one is in conflict, and does
@@ -199,7 +241,8 @@ class PartitionAcks(abc.ABC):
         connection = self._connection
         if connection is not None:
             answers = [self._request(connection, [each], cumulative=False, txn_id=txn_id) for each in ids]
-            await asyncio.gather(*answers, return_exceptions=True)
+            claim.conflicts, claim.answer = True, asyncio.gather(*answers, return_exceptions=True)
+            await asyncio.shield(claim.answer)
 
     def _claim(self, claim: Claim, txn: Enlisting) -> None:
         for (ledger_id, entry_id), index in claim.places:
@@ -214,6 +257,8 @@ class PartitionAcks(abc.ABC):
         if claims is None:
             claims = self._claims[txn] = []
             txn.when_ended(functools.partial(self._on_txn_ended, claims))
+            # Whoever attached to a transaction may leave its end to others, and is not told of it then.
+            weakref.finalize(txn, self.open_acks.abandon, claims).atexit = False
         claims.append(claim)
 
     def _on_txn_ended(self, claims: list[Claim], outcome: TxnAction | None) -> None:
@@ -227,12 +272,12 @@ class PartitionAcks(abc.ABC):
             self.open_acks.remove(claim)
             if outcome is TxnAction.COMMIT:
                 self.partly_acked.add(claim.ids)
-        if outcome is not TxnAction.ABORT:
-            return
-        if self._single:
-            self.redeliver()
-        else:
+        if outcome is not None:
+            claims.clear()
+        if not self._single and outcome is not TxnAction.COMMIT:  # when its time is over, its coordinator aborts it
             self._core.defect_warnings.on_abort(self._server_version, self.topic, self._subscription)
+        if self._single and outcome is TxnAction.ABORT:
+            self.redeliver()
 
     def _on_ack_failed(self, claim: Claim) -> None:
         """Nothing was acknowledged, so copies that were dropped meanwhile are asked for again."""

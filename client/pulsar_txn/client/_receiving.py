@@ -135,12 +135,20 @@ class Receiving(Generic[T]):
                 async with asyncio.timeout_at(deadline):
                     await waiter
             except TimeoutError:
-                return
+                return  # the caller takes all there is, so that there is nobody to wake
+            except BaseException:
+                if waiter.cancelled():
+                    self._remove(waiter)
+                    self._wake()  # those behind it may need fewer
+                raise
             finally:
                 if not waiter.done() or waiter.cancelled():
-                    self._waiters = deque(entry for entry in self._waiters if entry[0] is not waiter)
+                    self._remove(waiter)
                 elif self._queue:
                     self._wake()  # this one may leave with fewer than it was woken for
+
+    def _remove(self, waiter: asyncio.Future[None]) -> None:
+        self._waiters = deque(entry for entry in self._waiters if entry[0] is not waiter)
 
     def enqueue(self, messages: Sequence[Message[T]]) -> None:
         """For partition consumers: messages have come."""
@@ -174,6 +182,7 @@ class Receiving(Generic[T]):
             self._parts.remove(part)
             self.drop_queued(part)
             return
+        logger.error("%s is not received from any more, which ends the consumer: %s", part.topic, error)
         self.fail(error)
 
     def fail(self, error: PulsarError) -> None:

@@ -17,7 +17,7 @@ from pulsar_txn.wire.ids import TxnAction, TxnId
 class CoordinatorSessions(Protocol):
     """The requests that a transaction makes of its coordinator; errors say in `maybe_processed` whether they had left.
 
-    `tally` is told of requests that were sent again, and who answered.
+    `tally` is told of requests that were sent (how often, so that one that never left is known), and who answered.
     """
 
     async def new_txn(self, timeout_ms: int, *, tally: RequestTally) -> TxnId:

@@ -61,6 +61,8 @@ class Runs:
 
         Of a message that is there twice the first is taken: a list acknowledges it once, whatever was done with it.
         """
+        for left in self._lines.keys() - before.keys():
+            del self._lines[left]  # a pattern has lost it
         handed = []
         seen: set[PartitionConsumer] = set()
         for message in distinct(messages):
@@ -83,7 +85,9 @@ class Runs:
 
     def is_run(self, part: PartitionConsumer, group: Sequence[Handed]) -> bool:
         """Whether one cumulative acknowledgement of its last message says the same as a list of this partition's group."""
-        line = self._lines[part]
+        line = self._lines.get(part)
+        if line is None:
+            return False
         first, last = group[0], group[-1]
         if first[1] != line.settled + 1 or last[1] - first[1] != len(group) - 1:
             return False
@@ -102,7 +106,9 @@ class Runs:
 
     def settle(self, part: PartitionConsumer, group: Sequence[Handed]) -> None:
         """The group was committed."""
-        line = self._lines[part]
+        line = self._lines.get(part)
+        if line is None:
+            return
         if group[0][1] == line.settled + 1 and group[-1][1] - group[0][1] == len(group) - 1:
             line.settled = group[-1][1]
             line.floor = place_of(group[-1][0])
@@ -113,7 +119,9 @@ class Runs:
 
         `wait`: seconds until it can come at all.
         """
-        line, first = self._lines[part], place_of(group[0][0])
+        line, first = self._lines.get(part), place_of(group[0][0])
+        if line is None:
+            return
         if group[0][1] == line.settled + 1 or first == line.must_reach:
             line.must_reach = first
             part.recall_from(first, wait=wait)

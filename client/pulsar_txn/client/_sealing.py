@@ -1,13 +1,14 @@
-"""From a complete batch to what leaves: its sequence ids, its entry or the chunks of a large message, and the largest size."""
+"""From a complete batch to what leaves: its sequence ids, its SEND or those of a large message's chunks, the largest size."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from pulsar_txn.client.batching import EntryFactory, Pending, Row, row_payload, row_sequence_id
+from pulsar_txn.client.batching import EntryFactory, Pending, row_payload, row_sequence_id
 from pulsar_txn.client.crypto import Encryptor
-from pulsar_txn.client.errors import MessageTooLarge
+from pulsar_txn.client.errors import InvalidConfiguration, MessageTooLarge, PulsarError
 from pulsar_txn.client.producer_options import ProducerOptions
+from pulsar_txn.wire import hot
 from pulsar_txn.wire.frames import MAX_MESSAGE_SIZE
 
 ENTRY_OVERHEAD: Final = 10_000
@@ -17,10 +18,11 @@ ENTRY_OVERHEAD: Final = 10_000
 class Sealer:
     """Seals the batches of one producer, in the order in which they leave."""
 
-    def __init__(self, options: ProducerOptions, encryptor: Encryptor | None) -> None:
+    def __init__(self, producer_id: int, options: ProducerOptions, encryptor: Encryptor | None) -> None:
         self.next_sequence_id: int | None = options.initial_sequence_id
         """None until the broker has said which was the last."""
         self.max_message_size = MAX_MESSAGE_SIZE
+        self._producer_id = producer_id
         self._options = options
         self._encryptor = encryptor
         self._entries = EntryFactory(options.producer_name or "", int(options.compression), b"", encryptor)
@@ -30,33 +32,57 @@ class Sealer:
         self._entries = EntryFactory(producer_name, int(self._options.compression), schema_version, self._encryptor)
         self.max_message_size = max_message_size
 
-    def entries(self, pending: Pending, rows: list[Row], now_ms: int) -> list[bytes]:
-        """One entry, or those of all chunks of a large message; `pending` gets its sequence ids.
+    def sends(self, pending: Pending, now_ms: int) -> list[list[bytes]]:
+        """The buffers of one SEND, or of those of all chunks of a large message; `pending` gets its sequence ids.
 
-        Raises MessageTooLarge, CryptoError.
+        Raises MessageTooLarge, CryptoError, and InvalidConfiguration for what cannot be encoded; no sequence id is used then.
         """
-        options, builder = self._options, pending.builder
-        self._number(pending, rows)
+        before = self.next_sequence_id
+        try:
+            entries = self._sealed(pending, now_ms)
+            return [self._send(pending, entry, is_chunk=len(entries) > 1) for entry in entries]
+        except PulsarError:
+            self.next_sequence_id = before
+            raise
+        except Exception as error:
+            self.next_sequence_id = before
+            text = f"a message cannot be encoded: {error!r}"
+            raise InvalidConfiguration(text, hint="every message of its batch fails with it") from error
+
+    def _send(self, pending: Pending, entry: bytes, *, is_chunk: bool) -> list[bytes]:
+        return hot.encode_send(
+            self._producer_id,
+            pending.sequence_id,
+            pending.messages,
+            entry,
+            txn=pending.builder.txn_id,
+            highest_sequence_id=pending.highest if pending.highest != pending.sequence_id else None,
+            is_chunk=is_chunk,
+        )
+
+    def _sealed(self, pending: Pending, now_ms: int) -> list[bytes]:
+        options, rows = self._options, pending.rows
+        self._number(pending)
         limit = min(options.chunk_max_bytes or self.max_message_size, self.max_message_size)
         if not options.chunking or len(rows) != 1 or len(row_payload(rows[0])) < limit // 2:
-            return [self._entry(pending, rows, now_ms)]
-        return self._entries.chunks(rows[0], pending.sequence_id, now_ms, builder.txn_id, builder.alone, limit)
+            return [self._entry(pending, now_ms)]
+        return self._entries.chunks(rows[0], pending.sequence_id, now_ms, pending.builder.txn_id, pending.alone, limit)
 
-    def _entry(self, pending: Pending, rows: list[Row], now_ms: int) -> bytes:
-        builder = pending.builder
-        if builder.encoded is not None:
-            entry = self._entries.encoded(builder.encoded, pending.sequence_id, pending.highest, now_ms, builder.txn_id)
+    def _entry(self, pending: Pending, now_ms: int) -> bytes:
+        builder, rows = pending.builder, pending.rows
+        if pending.encoded is not None:
+            entry = self._entries.encoded(pending.encoded, pending.sequence_id, pending.highest, now_ms, builder.txn_id)
         elif len(rows) == 1:
-            entry = self._entries.single(rows[0], pending.sequence_id, now_ms, builder.txn_id, builder.alone)
+            entry = self._entries.single(rows[0], pending.sequence_id, now_ms, builder.txn_id, pending.alone)
         else:
             entry = self._entries.batch(rows, pending.sequence_id, pending.highest, now_ms, builder.txn_id, builder.group)
         if len(entry) > self.max_message_size + ENTRY_OVERHEAD:
             raise MessageTooLarge(f"{len(entry)} bytes; the broker takes {self.max_message_size}", hint="split the message")
         return entry
 
-    def _number(self, pending: Pending, rows: list[Row]) -> None:
+    def _number(self, pending: Pending) -> None:
         """Sequence ids: the program's own where it gave them, else the next ones."""
-        following = self.next_sequence_id or 0
+        following, rows = self.next_sequence_id or 0, pending.rows
         given, given_last = (row_sequence_id(rows[0]), row_sequence_id(rows[-1])) if rows else (None, None)
         first = following if given is None else given
         last = first + pending.messages - 1 if given_last is None else given_last

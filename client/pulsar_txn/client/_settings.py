@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import ssl
+from datetime import timedelta
 from typing import Final
 
 import attrs
@@ -14,6 +16,25 @@ from pulsar_txn.client.tls import TlsFiles, make_context
 
 MAX_DESCRIPTION: Final = 64
 """Characters of a description, as in Java's client."""
+
+
+LEAST_SECONDS: Final = 0.001
+"""What the protocol can say: it counts in milliseconds."""
+
+
+def seconds_of(value: float | timedelta, what: str) -> float:
+    """A time that a program gave, in seconds. InvalidConfiguration, naming `what`, when it is none, or below a millisecond."""
+    try:
+        seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidConfiguration(f"{what} is no time: {value!r}", hint="give seconds or a timedelta") from error
+    if not LEAST_SECONDS <= seconds < math.inf:
+        raise InvalidConfiguration(f"{what} must be at least a millisecond, not {value!r}", hint="give seconds or a timedelta")
+    return seconds
+
+
+def _seconds(value: float | timedelta) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _positive(_instance: object, attribute: attrs.Attribute[float], value: float) -> None:
@@ -52,13 +73,13 @@ def _sni_proxy(url: str | Address | None) -> Address | None:
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """Seconds throughout. `tls_context` is used for `pulsar+ssl` addresses; None means one made of `tls`."""
+    """Times are seconds, or given as timedeltas. `tls_context` is used for `pulsar+ssl`; None means one made of `tls`."""
 
-    operation_timeout: float = attrs.field(default=30.0, validator=_positive)
-    connection_timeout: float = attrs.field(default=10.0, validator=_positive)
-    keep_alive_interval: float = attrs.field(default=30.0, validator=_positive)
-    initial_backoff: float = attrs.field(default=0.1, validator=_positive)
-    max_backoff: float = attrs.field(default=60.0, validator=_positive)
+    operation_timeout: float = attrs.field(default=30.0, converter=_seconds, validator=_positive)
+    connection_timeout: float = attrs.field(default=10.0, converter=_seconds, validator=_positive)
+    keep_alive_interval: float = attrs.field(default=30.0, converter=_seconds, validator=_positive)
+    initial_backoff: float = attrs.field(default=0.1, converter=_seconds, validator=_positive)
+    max_backoff: float = attrs.field(default=60.0, converter=_seconds, validator=_positive)
     max_lookup_redirects: int = 20
     authentication: Authentication | None = None
     tls_context: ssl.SSLContext | None = None

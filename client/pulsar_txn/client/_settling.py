@@ -12,7 +12,7 @@ from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client._receiving import Receiving
 from pulsar_txn.client.acks import Place
 from pulsar_txn.client.dead_letters import DeadLetters
-from pulsar_txn.client.errors import InvalidConfiguration, TransactionStateError
+from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, TransactionStateError
 from pulsar_txn.client.message import Entry, Message
 from pulsar_txn.client.nacks import NackTracker
 from pulsar_txn.client.partition_consumer import PartitionConsumer
@@ -34,18 +34,19 @@ class Settling(Receiving[T]):
     async def acknowledge(
         self, message: Acknowledged | Sequence[Acknowledged], *, txn: Enlisting | None = None, receipt: bool | None = None
     ) -> None:
-        """Acknowledge a message, an id, or many of them.
+        """Acknowledge a message, an id, or many of them. Without effect for topics that a pattern has lost.
 
         Outside a transaction acknowledgements are collected for `ack_group_delay` and this returns at once; with `receipt`
         (or the consumer's `ack_receipt`) they leave now, and this returns when the broker has answered. In a transaction
         they are always answered, and take effect when it commits.
 
         Raises the broker's error, ConnectionLost, OperationTimeout; with `txn` TransactionConflict when a message is
-        acknowledged in an open transaction already, TransactionStateError, and other TransactionErrors.
+        acknowledged in an open transaction already, TransactionStateError, and other TransactionErrors; InvalidConfiguration
+        for an id that does not say the size of its batch, when it is not known here.
         If cancelled, the acknowledgement may still happen; a transaction is doomed by it.
         """
         self._check_open()
-        txn = txn or AMBIENT.get()
+        txn = txn or self._ambient()
         wants_receipt = self._options.ack_receipt if receipt is None else receipt
         if txn is None and not wants_receipt and isinstance(message, Message) and message.entry.consumer in self._parts:
             entry = message.entry
@@ -56,7 +57,7 @@ class Settling(Receiving[T]):
             return
         those = [message] if isinstance(message, (Message, MessageId)) else message
         try:
-            await self._acknowledge(self._places(those), txn, wants_receipt=wants_receipt)
+            await self._acknowledge(self._places(those, txn), txn, wants_receipt=wants_receipt)
         except BaseException as error:
             self._settled(those, error)
             raise
@@ -96,15 +97,15 @@ class Settling(Receiving[T]):
                 f"cumulative acknowledgement is not possible on a {self._options.consumer_type.name} subscription",
                 hint="acknowledge the messages one by one or as a list",
             )
-        txn = txn or AMBIENT.get()
-        ((part, places),) = self._places([message]).items()
-        if txn is not None:
-            _check_persistent([part])
-            await part.ack_in_transaction(places, txn, cumulative=True)
-        elif self._options.ack_receipt if receipt is None else receipt:
-            await part.ack_with_receipt(places, cumulative=True)
-        else:
-            part.ack_cumulative_soon(places[0])
+        txn = txn or self._ambient()
+        for part, places in self._places([message], txn).items():
+            if txn is not None:
+                _check_persistent([part])
+                await part.ack_in_transaction(places, txn, cumulative=True)
+            elif self._options.ack_receipt if receipt is None else receipt:
+                await part.ack_with_receipt(places, cumulative=True)
+            else:
+                part.ack_cumulative_soon(places[0])
         self._settled([message], None)
 
     def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
@@ -116,18 +117,21 @@ class Settling(Receiving[T]):
         Raises TransactionStateError when the message is acknowledged in an open transaction.
         """
         self._check_open()
-        ((part, places),) = self._places([message]).items()
-        if part.open_acks.holds(places[0]):
+        part = self._part_of_any(message)
+        if part is None:
+            return
+        place = _place(message)
+        if part.open_acks.holds(place):
             raise TransactionStateError(
                 "the message is acknowledged in a transaction that is still open",
                 hint="abort the transaction, its messages come again by themselves",
             )
         if self.timeouts is not None:
-            self.timeouts.settled(part.id, places, cumulative=False)
+            self.timeouts.settled(part.id, [place], cumulative=False)
         self._refused += 1
         if self._chain is not None:
             self._chain.refused(message)
-        self._nacks.add(part, places[0][0], self._nack_delay(message, delay))
+        self._nacks.add(part, place[0], self._nack_delay(message, delay))
 
     def _nack_delay(self, message: Acknowledged, delay: float | timedelta | None) -> float:
         if delay is not None:
@@ -154,7 +158,7 @@ class Settling(Receiving[T]):
         self._check_open()
         if self.letters is None:
             raise InvalidConfiguration("the consumer has no dead_letter_policy", hint="subscribe with one that has retry=True")
-        txn = txn or AMBIENT.get()
+        txn = txn or self._ambient()
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         await self.letters.put_off(message, seconds, properties, txn)
         await self.acknowledge(message, txn=txn)
@@ -168,9 +172,9 @@ class Settling(Receiving[T]):
         """
         positions: dict[PartitionConsumer, dict[Position, None]] = {}
         for message in messages:
-            entry = message.entry
-            part = entry.consumer if entry.consumer in self._parts else self._part_for(entry.consumer.topic)
-            positions.setdefault(part, {})[entry.position] = None
+            part = self._part_of_message(message)
+            if part is not None:
+                positions.setdefault(part, {})[message.entry.position] = None
         for part, those in positions.items():
             part.redeliver(list(those))
 
@@ -193,27 +197,60 @@ class Settling(Receiving[T]):
         for part in self._parts:
             part.redeliver()
 
-    def _places(self, messages: Sequence[Acknowledged]) -> dict[PartitionConsumer, list[Place]]:
+    def _ambient(self) -> Enlisting | None:
+        """The transaction around the running code, where `txn=` was left out.
+
+        Readers and table views only keep their place with what they acknowledge, which is nobody's unit of work.
+        """
+        return AMBIENT.get() if self._options.durable else None
+
+    def _places(self, messages: Sequence[Acknowledged], txn: Enlisting | None) -> dict[PartitionConsumer, list[Place]]:
         places: dict[PartitionConsumer, list[Place]] = {}
         last: Entry | None = None
         for message in messages:
             if isinstance(message, Message):
                 entry = message.entry
                 if entry is not last:
-                    part = entry.consumer if entry.consumer in self._parts else self._part_for(entry.consumer.topic)
+                    part = self._part_of_message(message)
+                    if part is None:
+                        _check_outside(txn, message)
+                        continue
                     those, position, size, last = places.setdefault(part, []), entry.position, entry.batch_size, entry
                 those.append((position, message.index, size))
             else:
-                place = (message.position, message.batch_index, message.batch_size)
-                places.setdefault(self._part_of(message), []).append(place)
+                part = self._part_of(message)
+                places.setdefault(part, []).append(self._sized(part, message))
         return places
 
-    def _part_for(self, topic: str) -> PartitionConsumer:
-        """For messages that another consumer received, of this topic: their ids mean the same here."""
+    def _part_of_any(self, message: Acknowledged) -> PartitionConsumer | None:
+        return self._part_of_message(message) if isinstance(message, Message) else self._part_of(message)
+
+    def _part_of_message(self, message: Message[Any]) -> PartitionConsumer | None:
+        """None when this consumer has left its topic. The ids of what another consumer received mean the same here."""
+        own, topic = message.entry.consumer, message.entry.consumer.topic
+        if own in self._parts:
+            return own
         for part in self._parts:
             if part.topic == topic:
                 return part
+        if self._pattern is not None and own.belongs_to(self):
+            return None
         raise InvalidConfiguration(f"the message is of {topic}, which this consumer does not receive from")
+
+    def _sized(self, part: PartitionConsumer, message_id: MessageId) -> Place:
+        """An id's place; without the size of its batch an index of it would stand for the whole batch."""
+        place = _place(message_id)
+        if place[1] >= place[2] and place[1] >= 0:
+            known = (each for each in (part.last_dequeued, *self._queue) if each is not None)
+            entries = (each.entry for each in known if each.entry.position == place[0] and each.entry.consumer is part)
+            entry = next(entries, None)
+            if entry is None or entry.batch_size <= place[1]:
+                raise InvalidConfiguration(
+                    f"the id {message_id} is of a batch and does not say of how many messages",
+                    hint="acknowledge the message, or an id with its batch_size",
+                )
+            place = (place[0], place[1], entry.batch_size)
+        return place
 
     def _part_of(self, message_id: MessageId) -> PartitionConsumer:
         if self._only is not None:
@@ -224,6 +261,20 @@ class Settling(Receiving[T]):
                 f"the id {message_id} does not say which topic it belongs to", hint="give the message instead of its id"
             )
         return found[0]
+
+
+def _place(message: Acknowledged) -> Place:
+    if isinstance(message, Message):
+        return message.entry.position, message.index, message.entry.batch_size
+    return message.position, message.batch_index, message.batch_size
+
+
+def _check_outside(txn: Enlisting | None, message: Message[Any]) -> None:
+    if txn is not None:
+        raise ConnectionLost(
+            f"{message.topic} is not received from any more, so no transaction can acknowledge {message.message_id}",
+            hint="run the unit again, without its messages",
+        )
 
 
 def _check_persistent(parts: Iterable[PartitionConsumer]) -> None:

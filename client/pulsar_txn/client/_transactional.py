@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -11,10 +12,12 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from pulsar_txn.client._core import Core
+from pulsar_txn.client._settings import seconds_of
 from pulsar_txn.client.client_stats import ClientStats, client_stats
 from pulsar_txn.client.consumer import Consumer
 from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
+    ConnectionLost,
     InvalidConfiguration,
     PulsarError,
     TransactionAborted,
@@ -36,7 +39,6 @@ P = ParamSpec("P")
 DEFAULT_TIMEOUT: Final = 60.0
 DEFAULT_ATTEMPTS: Final = 5
 
-
 Pauses: TypeAlias = Callable[[int], float]
 """How long to wait behind the n-th attempt (1, 2, …), in seconds."""
 
@@ -57,7 +59,7 @@ class Attempts:
         self._done += 1
         again = isinstance(error, TransactionAborted) and not is_final(error)
         if isinstance(error, CommitOutcomeUnknown):
-            outcome = await error.resolver()
+            outcome = await _outcome(error)
             if outcome is TransactionState.COMMITTED:
                 return False
             again = self._retry_unknown or outcome is TransactionState.ABORTED
@@ -74,6 +76,16 @@ class Attempts:
         return self._pauses(self._done)
 
 
+async def _outcome(error: CommitOutcomeUnknown) -> TransactionState:
+    """What the coordinator says; UNKNOWN, with a note, when it cannot be asked either."""
+    try:
+        outcome: TransactionState = await error.resolver()
+    except PulsarError as failed:
+        error.add_note(f"the coordinator could not be asked for the outcome: {failed}")
+        return TransactionState.UNKNOWN
+    return outcome
+
+
 class TransactionalClient:
     """Transactions of a client. Coordinators are looked up at the first one, and not before."""
 
@@ -84,6 +96,15 @@ class TransactionalClient:
         self._open_transactions: WeakSet[Transaction] = WeakSet()
         self._observers = Observers()
         self._core.new_transaction = self._new_transaction
+        self._core.before_move = self._leave_cluster
+
+    def _leave_cluster(self, url: str) -> None:
+        """Another cluster knows nothing of the transactions of this one, or takes their ids for others."""
+        error = ConnectionLost(f"the client has moved to {url}, and its transactions cannot", hint="run the unit again")
+        for txn in self.transactions():
+            txn.leave(error)
+        left, self._coordinators = self._coordinators, TransactionCoordinators(self._core)
+        left.leave(error)
 
     def transaction(
         self,
@@ -103,8 +124,8 @@ class TransactionalClient:
         """
         txn = self._new_transaction(
             TransactionOptions(
-                timeout=_seconds(timeout, "timeout"),
-                commit_timeout=None if commit_timeout is None else _seconds(commit_timeout, "commit_timeout"),
+                timeout=seconds_of(timeout, "timeout"),
+                commit_timeout=None if commit_timeout is None else seconds_of(commit_timeout, "commit_timeout"),
                 name=name,
                 force_abort=force_abort,
                 managed=True,
@@ -123,23 +144,28 @@ class TransactionalClient:
         """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
 
         Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
-        If cancelled, a transaction that was begun ends by its timeout.
+        If cancelled, a transaction that was begun meanwhile is aborted.
         """
         txn = self._new_transaction(
             TransactionOptions(
-                timeout=_seconds(timeout, "timeout"),
-                commit_timeout=None if commit_timeout is None else _seconds(commit_timeout, "commit_timeout"),
+                timeout=seconds_of(timeout, "timeout"),
+                commit_timeout=None if commit_timeout is None else seconds_of(commit_timeout, "commit_timeout"),
                 name=name,
                 force_abort=force_abort,
             )
         )
-        await txn.open()
+        try:
+            await txn.open()
+        except asyncio.CancelledError:
+            txn.abandon()
+            raise
         return txn
 
     def attach_transaction(self, txn_id: TxnId | str) -> Transaction:
         """A handle of a transaction begun elsewhere, by its id or the id's text `(most,least)`; asks nobody yet.
 
-        `commit()` and `abort()` end it, `resolve()` says what became of it, and operations can join it.
+        `commit()` and `abort()` end it, and operations can join it. `resolve()` asks by committing, so it is for one whose
+        commit was sent before, or that cannot be open any more: one that is still open is committed by it.
         Raises InvalidConfiguration when the text is no id.
         """
         if isinstance(txn_id, str):
@@ -212,7 +238,7 @@ class TransactionalClient:
         options = PipelineOptions(
             max_messages=max_messages,
             max_wait=max_wait,
-            timeout=_seconds(timeout, "timeout"),
+            timeout=seconds_of(timeout, "timeout"),
             concurrency=concurrency,
             on_poison=on_poison,
             max_aborts=max_aborts,
@@ -271,14 +297,15 @@ def transactional(
 ) -> Callable[..., Any]:
     """Decorate `async def work(client, …, txn)`: each call runs in a transaction of the client it is given.
 
-    The client is the argument named `client_arg`, by name or the first positional one; the transaction comes in as
-    `txn=`. `options` are those of `run_transaction`.
+    The client is the argument of the parameter `client_arg`, wherever that stands, as in `async def work(self, client, txn)`;
+    the first argument when there is no such parameter. The transaction comes in as `txn=`. `options` are those of
+    `run_transaction`.
     """
 
     def decorate(function: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
         @functools.wraps(function)
         async def run(*args: Any, **kwargs: Any) -> T:
-            client = kwargs[client_arg] if client_arg in kwargs else args[0]
+            client = client_of(function, client_arg, args, kwargs)
             return await client.run_transaction(lambda txn: function(*args, **kwargs, txn=txn), **options)  # type: ignore[no-any-return]  # the client's type is the caller's
 
         return run
@@ -286,11 +313,15 @@ def transactional(
     return decorate if work is None else decorate(work)
 
 
-def _seconds(value: float | timedelta, what: str) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if not seconds > 0:
-        raise InvalidConfiguration(f"{what} must be more than 0, not {value!r}", hint="give seconds or a timedelta")
-    return seconds
+def client_of(function: Callable[..., Any], client_arg: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The client among the arguments of a decorated function. TypeError when it is not there."""
+    if client_arg in kwargs:
+        return kwargs[client_arg]
+    names = list(inspect.signature(function).parameters)
+    place = names.index(client_arg) if client_arg in names else 0
+    if place >= len(args):
+        raise TypeError(f"{function.__qualname__}() needs the client as its argument {client_arg!r}")
+    return args[place]
 
 
 __all__ = ["Rollback", "TransactionalClient", "transactional"]

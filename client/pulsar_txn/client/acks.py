@@ -6,6 +6,7 @@ Ack sets are ints: bit i is set while index i of a batch is *not* acknowledged.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -125,9 +126,11 @@ class Claim:
 
     `up_to` is set for a cumulative one: everything up to and with it. `answer` is the request's future once it has left;
     `dropped` are entries of which copies came in before its answer and were dropped. `ids` is how the request said it.
+    `conflicts`: it was refused, and its messages were tried one by one.
+    `abandoned`: nobody here will learn how its transaction ends.
     """
 
-    __slots__ = ("answer", "dropped", "ids", "places", "up_to")
+    __slots__ = ("abandoned", "answer", "conflicts", "dropped", "ids", "places", "up_to")
 
     def __init__(self, places: Iterable[Place], up_to: Place | None = None) -> None:
         self.places = [place[:2] for place in places]
@@ -135,6 +138,20 @@ class Claim:
         self.up_to = None if up_to is None else up_to[:2]
         self.answer: asyncio.Future[Any] | None = None
         self.dropped: list[Position] = []
+        self.abandoned = self.conflicts = False
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the broker has said what it makes of it."""
+        return self.answer is not None and self.answer.done()
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the broker has said yes."""
+        answer = self.answer
+        if answer is None or not answer.done() or answer.cancelled() or self.conflicts:
+            return False
+        return answer.exception() is None
 
 
 class PartlyAcknowledged:
@@ -184,17 +201,24 @@ class OpenTransactionAcks:
     * before the acknowledgement was answered, it left the broker before the acknowledgement got there: the copy is dropped;
     * after it was answered, the broker does not hold it as pending any more, because the transaction has aborted: it is
       a message like any other, and the claim on it is gone.
+
+    What a cumulative acknowledgement covers comes again after a reconnect, and whenever another transaction aborts, and stock
+    brokers would then take it into a second transaction beside the open one. So a copy says nothing of its claim, as long as
+    somebody here can learn how the transaction ends; with nobody left (`abandon`) it is the only sign that there is.
     """
 
     def __init__(self) -> None:
         self._claims: dict[tuple[Position, int], Claim] = {}
         self._cumulative: list[Claim] = []
+        self._abandoned: deque[Sequence[Claim]] = deque()
 
     def __len__(self) -> int:
         return len(self._claims) + len(self._cumulative)
 
     def holds(self, place: Place) -> bool:
         """Whether this message is acknowledged in an open transaction."""
+        if self._abandoned:
+            self._let_go()
         if place[:2] in self._claims:
             return True
         return bool(self._cumulative) and any(
@@ -216,13 +240,38 @@ class OpenTransactionAcks:
         if claim in self._cumulative:
             self._cumulative.remove(claim)
 
+    def abandon(self, claims: Sequence[Claim]) -> None:
+        """The program has dropped their transaction, which it did not end. Safe in any thread, as the collector needs it."""
+        if claims:
+            self._abandoned.append(claims)
+
+    def supersede(self, claims: Sequence[Claim]) -> None:
+        """The broker has taken a cumulative one of these: it takes those of one open transaction at a time."""
+        self._cumulative = [claim for claim in self._cumulative if claim in claims or not claim.is_answered]
+
     def admits(self, position: Position, index: int) -> bool:
         """A message came in: whether it is to be handed out."""
+        if self._abandoned:
+            self._let_go()
+        if self._cumulative:
+            self._cumulative = [claim for claim in self._cumulative if not _is_over(claim, (position, index))]
         claim = self._claims.get((position, index))
         if claim is None:
             return True
-        if claim.answer is not None and claim.answer.done():
+        if claim.is_answered:
             del self._claims[position, index]
             return True
         claim.dropped.append(position)
         return False
+
+    def _let_go(self) -> None:
+        while self._abandoned:
+            for claim in self._abandoned.popleft():
+                claim.abandoned = True
+                if claim.up_to is None:
+                    self.remove(claim)
+
+
+def _is_over(claim: Claim, copy: tuple[Position, int]) -> bool:
+    """Whether a copy of this message is all that will ever be heard of a cumulative claim's transaction."""
+    return claim.abandoned and claim.up_to is not None and copy <= claim.up_to

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
 
 from pulsar_txn.client._enlist import Enlisting, SendCounter
 from pulsar_txn.client.crypto import Encryptor
-from pulsar_txn.client.errors import MessageTooLarge
+from pulsar_txn.client.errors import MessageTooLarge, TransactionAborted, TransactionTimedOut
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch as encode_rows
 from pulsar_txn.wire.compression import compress
 from pulsar_txn.wire.entries import encode_entry
-from pulsar_txn.wire.ids import MessageId, TxnId
+from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
 
 Row: TypeAlias = bytes | tuple[Any, ...]
 """One message as `wire.batches.encode_batch` takes it; see `row`."""
@@ -28,14 +28,7 @@ Row: TypeAlias = bytes | tuple[Any, ...]
 SendTicket: TypeAlias = "asyncio.Future[MessageId]"
 """What `send_nowait` returns: a future of the message's id."""
 
-
-def fail_tickets(tickets: list[SendTicket], error: BaseException, *, looked_at: bool) -> None:
-    """Fail those that are not done; with `looked_at` somebody reports it, and asyncio need not complain of a dropped one."""
-    for ticket in tickets:
-        if not ticket.done():
-            ticket.set_exception(error)
-            if looked_at:
-                ticket.exception()
+_new_tuple: Final[Callable[..., Any]] = tuple.__new__
 
 
 def row(
@@ -98,21 +91,20 @@ class Alone(NamedTuple):
 
 
 class Builder:
-    """Messages that wait to leave together: one per (transaction, key group).
+    """Messages that wait to leave together: one per transaction (and one for none), or per key group of it.
 
-    With `alone` or `encoded` it holds one message, or one batch built elsewhere. `txn_id` stays None until the
-    transaction has registered the partition (`registering` is its future); until then nothing leaves, and complete
-    batches wait in `full`. `sends` is where the transaction counts the messages: the first of a batch when it comes, the
-    others when the batch is complete (`counted` of them were). `in_flight` counts its sealed batches without receipt: while
-    there is one, the next batch collects.
+    `full` holds complete batches in their order, among them messages that stand alone and batches built elsewhere.
+    `txn_id` stays None until the transaction has registered the partition (`registering` is its future); until then nothing
+    leaves. `sends` is where the transaction counts the messages: the first of a batch when it comes, the others when the
+    batch is complete (`counted` of them were). `in_flight` counts its sealed batches without receipt: while there is one,
+    the next batch collects.
     """
 
     __slots__ = (
-        "alone",
         "counted",
         "counted_size",
         "due",
-        "encoded",
+        "fate",
         "full",
         "futures",
         "group",
@@ -126,19 +118,16 @@ class Builder:
         "txn_id",
     )
 
-    def __init__(
-        self, key: object, txn: Enlisting | None, group: str | bytes | None = None, alone: Alone | None = None
-    ) -> None:
+    def __init__(self, key: object, txn: Enlisting | None, group: str | bytes | None = None) -> None:
         self.key = key
         self.txn = txn
         self.group = group
-        self.alone = alone
-        self.encoded: EncodedBatch | None = None
+        self.fate: Fate | None = None
         self.txn_id: TxnId | None = None
         self.sends: SendCounter | None = None
         self.counted = self.counted_size = 0
         self.registering: asyncio.Future[TxnId] | None = None
-        self.full: deque[tuple[list[Row], list[SendTicket], int]] = deque()
+        self.full: deque[Pending] = deque()
         self.rows: list[Row] = []
         self.futures: list[SendTicket] = []
         self.size = 0
@@ -150,6 +139,16 @@ class Builder:
         """Whether the transaction has not registered the partition yet."""
         return self.txn is not None and self.txn_id is None
 
+    def lateness(self) -> TransactionAborted | None:
+        """Why its messages must not leave, or not again: a broker may hold a topic back for what comes behind an abort."""
+        if self.txn is None:
+            return None
+        if not self.txn.in_time():
+            return TransactionTimedOut("the transaction was over before the message could leave", txn_id=self.txn_id)
+        if self.fate is not None and self.fate.ended:
+            return TransactionAborted("the transaction was over before the message could leave", txn_id=self.txn_id)
+        return None
+
     def count(self) -> None:
         """Tell the transaction of the messages that the open batch got since its first, or since the last call."""
         if self.sends is not None:
@@ -158,48 +157,128 @@ class Builder:
             self.counted, self.counted_size = len(self.rows), self.size
 
     def complete(self) -> None:
-        """What is open leaves together; each message by itself when it has to be alone."""
+        """What is open leaves together."""
         self.count()
-        if self.alone is None:
-            self.full.append((self.rows, self.futures, self.size))
-        else:
-            for message, future in zip(self.rows, self.futures, strict=True):
-                self.full.append(([message], [future], len(row_payload(message))))
+        self.full.append(Pending(self, self.rows, self.futures, len(self.rows), self.size))
         self.rows, self.futures, self.size = [], [], 0
         self.counted = self.counted_size = 0
 
-    def give_up(self) -> tuple[list[SendTicket], int, int]:
-        """The tickets of everything in it, how many messages and bytes that is; it is empty then."""
+    def give_up(self) -> Pending | None:
+        """Everything in it as one, to be failed; it is empty then. None when it is empty already."""
         if self.futures:
             self.complete()
+        if not self.full:
+            return None
         batches, self.full = self.full, deque()
-        messages = sum(self.messages_of(rows) for rows, _, _ in batches)
-        return [each for _, futures, _ in batches for each in futures], messages, sum(size for _, _, size in batches)
+        futures = [future for each in batches for future in each.futures]
+        whole = Pending(self, [], futures, sum(each.messages for each in batches), sum(each.size for each in batches))
+        whole.watchers = tuple(watcher for each in batches for watcher in each.watchers)
+        self.in_flight += 1
+        return whole
 
-    def tickets(self) -> list[list[SendTicket]]:
-        """Those of each batch."""
-        batches = [futures for _, futures, _ in self.full]
-        return [*batches, self.futures] if self.futures else batches
 
-    def messages_of(self, rows: list[Row]) -> int:
-        """How many messages a batch of these rows has."""
-        return len(rows) if self.encoded is None else self.encoded.num_messages
+class Fate:
+    """Whether a transaction is over, as far as one producer was told."""
+
+    __slots__ = ("__weakref__", "ended")
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def end(self, _outcome: TxnAction | None) -> None:
+        """It has ended, or can no longer be used; sends of one that is being committed are answered before that."""
+        self.ended = True
 
 
 class Pending:
-    """A sealed batch or message on its way: everything needed to send it again, and to answer for it."""
+    """A complete batch, or a message alone: what it holds until it is sealed, then everything needed to send it again."""
 
-    __slots__ = ("buffers", "builder", "deadline", "futures", "highest", "messages", "sequence_id", "size")
+    __slots__ = (
+        "alone",
+        "buffers",
+        "builder",
+        "deadline",
+        "encoded",
+        "futures",
+        "highest",
+        "messages",
+        "rows",
+        "sequence_id",
+        "size",
+        "watchers",
+        "written",
+    )
 
-    def __init__(self, builder: Builder, futures: list[SendTicket], messages: int, size: int) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        rows: list[Row],
+        futures: list[SendTicket],
+        messages: int,
+        size: int,
+        alone: Alone | None = None,
+        encoded: EncodedBatch | None = None,
+    ) -> None:
         self.builder = builder
+        self.rows = rows
         self.futures = futures
         self.messages = messages
         self.size = size
+        self.alone = alone
+        self.encoded = encoded
         self.sequence_id = -1
         self.highest = -1
         self.buffers: list[bytes] = []
         self.deadline = 0.0
+        self.watchers: tuple[asyncio.Future[BaseException | None], ...] = ()
+        self.written = False
+        """Whether a connection took it, so that a broker may have it."""
+
+    def chunk(self) -> Pending:
+        """For one of its chunks but the last: that counts for nothing, and when it fails so does the message."""
+        chunk = Pending(self.builder, [], self.futures, 0, 0)
+        chunk.sequence_id = chunk.highest = self.sequence_id
+        self.builder.in_flight += 1
+        return chunk
+
+    def halves(self) -> tuple[Pending, Pending]:
+        """Two of it; who watches it is told of the second."""
+        middle = len(self.rows) // 2
+        first, second = (
+            Pending(self.builder, rows, futures, len(rows), sum(len(row_payload(each)) for each in rows))
+            for rows, futures in (
+                (self.rows[:middle], self.futures[:middle]),
+                (self.rows[middle:], self.futures[middle:]),
+            )
+        )
+        second.watchers = self.watchers
+        return first, second
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[BaseException | None]:
+        """A future of its error, or None, which no program can cancel as it can a ticket."""
+        if not self.watchers:
+            self.watchers = (loop.create_future(),)
+        return self.watchers[0]
+
+    def succeed(self, ledger_id: int, entry_id: int, partition: int) -> None:
+        """Give every message its id."""
+        futures, size = self.futures, self.messages
+        if len(futures) == 1:  # one message, or a batch built elsewhere
+            if not futures[0].done():
+                futures[0].set_result(MessageId(ledger_id, entry_id, partition, -1, size if size > 1 else 0))
+            return
+        for index, future in enumerate(futures):
+            if not future.done():
+                future.set_result(_new_tuple(MessageId, (ledger_id, entry_id, partition, index, size)))
+
+    def fail(self, error: BaseException) -> None:
+        """Give every message the error; a transaction reports it, and asyncio need not complain of a dropped ticket."""
+        looked_at = self.builder.txn is not None
+        for ticket in self.futures:
+            if not ticket.done():
+                ticket.set_exception(error)
+                if looked_at:
+                    ticket.exception()
 
 
 _MASK: Final = 2**64 - 1

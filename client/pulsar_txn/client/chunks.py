@@ -7,21 +7,20 @@ acknowledging it, or asking for it again, means all of its chunks.
 
 from __future__ import annotations
 
+import bisect
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from pulsar_txn.client._left import LeftEntries
 from pulsar_txn.client.acks import Place
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.ids import Position
 
 logger = logging.getLogger("pulsar_txn.client.consumer")
 
-MAX_CHUNKED: Final = 256 * 1024 * 1024
-"""Bytes that a message in chunks may have, also after decompression."""
-
 REMEMBERED: Final = 10_000
-"""Complete messages whose chunks are remembered; chunks of older ones are left to expire."""
+"""Complete messages whose chunks are remembered, and messages that were given up; chunks of older ones are left to expire."""
 
 
 class _Partial:
@@ -38,13 +37,21 @@ class _Partial:
 
 
 class ChunkedMessages:
-    """The chunks of one partition's consumer. At most `max_pending` incomplete messages are kept."""
+    """The chunks of one partition's consumer. At most `max_pending` incomplete messages, of `max_bytes` each, are kept.
 
-    def __init__(self, topic: str, max_pending: int) -> None:
+    `left` has what stays with the broker: it is to come again, and not to be acknowledged along with what is behind it.
+    """
+
+    def __init__(self, topic: str, max_pending: int, max_bytes: int, left: LeftEntries) -> None:
+        self.left = left
         self._topic = topic
         self._max_pending = max_pending
+        self._max_bytes = max_bytes
         self._partial: dict[str, _Partial] = {}
+        self._evicted: dict[str, None] = {}
+        self._too_large: dict[str, None] = {}
         self._behind: dict[Position, tuple[Position, ...]] = {}
+        self._ends: list[Position] = []  # the keys of `_behind` in the order of their places
 
     @property
     def incomplete(self) -> int:
@@ -59,46 +66,95 @@ class ChunkedMessages:
     def add(
         self, position: Position, metadata: pb.MessageMetadata, payload: bytes | memoryview, now: float
     ) -> tuple[bytes | None, list[Position]]:
-        """A chunk came in: the whole payload if it was the last one; and positions that were given up for it."""
+        """A chunk came in: the whole payload if it was the last one; and positions that were given up for lack of room."""
         uuid, number = metadata.uuid, metadata.chunk_id
+        given_up = self._begin(position, metadata, now) if number == 0 else []
         known = self._partial.get(uuid)
-        if number == 0:
-            earlier = [] if known is None else known.positions  # sent or delivered anew
-            self._partial.pop(uuid, None)
-            given_up = self._make_room()
-            known = self._partial[uuid] = _Partial(metadata.num_chunks_from_msg, metadata.total_chunk_msg_size, now)
-            known.positions += [each for each in earlier if each != position]
-        else:
-            given_up = []
         if known is None or number > len(known.chunks):
             self._partial.pop(uuid, None)
-            logger.warning("%s %s: chunk %d of %s has no beginning here; it is left", self._topic, position, number, uuid)
-            return None, given_up
+            return None, given_up + self._without_beginning(position, metadata)
         known.positions.append(position)
         if number < len(known.chunks):
             return None, given_up  # the producer sent it twice
         known.chunks.append(bytes(payload))
         known.left -= len(payload)
-        if known.left < 0 or metadata.total_chunk_msg_size > MAX_CHUNKED:
+        if known.left < 0:
             del self._partial[uuid]
-            logger.error("%s %s: chunks of %s are more than %d bytes", self._topic, position, uuid, MAX_CHUNKED)
+            logger.error("%s %s: chunks of %s are more than they were said to be", self._topic, position, uuid)
+            return None, given_up
+        if metadata.total_chunk_msg_size > self._max_bytes:
+            self._leave_too_large(self._partial.pop(uuid), metadata)
             return None, given_up
         if len(known.chunks) < known.total:
             return None, given_up
         del self._partial[uuid]
-        self._behind[position] = tuple(each for each in known.positions if each != position)
-        if len(self._behind) > REMEMBERED:
-            del self._behind[next(iter(self._behind))]
+        self._complete(position, known)
         return b"".join(known.chunks), given_up
+
+    def _complete(self, position: Position, whole: _Partial) -> None:
+        if position not in self._behind:
+            bisect.insort(self._ends, position)
+        self._behind[position] = tuple(each for each in whole.positions if each != position)
+        if len(self._behind) > REMEMBERED:
+            oldest = next(iter(self._behind))
+            del self._behind[oldest]
+            del self._ends[bisect.bisect_left(self._ends, oldest)]
+
+    def _begin(self, position: Position, metadata: pb.MessageMetadata, now: float) -> list[Position]:
+        """The first chunk, for the first time or sent or delivered anew; positions that were given up for it."""
+        uuid = metadata.uuid
+        before = self._partial.pop(uuid, None)
+        self._evicted.pop(uuid, None)
+        self._too_large.pop(uuid, None)
+        given_up = self._make_room()
+        fresh = self._partial[uuid] = _Partial(metadata.num_chunks_from_msg, metadata.total_chunk_msg_size, now)
+        if before is not None:
+            fresh.positions += [each for each in before.positions if each != position]
+        return given_up
+
+    def _without_beginning(self, position: Position, metadata: pb.MessageMetadata) -> list[Position]:
+        """A chunk that continues nothing: given up if its message was; of one that is too large it is left with the others."""
+        uuid = metadata.uuid
+        last = metadata.chunk_id == metadata.num_chunks_from_msg - 1
+        for those in (self._evicted, self._too_large):
+            if uuid in those:
+                if last:
+                    del those[uuid]
+                if those is self._evicted:
+                    return [position]
+                self.left.add([position])
+                return []
+        logger.warning(
+            "%s %s: chunk %d of %s has no beginning here; it is left", self._topic, position, metadata.chunk_id, uuid
+        )
+        return []
+
+    def _leave_too_large(self, partial: _Partial, metadata: pb.MessageMetadata) -> None:
+        logger.error(
+            "%s: the message in chunks %s has %d bytes, more than max_uncompressed_bytes=%d; its chunks stay unacknowledged: "
+            "subscribe with a larger limit to get it, or acknowledge %s to be rid of it",
+            self._topic,
+            metadata.uuid,
+            metadata.total_chunk_msg_size,
+            self._max_bytes,
+            partial.positions,
+        )
+        self.left.add(partial.positions)
+        if len(partial.chunks) < partial.total:
+            _remember(self._too_large, metadata.uuid)
 
     def _make_room(self) -> list[Position]:
         given_up: list[Position] = []
         while len(self._partial) >= self._max_pending:
             uuid = next(iter(self._partial))
             logger.warning(
-                "%s: more than %d messages in chunks are incomplete; %s is left", self._topic, self._max_pending, uuid
+                "%s: more than max_pending_chunked_messages=%d messages in chunks are incomplete; %s is given up for now",
+                self._topic,
+                self._max_pending,
+                uuid,
             )
             given_up += self._partial.pop(uuid).positions
+            _remember(self._evicted, uuid)
         return given_up
 
     def expire(self, since: float) -> list[Position]:
@@ -109,12 +165,24 @@ class ChunkedMessages:
         return [position for uuid in late for position in self._partial.pop(uuid).positions]
 
     def clear(self) -> None:
-        """All that is incomplete comes again."""
-        self._partial.clear()
+        """All that is incomplete, or was left, comes again."""
+        self.left.start_over(position for partial in self._partial.values() for position in partial.positions)
+        for those in (self._partial, self._evicted, self._too_large):
+            those.clear()
 
     def holds_before(self, position: Position) -> bool:
-        """Whether there is an incomplete message in front of a position, which must not be acknowledged along with it."""
-        return any(each < position for partial in self._partial.values() for each in partial.positions)
+        """Whether in front of a position there is what must not be acknowledged along.
+
+        That is a chunk of a message that is not complete, or is complete further on, or an entry that was left.
+        """
+        return (
+            self.left.before(position)
+            or any(each < position for partial in self._partial.values() for each in partial.positions)
+            or any(
+                min(self._behind[end], default=end) < position
+                for end in self._ends[bisect.bisect_right(self._ends, position) :]
+            )
+        )
 
     def with_chunks(self, positions: Sequence[Position]) -> list[Position]:
         """Positions, and those of the other chunks of messages that stand there."""
@@ -124,3 +192,9 @@ class ChunkedMessages:
     def places(self, places: Iterable[Place]) -> list[Place]:
         """The same for places."""
         return [each for place in places for each in (*((earlier, -1, 0) for earlier in self._behind.get(place[0], ())), place)]
+
+
+def _remember(those: dict[str, None], uuid: str) -> None:
+    those[uuid] = None
+    if len(those) > REMEMBERED:
+        del those[next(iter(those))]

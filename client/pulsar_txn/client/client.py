@@ -204,8 +204,9 @@ class Client(TransactionalClient):
     ) -> Reader[Any]:
         """Create a reader behind message `start` (at it with `start_inclusive`), or at a time.
 
-        `EARLIEST_ID` and `LATEST_ID` are the ends of the topic. `options`: `receiver_queue_size`, `read_compacted`,
-        `properties` of `ConsumerOptions`. Raises as `subscribe`.
+        `EARLIEST_ID` and `LATEST_ID` are the ends of the topic. `options` are fields of `ConsumerOptions`, as far as they mean
+        something without a subscription: `receiver_queue_size`, `read_compacted`, `properties`, `crypto_keys`,
+        `crypto_failure_action`, `interceptors`, `auto_update_partitions`, those of messages in chunks. Raises as `subscribe`.
         """
         number = int(self._core.runtime.random() * 2**48)
         first = EARLIEST_ID if isinstance(start, datetime) else start

@@ -66,6 +66,7 @@ class Consumer(Settling[T]):
         self._beside = frozenset(beside)
         self._watcher: asyncio.Task[None] | None = None
         self._ears: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._id = core.next_resource_id()
         self._received = self._acknowledged = self._refused = 0
         self._chain = ConsumerChain(self, options.interceptors) if options.interceptors else None
@@ -232,6 +233,10 @@ class Consumer(Settling[T]):
             if task is not None:
                 task.cancel()
         self._core.unregister(self._id)
+        self._closing = asyncio.get_running_loop().create_task(self._close_parts())
+        await asyncio.shield(self._closing)  # which goes on when this is cancelled
+
+    async def _close_parts(self) -> None:
         await asyncio.gather(*(part.close() for part in self._parts))
         if self.letters is not None:
             await self.letters.close()
@@ -247,12 +252,12 @@ class Consumer(Settling[T]):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        """Subscribe everywhere; when one fails, all are closed and its error is raised."""
-        results = await asyncio.gather(*(part.start() for part in self._parts), return_exceptions=True)
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
+        """Subscribe everywhere; when one fails, or this is cancelled, all are closed and the error is raised."""
+        try:
+            await run_all([part.start() for part in self._parts])
+        except BaseException:
             await self.close()
-            raise failures[0]
+            raise
         self._core.register(self._id, self)
         if self._pattern is not None:
             changed, period = asyncio.Event(), self._options.pattern_discovery_period

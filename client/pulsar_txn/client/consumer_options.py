@@ -104,10 +104,14 @@ class ConsumerOptions:
     """What becomes of messages that fail again and again; Shared and Key_Shared only."""
     interceptors: Sequence[ConsumerInterceptor] = ()
     """See each message before it is handed out, and each acknowledgement, in this order."""
+    max_uncompressed_bytes: int = attrs.field(default=256 * 1024 * 1024, validator=_at_least(1))
+    """Bytes that an entry, or a message in chunks, may have after decompression; a larger one is logged, and stays
+    unacknowledged."""
     max_pending_chunked_messages: int = attrs.field(default=10, validator=_at_least(1))
     """Messages in chunks that may be incomplete at the same time, of each partition."""
     auto_ack_oldest_chunked_message: bool = False
-    """Whether the oldest one beyond that is acknowledged; else it comes again."""
+    """Whether the oldest one beyond that is acknowledged. Else it stays unacknowledged and comes again: on Shared and
+    Key_Shared after `negative_ack_delay`, on Exclusive and Failover when the subscription starts over."""
     expire_incomplete_chunks: float = attrs.field(default=60.0, validator=_at_least(0))
     """Seconds after which an incomplete message is acknowledged and dropped; 0 is never."""
     auto_update_partitions: float = attrs.field(default=60.0, validator=_at_least(0))

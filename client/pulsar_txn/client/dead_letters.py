@@ -17,13 +17,13 @@ import attrs
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
-from pulsar_txn.client.errors import InvalidConfiguration, PulsarError
+from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName, PulsarError
 from pulsar_txn.client.message import Message
 from pulsar_txn.client.producer import Producer
 from pulsar_txn.client.producer_options import ProducerOptions
 from pulsar_txn.client.schema import EncodedPair, Schema, SchemaInfo, WrittenSchema
 from pulsar_txn.wire.ids import Position
-from pulsar_txn.wire.topics import TopicName
+from pulsar_txn.wire.topics import InvalidName, TopicName
 
 if TYPE_CHECKING:
     from pulsar_txn.client.partition_consumer import PartitionConsumer
@@ -37,12 +37,22 @@ RECONSUME_TIMES: Final = "RECONSUMETIMES"
 DELAY_TIME: Final = "DELAY_TIME"
 RETRY_AFTER_FAILURE: Final = 1.0
 """Seconds until a message comes again that could not be stored as a dead letter."""
+MAX_PRODUCERS: Final = 100
+"""Producers that are kept, for as many topics; a pattern's topics come and go, and each may have one."""
 
 
 def letter_topic(topic: str, subscription: str, kind: str = "DLQ") -> str:
     """The name that Pulsar's clients use: of the whole topic, not of its partition. Raises as `check_letters`."""
     check_letters(subscription, kind)
     return f"{TopicName.parse(topic).base}-{subscription}-{kind}"
+
+
+def check_topic(topic: str) -> None:
+    """InvalidTopicName for what is not the name of a topic."""
+    try:
+        TopicName.parse(topic)
+    except InvalidName as error:
+        raise InvalidTopicName(str(error)) from error
 
 
 def check_letters(subscription: str, kind: str = "DLQ") -> None:
@@ -62,7 +72,7 @@ class DeadLetterPolicy:
     `dead_letter_topic` (`<topic>-<subscription>-DLQ` without it) and acknowledged. `initial_subscription` is created
     there, so that no letter is lost. With `retry` (or a `retry_letter_topic`, else `<topic>-<subscription>-RETRY`) the
     consumer receives from that topic, too, and has `reconsume_later`; a consumer of a pattern needs the name.
-    InvalidConfiguration below 1.
+    InvalidConfiguration below 1, InvalidTopicName for names that are none.
     """
 
     max_redeliver_count: int
@@ -74,6 +84,9 @@ class DeadLetterPolicy:
     def __attrs_post_init__(self) -> None:
         if self.max_redeliver_count < 1:
             raise InvalidConfiguration(f"max_redeliver_count must be at least 1, not {self.max_redeliver_count}")
+        for topic in (self.dead_letter_topic, self.retry_letter_topic):
+            if topic is not None:
+                check_topic(topic)
 
     @property
     def has_retry_topic(self) -> bool:
@@ -124,6 +137,7 @@ class DeadLetters:
         self._schema: Schema[EncodedPair] = _AsReceived(None if isinstance(schema, WrittenSchema) else schema.info)
         self._producers: dict[str, asyncio.Task[Producer[EncodedPair]]] = {}
         self._burying: set[tuple[int, Position]] = set()
+        self._is_closed = False
 
     def bury_soon(self, part: PartitionConsumer, position: Position, messages: Sequence[Message[Any]]) -> None:
         """Send an entry's messages to the dead-letter topic and acknowledge them, in the background."""
@@ -135,20 +149,39 @@ class DeadLetters:
         """Those of a consumer with a retry topic go together; those of a pattern by the topic that they came from first."""
         topic = message.topic
         if self.policy.has_retry_topic:
-            topic = self._first_topic or message.properties.get(REAL_TOPIC) or topic
+            topic = self._first_topic or self._origin(message)
         return self.policy.dead_topic(topic, self._subscription)
+
+    def _origin(self, message: Message[Any]) -> str:
+        """The topic that a pattern's message came from first.
+
+        Only what was put off says so itself, for there it was said here; elsewhere its sender would choose the dead letters'
+        topic.
+        """
+        said = message.properties.get(REAL_TOPIC)
+        if said is None or not self._was_put_off(message):
+            return message.topic
+        try:
+            return str(TopicName.parse(said))
+        except InvalidName:
+            return message.topic
+
+    def _was_put_off(self, message: Message[Any]) -> bool:
+        retry = TopicName.parse(self.policy.retry_topic(self._first_topic, self._subscription))
+        return TopicName.parse(message.topic).base == retry.base
 
     async def _bury(self, part: PartitionConsumer, position: Position, messages: Sequence[Message[Any]]) -> None:
         AMBIENT.set(None)  # whose transaction it was when the connection was made is no concern of ours
-        topic = self._dead_topic(messages[0])
+        topic = "its dead letters' topic"
         try:
+            topic = self._dead_topic(messages[0])
             producer = await self._producer(topic, dead=True)
             await asyncio.gather(
                 *(self._send(producer, message, self._properties(message), None, None) for message in messages)
             )
             await part.ack_with_receipt([(position, each.index, each.entry.batch_size) for each in messages], cumulative=False)
             logger.info("%s %s went to %s", part.topic, position, topic)
-        except PulsarError as error:
+        except (PulsarError, InvalidName) as error:
             logger.warning("%s %s cannot go to %s yet: %s", part.topic, position, topic, error)
             self._core.runtime.call_later(RETRY_AFTER_FAILURE, part.redeliver, [position])
         finally:
@@ -164,6 +197,8 @@ class DeadLetters:
         times = (int(before) if before.isdecimal() else 0) + 1
         said = self._properties(message) | dict(properties or {})
         said |= {RECONSUME_TIMES: str(times), DELAY_TIME: str(int(delay * 1000))}
+        if not self._first_topic:
+            said[REAL_TOPIC] = self._origin(message)
         over = times > self.limit
         retry_topic = self.policy.retry_topic(self._first_topic, self._subscription)
         producer = await self._producer(self._dead_topic(message) if over else retry_topic, dead=over)
@@ -195,23 +230,39 @@ class DeadLetters:
         )
 
     async def _producer(self, topic: str, *, dead: bool) -> Producer[EncodedPair]:
-        task = self._producers.get(topic)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._producers[topic] = self._core.spawn(
-                self._make(topic, self.policy.initial_subscription if dead else None)
-            )
+        task = self._producers.pop(topic, None)
+        if task is None or _has_failed(task):
+            task = self._core.spawn(self._make(topic, self.policy.initial_subscription if dead else None))
+        self._producers[topic] = task
+        if len(self._producers) > MAX_PRODUCERS:
+            oldest = self._producers.pop(next(iter(self._producers)))
+            self._core.spawn(_closed(oldest))
         return await asyncio.shield(task)
 
     async def _make(self, topic: str, initial: str | None) -> Producer[EncodedPair]:
-        options = ProducerOptions(initial_subscription=initial)
+        # In chunks, because what came in chunks, or compressed, may be too large for one entry.
+        options = ProducerOptions(initial_subscription=initial, chunking=True)
         name = TopicName.parse(topic)
         count = await self._core.retrying(lambda: self._core.lookup.partitions(topic), f"looking up {topic}")
         producer = Producer(self._core, name, count, self._schema, options)
         await producer._start()  # noqa: SLF001 - as the client does
+        if self._is_closed:
+            await producer.close()
         return producer
 
     async def close(self) -> None:
-        """Close the producers."""
-        for task in self._producers.values():
-            if task.done() and not task.cancelled() and task.exception() is None:
-                await task.result().close()
+        """Close the producers; one that is still being made closes as soon as it is there."""
+        self._is_closed = True
+        for task in [task for task in self._producers.values() if task.done()]:
+            await _closed(task)
+
+
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+async def _closed(task: asyncio.Task[Producer[EncodedPair]]) -> None:
+    """Close what a task has made, or will have."""
+    await asyncio.wait([task])
+    if not _has_failed(task):
+        await task.result().close()

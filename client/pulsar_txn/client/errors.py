@@ -394,9 +394,13 @@ class TransactionNotFound(TransactionError):
 
 
 class TransactionFenced(TransactionError):
-    """A newer owner has taken over; this one must stop."""
+    """A newer owner has taken over; this one must stop.
+
+    `definite`: a coordinator that keeps outcomes answered a commit with it, so that commit never happened.
+    """
 
     fatal = True
+    definite: bool = False
 
 
 class ProducerFenced(TransactionFenced):

@@ -53,9 +53,7 @@ class Lookup:
         Raises a BrokerError, ConnectionLost or OperationTimeout.
         """
         connection = await self.any_connection()
-        answer = await connection.request(
-            "partitionMetadata", self._next_request_id(), topic=topic, metadata_auto_creation_enabled=create
-        )
+        answer = await self._request(connection, "partitionMetadata", topic=topic, metadata_auto_creation_enabled=create)
         if answer.partitions > MAX_PARTITIONS:
             raise RemoteProtocolError(f"{topic} is said to have {answer.partitions} partitions", endpoint=connection.endpoint)
         return int(answer.partitions)
@@ -66,14 +64,14 @@ class Lookup:
         Raises as `partitions`.
         """
         connection = await self.any_connection()
-        answer = await connection.request("getTopicsOfNamespace", self._next_request_id(), namespace=namespace, mode=mode)
+        answer = await self._request(connection, "getTopicsOfNamespace", namespace=namespace, mode=mode)
         return list(answer.topics)
 
     async def schema(self, topic: str) -> SchemaInfo | None:
         """The newest schema of `topic` (without its partition); None when there is none. Raises as `partitions`."""
         connection = await self.any_connection()
         try:
-            answer = await connection.request("getSchema", self._next_request_id(), topic=topic)
+            answer = await self._request(connection, "getSchema", topic=topic)
         except TopicNotFound:
             return None
         return SchemaInfo.of(answer.schema)
@@ -101,7 +99,20 @@ class Lookup:
         fields: dict[str, Any] = {"topic": topic, "authoritative": authoritative}
         if self._settings.listener_name is not None:
             fields["advertised_listener_name"] = self._settings.listener_name
-        return await connection.request("lookupTopic", self._next_request_id(), **fields)
+        return await self._request(connection, "lookupTopic", **fields)
+
+    async def _request(self, connection: Connection, name: str, **fields: Any) -> Any:
+        """Ask; a host that does not answer, or is not ready, is not the first to be asked the next time.
+
+        With several hosts in the service URL each gets its share of the operation timeout.
+        """
+        seconds = self._settings.operation_timeout / len(self._addresses)
+        try:
+            return await connection.request(name, self._next_request_id(), timeout=seconds, **fields)
+        except PulsarError as error:
+            if error.retriable and connection.endpoint == str(self._addresses[self._current]):
+                self._current = (self._current + 1) % len(self._addresses)
+            raise
 
     def _target(self, answer: Any) -> tuple[Address, Address]:
         """Physical and logical address of an answer."""

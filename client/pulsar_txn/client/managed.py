@@ -7,7 +7,7 @@
 | `txn.rollback()` of this transaction | abort | nothing |
 | after `await txn.abort()` | nothing more | nothing |
 | any Exception | abort; a failing abort is logged and noted on the exception | the original exception |
-| CancelledError, KeyboardInterrupt, SystemExit | abort, bounded to two seconds, shielded | the original |
+| CancelledError, KeyboardInterrupt, SystemExit | abort, bounded to two seconds and to what remains, shielded | the original |
 
 The user's exception always wins.
 """
@@ -15,11 +15,13 @@ The user's exception always wins.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 from types import TracebackType
 
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
+from pulsar_txn.client._settings import LEAST_SECONDS
 from pulsar_txn.client.errors import PulsarError, TransactionStateError
 from pulsar_txn.client.transaction import ABORT_WAIT_SECONDS, Rollback, Transaction, TransactionState
 from pulsar_txn.wire.ids import TxnAction
@@ -43,7 +45,11 @@ class ManagedTransaction:
             raise TransactionStateError("client.transaction() can be entered once", hint="call client.transaction() again")
         self._entered = True
         if not self._lazy:
-            await self._txn.open()
+            try:
+                await self._txn.open()
+            except asyncio.CancelledError:
+                self._txn.abandon()
+                raise
         if self._ambient:
             self._reset = AMBIENT.set(self._txn)
         return self._txn
@@ -53,12 +59,14 @@ class ManagedTransaction:
     ) -> bool:
         """End as the table says."""
         if self._reset is not None:
-            AMBIENT.reset(self._reset)
+            # In another context, as when a generator is closed by somebody else, there is nothing to take back.
+            with contextlib.suppress(ValueError):
+                AMBIENT.reset(self._reset)
         if error is None:
             await self._leave_normally()
             return False
         if isinstance(error, Rollback) and error.txn is self._txn:
-            await self._txn.abort()
+            await self._abort_behind(error)
             return True
         await self._abort_behind(error)
         return False
@@ -83,7 +91,7 @@ class ManagedTransaction:
     async def _abort_behind(self, error: BaseException) -> None:
         if self._txn.state in (TransactionState.ABORTED, TransactionState.UNKNOWN, TransactionState.ERROR):
             return
-        seconds = None if isinstance(error, Exception) else ABORT_WAIT_SECONDS
+        seconds = None if isinstance(error, Exception) else self._seconds_to_abort()
         try:
             async with asyncio.timeout(seconds):
                 await self._txn.abort(timeout=seconds)
@@ -92,3 +100,7 @@ class ManagedTransaction:
             text = "the abort of %r failed; its coordinator aborts it at its timeout: %s"
             logger.warning(text, self._txn, failed, extra=extra)
             error.add_note(f"the transaction {self._txn.id} could not be aborted ({failed}); its timeout does that")
+
+    def _seconds_to_abort(self) -> float:
+        left = self._txn.remaining
+        return ABORT_WAIT_SECONDS if left is None else min(ABORT_WAIT_SECONDS, max(left, LEAST_SECONDS))

@@ -24,10 +24,12 @@ from google.protobuf.message import DecodeError
 from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
-from pulsar_txn.client._entry_checks import checked, decompressed, permits_of, why_discarded
-from pulsar_txn.client._partition_acks import PartitionAcks
+from pulsar_txn.client._entry_checks import BeyondUsError, checked, decompressed, permits_of, why_discarded
+from pulsar_txn.client._left import LeftEntries
+from pulsar_txn.client._partition_chunks import watches
+from pulsar_txn.client._partition_seeking import PartitionSeeking
 from pulsar_txn.client._recall import Place, Recall
-from pulsar_txn.client._subscribe_fields import Start, message_id_of, order_of, seek_field, subscribe_fields
+from pulsar_txn.client._subscribe_fields import Start, subscribe_fields
 from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, PartlyAcknowledged
 from pulsar_txn.client.chunks import ChunkedMessages
 from pulsar_txn.client.connection import Connection
@@ -36,7 +38,6 @@ from pulsar_txn.client.crypto import CryptoFailureAction, Decryptor, KeyComing
 from pulsar_txn.client.errors import (
     ConnectionLost,
     CryptoError,
-    InvalidConfiguration,
     OperationTimeout,
     PulsarError,
     RemoteProtocolError,
@@ -50,7 +51,7 @@ from pulsar_txn.wire.batches import decode_batch
 from pulsar_txn.wire.entries import BROKER_MAGIC, broker_metadata, split_entry
 from pulsar_txn.wire.errors import MalformedBatch, WireError
 from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.ids import MessageId, Position, ack_set_from_words
+from pulsar_txn.wire.ids import Position, ack_set_from_words
 
 if TYPE_CHECKING:
     from pulsar_txn.client.consumer import Consumer
@@ -61,7 +62,7 @@ MAX_OVERRUN: Final = 10_000
 """Entries in a row (one more for each 50 KiB of theirs) that may come while the queue is full already."""
 
 
-class PartitionConsumer(PartitionAcks):
+class PartitionConsumer(PartitionSeeking):
     """Receives from one partition (or a topic without partitions, `partition` -1) into the queue of its `Consumer`."""
 
     def __init__(
@@ -91,13 +92,19 @@ class PartitionConsumer(PartitionAcks):
         self._overrun = 0
         self._flow_at = max(1, options.receiver_queue_size // 2)
         self._last_position: Position | None = None
-        first = options.start_message_id
+        first = None if options.durable else options.start_message_id
         if first is None and not options.durable and options.initial_position is InitialPosition.EARLIEST:
             first = EARLIEST_ID
         self._start = None if first is None else Start(first, options.start_message_id_inclusive)
         self._seeking: asyncio.Future[None] | None = None
-        self.chunks = ChunkedMessages(topic, options.max_pending_chunked_messages)
+        self._sought_ms: int | None = None
+        self._moved_by_us = False
+        left = LeftEntries(watched=watches(options))
+        self.chunks = ChunkedMessages(topic, options.max_pending_chunked_messages, options.max_uncompressed_bytes, left)
         self._chunk_timer: asyncio.Handle | None = None
+        self._evicted: list[Position] = []
+        self._evicted_timer: asyncio.Handle | None = None
+        self._warned_of_beyond = False
         self._decryptor = Decryptor(options.crypto_keys)
         self._acks = AckTracker()
         self._claims: WeakKeyDictionary[Enlisting, list[Claim]] = WeakKeyDictionary()
@@ -135,7 +142,7 @@ class PartitionConsumer(PartitionAcks):
         self.drop_held()
         if self.writers is not None:
             self.writers.drop()
-        for timer in (self._ack_timer, self._chunk_timer):
+        for timer in (self._ack_timer, self._chunk_timer, self._evicted_timer):
             if timer is not None:
                 timer.cancel()
         if connection is None or connection.consumers.pop(self.id, None) is None:
@@ -154,12 +161,17 @@ class PartitionConsumer(PartitionAcks):
         if self._seeking is not None:
             await asyncio.shield(self._seeking)  # the broker refuses subscribers while it moves the subscription
         self._start_over()
+        moved, self._moved_by_us = self._moved_by_us, False
         connection.consumers[self.id] = self
+        subscribed = False
         try:
             await connection.request("subscribe", self._core.next_request_id(), **self._subscribe_fields())
+            subscribed = True
+            if not moved:
+                await self._return_to_time(connection)
         except BaseException as error:
             connection.consumers.pop(self.id, None)
-            if isinstance(error, OperationTimeout) or not isinstance(error, PulsarError):
+            if subscribed or isinstance(error, OperationTimeout) or not isinstance(error, PulsarError):
                 # The broker may still do it, and an exclusive subscription would then stay taken by nobody.
                 request_id = self._core.next_request_id()
                 connection.write([command("close_consumer", consumer_id=self.id, request_id=request_id)])
@@ -183,6 +195,7 @@ class PartitionConsumer(PartitionAcks):
         if not self._options.durable and self.last_dequeued is not None:
             self._start = Start(self.last_dequeued.message_id)
         self._parent.drop_queued(self)
+        self._evicted.clear()
         self._permits_back = 0
         self._last_position = None
         self._acks.forget_partial()
@@ -200,7 +213,8 @@ class PartitionConsumer(PartitionAcks):
 
     def on_closed_by_broker(self) -> None:
         """CLOSE_CONSUMER: the topic moves, or the subscription was moved; subscribe anew."""
-        self._attachment.detach(ConnectionLost("the broker closed the consumer"), planned=self._seeking is not None)
+        self._moved_by_us = self._seeking is not None
+        self._attachment.detach(ConnectionLost("the broker closed the consumer"), planned=self._moved_by_us)
 
     def on_active_change(self, is_active: bool) -> None:
         """ACTIVE_CONSUMER_CHANGE."""
@@ -237,30 +251,42 @@ class PartitionConsumer(PartitionAcks):
             logger.info("%s was rewound by the server; what was queued is dropped, it comes again", self.topic)
             self._parent.drop_queued(self)
         self._last_position = position
+        if self.chunks.left.owed:
+            self.chunks.left.came(position)
         if metadata.encryption_keys:
             opened = self._decrypted(frame, metadata, payload, count)
             if opened is None:
                 return
             payload = opened  # type: ignore[assignment]  # a view or bytes
-        chunked = metadata.num_chunks_from_msg > 1
-        if chunked:
-            whole = self._on_chunk(position, metadata, payload)
+        if metadata.num_chunks_from_msg > 1:
+            skipped = self._start is not None and not self._wanted(position, 0)
+            whole = None if skipped else self._on_chunk(position, metadata, payload)
             if whole is None:
                 self.give_permits_back(count)
                 return
             payload = whole  # type: ignore[assignment]  # a view or bytes
-        try:
-            if metadata.compression:
-                payload = decompressed(metadata, payload, chunked=chunked)  # type: ignore[assignment]  # a view or bytes
-            rows = decode_batch(payload, batch_size) if batch_size else [single_row(metadata, bytes(payload))]
-        except (MalformedBatch, UnicodeDecodeError) as error:
-            reason = pb.CommandAck.DecompressionError if metadata.compression else pb.CommandAck.BatchDeSerializeError
-            self._discard(position, reason, min(count, self._options.receiver_queue_size), error)
+        rows = self._rows(position, metadata, payload, batch_size)
+        if rows is None:
+            self.give_permits_back(min(count, self._options.receiver_queue_size))
             return
         entry = Entry(self, position, metadata, batch_size, redelivery_count)
         entry.broker = broker
         if self.writers is None or not self.writers.holds(entry, rows, ack_words):
             self._queue(entry, rows, ack_words)
+
+    def _rows(
+        self, position: Position, metadata: pb.MessageMetadata, payload: bytes | memoryview, batch_size: int
+    ) -> Sequence[Any] | None:
+        """The messages of an entry; None when it is damaged, and discarded, or not for us, and left."""
+        try:
+            plain = decompressed(metadata, payload, self._options.max_uncompressed_bytes)
+            return decode_batch(plain, batch_size) if batch_size else [single_row(metadata, bytes(plain))]
+        except BeyondUsError as error:
+            self._leave(position, error)
+        except (MalformedBatch, UnicodeDecodeError) as error:
+            reason = pb.CommandAck.DecompressionError if metadata.compression else pb.CommandAck.BatchDeSerializeError
+            self._discard(position, reason, 0, error)
+        return None
 
     def _decrypted(self, frame: hot.Message, metadata: pb.MessageMetadata, payload: memoryview, count: int) -> bytes | None:
         """The payload; None when it has to wait for its key, or cannot be had."""
@@ -293,6 +319,9 @@ class PartitionConsumer(PartitionAcks):
         withheld = 0 if self.recall is None else self.recall.drop()
         return withheld + sum(permits_of(frame[7]) for frame in held)
 
+    def _drop_queued(self) -> None:
+        self._parent.drop_queued(self)
+
     def _on_overrun(self, size: int) -> None:
         """More than was allowed. A little is usual, because brokers estimate; a lot would fill the memory."""
         queue_size = self._options.receiver_queue_size
@@ -308,27 +337,6 @@ class PartitionConsumer(PartitionAcks):
             failure.retriable = True
             self._connection.close(failure)
 
-    def _on_chunk(self, position: Position, metadata: pb.MessageMetadata, payload: bytes | memoryview) -> bytes | None:
-        """The whole payload when this was the last chunk. What stays incomplete for too long is acknowledged and gone."""
-        options, runtime = self._options, self._core.runtime
-        whole, given_up = self.chunks.add(position, metadata, payload, runtime.monotonic())
-        if given_up and options.auto_ack_oldest_chunked_message:
-            self._give_up_chunks(given_up)
-        if self._chunk_timer is None and self.chunks.incomplete and options.expire_incomplete_chunks:
-            self._chunk_timer = runtime.call_later(options.expire_incomplete_chunks, self._expire_chunks)
-        return whole
-
-    def _expire_chunks(self) -> None:
-        self._chunk_timer = None
-        period = self._options.expire_incomplete_chunks
-        self._give_up_chunks(self.chunks.expire(self._core.runtime.monotonic() - period))
-        if self.chunks.incomplete:
-            self._chunk_timer = self._core.runtime.call_later(period, self._expire_chunks)
-
-    def _give_up_chunks(self, positions: Sequence[Position]) -> None:
-        for position in positions:
-            self.ack_soon((position, -1, 0))
-
     def _undecrypted(self, entry: Entry, payload: memoryview, count: int, error: CryptoError) -> None:
         """An entry that cannot be decrypted, as `crypto_failure_action` says."""
         action = self._options.crypto_failure_action
@@ -341,6 +349,7 @@ class PartitionConsumer(PartitionAcks):
             self._queue(entry, [single_row(entry.metadata, bytes(payload))], ())
             return
         logger.error("%s %s stays unacknowledged: %s", self.topic, entry.position, error)
+        self.chunks.left.add([entry.position])
         self.give_permits_back(count)
 
     def _queue(self, entry: Entry, rows: Sequence[Any], ack_words: tuple[int, ...]) -> None:
@@ -352,7 +361,7 @@ class PartitionConsumer(PartitionAcks):
                 messages: list[Message[Any]] = [Message(entry, index, row) for index, row in enumerate(rows) if not row[7]]
             else:
                 messages = [Message(entry, index, row) for index, row in enumerate(rows) if live >> index & 1 and not row[7]]
-        elif self._start is not None and self._start.position == entry.position and not self._start.inclusive:
+        elif self._start is not None and not self._wanted(entry.position, 0):
             messages = []
         else:
             messages = [Message(entry, -1, rows[0])]
@@ -373,10 +382,7 @@ class PartitionConsumer(PartitionAcks):
         live = (1 << entry.batch_size) - 1
         if ack_words:
             live &= ack_set_from_words(ack_words)
-        start = self._start
-        if start is not None and start.position == entry.position:
-            live &= start.wanted(entry.batch_size)
-        return live
+        return live if self._start is None else live & self._wanted(entry.position, entry.batch_size)
 
     def _discard(self, position: Position, reason: int, count: int, error: Exception) -> None:
         """An entry that cannot be read: tell the broker why, and go on."""
@@ -434,55 +440,3 @@ class PartitionConsumer(PartitionAcks):
             self.recall.cancel()
             self._permits_back += self.recall.drop()
             self.recall = None
-
-    async def seek(
-        self, *, message_id: MessageId | None = None, publish_time_ms: int | None = None, inclusive: bool = False
-    ) -> None:
-        """Move the subscription. See `Consumer.seek`."""
-        connection = await self._attachment.connected("seek")
-        fields: dict[str, Any] = {"consumer_id": self.id}
-        if message_id is not None:
-            fields["message_id"] = seek_field(message_id, inclusive=inclusive)
-        else:
-            fields["message_publish_time"] = publish_time_ms
-        if self._seeking is not None:
-            raise InvalidConfiguration(f"{self.topic} is being moved already", hint="await the first seek")
-        self._seeking = asyncio.get_running_loop().create_future()
-        self.end_recall()
-        before = self._start, self.last_dequeued
-        self._start = Start(EARLIEST_ID if message_id is None else message_id, inclusive)
-        self.last_dequeued = None
-        self._acks.clear()
-        self.partly_acked = PartlyAcknowledged()
-        self._parent.drop_queued(self)
-        try:
-            await connection.request("seek", self._core.next_request_id(), **fields)
-        except PulsarError:
-            self._start, self.last_dequeued = before
-            raise
-        finally:
-            self._last_position = None
-            self._seeking.set_result(None)
-            self._seeking = None
-
-    async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
-        """The id of the last message that can be read now, and the subscription's mark-delete position if told."""
-        connection = await self._attachment.connected("get_last_message_id")
-        answer = await connection.request("getLastMessageId", self._core.next_request_id(), consumer_id=self.id)
-        last = message_id_of(answer.last_message_id, self.partition)
-        if not answer.HasField("consumer_mark_delete_position"):
-            return last, None
-        return last, message_id_of(answer.consumer_mark_delete_position, self.partition)
-
-    async def has_more(self) -> bool:
-        """Whether there is a message behind what was handed out, or behind the start."""
-        last, mark_delete = await self.last_message_id()
-        if last.entry_id < 0:
-            return False
-        if self.last_dequeued is not None:
-            return order_of(last) > order_of(self.last_dequeued.message_id)
-        start = self._start
-        if start is None or start.message_id == LATEST_ID:
-            return mark_delete is not None and last.position > mark_delete.position
-        first = order_of(start.message_id)
-        return order_of(last) >= first if start.inclusive else order_of(last) > first

@@ -1,21 +1,24 @@
 """The producer of one topic partition: open batches, what is in flight, reconnecting and resending.
 
 Order: what leaves has ascending sequence ids, and is answered in that order. After a reconnect everything without a
-receipt is sent again, in the same order and with the same sequence ids.
+receipt is sent again, in the same order and with the same sequence ids, but for sends of a transaction that is over, and for
+those that would be in their transaction twice if the broker has them (`_not_again`).
 
 A batch leaves at the end of the loop's turn when no earlier batch of its transaction (or of none) is in flight; else when
 it is full, when the receipt of the earlier one comes in, or after `batching_max_delay`. So a lone send is not delayed, and
-batches grow by themselves under load. There is no task, lock or timer per message.
+batches grow by themselves under load. There is no task, lock or timer per message. Open batches leave first where a message
+stands alone, or has a sequence id of the program's own and goes to another batch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import math
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._budget import Budget
@@ -23,15 +26,7 @@ from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
 from pulsar_txn.client._sealing import Sealer
 from pulsar_txn.client._timer import NearestTimer
-from pulsar_txn.client.batching import (
-    Alone,
-    Builder,
-    EncodedBatch,
-    Pending,
-    Row,
-    SendTicket,
-    fail_tickets,
-)
+from pulsar_txn.client.batching import Alone, Builder, EncodedBatch, Fate, Pending, Row, SendTicket
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -45,11 +40,10 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.producer_options import AccessMode, BatchingType, ProducerOptions, encryptor_for, fields_of
 from pulsar_txn.client.schema import SchemaInfo
-from pulsar_txn.wire import hot
 from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.ids import MessageId, TxnId
+from pulsar_txn.wire.ids import TxnId
 
-_new_tuple: Final[Callable[..., Any]] = tuple.__new__
+logger: Final = logging.getLogger("pulsar_txn.client.producer")
 
 
 class PartitionProducer:
@@ -74,8 +68,9 @@ class PartitionProducer:
         self._failure: PulsarError | None = None
         self._epoch = 0
         self._connection: Connection | None = None
-        self._sealer = Sealer(options, encryptor_for(options, core.runtime))
-        self._builders: dict[object, Builder] = {}
+        self._sealer = Sealer(self.id, options, encryptor_for(options, core.runtime))
+        self._builders: dict[object, Builder] = {}  # those with an open batch in the order of their first messages
+        self._fates: WeakKeyDictionary[Enlisting, Fate] = WeakKeyDictionary()
         self._ready: list[Builder] = []
         self._pending: deque[Pending] = deque()
         self._timer = NearestTimer(core.runtime, self._on_due)
@@ -104,9 +99,8 @@ class PartitionProducer:
         """Send what waits, wait for the receipts (at most the operation timeout), leave the broker. Idempotent."""
         if isinstance(self._failure, AlreadyClosed):
             return
-        self.flush_nowait()
-        self._failure = AlreadyClosed(f"the producer of {self.topic} is closed")
         outstanding = self.outstanding()
+        self._failure = AlreadyClosed(f"the producer of {self.topic} is closed")
         try:
             if outstanding:
                 await asyncio.wait(outstanding, timeout=self._core.settings.operation_timeout)
@@ -164,9 +158,33 @@ class PartitionProducer:
             self._sealer.next_sequence_id = answer.last_sequence_id + 1
             self.last_sequence_id = answer.last_sequence_id
         self._sealer.opened(self.name, answer.schema_version, connection.max_message_size)
+        self._max_bytes = min(self._options.batching_max_bytes, connection.max_message_size)
         self._connection = connection
+        given_up = self._not_again(deduplicates=answer.last_sequence_id >= 0)
+        if given_up:
+            self._pending = deque(each for each in self._pending if each not in given_up)
         for pending in self._pending:
+            pending.written = True
             connection.write(pending.buffers)
+        for pending, error in given_up.items():
+            self._settle(pending, error)
+
+    def _not_again(self, *, deduplicates: bool) -> dict[Pending, PulsarError]:
+        """What must not be sent again, and why: a transaction is over, or would have a message twice.
+
+        A broker that looks for duplicates tells the last sequence id that it has of this producer, and drops what it has
+        got already. Any other stores it once more; a transaction is rather run again than committed like that.
+        """
+        given_up: dict[Pending, PulsarError] = {}
+        doubtful = {each.builder.txn for each in self._pending if each.written and not deduplicates}
+        for each in self._pending:
+            error: PulsarError | None = each.builder.lateness()
+            if error is None and each.builder.txn is not None and each.builder.txn in doubtful:
+                text = f"the connection broke before the receipt, and {self.topic} does not look for duplicates"
+                error = ConnectionLost(text, maybe_processed=True, hint="run the unit again, in a new transaction")
+            if error is not None:
+                given_up[each] = error
+        return given_up
 
     def _on_lost(self, _error: PulsarError) -> None:
         self._connection = None
@@ -202,20 +220,20 @@ class PartitionProducer:
             raise self._refused(MessageTooLarge(text, hint="use chunking=True, split it, or compress"), 1, txn)
         key: object = txn
         group = None
+        if not isinstance(message, bytes):
+            key, group = self._place(message, txn)
         if alone is not None:
-            key = (txn, alone)
-        elif self._keyed and isinstance(message, tuple):
-            group = message[1] if message[5] is None else message[5]
-            key = txn if group is None else (txn, group)
+            return self._add_apart(Pending(self._builder(key, txn, group), [message], [], 1, size, alone), future)
         builder = self._builders.get(key)
         if builder is not None and builder.size and builder.size + size > self._max_bytes:
             self._complete(builder)
             builder = self._builders.get(key)  # gone when what it held could not be sent
         if txn is not None:
             if builder is None or not builder.futures or not txn.usable:
-                builder = self._enlisted(txn, size, Builder(key, txn, group, alone) if builder is None else builder)
+                builder = self._enlisted(txn, 1, size, builder or Builder(key, txn, group))
+                builder.counted, builder.counted_size = 1, size
         elif builder is None:
-            builder = self._builders[key] = Builder(key, txn, group, alone)
+            builder = self._builders[key] = Builder(key, txn, group)
         future = future or self._loop.create_future()
         builder.rows.append(message)
         builder.futures.append(future)
@@ -228,11 +246,30 @@ class PartitionProducer:
             self._schedule(builder)
         return future
 
-    def _enlisted(self, txn: Enlisting, size: int, builder: Builder) -> Builder:
+    def _place(self, message: tuple[Any, ...], txn: Enlisting | None) -> tuple[object, str | bytes | None]:
+        """The key and the group of the builder of a message that is more than its payload; what has to leave first, leaves."""
+        if self._keyed:
+            group = message[1] if message[5] is None else message[5]
+            return (txn if group is None else (txn, group)), group
+        if message[4] is not None and (len(self._builders) > 1 or txn not in self._builders):
+            others = [each for each in self._builders.values() if each.futures and each.key is not txn]
+            if not all(each.waits_for_registration for each in others):
+                self.flush_nowait()  # a broker that looks for duplicates drops what comes behind a higher sequence id
+        return txn, None
+
+    def _builder(self, key: object, txn: Enlisting | None, group: str | bytes | None = None) -> Builder:
+        return self._builders.get(key) or Builder(key, txn, group)
+
+    def _enlisted(self, txn: Enlisting, messages: int, size: int, builder: Builder) -> Builder:
         """Start the first send of a transaction's batch; the builder is kept unless it refuses."""
-        registered = txn.enlist_send(self._core, self.topic, 1, size, self)
+        registered = txn.enlist_send(self._core, self.topic, messages, size, self)
         self._builders[builder.key] = builder
-        builder.sends, builder.counted, builder.counted_size = txn.sends_to(self.topic), 1, size
+        builder.sends = txn.sends_to(self.topic)
+        if builder.fate is None:
+            builder.fate = self._fates.get(txn)
+            if builder.fate is None:
+                builder.fate = self._fates[txn] = Fate()
+                txn.when_ended(builder.fate.end)
         if builder.txn_id is None:
             self._register(builder, registered)
         return builder
@@ -252,21 +289,26 @@ class PartitionProducer:
         if size > self._sealer.max_message_size:
             text = f"a batch of {size} bytes; the broker takes {self._sealer.max_message_size}"
             raise self._refused(MessageTooLarge(text, hint="split it"), batch.num_messages, txn)
-        registered = None
+        key = object() if self._keyed else txn
+        return self._add_apart(Pending(self._builder(key, txn), [], [], batch.num_messages, size, encoded=batch))
+
+    def _add_apart(self, pending: Pending, future: SendTicket | None = None) -> SendTicket:
+        """Queue what shares no batch, behind what was queued before."""
+        builder, txn = pending.builder, pending.builder.txn
         if txn is not None:
-            registered = txn.enlist_send(self._core, self.topic, batch.num_messages, size, self)
-        before = self._builders.get(txn)
-        if before is not None:
-            self._seal(before)
-        key = object()
-        builder = self._builders[key] = Builder(key, txn)
-        builder.encoded = batch
-        future: SendTicket = self._loop.create_future()
-        builder.futures.append(future)
-        builder.size = size
-        self._budget.take(batch.num_messages, size)
-        if registered is not None:
-            self._register(builder, registered)
+            self._enlisted(txn, pending.messages, pending.size, builder)
+            for each in self._builders.values() if self._keyed else ():
+                if each.txn is txn:
+                    each.txn_id = builder.txn_id  # they may not have been told yet
+        if not self._keyed or pending.encoded is not None:
+            self.flush_nowait()
+        self._builders[builder.key] = builder  # flushing forgets one that is idle then
+        if builder.futures:
+            builder.complete()
+        future = future or self._loop.create_future()
+        pending.futures.append(future)
+        builder.full.append(pending)
+        self._budget.take(pending.messages, pending.size)
         self._seal(builder)
         return future
 
@@ -290,8 +332,10 @@ class PartitionProducer:
         self._seal(builder)
 
     def _schedule(self, builder: Builder) -> None:
+        """Its open batch has its first message: have it leave."""
         if builder.waits_for_registration:
             return
+        self._builders[builder.key] = self._builders.pop(builder.key)
         if builder.in_flight == 0:
             if not self._ready:
                 self._loop.call_soon(self._flush_ready)
@@ -303,11 +347,14 @@ class PartitionProducer:
     def _flush_ready(self) -> None:
         ready, self._ready = self._ready, []
         for builder in ready:
-            self._seal(builder)
+            try:
+                self._seal(builder)
+            except Exception:
+                logger.exception("%s: a batch could not be sent", self.topic)  # those behind it can
 
     def flush_nowait(self) -> None:
         """Send what waits in open batches; messages whose transaction is still registering follow by themselves."""
-        for builder in [builder for builder in self._builders.values() if builder.futures]:
+        for builder in [builder for builder in self._builders.values() if builder.futures or builder.full]:
             self._seal(builder)
 
     def count_sends(self, txn: object) -> None:
@@ -316,11 +363,16 @@ class PartitionProducer:
             if builder.txn is txn:
                 builder.count()
 
-    def outstanding(self) -> list[SendTicket]:
-        """One future per batch that has no receipt yet, open ones included; done when the batch is."""
-        futures = [each.futures for each in self._pending]
-        futures += [batch for each in self._builders.values() for batch in each.tickets()]
-        return [asyncio.wrap_future(each[-1], loop=self._loop) for each in futures]  # those of the sync client are for threads
+    def outstanding(self) -> list[asyncio.Future[BaseException | None]]:
+        """Send what waits; one future per batch that had no receipt before, of its error or None."""
+        for builder in self._builders.values():
+            if builder.futures:
+                builder.complete()
+        batches = [each for each in self._pending if each.messages]
+        batches += [each for builder in self._builders.values() for each in builder.full]
+        watchers = [each.watch(self._loop) for each in batches]
+        self.flush_nowait()
+        return watchers
 
     # --- sealing ------------------------------------------------------------------------------------------------------
 
@@ -340,43 +392,37 @@ class PartitionProducer:
     def _send_full(self, builder: Builder) -> None:
         """Turn complete batches into entries and send them."""
         while builder.full:
-            rows, futures, size = builder.full.popleft()
-            pending = Pending(builder, futures, builder.messages_of(rows), size)
+            pending = builder.full.popleft()
             builder.in_flight += 1
-            try:
-                *chunks, entry = self._sealer.entries(pending, rows, self._core.runtime.wall_ms())
-            except PulsarError as error:
+            error: Exception | None = builder.lateness()
+            if error is None:
+                try:
+                    *chunks, last = self._sealer.sends(pending, self._core.runtime.wall_ms())
+                except MessageTooLarge as refused:
+                    if len(pending.rows) > 1:  # what is said of the messages counts for nothing before it is encoded
+                        builder.in_flight -= 1
+                        builder.full.extendleft(reversed(pending.halves()))
+                        continue
+                    error = refused
+                except PulsarError as refused:
+                    error = refused
+            if error is not None:
                 self._settle(pending, error)
                 continue
             for chunk in chunks:
-                self._send_chunk(pending, chunk)
-            self._send(pending, entry, is_chunk=bool(chunks))
+                self._send(pending.chunk(), chunk)
+            self._send(pending, last)
 
-    def _send_chunk(self, whole: Pending, entry: bytes) -> None:
-        """A chunk that is not the last: it counts for nothing, and when it fails so does the message."""
-        pending = Pending(whole.builder, whole.futures, 0, 0)
-        pending.sequence_id = pending.highest = whole.sequence_id
-        whole.builder.in_flight += 1
-        self._send(pending, entry, is_chunk=True)
-
-    def _send(self, pending: Pending, entry: bytes, *, is_chunk: bool = False) -> None:
-        builder = pending.builder
-        pending.buffers = hot.encode_send(
-            self.id,
-            pending.sequence_id,
-            pending.messages,
-            entry,
-            txn=builder.txn_id,
-            highest_sequence_id=pending.highest if pending.highest != pending.sequence_id else None,
-            is_chunk=is_chunk,
-        )
+    def _send(self, pending: Pending, buffers: list[bytes]) -> None:
+        pending.buffers, pending.rows, pending.encoded = buffers, [], None
         timeout = self._options.send_timeout
         pending.deadline = self._core.runtime.monotonic() + timeout if timeout else math.inf
         if not self._pending:
             self._timer.set(pending.deadline)
         self._pending.append(pending)
         if self._connection is not None:
-            self._connection.write(pending.buffers)
+            pending.written = True
+            self._connection.write(buffers)
 
     # --- answers --------------------------------------------------------------------------------------------------------
 
@@ -386,19 +432,9 @@ class PartitionProducer:
             self._on_odd_receipt(sequence_id)
             return
         pending = self._pending.popleft()
-        if not pending.messages:
-            self._settle(pending, None)
-            return
-        self.last_sequence_id = pending.highest
-        partition, size = self.partition, pending.messages
-        if size == 1 or pending.builder.encoded is not None:
-            future = pending.futures[0]
-            if not future.done():
-                future.set_result(MessageId(ledger_id, entry_id, partition, -1, size if size > 1 else 0))
-        else:
-            for index, future in enumerate(pending.futures):
-                if not future.done():
-                    future.set_result(_new_tuple(MessageId, (ledger_id, entry_id, partition, index, size)))
+        if pending.messages:
+            self.last_sequence_id = pending.highest
+            pending.succeed(ledger_id, entry_id, self.partition)
         self._settle(pending, None)
 
     def _on_odd_receipt(self, sequence_id: int) -> None:
@@ -422,31 +458,32 @@ class PartitionProducer:
         """The batch is done: futures (on failure), bounds, transaction, and the next batch that waited for this one."""
         builder = pending.builder
         if error is not None:
-            fail_tickets(pending.futures, error, looked_at=builder.txn is not None)
+            pending.fail(error)
             self._budget.failed += pending.messages
         self._budget.give_back(pending.messages, pending.size)
         builder.in_flight -= 1
+        for watcher in pending.watchers:
+            watcher.set_result(error)
         if builder.txn is not None and pending.messages:
             builder.txn.send_finished(self.topic, pending.messages, error)
         if builder.in_flight == 0:
             if builder.futures:
                 self._seal(builder)
-            elif builder.key is not None and self._builders.get(builder.key) is builder:
+            elif not builder.full and builder.key is not None and self._builders.get(builder.key) is builder:
                 del self._builders[builder.key]
 
     def _drop(self, builder: Builder, error: BaseException) -> None:
         """Fail what it holds; used when that can never be sent."""
-        futures, messages, size = builder.give_up()
-        if futures:
-            builder.in_flight += 1
-            self._settle(Pending(builder, futures, messages, size), error)
+        whole = builder.give_up()
+        if whole is not None:
+            self._settle(whole, error)
 
     def _fail_all(self, error: PulsarError) -> None:
+        held = [builder.give_up() for builder in self._builders.values()]  # first: settling what is in flight would send it
         pending, self._pending = self._pending, deque()
-        for each in pending:
-            self._settle(each, error)
-        for builder in list(self._builders.values()):
-            self._drop(builder, error)
+        for each in (*pending, *held):
+            if each is not None:
+                self._settle(each, error)
         self._budget.wake_all()
 
     # --- the one timer ------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from pulsar_txn.client._runs import Handed
 from pulsar_txn.client._suspects import Suspects
 from pulsar_txn.client.consumer import Consumer
 from pulsar_txn.client.consumer_options import ConsumerType
-from pulsar_txn.client.dead_letters import check_letters, letter_topic
+from pulsar_txn.client.dead_letters import check_letters, check_topic, letter_topic
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.message import Message
 from pulsar_txn.client.producer import Producer
@@ -107,7 +107,7 @@ class Pipeline(Generic[T]):
     def __init__(
         self,
         core: Core,
-        create_producer: Callable[[str], Awaitable[Producer[bytes]]],
+        create_producer: Callable[..., Awaitable[Producer[bytes]]],
         consumer: Consumer[T],
         handler: Handler[T],
         options: PipelineOptions,
@@ -116,6 +116,8 @@ class Pipeline(Generic[T]):
     ) -> None:
         if options.on_poison is Poison.DEAD_LETTER and options.dead_letter_topic is None:
             check_letters(consumer.subscription)  # now, and not when the first letter is due
+        if options.dead_letter_topic is not None:
+            check_topic(options.dead_letter_topic)
         self.core = core
         self.consumer = consumer
         self.handler = handler
@@ -139,6 +141,8 @@ class Pipeline(Generic[T]):
                 await self._run_many(stopping)
         finally:
             stopping.cancel()
+            for lane in self._lanes:
+                lane.leave()
             await self._close_producers()
         return PipelineResult(**self._counts)
 
@@ -147,7 +151,6 @@ class Pipeline(Generic[T]):
             await self._receive(stopping)
             if self._lanes[0].ready:
                 await self._lanes[0].work(self._lanes[0].take(self.options.max_messages))
-        self._lanes[0].leave()
 
     async def _run_many(self, stopping: asyncio.Task[Any]) -> None:
         try:
@@ -257,7 +260,8 @@ class Pipeline(Generic[T]):
         name = self.options.dead_letter_topic or letter_topic(topic, self.consumer.subscription)
         task = self._dead_letters.get(name)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._dead_letters[name] = asyncio.ensure_future(self._create_producer(name))
+            making = self._create_producer(name, chunking=True)  # what came in chunks, or compressed, may be too large for one
+            task = self._dead_letters[name] = asyncio.ensure_future(making)
         return await asyncio.shield(task)
 
     async def _close_producers(self) -> None:

@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import attrs
 
+from pulsar_txn.client import _send_arguments
 from pulsar_txn.client._budget import Budget, LimitedBudget
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client._growth import new_partitions, watch
-from pulsar_txn.client.batching import Alone, EncodedBatch, Row, SendTicket, row
+from pulsar_txn.client.batching import EncodedBatch, Row, SendTicket, row
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration
 from pulsar_txn.client.interceptors import OutgoingMessage, ProducerChain
 from pulsar_txn.client.partition_producer import PartitionProducer
@@ -26,14 +27,15 @@ from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
 T = TypeVar("T")
-_NO_OTHER_CLUSTER: Final = "__local__"
-"""Pulsar's word in `replicate_to` for a message that is not replicated."""
 
 
 class Producer(Generic[T]):
     """Sends values of type T to a topic. Made by `Client.create_producer`; an async context manager that closes it.
 
-    All sends of one producer and partition keep their order. Batches never mix transactions.
+    All sends of one producer and partition keep their order, within a transaction and outside of transactions (with
+    BatchingType.KEY_BASED those of one key). Batches never mix transactions, so sends of different transactions, or inside
+    and outside of one, may leave in another order than that of the calls, but for those with a `sequence_id` of their own.
+    A transaction's first sends wait until the coordinator knows the partition; all others pass them meanwhile.
     """
 
     def __init__(self, core: Core, topic: TopicName, partitions: int, schema: Schema[T], options: ProducerOptions) -> None:
@@ -132,9 +134,9 @@ class Producer(Generic[T]):
         the routing; `replicate_to` names the clusters that a geo-replicated topic sends it to, an empty list none. In a
         transaction the receipt says that the message is stored; it is seen once `txn` commits.
 
-        Raises SchemaMismatch, MessageTooLarge, AlreadyClosed, OperationTimeout, BrokerError, ProducerFenced, and with
-        `txn` TransactionStateError and other TransactionErrors. If cancelled while waiting for room, nothing is sent;
-        later the message goes out all the same.
+        Raises SchemaMismatch, InvalidConfiguration, MessageTooLarge, AlreadyClosed, OperationTimeout, BrokerError,
+        ProducerFenced, and with `txn` TransactionStateError and other TransactionErrors. If cancelled while waiting for
+        room, nothing is sent; later the message goes out all the same.
         """
         while self._budget.full and not self._closed:
             if not self._options.block_if_full:
@@ -196,11 +198,13 @@ class Producer(Generic[T]):
             message: Row
             if value is None or self._pairs is not None:
                 payload, key, is_tombstone, is_base64 = self._parts(value, key)
+                _send_arguments.check(key, ordering_key, properties, event_time_ms, sequence_id)
                 rest = (properties, event_time_ms or 0, sequence_id, ordering_key, is_tombstone, is_base64)
                 message = (payload, key, *rest)
             else:
                 message = payload = self._encode(value)
                 if key is not None or properties or sequence_id is not None or event_time_ms or ordering_key:
+                    _send_arguments.check(key, ordering_key, properties, event_time_ms, sequence_id)
                     message = row(payload, key, properties, event_time_ms or 0, sequence_id, ordering_key)
             target = self._only if partition is None else None
             if target is None:
@@ -208,7 +212,8 @@ class Producer(Generic[T]):
             if deliver_at is None and deliver_after is None and replicate_to is None:
                 ticket = target.add(message, txn)
             else:
-                ticket = target.add(message, txn, self._alone(deliver_at, deliver_after, replicate_to))
+                now_ms = self._core.runtime.wall_ms()
+                ticket = target.add(message, txn, _send_arguments.alone(deliver_at, deliver_after, replicate_to, now_ms))
         except BaseException as error:
             if self._chain is not None:
                 self._chain.finish(steps, None, error)
@@ -294,17 +299,16 @@ class Producer(Generic[T]):
     async def flush(self) -> None:
         """Send what waits and wait until everything sent before this call has its receipt or failed.
 
-        Raises the first of their errors (each ticket has its own, too). Safe to cancel: only the waiting ends.
+        Raises the first of their errors (each ticket has its own, too; one that was cancelled is waited for all the same).
+        Safe to cancel: only the waiting ends.
         """
-        outstanding = []
-        for partition in self._partitions:
-            partition.flush_nowait()
-            outstanding += partition.outstanding()
+        outstanding = [batch for partition in self._partitions for batch in partition.outstanding()]
         if not outstanding:
             return
         await asyncio.wait(outstanding)
-        for ticket in outstanding:
-            if not ticket.cancelled() and (error := ticket.exception()) is not None:
+        for batch in outstanding:
+            error = batch.result()
+            if error is not None:
                 raise error
 
     async def close(self) -> None:
@@ -319,7 +323,7 @@ class Producer(Generic[T]):
             self._watcher.cancel()
         self._budget.wake_all()
         self._core.unregister(self._partitions[0].id)
-        await asyncio.gather(*(partition.close() for partition in self._partitions))
+        await _close_all(self._partitions)
 
     async def __aenter__(self) -> Self:
         return self
@@ -332,15 +336,23 @@ class Producer(Generic[T]):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        """Connect all partitions; when one fails, all are closed and its error is raised."""
-        results = await asyncio.gather(*(partition.start() for partition in self._partitions), return_exceptions=True)
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
-            await asyncio.gather(*(partition.close() for partition in self._partitions))
-            raise failures[0]
+        """Connect all partitions; when one fails, or this is cancelled, none stays behind."""
+        await self._start_all(self._partitions)
         self._core.register(self._partitions[0].id, self)
         if self._known and self._options.auto_update_partitions:
             self._watcher = self._core.spawn(watch(self._options.auto_update_partitions, self._grow, self.topic))
+
+    async def _start_all(self, partitions: Sequence[PartitionProducer]) -> None:
+        failures, all_started = list[BaseException](), False
+        try:
+            results = await asyncio.gather(*(partition.start() for partition in partitions), return_exceptions=True)
+            failures = [result for result in results if isinstance(result, BaseException)]
+            all_started = not failures
+        finally:
+            if not all_started:
+                await asyncio.shield(self._core.spawn(_close_all(partitions)))
+        if failures:
+            raise failures[0]
 
     def _partition(self, name: str, index: int) -> PartitionProducer:
         return PartitionProducer(self._core, name, index, self._options, self._budget, self._schema.info)
@@ -352,10 +364,9 @@ class Producer(Generic[T]):
         if not added:
             return
         try:
-            await asyncio.gather(*(partition.start() for partition in added))
+            await self._start_all(added)
         except BaseException:
             self._known = before
-            await asyncio.gather(*(partition.close() for partition in added))
             raise
         self._partitions += added
         self._only = None
@@ -380,15 +391,6 @@ class Producer(Generic[T]):
             raise InvalidConfiguration(f"partition {index} of {self.topic} does not exist; it has {len(self._partitions)}")
         return self._partitions[index]
 
-    def _alone(
-        self, deliver_at: datetime | None, deliver_after: float | timedelta | None, replicate_to: Sequence[str] | None
-    ) -> Alone:
-        delayed = deliver_at is not None or deliver_after is not None
-        clusters = () if replicate_to is None else tuple(replicate_to) or (_NO_OTHER_CLUSTER,)
-        return Alone(self._deliver_at_ms(deliver_at, deliver_after) if delayed else None, clusters)
 
-    def _deliver_at_ms(self, deliver_at: datetime | None, deliver_after: float | timedelta | None) -> int:
-        if deliver_at is not None:
-            return int(deliver_at.timestamp() * 1000)
-        seconds = deliver_after.total_seconds() if isinstance(deliver_after, timedelta) else deliver_after or 0.0
-        return self._core.runtime.wall_ms() + int(seconds * 1000)
+async def _close_all(partitions: Sequence[PartitionProducer]) -> None:
+    await asyncio.gather(*(partition.close() for partition in partitions))

@@ -83,7 +83,7 @@ class ProducerOptions:
     batching_max_messages: int = attrs.field(default=1000, validator=_at_least(1))
     """Messages of a batch at most."""
     batching_max_bytes: int = attrs.field(default=128 * 1024, validator=_at_least(1))
-    """Bytes of a batch at most, before compression."""
+    """Bytes of a batch at most, before compression; what the broker takes, if that is less."""
     batching_max_delay: float = attrs.field(default=0.01, validator=_at_least(0))
     """Seconds that a message waits for others at most."""
     max_pending_messages: int = attrs.field(default=50_000, validator=_at_least(1))

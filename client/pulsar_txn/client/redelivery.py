@@ -48,7 +48,8 @@ class RedeliveryBackoff:
 class AckTimeouts:
     """Asks for redelivery of what a program has received and not acknowledged in time. One timer for a consumer.
 
-    What is acknowledged in a transaction leaves as well: should the transaction abort, it comes again anyway.
+    What is acknowledged in a transaction leaves as well, once the broker has said yes: should the transaction abort, it comes
+    again anyway. What the broker refuses would not.
     """
 
     SLACK = 0.05

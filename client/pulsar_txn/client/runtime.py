@@ -20,7 +20,6 @@ import random
 import ssl
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
@@ -146,21 +145,29 @@ class JsonHttp:
 class LoopThread:
     """A private event loop in a daemon thread: where the sync client's work goes on while its caller computes.
 
-    Keep-alive, receipts and receiving need it; nothing of the program's runs there. Threads may share it. After a fork it
-    is dead in the child, and says so.
+    Keep-alive, receipts and receiving need it; nothing of the program's runs there. Threads may share it. Loop and thread
+    begin with the first use; from then on it belongs to that process: it is dead in a forked child, and says so.
     """
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._inbox: deque[tuple[Ticket[Any], Callable[[Any], object]]] = deque()
+        self._pid: int | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread
+        self._starting = threading.Lock()
+        self._inbox: deque[tuple[Ticket[Any], Callable[[Any], object], Callable[[Exception], object] | None]] = deque()
         self._inbox_lock = threading.Lock()
         self._settled = threading.Condition()
         self._looks = False
-        self._thread = threading.Thread(target=self._loop.run_forever, name="pulsar-txn-client", daemon=True)
-        self._thread.start()
         self.stopped = False
-        atexit.register(_stop_at_exit, weakref.ref(self))
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._pid is None and not self.stopped:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="pulsar-txn-client", daemon=True)
+                self._thread.start()
+                atexit.register(self._at_exit)
+                self._pid = os.getpid()
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run `await work()` on the loop and wait for it; its exception is raised here.
@@ -179,6 +186,10 @@ class LoopThread:
         """Wait for what `start` returned, as `run` does."""
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            if not self.stopped:
+                raise
+            raise AlreadyClosed("the client was closed before it was done") from None
         except BaseException:
             future.cancel()
             raise
@@ -202,12 +213,18 @@ class LoopThread:
         return outer
 
     def submit_soon(
-        self, function: Callable[[Future[T]], object], admits: Callable[[int], bool], *, at_once: bool = False
+        self,
+        function: Callable[[Future[T]], object],
+        admits: Callable[[int], bool],
+        *,
+        at_once: bool = False,
+        on_error: Callable[[Exception], object] | None = None,
     ) -> Future[T] | None:
         """A future for threads; `function(future)` is called on the loop, before whatever is started later, and settles it.
 
-        It cannot be cancelled any more then; what `function` raises goes to the future. None, and nothing was done, when
-        `admits(calls)` says no; it is given how many calls wait for the loop. `at_once`: somebody is going to wait for it.
+        It cannot be cancelled any more then; what `function` raises goes to `on_error`, there, and to the future. None, and
+        nothing was done, when `admits(calls)` says no; it is given how many calls wait for the loop. `at_once`: somebody is
+        going to wait for it.
         """
         self._check()
         inbox = self._inbox
@@ -215,7 +232,7 @@ class LoopThread:
             if len(inbox) >= MAX_INBOX or not admits(len(inbox)):
                 return None
             outer = self.new_future()
-            inbox.append((outer, function))
+            inbox.append((outer, function, on_error))
         if at_once:
             self._loop.call_soon_threadsafe(self._empty_inbox)
         elif not self._looks:
@@ -236,11 +253,13 @@ class LoopThread:
         if not inbox:
             return False
         while inbox:
-            outer, function = inbox.popleft()
+            outer, function, on_error = inbox.popleft()
             if outer.set_running_or_notify_cancel():
                 try:
                     function(outer)
                 except Exception as error:  # noqa: BLE001 - it goes to who holds the future
+                    if on_error is not None:
+                        on_error(error)
                     outer.set_exception(error)
         return True
 
@@ -264,24 +283,56 @@ class LoopThread:
         self._loop.call_soon_threadsafe(function)
 
     @property
+    def started(self) -> bool:
+        """Whether it was used."""
+        return self._pid is not None
+
+    @property
     def is_ours(self) -> bool:
-        """Whether this is the process that made it."""
-        return os.getpid() == self._pid
+        """Whether no other process has used it."""
+        return self._pid is None or os.getpid() == self._pid
 
     def stop(self) -> None:
-        """End the loop and its thread. Idempotent."""
-        if not self.stopped and self.is_ours:
+        """Cancel what still runs, end the loop and its thread. Idempotent."""
+        if self.stopped or not self.is_ours:
+            return
+        with self._starting:
             self.stopped = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        if self.started:
+            atexit.unregister(self._at_exit)
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
             self._thread.join(STOP_SECONDS)
             if not self._thread.is_alive():
                 self._loop.close()
-            while self._inbox:
-                self._inbox.popleft()[0].set_exception(AlreadyClosed("the client was closed before it was done"))
+        while self._inbox:
+            self._inbox.popleft()[0].set_exception(AlreadyClosed("the client was closed before it was done"))
+
+    async def _end(self) -> None:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=UNWIND_SECONDS)
+        for task in left:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                logger.debug("cancelled at the end of its client, a task failed: %r", error)
+        self._loop.stop()
+
+    def leave(self) -> None:
+        """At the end of the program, before `stop`: what is to be done when nobody has stopped it. Must not take long."""
+
+    def _at_exit(self) -> None:
+        if self.is_ours and not self.stopped:
+            try:
+                self.leave()
+            finally:
+                self.stop()
 
     def _check(self) -> None:
         if not self.is_ours:
-            raise ForkedClientError("this client was made before a fork, and its connections belong to the parent process")
+            raise ForkedClientError("this client was used before a fork, and its connections belong to the parent process")
+        if self._pid is None:
+            self._start()
         if self.stopped:
             raise AlreadyClosed("the client is closed")
         if threading.current_thread() is self._thread:
@@ -385,8 +436,9 @@ class WorkerThread:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -394,51 +446,6 @@ class WorkerThread:
                 call[0](*call[1])
             except Exception:
                 logger.exception("a callback of the program failed")
-
-
-class Desk:
-    """Calls that a loop wants made, and threads that make them: the one that serves, and `threads - 1` beside it."""
-
-    def __init__(self, threads: int) -> None:
-        self._threads = max(1, threads)
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
-        self._raised: BaseException | None = None
-
-    async def call(self, function: Callable[..., T], *args: Any) -> T:
-        """On the loop: what it returns or raises, called by one of the threads."""
-        answer: Future[T] = Future()
-        self._calls.put((answer, function, args))
-        return await asyncio.wrap_future(answer)
-
-    def serve(self) -> None:
-        """Make the calls, here and in the threads beside, until `end`.
-
-        What is not an Exception (SystemExit, KeyboardInterrupt) ends it and is raised here, whichever thread it came up in.
-        """
-        for number in range(1, self._threads):
-            threading.Thread(target=self._serve_beside, name=f"pulsar-txn-handler-{number}", daemon=True).start()
-        while (call := self._calls.get()) is not None:
-            try:
-                answer(*call)
-            except BaseException:
-                self.end()
-                raise
-        if self._raised is not None:
-            raise self._raised
-
-    def end(self) -> None:
-        """Have the threads stop behind the call that they are at. Idempotent."""
-        for _ in range(self._threads):
-            self._calls.put(None)
-
-    def _serve_beside(self) -> None:
-        while (call := self._calls.get()) is not None:
-            try:
-                answer(*call)
-            except BaseException as error:  # noqa: BLE001 - the thread that serves raises it
-                self._raised = error
-                self.end()
-                return
 
 
 def answer(future: Future[T], function: Callable[..., T], args: tuple[Any, ...], *, only: bool = False) -> None:
@@ -462,38 +469,20 @@ def answer(future: Future[T], function: Callable[..., T], args: tuple[Any, ...],
 
 
 class Gate:
-    """Open or closed; threads wait at it while it is closed."""
+    """Open or closed; threads wait at it while it is closed: `open()`, `close()`, `wait()`."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
-        self._event.set()
-
-    def open(self) -> None:
-        """Let all go on."""
-        self._event.set()
-
-    def close(self) -> None:
-        """Have them wait."""
-        self._event.clear()
-
-    def wait(self) -> None:
-        """Wait until it is open."""
-        self._event.wait()
+        event = threading.Event()
+        event.set()
+        self.open, self.close, self.wait = event.set, event.clear, event.wait
 
 
 class Slots:
-    """So many threads, or things in flight, at once."""
+    """So many threads, or things in flight, at once: `take()` waits for a free one, `give_back()` is for any thread."""
 
     def __init__(self, count: int) -> None:
-        self._semaphore = threading.Semaphore(count)
-
-    def take(self) -> None:
-        """Wait for a free one and take it."""
-        self._semaphore.acquire()
-
-    def give_back(self) -> None:
-        """From any thread."""
-        self._semaphore.release()
+        semaphore = threading.Semaphore(count)
+        self.take, self.give_back = semaphore.acquire, semaphore.release
 
 
 LOOK_SECONDS = 0.001
@@ -502,11 +491,8 @@ LOOK_SECONDS = 0.001
 MAX_INBOX = 1000
 """Calls that wait for the loop thread; more wait with their caller."""
 
+UNWIND_SECONDS = 0.5
+"""How long tasks that were cancelled at the end of a client are waited for."""
+
 STOP_SECONDS = 2.0
-"""How long the end of the program waits for the loop thread."""
-
-
-def _stop_at_exit(thread: weakref.ref[LoopThread]) -> None:
-    alive = thread()
-    if alive is not None:
-        alive.stop()
+"""How long the end of a client waits for its thread."""

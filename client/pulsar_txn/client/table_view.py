@@ -30,13 +30,15 @@ class TableView(Generic[T]):
     """Key and newest value of a topic's committed messages. Made by `Client.create_table_view`; an async context manager.
 
     Messages without a key are left out, a tombstone takes its key away. Looking up never waits; it raises what ended the
-    reading for good, or AlreadyClosed.
+    reading for good, or AlreadyClosed. A key whose newest value cannot be decoded has none: `get` raises SchemaMismatch for
+    it, until a newer one can be read, and it is logged.
     """
 
     def __init__(self, core: Core, reader: Reader[T]) -> None:
         self._core = core
         self._reader = reader
         self._values: dict[str, T] = {}
+        self._unreadable: dict[str, str] = {}
         self._seen: dict[str, MessageId] = {}
         self._failure: PulsarError | None = None
         self._changed = asyncio.Event()
@@ -63,6 +65,8 @@ class TableView(Generic[T]):
     def get(self, key: str) -> T | None:
         """The newest value of a key; None without one."""
         self._check()
+        if key in self._unreadable:
+            raise SchemaMismatch(self._unreadable[key], hint="send a value that the view's schema can read, or a tombstone")
         return self._values.get(key)
 
     def keys(self) -> list[str]:
@@ -159,10 +163,16 @@ class TableView(Generic[T]):
             while True:
                 await self._take(await self._reader.read_many())
         except PulsarError as error:
-            self._failure = self._failure or error
-            self._changed.set()
-            if not self._caught_up.done():
-                self._caught_up.set_exception(error)
+            self._end(error)
+        except Exception as error:
+            logger.exception("the table view of %s has ended", self.topic)
+            self._end(PulsarError(f"the table view of {self.topic} has ended: {error!r}", hint="create a new one"))
+
+    def _end(self, error: PulsarError) -> None:
+        self._failure = self._failure or error
+        self._changed.set()
+        if not self._caught_up.done():
+            self._caught_up.set_exception(error)
 
     async def _take(self, messages: list[Message[T]]) -> None:
         values = await self._core.ask(_values_of, messages)
@@ -175,9 +185,12 @@ class TableView(Generic[T]):
         for message, value in zip(messages, values, strict=True):
             self._seen[message.topic] = message.message_id
             key = message.key
-            if key is None or value is _UNREADABLE:
+            if key is None:
                 continue
-            if message.is_tombstone:
+            self._unreadable.pop(key, None)
+            if isinstance(value, _Unreadable):
+                self._unreadable[key] = value.why
+            if message.is_tombstone or isinstance(value, _Unreadable):
                 self._values.pop(key, None)
             else:
                 self._values[key] = value
@@ -194,7 +207,7 @@ class _Listener(Generic[T]):
     async def tell(self, messages: list[Message[T]], values: list[Any]) -> None:
         async with self.turn:
             for message, value in zip(messages, values, strict=True):
-                if message.key is not None and value is not _UNREADABLE:
+                if message.key is not None and not isinstance(value, _Unreadable):
                     try:
                         await _done(self._action, message.key, value)
                     except Exception:  # who listens must not end the view
@@ -207,7 +220,11 @@ async def _done(action: Action[T], key: str, value: T | None) -> None:
         await result
 
 
-_UNREADABLE: Final = object()
+class _Unreadable:
+    """In place of a value that cannot be decoded."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
 
 
 def _values_of(messages: list[Message[Any]]) -> list[Any]:
@@ -220,4 +237,7 @@ def _value_of(message: Message[Any]) -> Any:
         return message.value
     except SchemaMismatch as error:
         logger.error("%s of %s is left out: %s", message.message_id, message.topic, error)  # noqa: TRY400 - no trace
-        return _UNREADABLE
+        return _Unreadable(f"{message.message_id} of {message.topic} cannot be decoded: {error}")
+    except Exception as error:  # a schema of the program's own may raise anything
+        logger.exception("%s of %s is left out", message.message_id, message.topic)
+        return _Unreadable(f"{message.message_id} of {message.topic} cannot be decoded: {error!r}")

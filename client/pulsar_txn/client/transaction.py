@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -127,7 +128,7 @@ class Transaction(Ending):
             name=self.name,
             state=self._state,
             opened_at=None if self._id is None else self._opened_at,
-            age_ms=int((self._monotonic() - self._opened_at) * 1000),
+            age_ms=int(((self._ended_at or self._monotonic()) - self._opened_at) * 1000),
             partitions=tuple(each.partition_stats() for each in sends),
             subscriptions=tuple(each.subscription_stats() for each in acks),
             sends_in_flight=sum(each.in_flight for each in sends),
@@ -201,7 +202,9 @@ class Transaction(Ending):
         if self._state is TransactionState.NOT_STARTED:
             self._state = TransactionState.OPEN
         delay = self._deadline - self._monotonic()
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, delay), self._time_out)
+        # Weakly: a transaction that the program dropped is to be collected, which warns.
+        when_late = weakref.WeakMethod(self._time_out)
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, delay), _call, when_late)
         self._observers.opened(self)
         return self._id
 
@@ -248,6 +251,15 @@ class Transaction(Ending):
         if self._state not in FINAL:
             self._end_callbacks.append(callback)
 
+    def in_time(self) -> bool:
+        """Whether its time is not over; looks at the clock, because a program that computes holds up the timer."""
+        if self._aborts:
+            return False
+        if self._deadline is None or self._monotonic() < self._deadline:
+            return True
+        self._time_out()
+        return False
+
     def _check_usable(self, core: object) -> None:
         if core is not self._core:
             raise TransactionStateError(
@@ -255,7 +267,7 @@ class Transaction(Ending):
                 txn_id=self._id,
                 hint="use producers and consumers of the client that began it",
             )
-        if self._state in USABLE:
+        if self._state in USABLE and self.in_time():
             return
         if self._state is TransactionState.TIMED_OUT:
             raise self._timed_out()
@@ -274,6 +286,12 @@ class Transaction(Ending):
 
     def _note_ended(self) -> None:
         self._observers.ended(self)
+
+
+def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    bound = method()
+    if bound is not None:
+        bound()
 
 
 __all__ = [

@@ -11,6 +11,7 @@ error it ends with then says `maybe_processed`.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
@@ -38,7 +39,7 @@ from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.topics import ASSIGN_TOPIC, partition_name
 
-logger = logging.getLogger("pulsar_txn.client.txn")
+logger = logging.getLogger("pulsar_txn.client.coordinators")
 
 HANDSHAKE_VERSION: Final = 19
 """The protocol version that has TC_CLIENT_CONNECT; older brokers load their coordinators by themselves."""
@@ -113,11 +114,11 @@ class CoordinatorSession:
         """The first attempt failed: go on trying in the background."""
         self._attachment.keep_trying()
 
-    def close(self) -> None:
-        """End the session; requests that wait for it fail with AlreadyClosed."""
+    def close(self, error: PulsarError | None = None) -> None:
+        """End the session; requests that wait for it fail with `error` (AlreadyClosed without one)."""
         self._attachment.close()
         self._connection = None
-        self._on_failed(AlreadyClosed("the client is closed"))
+        self._on_failed(error or AlreadyClosed("the client is closed"))
 
     async def _open_on(self, connection: Connection) -> None:
         identity: dict[str, Any] = {}
@@ -183,15 +184,16 @@ class CoordinatorSession:
         lost_answer = False
         failure: PulsarError | None = None
         while True:
-            connection = self._connection or await self._connected(left, name, failure, txn_id)
+            connection = self._connection or await self._connected(left, name, failure, txn_id, lost_answer=lost_answer)
             try:
                 if tally is not None:
                     tally.endpoint = connection.endpoint
                     tally.retries += failure is not None
+                    tally.sent += 1
                 return await connection.request_frames(name, request_id, [encode(request_id)], timeout=left)
             except PulsarError as error:
                 lost_answer = lost_answer or error.maybe_processed
-                if isinstance(error, InvalidTransactionStatus):
+                if isinstance(error, (InvalidTransactionStatus, TransactionFenced)):
                     error.definite = connection.features.keeps_transaction_outcomes
                 error.maybe_processed = lost_answer
                 error.txn_id = error.txn_id or txn_id
@@ -203,20 +205,24 @@ class CoordinatorSession:
             backoff = backoff or self._core.backoff()
             pause = backoff.next()
             if self._core.runtime.monotonic() + pause >= deadline:
-                raise failure
+                raise _unavailable(failure)
             await asyncio.sleep(pause)
             left = deadline - self._core.runtime.monotonic()
 
-    async def _connected(self, left: float, name: str, failure: PulsarError | None, txn_id: TxnId | None) -> Connection:
+    async def _connected(
+        self, left: float, name: str, failure: PulsarError | None, txn_id: TxnId | None, *, lost_answer: bool
+    ) -> Connection:
         """The session's connection, waiting for it because there is none."""
         try:
             async with asyncio.timeout(max(left, 0)):
                 return await self._reconnected()
-        except PulsarError:
-            raise
+        except PulsarError as error:
+            told = copy.copy(error)  # the session's end is one and the same for all its requests
+            told.maybe_processed, told.txn_id = lost_answer, error.txn_id or txn_id
+            raise told from error
         except TimeoutError:
             if failure is not None:
-                raise failure from None
+                raise _unavailable(failure) from None
             text = f"coordinator {self.coordinator_id} was not reached in time for {name}"
             raise OperationTimeout(text, txn_id=txn_id) from None
 
@@ -239,6 +245,7 @@ class TransactionCoordinators:
         self._directory = directory or AssignTopicDirectory(core)
         self._sessions: list[CoordinatorSession] = []
         self._starting: asyncio.Task[None] | None = None
+        self._left: PulsarError | None = None
         self._next = 0
         self._order = core.next_resource_id()
         name = core.settings.transactional_id
@@ -250,6 +257,8 @@ class TransactionCoordinators:
         Raises TransactionsDisabled, ConnectionLost, OperationTimeout, CoordinatorUnavailable; the next call tries again.
         If cancelled, the work goes on for others that wait for it.
         """
+        if self._left is not None:
+            raise copy.copy(self._left)
         if self._sessions:
             return
         self._core.check_open()
@@ -267,6 +276,7 @@ class TransactionCoordinators:
                 await self._take_over(sessions, self._identity)
             except PulsarError as error:
                 failure = error
+        failure = failure if self._left is None else copy.copy(self._left)
         if failure is not None:
             for session in sessions:
                 session.close()
@@ -311,6 +321,13 @@ class TransactionCoordinators:
             self._starting.cancel()
         for session in self._sessions:
             session.close()
+        self._core.unregister(self._order)
+
+    def leave(self, error: PulsarError) -> None:
+        """The client goes to another cluster: whatever is asked of these from now on fails with `error`."""
+        self._left = error
+        for session in self._sessions:
+            session.close(error)
         self._core.unregister(self._order)
 
     @property
@@ -414,6 +431,15 @@ class TransactionCoordinators:
             session = CoordinatorSession(self._core, index, topics[index], self._identity)
             self._sessions.append(session)
             session.retry_later()
+
+
+def _unavailable(failure: PulsarError) -> PulsarError:
+    """What is raised when it was not served for as long as there was time."""
+    if not isinstance(failure, ServiceNotReady):
+        return failure
+    return CoordinatorUnavailable(
+        failure.message, txn_id=failure.txn_id, endpoint=failure.endpoint, maybe_processed=failure.maybe_processed
+    )
 
 
 def _note_failed_start(session: CoordinatorSession, start: asyncio.Task[Any]) -> None:

@@ -107,8 +107,10 @@ class TransactionStats:
 class RequestTally:
     """What the requests of one transaction met on their way to the coordinator."""
 
-    __slots__ = ("endpoint", "retries")
+    __slots__ = ("endpoint", "retries", "sent")
 
     def __init__(self) -> None:
+        self.sent = 0
+        """Requests that left, or may have."""
         self.retries = 0
         self.endpoint: str | None = None

@@ -15,13 +15,13 @@ from typing import Any
 
 from pulsar_txn.client import client as ours
 from pulsar_txn.client import consumer as asyncio_consumer
-from pulsar_txn.client import managed
 from pulsar_txn.client import producer as asyncio_producer
 from pulsar_txn.client import reader as asyncio_reader
 from pulsar_txn.client.compat import client as threads
 from pulsar_txn.client.compat._arguments import check, dead
 from pulsar_txn.client.compat._logging import forward
 from pulsar_txn.client.compat._outgoing import outgoing
+from pulsar_txn.client.compat.asyncio_transactions import ManagedTransaction, Transaction, with_official_errors
 from pulsar_txn.client.compat.consumer import acknowledged, target_of
 from pulsar_txn.client.compat.enums import (
     BatchingType,
@@ -44,7 +44,6 @@ from pulsar_txn.client.compat.policies import (
     CryptoKeyReader,
 )
 from pulsar_txn.client.compat.schema import BytesSchema, Schema
-from pulsar_txn.client.transaction import Transaction
 
 __all__ = ["Client", "Consumer", "Producer", "PulsarException", "Reader"]
 
@@ -355,14 +354,15 @@ class Client:
         check(str, topic, "topic")
         return await self._inner.get_topic_partitions(topic)
 
-    def transaction(self, **options: Any) -> managed.ManagedTransaction:
+    @mapped
+    def transaction(self, **options: Any) -> ManagedTransaction:
         """A managed block, as `pulsar_txn.client.Client.transaction`; give what it yields as `txn=`."""
-        return self._inner.transaction(**options)
+        return ManagedTransaction(self._inner.transaction(**options))
 
     @mapped_async
     async def begin_transaction(self, **options: Any) -> Transaction:
         """A transaction that the caller ends, as `pulsar_txn.client.Client.begin_transaction`."""
-        return await self._inner.begin_transaction(**options)
+        return with_official_errors(await self._inner.begin_transaction(**options))
 
     @mapped_async
     async def close(self) -> None:

@@ -36,6 +36,7 @@ from pulsar_txn.client.compat.policies import (
 from pulsar_txn.client.compat.producer import Producer
 from pulsar_txn.client.compat.schema import BytesSchema, Schema
 from pulsar_txn.client.compat.table_view import TableView
+from pulsar_txn.client.compat.transactions import ManagedTransaction, Transaction
 from pulsar_txn.client.runtime import Slots, WorkerThread
 
 _BYTES = BytesSchema()
@@ -231,22 +232,27 @@ class Client:
 
     # --- what the official client has not ---------------------------------------------------------------------------
 
-    def transaction(self, **options: Any) -> sync.ManagedTransaction:
+    @mapped
+    def transaction(self, **options: Any) -> ManagedTransaction:
         """A managed block, as `pulsar_txn.client.sync.Client.transaction`; give what it yields as `txn=`."""
-        return self._twin.transaction(**options)
+        block = self._twin.transaction(**options)
+        return ManagedTransaction(block._loop, block._inner)  # noqa: SLF001 - the same one
 
     @mapped
-    def begin_transaction(self, **options: Any) -> sync.Transaction:
+    def begin_transaction(self, **options: Any) -> Transaction:
         """A transaction that the caller ends, as `pulsar_txn.client.sync.Client.begin_transaction`."""
-        return self._twin.begin_transaction(**options)
+        txn = self._twin.begin_transaction(**options)
+        return Transaction(txn._loop, txn._inner)  # noqa: SLF001 - the same one
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     @mapped
     def close(self) -> None:
         """Close everything; idempotent."""
-        self._twin.close()
-        self._end()
+        try:
+            self._twin.close()
+        finally:
+            self._end()
 
     def shutdown(self) -> None:
         """As `close`."""

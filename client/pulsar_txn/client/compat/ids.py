@@ -5,13 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any, ClassVar
 
-from google.protobuf.message import DecodeError
-
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID
 from pulsar_txn.client.message import Message as OurMessage
+from pulsar_txn.client.message_ids import deserialize_message_id, serialize_message_id
 from pulsar_txn.wire import ids
-from pulsar_txn.wire import pulsar_pb2 as pb
-from pulsar_txn.wire.ids import unsigned64
 
 
 @functools.total_ordering
@@ -62,27 +59,12 @@ class MessageId:
 
     def serialize(self) -> bytes:
         """Pulsar's MessageIdData."""
-        mine = self._id
-        data = pb.MessageIdData(ledgerId=unsigned64(mine.ledger_id), entryId=unsigned64(mine.entry_id))
-        if mine.partition >= 0:
-            data.partition = mine.partition
-        if mine.batch_index >= 0:
-            data.batch_index = mine.batch_index
-        if mine.batch_size > 0:
-            data.batch_size = mine.batch_size
-        return data.SerializeToString()
+        return serialize_message_id(self._id)
 
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
         """The id of what `serialize` returned, here or in another client. ValueError for anything else."""
-        try:
-            data = pb.MessageIdData.FromString(message_id_bytes)
-        except DecodeError as error:
-            raise ValueError(f"these bytes are no message id: {error}") from error
-        place = ids.MessageId(
-            ids.signed64(data.ledgerId), ids.signed64(data.entryId), data.partition, data.batch_index, data.batch_size
-        )
-        return MessageId.wrap(place, topic or "")
+        return MessageId.wrap(deserialize_message_id(message_id_bytes), topic or "")
 
     def _key(self) -> tuple[int, int, int, int]:
         mine = self._id

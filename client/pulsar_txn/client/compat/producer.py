@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,8 @@ class Producer:
         self._router = router
         self._initial_sequence_id = -1 if initial_sequence_id is None else initial_sequence_id
         self._slots = Slots(blocks) if blocks else None
-        self._waiting: list[tuple[bytes | None, dict[str, Any], Callback | None]] = []
+        self._waiting: deque[tuple[bytes | None, dict[str, Any], Callback | None]] = deque()
+        self._is_told = False
 
     @mapped
     def topic(self) -> str:
@@ -120,7 +122,8 @@ class Producer:
         """Queue one value; `callback(result, message_id)` is called on a worker thread once it is stored, or failed.
 
         With `block_if_queue_full` this waits while `max_pending_messages` are in flight; else the callback gets
-        `Result.ProducerQueueIsFull`. An exception in a callback is logged.
+        `Result.ProducerQueueIsFull`. An exception in a callback is logged. What fails with `txn` dooms it; one that cannot
+        take part at all is refused here.
         """
         payload, options = self._message(
             content,
@@ -135,12 +138,14 @@ class Producer:
             deliver_after,
         )
         if txn is not None:
+            if not self._twin._may_join(txn):  # noqa: SLF001 - its own other half
+                self._twin.send(payload, txn=txn, **options)
             options["txn"] = txn._inner  # noqa: SLF001 - the asyncio object behind a sync one
         if self._slots is not None:
             self._slots.take()
         self._waiting.append((payload, options, callback))
-        if len(self._waiting) == 1:
-            self._twin._loop.post(self._send_waiting)  # noqa: SLF001 - the twin's loop is ours, too
+        if not self._is_told:
+            self._tell_loop()
 
     @mapped
     def flush(self) -> None:
@@ -173,13 +178,23 @@ class Producer:
             return None
         return int(self._router(Outgoing(payload or b"", options), partitions))
 
+    def _tell_loop(self) -> None:
+        self._is_told = True
+        try:
+            self._twin._loop.post(self._send_waiting)  # noqa: SLF001 - the twin's loop is ours, too
+        except BaseException:
+            self._is_told = False
+            raise
+
     def _send_waiting(self) -> None:
         """On the IO thread: hand everything that has gathered to the client."""
-        waiting, self._waiting = self._waiting, []
-        send = self._twin._inner.send_nowait  # noqa: SLF001 - as above
-        for payload, options, callback in waiting:
+        self._is_told = False  # before it counts: what comes later is told anew
+        waiting = self._waiting
+        send = self._twin._send_or_doom  # noqa: SLF001 - as above
+        for _ in range(len(waiting)):
+            payload, options, callback = waiting.popleft()
             try:
-                ticket = send(payload, **options)
+                ticket = send(payload, options)
             except Exception as error:  # noqa: BLE001 - told to the callback, whatever it is
                 self._finished(callback, None, error)
             else:

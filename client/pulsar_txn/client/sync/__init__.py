@@ -6,8 +6,8 @@
             producer.send(b"x", txn=txn)
 
 One private thread with an event loop does the work, so that keep-alive, receipts and receiving go on while the caller
-computes; none of the program's own code runs there. Objects may be shared by threads. After a fork a client is dead in the
-child: make a new one there.
+computes; none of the program's own code runs there. Objects may be shared by threads. The thread starts with the first use:
+a client that was used before a fork is dead in the child, one that was only made works there.
 """
 
 from pulsar_txn.client.sync._base import transactional

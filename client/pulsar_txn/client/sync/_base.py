@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Prot
 import attrs
 
 from pulsar_txn.client import client as asyncio_client
-from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses
-from pulsar_txn.client.errors import CommitOutcomeUnknown, UsageError
+from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses, client_of
+from pulsar_txn.client.errors import CommitOutcomeUnknown, PulsarError, UsageError
 from pulsar_txn.client.failover import AutoClusterFailover
 from pulsar_txn.client.pipeline import PipelineEvent, PipelineResult, Poison
-from pulsar_txn.client.runtime import Desk, Future, LoopThread, Ticket
+from pulsar_txn.client.runtime import Future, LoopThread, Ticket
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._callbacks import (
+    DRAIN_SECONDS,
     AskedKeys,
     Callbacks,
     ToldInterceptor,
@@ -26,6 +27,8 @@ from pulsar_txn.client.sync._callbacks import (
     asked_authentication,
     asked_keys,
 )
+from pulsar_txn.client.sync._closing import close_at_exit, close_hastily, close_in_order
+from pulsar_txn.client.sync._desk import Desk
 
 if TYPE_CHECKING:
     from pulsar_txn.client import transactional_batch
@@ -43,6 +46,12 @@ T = TypeVar("T")
 STOP_POLL_SECONDS: Final = 0.05
 """How often a pipeline looks whether it is to stop."""
 
+AT_EXIT_SECONDS: Final = 2.2
+"""How long the end of the program waits for a client that nobody has closed."""
+
+LAST_CALLS_SECONDS: Final = 0.3
+"""How long it waits then for callbacks; so does closing that was interrupted."""
+
 
 class SyncLoop(LoopThread):
     """The loop thread of a sync client, and its threads for the program's own code (`_callbacks`).
@@ -53,6 +62,8 @@ class SyncLoop(LoopThread):
     def __init__(self) -> None:
         super().__init__()
         self.callbacks = Callbacks()
+        self.client: asyncio_client.Client | None = None
+        """The asyncio client that lives on it."""
 
     def new_future(self) -> Ticket[Any]:
         """As `LoopThread.new_future`; what is to be called when it is done is told."""
@@ -65,6 +76,17 @@ class SyncLoop(LoopThread):
         except CommitOutcomeUnknown as error:
             error.sync_resolver = functools.partial(self.run, error.resolver)
             raise
+
+    def leave(self) -> None:
+        """Close a client that the program has left open, within a bounded time, and say so in the log."""
+        client = self.client
+        if client is not None and not client._core.closed:  # noqa: SLF001 - its own other half
+            logger.warning("%r was not closed before the end of the program: close() it, or use it with `with`", client)
+            try:
+                self.start(lambda: close_at_exit(client)).result(AT_EXIT_SECONDS)
+            except (PulsarError, TimeoutError) as error:
+                logger.warning("%r could not be closed in time: %r", client, error)
+            self.callbacks.close(LAST_CALLS_SECONDS)
 
 
 class Twin(Generic[I]):
@@ -104,22 +126,16 @@ class ClientBase(Twin[asyncio_client.Client]):
     """The parts of the sync client that are written by hand."""
 
     def __init__(self, service_url: str | AutoClusterFailover, **options: Any) -> None:
-        """Arguments as the asyncio client's. Starts a thread; raises InvalidConfiguration."""
+        """Arguments as the asyncio client's; raises InvalidConfiguration. Its thread starts with the first use.
+
+        So a client that was made before a fork works in a child where it is used first.
+        """
         loop = SyncLoop()
         if options.get("authentication") is not None:
             options["authentication"] = asked_authentication(loop.callbacks, options["authentication"])
-
-        def opened() -> asyncio_client.Client:
-            client = asyncio_client.Client(service_url, **options)
-            client._core.ask = loop.callbacks.ask  # noqa: SLF001 - its own other half
-            return client
-
-        try:
-            inner_client = loop.call(opened)
-        except BaseException:
-            loop.stop()
-            raise
-        super().__init__(loop, inner_client)
+        loop.client = asyncio_client.Client(service_url, **options)
+        loop.client._core.ask = loop.callbacks.ask  # noqa: SLF001 - its own other half
+        super().__init__(loop, loop.client)
 
     def check_open(self) -> None:
         """AlreadyClosed when the client is closed, ForkedClientError in a forked child."""
@@ -128,12 +144,26 @@ class ClientBase(Twin[asyncio_client.Client]):
     def close(self) -> None:
         """Close producers, consumers, readers, connections and the threads. Idempotent; no effect in a forked child.
 
-        What observers, interceptors and callbacks are to be told before is waited for, for two seconds at most.
+        Commits and aborts that are under way are waited for, for two seconds at most; so is what observers, interceptors
+        and callbacks are to be told before. KeyboardInterrupt ends the waiting: it is closed at once, and that is raised.
         """
-        if self._loop.is_ours and not self._loop.stopped:
-            self._loop.run(self._inner.close)
-            self._loop.stop()
-            self._loop.callbacks.close()
+        loop = self._loop
+        if not loop.is_ours or loop.stopped:
+            return
+        if not loop.started:
+            self._inner._core.closed = True  # noqa: SLF001 - its own other half; there is nothing to close
+            loop.stop()
+            return
+        seconds = DRAIN_SECONDS
+        try:
+            loop.run(lambda: close_in_order(self._inner))
+        except BaseException:
+            seconds = LAST_CALLS_SECONDS
+            loop.run(lambda: close_hastily(self._inner))
+            raise
+        finally:
+            loop.stop()
+            loop.callbacks.close(seconds)
 
     def run_transaction(
         self,
@@ -263,6 +293,14 @@ class ClientBase(Twin[asyncio_client.Client]):
         if options.get("crypto_keys") is not None:
             options["crypto_keys"] = asked_keys(self._loop.callbacks, options["crypto_keys"])
 
+    def _observe(self, change: Callable[[object], None], observer: object) -> None:
+        """Here before the thread starts: a program that forks later may have observers."""
+        told = self._observer(observer)
+        if self._loop.started or self._loop.stopped:
+            self._loop.call(lambda: change(told))
+        else:
+            change(told)
+
     def _observer(self, observer: object) -> ToldObserver:
         transaction = self._twins().Transaction
         return ToldObserver(self._loop.callbacks, functools.partial(transaction, self._loop), observer)
@@ -299,12 +337,15 @@ def inner(twin: Any) -> Any:
 
 
 def transactional(work: Callable[P, T] | None = None, *, client_arg: str = "client", **options: Any) -> Callable[..., Any]:
-    """Decorate `def work(client, …, txn)`, as `pulsar_txn.client.transactional` does with `async def`."""
+    """Decorate `def work(client, …, txn)`, as `pulsar_txn.client.transactional` does with `async def`.
+
+    The client is the argument of the parameter `client_arg`, wherever it stands, or else the first one.
+    """
 
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> T:
-            client = kwargs[client_arg] if client_arg in kwargs else args[0]
+            client = client_of(function, client_arg, args, kwargs)
             return client.run_transaction(lambda txn: function(*args, **kwargs, txn=txn), **options)  # type: ignore[no-any-return]  # the client's type is the caller's
 
         return run

@@ -62,8 +62,11 @@ class Callbacks:
         self._told.submit(function, *args)
 
     def settle(self, function: Callable[..., object], *args: Any) -> None:
-        """As `tell`, and never left out."""
-        self._told.submit(function, *args)
+        """As `tell`, and never left out, but for the end of the program: no thread can be started then."""
+        try:
+            self._told.submit(function, *args)
+        except RuntimeError as error:
+            logger.warning("a callback is not called, because the program ends: %s", error)
 
     async def hear(self, function: Callable[..., T], *args: Any) -> T:
         """On the loop: as `ask`, behind what was told before, and never left out."""
@@ -81,9 +84,9 @@ class Callbacks:
         self._asked.submit(functools.partial(answer, only=True), reply, function, args)
         return asyncio.wrap_future(reply)
 
-    def close(self) -> None:
-        """Wait a moment for what was told, and end the threads."""
-        self._told.drain(DRAIN_SECONDS)
+    def close(self, seconds: float) -> None:
+        """Wait so long for what was told, and end the threads."""
+        self._told.drain(seconds)
         self._told.stop()
         self._asked.stop()
 

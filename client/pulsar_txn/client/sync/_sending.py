@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import attrs
 
 from pulsar_txn.client import producer
-from pulsar_txn.client.batching import EncodedBatch
+from pulsar_txn.client.batching import EncodedBatch, SendTicket
 from pulsar_txn.client.errors import ProducerQueueFull
 from pulsar_txn.client.interceptors import OutgoingMessage, ProducerChain, ProducerInterceptor
 from pulsar_txn.client.routing import Router
@@ -20,6 +20,7 @@ from pulsar_txn.client.sync._base import GenericTwin, SyncLoop, inner
 from pulsar_txn.wire.ids import MessageId
 
 if TYPE_CHECKING:
+    from pulsar_txn.client import transaction
     from pulsar_txn.client.sync._twins import Transaction
 
 T = TypeVar("T")
@@ -63,6 +64,8 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
     def __init__(self, loop: SyncLoop, inner_object: producer.Producer[T], own: OwnCode | None = None) -> None:
         super().__init__(loop, inner_object)
         self._own = own or OwnCode()
+        core, persistent = inner_object._core, inner_object._persistent  # noqa: SLF001 - its own other half
+        self._core_of_units = core if persistent else None  # transactions of this client, if any
         twin: Any = self  # interceptors are given the producer that the program has
         self._chain = ProducerChain(twin, self._own.interceptors) if self._own.interceptors else None
         straight = self._chain is None and self._own.router is None and not isinstance(self._own.schema, PairSchema)
@@ -204,22 +207,50 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
 
     def _send_payload(self, payload: bytes, txn: Transaction | None, *, at_once: bool = False) -> Future[MessageId] | None:
         """Nothing but a payload, left to the loop's thread; None when that has to be asked first."""
-        if not _may_go_soon(len(payload), txn):
+        if not self._may_go_soon(len(payload), txn):
             return None
-        send = functools.partial(self._inner.send_payload, payload, inner(txn))
+        unit = inner(txn)
+        send = functools.partial(self._inner.send_payload, payload, unit)
         admits = functools.partial(self._inner.takes, len(payload), SOON_BYTES)
-        return self._loop.submit_soon(send, admits, at_once=at_once)
+        on_error = None if unit is None or at_once else functools.partial(_doom, unit)
+        return self._loop.submit_soon(send, admits, at_once=at_once, on_error=on_error)
 
     def _send_arguments(self, arguments: dict[str, Any], txn: Transaction | None) -> Future[MessageId]:
         value, loop = arguments["value"] or b"", self._loop
         size = len(value.payload) if isinstance(value, EncodedPair) else len(value)
         send = functools.partial(self._inner.send_nowait, **arguments)
-        if _may_go_soon(size, txn):
+        if self._may_go_soon(size, txn):
             admits = functools.partial(self._inner.takes, size, SOON_BYTES)
-            ticket: Future[MessageId] | None = loop.submit_soon(lambda outer: loop.link(outer, send()), admits)
+            on_error = None if txn is None else functools.partial(_doom, inner(txn))
+            ticket: Future[MessageId] | None = loop.submit_soon(
+                lambda outer: loop.link(outer, send()), admits, on_error=on_error
+            )
             if ticket is not None:
                 return ticket
         return loop.submit(send)
+
+    def _send_or_doom(self, payload: bytes | None, options: dict[str, Any]) -> SendTicket:
+        """For `compat`, on the loop: `send_nowait` of the asyncio producer; what it refuses dooms the transaction."""
+        given: Any = payload
+        try:
+            return self._inner.send_nowait(given, **options)
+        except Exception as error:
+            if "txn" in options:
+                _doom(options["txn"], error)
+            raise
+
+    def _may_go_soon(self, size: int, txn: Transaction | None) -> bool:
+        """Whether a message can be left to the loop's thread: it is small, and its transaction takes it."""
+        if size > SOON_BYTES:
+            return False
+        if txn is None:
+            return True
+        unit = txn._inner  # noqa: SLF001 - the asyncio object behind it
+        return unit.usable and unit._core is self._core_of_units  # noqa: SLF001 - as above
+
+    def _may_join(self, txn: Transaction) -> bool:
+        """For `compat`: whether messages for this topic can be part of this transaction; if not, sending says why."""
+        return txn._inner._core is self._core_of_units  # noqa: SLF001 - the asyncio object behind it
 
     def _check_room(self) -> None:
         if self._loop.callbacks.behind:
@@ -231,6 +262,7 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
         finish(steps, ticket.result() if error is None and not ticket.cancelled() else None, error)
 
 
-def _may_go_soon(size: int, txn: Transaction | None) -> bool:
-    """Whether a message can be left to the loop's thread: it is small, and its transaction takes it."""
-    return size <= SOON_BYTES and (txn is None or txn._inner.usable)  # noqa: SLF001 - the asyncio object behind it
+def _doom(unit: transaction.Transaction, error: Exception) -> None:
+    """On the loop: a send was refused only there, and nobody has to look at its future."""
+    if error not in unit._failures:  # noqa: SLF001 - some refusals doom it themselves
+        unit.doom(error)

@@ -57,7 +57,7 @@ class Transaction(Twin[transaction.Transaction]):
 
     @property
     def deadline(self) -> float | None:
-        """When operations are refused, on the clock of `loop.time()`; None as `remaining`."""
+        """When operations are refused, on the clock of `time.monotonic()`; None as `remaining`."""
         return self._inner.deadline
 
     @property
@@ -87,18 +87,23 @@ class Transaction(Twin[transaction.Transaction]):
         self._inner.rollback()
         raise AssertionError
 
-    def commit(self, *, timeout: float | None = None) -> None:
+    def commit(self, *, timeout: float | timedelta | None = None) -> None:
         """Wait for the operations, then commit.
 
-        `timeout`: seconds for all of it (default: the commit timeout). Concurrent callers share one commit, and it may be
-        called again after CommitOutcomeUnknown. If cancelled: the commit goes on, `wait_closed()` joins it.
-        Raises TransactionOperationFailed (aborted, because an operation had failed), TransactionTimedOut or
-        TransactionAborted (the coordinator had ended it), CommitOutcomeUnknown, TransactionStateError.
+        `timeout`: seconds or a timedelta for all of it (default: the commit timeout). Concurrent callers share one commit,
+        and it may be called again after CommitOutcomeUnknown.
+        Raises TransactionOperationFailed (aborted, because an operation had failed), TransactionTimedOut (operations were
+        not answered in time, the commit could not be sent, or the coordinator had ended it), TransactionAborted,
+        CommitOutcomeUnknown, TransactionStateError. When an abort is asked for instead, and fails, a note says so.
         """
         self._loop.run(lambda: self._inner.commit(timeout=timeout))
 
-    def abort(self, *, timeout: float | None = None) -> None:
-        """Abort; no effect when it is aborted already. Legal from every open state. If cancelled: the abort goes on."""
+    def abort(self, *, timeout: float | timedelta | None = None) -> None:
+        """Abort; no effect when it is aborted already. Legal from every open state.
+
+        Operations under way are waited for, up to `timeout` (seconds or a timedelta; default: the commit timeout) less what
+        END_TXN needs. Raises what END_TXN met; the coordinator then aborts at the transaction's timeout.
+        """
         self._loop.run(lambda: self._inner.abort(timeout=timeout))
 
     def wait_closed(self) -> None:
@@ -108,9 +113,11 @@ class Transaction(Twin[transaction.Transaction]):
     def resolve(self) -> TransactionState:
         """Ask the coordinator for the outcome by asking for the commit again, which is idempotent on our broker.
 
+        For a transaction whose commit was sent. Of an attached one you have to know that: it is committed if it is open.
         COMMITTED, ABORTED, or UNKNOWN: a stock coordinator forgets a transaction once it has ended, and while it ends may
         refuse the repeat of what it has done.
-        Raises what prevents asking (ConnectionLost, OperationTimeout, …). Safe to cancel and to repeat.
+        Raises what prevents asking (ConnectionLost, OperationTimeout, …), and TransactionStateError before the commit was sent.
+        Safe to repeat.
         """
         return self._loop.run(lambda: self._inner.resolve())
 
@@ -165,20 +172,20 @@ class Producer(ProducerBase[T]):
         return self._loop.call(lambda: self._inner.stats())
 
     def wait_for_room(self) -> None:
-        """Wait until `send_nowait` has room. Safe to cancel."""
+        """Wait until `send_nowait` has room."""
         self._loop.run(lambda: self._inner.wait_for_room())
 
     def flush(self) -> None:
         """Send what waits and wait until everything sent before this call has its receipt or failed.
 
-        Raises the first of their errors (each ticket has its own, too). Safe to cancel: only the waiting ends.
+        Raises the first of their errors (each ticket has its own, too; one that was cancelled is waited for all the same).
         """
         self._loop.run(lambda: self._inner.flush())
 
     def close(self) -> None:
         """Send what waits, wait for receipts (at most the operation timeout), close. Idempotent.
 
-        Sends without a receipt by then fail with AlreadyClosed. If cancelled, it is closed without waiting any longer.
+        Sends without a receipt by then fail with AlreadyClosed.
         """
         self._loop.run(lambda: self._inner.close())
 
@@ -272,7 +279,7 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
 
         The next message is the one behind `target`, or `target` itself with `inclusive`. Of several partitions only those
         moved by `EARLIEST_ID`, `LATEST_ID` or a time move together; an id moves its own. Raises the broker's error,
-        ConnectionLost, OperationTimeout. If cancelled, it may have moved.
+        ConnectionLost, OperationTimeout.
         """
         self._loop.run(lambda: self._inner.seek(target, inclusive=inclusive))
 
@@ -280,7 +287,6 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
         """The id of the last message that can be read now (committed, not aborted); of the newest partition's end.
 
         `ledger_id` and `entry_id` are -1 for an empty topic. Raises the broker's error, ConnectionLost, OperationTimeout.
-        Safe to cancel.
         """
         return self._loop.run(lambda: self._inner.get_last_message_id())
 
@@ -291,22 +297,16 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
     def has_message_available(self) -> bool:
         """Whether `receive` would find a message that is stored at this moment.
 
-        Raises as `get_last_message_id`. Safe to cancel.
+        Raises as `get_last_message_id`.
         """
         return self._loop.run(lambda: self._inner.has_message_available())
 
     def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`.
-
-        If cancelled, some of several partitions may be unsubscribed already; call it again.
-        """
+        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`."""
         self._loop.run(lambda: self._inner.unsubscribe(force=force))
 
     def close(self) -> None:
-        """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent.
-
-        If cancelled, it is closed.
-        """
+        """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent."""
         self._loop.run(lambda: self._inner.close())
 
     def __enter__(self) -> Self:
@@ -328,7 +328,7 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
     def receive(self, timeout: float | None = None) -> Message[T]:
         """The next message, waiting for it; OperationTimeout after `timeout` seconds.
 
-        Raises AlreadyClosed, or what ended the consumer for good. If cancelled, no message is lost.
+        Raises AlreadyClosed, or what ended the consumer for good.
         """
         return self._loop.run(lambda: self._inner.receive(timeout))
 
@@ -336,7 +336,7 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
         """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
 
         The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
-        Raises as `receive`. If cancelled, no message is lost.
+        Raises as `receive`.
         """
         return self._loop.run(lambda: self._inner.receive_many(max_messages, max_wait=max_wait))
 
@@ -354,15 +354,15 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
     def acknowledge(
         self, message: Acknowledged | Sequence[Acknowledged], *, txn: Transaction | None = None, receipt: bool | None = None
     ) -> None:
-        """Acknowledge a message, an id, or many of them.
+        """Acknowledge a message, an id, or many of them. Without effect for topics that a pattern has lost.
 
         Outside a transaction acknowledgements are collected for `ack_group_delay` and this returns at once; with `receipt`
         (or the consumer's `ack_receipt`) they leave now, and this returns when the broker has answered. In a transaction
         they are always answered, and take effect when it commits.
 
         Raises the broker's error, ConnectionLost, OperationTimeout; with `txn` TransactionConflict when a message is
-        acknowledged in an open transaction already, TransactionStateError, and other TransactionErrors.
-        If cancelled, the acknowledgement may still happen; a transaction is doomed by it.
+        acknowledged in an open transaction already, TransactionStateError, and other TransactionErrors; InvalidConfiguration
+        for an id that does not say the size of its batch, when it is not known here.
         """
         self._loop.run(lambda: self._inner.acknowledge(message, txn=inner(txn), receipt=receipt))
 
@@ -429,7 +429,7 @@ class Reader(GenericTwin[reader.Reader[T], T]):
         return self._inner.is_connected
 
     def read_next(self, timeout: float | None = None) -> Message[T]:
-        """The next message, waiting for it; OperationTimeout after `timeout` seconds. If cancelled, none is lost."""
+        """The next message, waiting for it; OperationTimeout after `timeout` seconds."""
         return self._loop.run(lambda: self._inner.read_next(timeout))
 
     def read_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
@@ -456,7 +456,7 @@ class Reader(GenericTwin[reader.Reader[T], T]):
         self._loop.run(lambda: self._inner.seek(target, inclusive=inclusive))
 
     def close(self) -> None:
-        """Close; idempotent. If cancelled, it is closed."""
+        """Close; idempotent."""
         self._loop.run(lambda: self._inner.close())
 
     def __iter__(self) -> Self:
@@ -504,18 +504,14 @@ class TableView(GenericTwin[table_view.TableView[T], T]):
         return self._loop.call(lambda: self._inner.snapshot())
 
     def for_each(self, action: Action[T]) -> None:
-        """Call `action(key, value)` for every key by now, one after another; what it raises is raised here.
-
-        It may be a coroutine function. If cancelled, those behind are not called.
-        """
+        """Call `action(key, value)` for every key by now, one after another; what it raises is raised here."""
         for key, value in self.snapshot().items():
             action(key, value)
 
     def for_each_and_listen(self, action: Action[T]) -> None:
         """As `for_each`, and then, as long as the view is open, for every change, in order; value None: the key has gone.
 
-        The view does not go on while `action` is busy. What it raises on a change is logged. If cancelled, it is not called
-        any more.
+        The view does not go on while `action` is busy. What it raises on a change is logged.
         """
         heard = functools.partial(self._loop.callbacks.hear, action)
         self._loop.run(lambda: self._inner.for_each_and_listen(heard))
@@ -523,12 +519,12 @@ class TableView(GenericTwin[table_view.TableView[T], T]):
     def refresh(self, timeout: float = 30.0) -> None:
         """Wait until everything that is stored and committed at this moment is here; OperationTimeout after `timeout` s.
 
-        Raises the broker's error, ConnectionLost, and what ended the reading. If cancelled, only the waiting ends.
+        Raises the broker's error, ConnectionLost, and what ended the reading.
         """
         self._loop.run(lambda: self._inner.refresh(timeout))
 
     def close(self) -> None:
-        """Stop reading; idempotent. If cancelled, it is closed."""
+        """Stop reading; idempotent."""
         self._loop.run(lambda: self._inner.close())
 
     def __enter__(self) -> Self:
@@ -562,7 +558,6 @@ class Client(ClientBase):
 
         `options` are the fields of `ProducerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
         broker's BrokerError (ProducerBusy, TopicNotFound, …), ProducerFenced, ConnectionLost or OperationTimeout.
-        If cancelled, nothing stays behind.
         """
         return self._create_producer(topic, schema, options)
 
@@ -586,8 +581,7 @@ class Client(ClientBase):
         (stock Pulsar's do), new partitions every `auto_update_partitions` seconds; both are received from their beginning.
 
         `options` are the fields of `ConsumerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
-        broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout. If cancelled, a new subscription may
-        have been created, without a consumer.
+        broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout.
         """
         return self._subscribe(topic, subscription, schema, options)
 
@@ -613,8 +607,9 @@ class Client(ClientBase):
     ) -> Reader[Any]:
         """Create a reader behind message `start` (at it with `start_inclusive`), or at a time.
 
-        `EARLIEST_ID` and `LATEST_ID` are the ends of the topic. `options`: `receiver_queue_size`, `read_compacted`,
-        `properties` of `ConsumerOptions`. Raises as `subscribe`.
+        `EARLIEST_ID` and `LATEST_ID` are the ends of the topic. `options` are fields of `ConsumerOptions`, as far as they mean
+        something without a subscription: `receiver_queue_size`, `read_compacted`, `properties`, `crypto_keys`,
+        `crypto_failure_action`, `interceptors`, `auto_update_partitions`, those of messages in chunks. Raises as `subscribe`.
         """
         return self._create_reader(topic, start, schema, options, start_inclusive, reader_name)
 
@@ -654,11 +649,11 @@ class Client(ClientBase):
         commit_timeout: float | timedelta | None = None,
         force_abort: bool = False,
     ) -> ManagedTransaction:
-        """A managed block: `async with client.transaction() as txn: …` commits at its end, and aborts on an exception.
+        """A managed block: `with client.transaction() as txn: …` commits at its end, and aborts on an exception.
 
         `timeout`: seconds (or a timedelta) until the coordinator aborts it. `commit_timeout`: the budget of the commit
         (default: the operation timeout). `name` is for logs and statistics. `force_abort`: a dry run that ends with an
-        abort. `ambient`: sends and acknowledgements inside the block without `txn=` take part; tasks started there, too.
+        abort.
         Single use. What leaving it means stands in `pulsar_txn.client.managed`.
         """
         return ManagedTransaction(
@@ -681,7 +676,6 @@ class Client(ClientBase):
         """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
 
         Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
-        If cancelled, a transaction that was begun ends by its timeout.
         """
         return Transaction(
             self._loop,
@@ -695,18 +689,19 @@ class Client(ClientBase):
     def attach_transaction(self, txn_id: TxnId | str) -> Transaction:
         """A handle of a transaction begun elsewhere, by its id or the id's text `(most,least)`; asks nobody yet.
 
-        `commit()` and `abort()` end it, `resolve()` says what became of it, and operations can join it.
+        `commit()` and `abort()` end it, and operations can join it. `resolve()` asks by committing, so it is for one whose
+        commit was sent before, or that cannot be open any more: one that is still open is committed by it.
         Raises InvalidConfiguration when the text is no id.
         """
         return Transaction(self._loop, self._loop.call(lambda: self._inner.attach_transaction(txn_id)))
 
     def add_observer(self, observer: object) -> None:
         """Have an object told of every transaction: see `TransactionObserver`, of which it may have any methods."""
-        self._loop.call(lambda: self._inner.add_observer(self._observer(observer)))
+        self._observe(self._inner.add_observer, observer)
 
     def remove_observer(self, observer: object) -> None:
         """Tell it no more."""
-        self._loop.call(lambda: self._inner.remove_observer(self._observer(observer)))
+        self._observe(self._inner.remove_observer, observer)
 
     def stats(self) -> ClientStats:
         """A frozen picture of the client: connections, producers, consumers, transactions."""

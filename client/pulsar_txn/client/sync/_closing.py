@@ -1,0 +1,90 @@
+"""How the asyncio client behind a sync one is closed: what is under way is waited for, and never for long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from pulsar_txn.client.client import Client
+from pulsar_txn.client.producer import Producer
+from pulsar_txn.client.transaction import TransactionState
+
+logger = logging.getLogger("pulsar_txn.client.sync")
+
+END_SECONDS: Final = 2.0
+"""How long closing waits for commits and aborts that are under way."""
+
+OUTCOME_SECONDS: Final = 0.5
+"""How long those that were not done by then have to say, once the connections are closed, what is known of them."""
+
+EXIT_SECONDS: Final = 1.2
+"""How long the end of the program waits for messages and transactions of a client that nobody has closed."""
+
+LEAVE_SECONDS: Final = 0.3
+"""How long it waits then for the brokers' answers to its goodbyes."""
+
+HASTE_SECONDS: Final = 0.1
+"""The same, once closing was interrupted."""
+
+
+async def close_in_order(client: Client) -> None:
+    """Let commits and aborts that are under way come to their end, for two seconds at most; close. If cancelled: not closed."""
+    await _within(END_SECONDS, _ends(client))
+    await client.close()
+    await _within(OUTCOME_SECONDS, _ends(client))
+
+
+async def close_hastily(client: Client, seconds: float = HASTE_SECONDS) -> None:
+    """Close, with at most so long for receipts and goodbyes: sends without a receipt fail with AlreadyClosed."""
+    _hush()
+    core = client._core  # noqa: SLF001 - its own other half
+    await _within(seconds, [each.close() for each in core.resources()])
+    await _within(seconds, [client.close()])
+    await core.pool.close()
+
+
+async def close_at_exit(client: Client) -> None:
+    """Send what waits, see transactions to their end that are at it, close: all of it within about two seconds."""
+    _hush()
+    resources = client._core.resources()  # noqa: SLF001 - its own other half
+    producers = [each for each in resources if isinstance(each, Producer)]
+    failed = _failed(producers)
+    await _within(EXIT_SECONDS, [*_ends(client), *(each.flush() for each in producers)])
+    await close_hastily(client, LEAVE_SECONDS)
+    if lost := _failed(producers) - failed:
+        logger.warning("%d messages have no receipt at the end of the program, and may be lost", lost)
+
+
+def _failed(producers: Sequence[Producer[Any]]) -> int:
+    return sum(each.stats().failed for each in producers)
+
+
+def _hush() -> None:
+    """From here on errors that nobody looks at are expected: waits for receipts are given up."""
+
+    def heard(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        logger.debug("while the client was closed: %s: %r", context.get("message"), context.get("exception"))
+
+    asyncio.get_running_loop().set_exception_handler(heard)
+
+
+def _ends(client: Client) -> list[Coroutine[Any, Any, None]]:
+    ending = (TransactionState.COMMITTING, TransactionState.ABORTING)
+    return [txn.wait_closed() for txn in client.transactions() if txn.state in ending]
+
+
+async def _within(seconds: float, works: Sequence[Coroutine[Any, Any, object]]) -> None:
+    """Run them side by side; those that take longer are cancelled, and errors are of no interest here."""
+    tasks = [asyncio.ensure_future(each) for each in works]
+    if not tasks:
+        return
+    try:
+        await asyncio.wait(tasks, timeout=seconds)
+    finally:
+        for task in tasks:
+            task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            logger.debug("while the client was closed: %r", outcome)
