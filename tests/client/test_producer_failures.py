@@ -11,7 +11,6 @@ from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import BatchingType, MessageId, ProducerInterceptor, TxnId, sync
 from pulsar_txn.client.errors import (
     AlreadyClosed,
-    ConnectionLost,
     InvalidConfiguration,
     MessageTooLarge,
     ProducerFenced,
@@ -201,7 +200,7 @@ async def test_a_broker_that_does_not_look_for_duplicates_gets_no_send_of_a_tran
                 del broker.on["send"]
                 broker.got.clear()
                 broker.pipe.cut()
-        assert isinstance(ticket.exception(), ConnectionLost)
+        assert isinstance(ticket.exception(), TransactionAborted)
         assert (await plain).entry_id >= 0
         assert producer.stats().in_flight_bytes == 0
         async with client.transaction() as txn:

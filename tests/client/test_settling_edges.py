@@ -11,7 +11,7 @@ import pytest
 from fake_broker import SILENCE, FakeBroker, FakeTransaction, fake_client
 
 from pulsar_txn.client import ConsumerType, TransactionConflict, TransactionState
-from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration
+from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, TransactionTimedOut
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
@@ -72,6 +72,27 @@ async def test_the_abort_behind_a_cancelled_acknowledgement_waits_for_its_answer
         broker.on.clear()
         broker.deliver(1, 0, b"a")
         await consumer.acknowledge(await consumer.receive(1), txn=FakeTransaction())
+
+
+async def test_an_acknowledgement_is_not_sent_again_behind_the_abort(broker):
+    """Its connection broke, and the abort did not wait for as long as the consumer was away."""
+    broker.on["ack"] = lambda _pipe, _body: SILENCE
+    async with fake_client(broker, operation_timeout=5) as client:
+        consumer = await client.subscribe("t", "s", consumer_type=SHARED)
+        broker.deliver(1, 0, b"a")
+        message = await consumer.receive(1)
+        txn = await client.begin_transaction()
+        acknowledging = asyncio.create_task(consumer.acknowledge(message, txn=txn))
+        await broker.until(lambda: broker.all("ack"))
+        refused = {"error": 6, "message": "loading"}
+        broker.on["subscribe"] = lambda _pipe, body: command("error", request_id=body.request_id, **refused)
+        broker.pipe.cut()
+        await txn.abort(timeout=0.1)
+        assert ends(broker) == [TxnAction.ABORT]
+        broker.on.clear()
+        with pytest.raises(TransactionTimedOut, match="was over"):
+            await acknowledging
+    assert len(broker.all("ack")) == 1
 
 
 async def test_a_cancelled_acknowledgement_is_finished_once_when_its_answer_is_there(broker):

@@ -59,8 +59,8 @@ _LISTED: Final = (
         0,
         "a transactional send to a topic that keeps nothing",
         ours="NotAllowedError",
-        stock="OperationTimeout",
-        source="docs/stock-pulsar.md: sends to non-persistent topics; stock closes the connection, again at every retry",
+        stock="TransactionAborted",
+        source="docs/stock-pulsar.md: sends to non-persistent topics; stock closes the connection",
     ),
     _difference(
         0,

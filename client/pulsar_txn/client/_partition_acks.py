@@ -18,7 +18,7 @@ from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, Partl
 from pulsar_txn.client.chunks import ChunkedMessages
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.consumer_options import ConsumerOptions
-from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, TransactionConflict
+from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, TransactionConflict, TransactionTimedOut
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import MessageId, Position, TxnAction, TxnId
@@ -168,7 +168,7 @@ class PartitionAcks(abc.ABC):
             if not isinstance(registered, TxnId):
                 # Shared with other operations: cancelling this one must not cancel the registration.
                 registered = await asyncio.shield(registered)
-            await self._ack_until_answered(places, registered, claim, cumulative=cumulative)
+            await self._ack_until_answered(places, registered, txn, claim, cumulative=cumulative)
         except BaseException as error:
             if claim.answer is None or claim.answer.done():
                 finished(error)
@@ -198,12 +198,14 @@ class PartitionAcks(abc.ABC):
                 self.open_acks.supersede(self._claims[txn])
         txn.ack_finished(self.topic, self._subscription, len(places), error)
 
-    async def _ack_until_answered(self, places: Sequence[Place], txn_id: TxnId, claim: Claim, *, cumulative: bool) -> None:
+    async def _ack_until_answered(
+        self, places: Sequence[Place], txn_id: TxnId, txn: Enlisting, claim: Claim, *, cumulative: bool
+    ) -> None:
         """Send it, and again when the connection was lost before the answer came. If cancelled, the request goes on.
 
         A broker that has not seen the first one takes the second. One that has refuses it, or says yes again; in either
         case it has done with the first, so that an abort cannot overtake that any more: a stock broker would keep the
-        message as pending in a transaction that has ended.
+        message as pending in a transaction that has ended. For the same reason nothing is sent once it is over.
         """
         if self.recall is not None:
             self.recall.settled(places, cumulative=cumulative)
@@ -216,6 +218,9 @@ class PartitionAcks(abc.ABC):
         while True:
             try:
                 connection = await self._attachment.connected("acknowledge")
+                if not txn.in_time():
+                    text = "the transaction was over before the acknowledgement could leave"
+                    raise TransactionTimedOut(text, txn_id=txn_id) from lost
                 claim.answer = self._request(connection, ids, cumulative=cumulative, txn_id=txn_id)
                 await asyncio.shield(claim.answer)
             except ConnectionLost as error:

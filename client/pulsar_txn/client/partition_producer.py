@@ -26,7 +26,7 @@ from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
 from pulsar_txn.client._sealing import Sealer
 from pulsar_txn.client._timer import NearestTimer
-from pulsar_txn.client.batching import Alone, Builder, EncodedBatch, Fate, Pending, Row, SendTicket
+from pulsar_txn.client.batching import Alone, Builder, EncodedBatch, Fate, Pending, Row, SendTicket, row_sequence_id
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -37,6 +37,7 @@ from pulsar_txn.client.errors import (
     ProducerFenced,
     PulsarError,
     TopicTerminatedError,
+    TransactionAborted,
 )
 from pulsar_txn.client.producer_options import AccessMode, BatchingType, ProducerOptions, encryptor_for, fields_of
 from pulsar_txn.client.schema import SchemaInfo
@@ -133,8 +134,7 @@ class PartitionProducer:
             connection.producers.pop(self.id, None)
             if isinstance(error, OperationTimeout) or not isinstance(error, PulsarError):
                 # The broker may still create it, and would then refuse its own name to us.
-                request_id = self._core.next_request_id()
-                connection.write([command("close_producer", producer_id=self.id, request_id=request_id)])
+                connection.write([command("close_producer", producer_id=self.id, request_id=self._core.next_request_id())])
             raise
         if connection.closed or connection.producers.get(self.id) is not self:
             raise ConnectionLost("the producer was closed while it opened", endpoint=connection.endpoint)
@@ -161,8 +161,7 @@ class PartitionProducer:
         self._max_bytes = min(self._options.batching_max_bytes, connection.max_message_size)
         self._connection = connection
         given_up = self._not_again(deduplicates=answer.last_sequence_id >= 0)
-        if given_up:
-            self._pending = deque(each for each in self._pending if each not in given_up)
+        self._pending = deque(each for each in self._pending if each not in given_up)
         for pending in self._pending:
             pending.written = True
             connection.write(pending.buffers)
@@ -181,7 +180,7 @@ class PartitionProducer:
             error: PulsarError | None = each.builder.lateness()
             if error is None and each.builder.txn is not None and each.builder.txn in doubtful:
                 text = f"the connection broke before the receipt, and {self.topic} does not look for duplicates"
-                error = ConnectionLost(text, maybe_processed=True, hint="run the unit again, in a new transaction")
+                error = TransactionAborted(text, txn_id=each.builder.txn_id, hint="run the unit again, in a new transaction")
             if error is not None:
                 given_up[each] = error
         return given_up
@@ -251,7 +250,7 @@ class PartitionProducer:
         if self._keyed:
             group = message[1] if message[5] is None else message[5]
             return (txn if group is None else (txn, group)), group
-        if message[4] is not None and (len(self._builders) > 1 or txn not in self._builders):
+        if row_sequence_id(message) is not None and (len(self._builders) > 1 or txn not in self._builders):
             others = [each for each in self._builders.values() if each.futures and each.key is not txn]
             if not all(each.waits_for_registration for each in others):
                 self.flush_nowait()  # a broker that looks for duplicates drops what comes behind a higher sequence id
@@ -474,8 +473,7 @@ class PartitionProducer:
 
     def _drop(self, builder: Builder, error: BaseException) -> None:
         """Fail what it holds; used when that can never be sent."""
-        whole = builder.give_up()
-        if whole is not None:
+        if (whole := builder.give_up()) is not None:
             self._settle(whole, error)
 
     def _fail_all(self, error: PulsarError) -> None:
