@@ -12,7 +12,6 @@ from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import Client, compat, sync
 from pulsar_txn.client._budget import LimitedBudget, MemoryLimit
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, MemoryBufferIsFull, ProducerQueueFull
-from pulsar_txn.client.runtime import LoopThread
 
 
 @pytest.fixture
@@ -144,17 +143,6 @@ async def test_thousands_that_wait_are_all_sent_and_the_bound_holds():
 
 
 # --- the sync client, compat ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def url():
-    """Our broker, in memory, on a loop of its own."""
-    thread = LoopThread()
-    server = Standalone(None)
-    thread.run(server.__aenter__)
-    yield server.service_url
-    thread.run(lambda: server.__aexit__(None, None, None))
-    thread.stop()
 
 
 def test_the_bound_holds_for_the_sync_client(url):

@@ -5,20 +5,7 @@ from concurrent.futures import wait
 
 import pytest
 
-from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import errors, sync
-from pulsar_txn.client.runtime import LoopThread
-
-
-@pytest.fixture
-def url():
-    """Our broker, in memory, on a loop of its own."""
-    thread = LoopThread()
-    broker = Standalone(None)
-    thread.run(broker.__aenter__)
-    yield broker.service_url
-    thread.run(lambda: broker.__aexit__(None, None, None))
-    thread.stop()
 
 
 def test_order_is_kept_whatever_way_a_message_goes(url):

@@ -13,28 +13,15 @@ from pathlib import Path
 import pytest
 
 from pulsar_txn import client as asyncio_side
-from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import errors, sync
 from pulsar_txn.client.client import Client as AsyncioClient
 from pulsar_txn.client.managed import ManagedTransaction
-from pulsar_txn.client.runtime import LoopThread
 
 CHECKOUT = Path(__file__).parents[2]
 GENERATOR = CHECKOUT / "client" / "generate_sync.py"
 INTERNAL = {"enlist_send", "sends_to", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"}
 INTERNAL |= {"flush_nowait", "send_payload", "takes", "enqueue", "drop_queued", "fail", "part_failed", "new_pauses"}
 INTERNAL |= {"hand_out", "give_back_later", "take_queued", "doom", "in_time", "abandon", "leave"}
-
-
-@pytest.fixture
-def url():
-    """Our broker, in memory, on a loop of its own."""
-    thread = LoopThread()
-    broker = Standalone(None)
-    thread.run(broker.__aenter__)
-    yield broker.service_url
-    thread.run(lambda: broker.__aexit__(None, None, None))
-    thread.stop()
 
 
 def names(cls):

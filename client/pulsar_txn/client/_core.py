@@ -81,7 +81,6 @@ class Core:
         self.new_transaction: Callable[[TransactionOptions], Transaction] = _no_transactions
         self._resources: dict[int, Closable] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._late: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
 
     def _watch(self, clusters: AutoClusterFailover) -> None:
@@ -121,7 +120,7 @@ class Core:
         """Have the resource closed with the client; at once when the client is closed already."""
         self._resources[resource_id] = resource
         if self.drained:
-            self._late.append(asyncio.get_running_loop().create_task(resource.close()))
+            self.spawn(resource.close())
 
     def resources(self) -> list[Closable]:
         """What is to be closed with the client."""

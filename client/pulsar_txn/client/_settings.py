@@ -25,7 +25,7 @@ LEAST_SECONDS: Final = 0.001
 def seconds_of(value: float | timedelta, what: str) -> float:
     """A time that a program gave, in seconds. InvalidConfiguration, naming `what`, when it is none, or below a millisecond."""
     try:
-        seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+        seconds = float(_seconds(value))
     except (TypeError, ValueError) as error:
         raise InvalidConfiguration(f"{what} is no time: {value!r}", hint="give seconds or a timedelta") from error
     if not LEAST_SECONDS <= seconds < math.inf:

@@ -16,7 +16,7 @@ from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client._growth import new_partitions, watch
 from pulsar_txn.client.batching import EncodedBatch, Row, SendTicket, row
-from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration
+from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, PulsarError
 from pulsar_txn.client.interceptors import OutgoingMessage, ProducerChain
 from pulsar_txn.client.partition_producer import PartitionProducer
 from pulsar_txn.client.producer_options import ProducerOptions
@@ -178,11 +178,7 @@ class Producer(Generic[T]):
         A transaction's commit waits for the tickets of its sends, and a failed one dooms it, awaited or not.
         """
         if self._budget.full or self._closed:
-            raise (
-                self._budget.refusal(self.topic)
-                if not self._closed
-                else AlreadyClosed(f"the producer of {self.topic} is closed")
-            )
+            raise self._refusal()
         if txn is None:
             txn = AMBIENT.get()
         if txn is not None and not self._persistent:
@@ -252,11 +248,7 @@ class Producer(Generic[T]):
     ) -> SendTicket:
         """Queue a batch built by `encode_batch`; as `send_nowait`."""
         if self._budget.full or self._closed:
-            raise (
-                self._budget.refusal(self.topic)
-                if not self._closed
-                else AlreadyClosed(f"the producer of {self.topic} is closed")
-            )
+            raise self._refusal()
         if txn is None:
             txn = AMBIENT.get()
         if txn is not None and not self._persistent:
@@ -270,11 +262,7 @@ class Producer(Generic[T]):
         That may be one for threads, too, if it can no longer be cancelled: it has what is needed of a ticket here.
         """
         if self._budget.full or self._closed:
-            raise (
-                self._budget.refusal(self.topic)
-                if not self._closed
-                else AlreadyClosed(f"the producer of {self.topic} is closed")
-            )
+            raise self._refusal()
         if txn is not None and not self._persistent:
             raise self._keeps_nothing()
         target = self._only or self._target(self._router(None, payload))
@@ -353,6 +341,12 @@ class Producer(Generic[T]):
                 await asyncio.shield(self._core.spawn(_close_all(partitions)))
         if failures:
             raise failures[0]
+
+    def _refusal(self) -> PulsarError:
+        """Why nothing can be queued now."""
+        if self._closed:
+            return AlreadyClosed(f"the producer of {self.topic} is closed")
+        return self._budget.refusal(self.topic)
 
     def _partition(self, name: str, index: int) -> PartitionProducer:
         return PartitionProducer(self._core, name, index, self._options, self._budget, self._schema.info)
