@@ -1,8 +1,10 @@
 """What the tests of the client share."""
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
+from compat_official import Official
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client.runtime import LoopThread
@@ -17,3 +19,10 @@ def url() -> Iterator[str]:
     yield broker.service_url
     thread.run(lambda: broker.__aexit__(None, None, None))
     thread.stop()
+
+
+@pytest.fixture(scope="module")
+def official_says() -> Iterator[Official]:
+    """What programs say with the official package."""
+    with contextlib.closing(Official()) as official:
+        yield official

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import operator
+import os
 import urllib.request
 import uuid
+from concurrent.futures.process import BrokenProcessPool
 
 import pulsar as official
 import pulsar.asyncio as official_asyncio
 import pytest
 from compat_asyncio import ASYNCIO_PROGRAMS
+from compat_official import Official
 from compat_programs import MUST, NO_EFFECT, OTHERS, PARTITIONS, PROGRAMS, SECURED
 
 from pulsar_txn.client import compat
@@ -39,38 +43,51 @@ def create_partitions(pulsar, topic, count):
     urllib.request.urlopen(request, timeout=20).close()
 
 
-def both(name, pulsar):
+def both(name, pulsar, official_says):
     """What the program says with the official package, and with ours, each on a topic of its own."""
-    seen = []
-    for package in (official, compat):
-        topic = f"persistent://public/default/{uuid.uuid4().hex[:12]}"
-        if PARTITIONS[name]:
-            create_partitions(pulsar, topic, PARTITIONS[name])
-        seen.append(repr(PROGRAMS[name](package, pulsar.service_url, topic)).replace(topic, "TOPIC"))
-    return seen
+    topics = [f"persistent://public/default/{uuid.uuid4().hex[:12]}" for _ in range(2)]
+    for topic in topics if PARTITIONS.get(name) else ():
+        create_partitions(pulsar, topic, PARTITIONS[name])
+    theirs = official_says(name, pulsar.service_url, topics[0])  # both at once
+    if name in ASYNCIO_PROGRAMS:
+        mine = asyncio.run(ASYNCIO_PROGRAMS[name](compat, compat_asyncio, pulsar.service_url, topics[1]))
+    else:
+        mine = PROGRAMS[name](compat, pulsar.service_url, topics[1])
+    return theirs().replace(topics[0], "TOPIC"), repr(mine).replace(topics[1], "TOPIC")
 
 
 @pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ON_STOCK_TOO])
-def test_a_program_of_the_official_client_runs_unchanged(pulsar, name):
-    theirs, mine = both(name, pulsar)
+def test_a_program_of_the_official_client_runs_unchanged(pulsar, name, official_says):
+    theirs, mine = both(name, pulsar, official_says)
     assert mine == theirs
 
 
 @pytest.mark.parametrize("name", ON_STOCK_TOO)
-def test_a_program_of_the_official_client_runs_unchanged_on_stock_too(pulsar, name):
-    theirs, mine = both(name, pulsar)
+def test_a_program_of_the_official_client_runs_unchanged_on_stock_too(pulsar, name, official_says):
+    theirs, mine = both(name, pulsar, official_says)
     assert mine == theirs
 
 
 @pytest.mark.parametrize("name", ASYNCIO_PROGRAMS)
-def test_a_program_of_the_official_asyncio_client_runs_unchanged(pulsar, name):
-    seen = []
-    for package, aio in ((official, official_asyncio), (compat, compat_asyncio)):
-        topic = f"persistent://public/default/{uuid.uuid4().hex[:12]}"
-        facts = asyncio.run(ASYNCIO_PROGRAMS[name](package, aio, pulsar.service_url, topic))
-        seen.append(repr(facts).replace(topic, "TOPIC"))
-    assert seen[0] == seen[1]
+def test_a_program_of_the_official_asyncio_client_runs_unchanged(pulsar, name, official_says):
+    theirs, mine = both(name, pulsar, official_says)
+    assert mine == theirs
+
+
+def ends_its_process_once(flag):
+    if not flag.exists():
+        flag.touch()
+        os.abort()
+    return "said"
+
+
+def test_a_program_that_ends_its_process_is_run_again_and_ends_no_test(tmp_path):
+    with contextlib.closing(Official()) as says:
+        assert says.beside(ends_its_process_once, tmp_path / "ended")() == "said"
+        with pytest.raises(BrokenProcessPool):
+            says.beside(os.abort)()
+        assert says.beside(abs, -7)() == 7
 
 
 @pytest.mark.parametrize("cls", ["Client", "Producer", "Consumer", "Reader"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 
 import pytest
 from fake_broker import FakeBroker, fake_client
@@ -176,8 +177,9 @@ async def test_a_block_is_entered_once_and_commits_itself(broker):
                 await batch.txn.commit()
         with pytest.raises(TransactionStateError, match="entered once"):
             await block.__aenter__()
-        with pytest.raises(InvalidConfiguration, match="timeout must be more than 0"):
-            consumer.transactional_batch(timeout=0)
+        for wrong in (0, math.inf, math.nan, "soon"):
+            with pytest.raises(InvalidConfiguration, match=r"timeout (must be at least a millisecond|is no time)"):
+                consumer.transactional_batch(timeout=wrong)
         with pytest.raises(InvalidConfiguration, match="max_messages"):
             async with consumer.transactional_batch(max_messages=0):
                 pass

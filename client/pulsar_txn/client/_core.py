@@ -6,7 +6,7 @@ import asyncio
 import functools
 import itertools
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pulsar_txn.client._budget import MemoryLimit
@@ -51,6 +51,16 @@ class Backoff:
     def reset(self) -> None:
         """Begin again with the shortest wait."""
         self._next = self._initial
+
+
+async def run_all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all, and raise the first error once all are done."""
+    if len(work) == 1:
+        await work[0]
+        return
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 async def _directly(function: Callable[..., T], *args: Any) -> T:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
+from pulsar_txn.client._core import run_all
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client._receiving import Receiving
 from pulsar_txn.client.acks import Place
@@ -284,14 +285,3 @@ def _check_persistent(parts: Iterable[PartitionConsumer]) -> None:
                 f"{part.topic} keeps nothing, so a transaction cannot acknowledge its messages",
                 hint="use a persistent topic",
             )
-
-
-async def run_all(work: Sequence[Any]) -> None:
-    """Run all, and raise the first error once all are done."""
-    if len(work) == 1:
-        await work[0]
-        return
-    results = await asyncio.gather(*work, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result

@@ -11,13 +11,14 @@ from typing import Self, TypeVar
 
 import attrs
 
-from pulsar_txn.client._core import Core
+from pulsar_txn.client._core import Core, run_all
 from pulsar_txn.client._growth import TopicPattern, listen_to_topics, new_partitions, watch
 from pulsar_txn.client._runs import Handed, Runs, whole_entries
-from pulsar_txn.client._settling import Acknowledged, Settling, run_all
+from pulsar_txn.client._settings import seconds_of
+from pulsar_txn.client._settling import Acknowledged, Settling
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_txn.client.dead_letters import DeadLetters
-from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, PulsarError
+from pulsar_txn.client.errors import AlreadyClosed, PulsarError
 from pulsar_txn.client.interceptors import ConsumerChain
 from pulsar_txn.client.message import EARLIEST_ID, Message
 from pulsar_txn.client.nacks import NackTracker
@@ -146,10 +147,7 @@ class Consumer(Settling[T]):
         Leaving the block normally acknowledges every message and commits; any exception aborts, and the messages come
         again. Raises what receiving and leaving a managed block raise; see `pulsar_txn.client.transactional_batch`.
         """
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-        if not seconds > 0:
-            raise InvalidConfiguration(f"timeout must be more than 0, not {timeout!r}", hint="give seconds or a timedelta")
-        options = TransactionOptions(timeout=seconds, name=name, managed=True)
+        options = TransactionOptions(timeout=seconds_of(timeout, "timeout"), name=name, managed=True)
         return TransactionalBatchBlock(
             self,
             lambda: self._core.new_transaction(options),

@@ -12,7 +12,7 @@ import attrs
 
 from pulsar_txn.client import _send_arguments
 from pulsar_txn.client._budget import Budget, LimitedBudget
-from pulsar_txn.client._core import Core
+from pulsar_txn.client._core import Core, run_all
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client._growth import new_partitions, watch
 from pulsar_txn.client.batching import EncodedBatch, Row, SendTicket, row
@@ -52,6 +52,7 @@ class Producer(Generic[T]):
         self._partitions = [self._partition(name, index) for name, index in names]
         self._known = {topic: partitions} if partitions else {}
         self._watcher: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._router = self._make_router(partitions)
         self._only = self._partitions[0] if len(self._partitions) == 1 else None
         self._closed = False
@@ -331,16 +332,12 @@ class Producer(Generic[T]):
             self._watcher = self._core.spawn(watch(self._options.auto_update_partitions, self._grow, self.topic))
 
     async def _start_all(self, partitions: Sequence[PartitionProducer]) -> None:
-        failures, all_started = list[BaseException](), False
         try:
-            results = await asyncio.gather(*(partition.start() for partition in partitions), return_exceptions=True)
-            failures = [result for result in results if isinstance(result, BaseException)]
-            all_started = not failures
-        finally:
-            if not all_started:
-                await asyncio.shield(self._core.spawn(_close_all(partitions)))
-        if failures:
-            raise failures[0]
+            await run_all([partition.start() for partition in partitions])
+        except BaseException:
+            self._closing = asyncio.get_running_loop().create_task(_close_all(partitions))
+            await asyncio.shield(self._closing)  # which goes on when this is cancelled, or the client is closed
+            raise
 
     def _refusal(self) -> PulsarError:
         """Why nothing can be queued now."""

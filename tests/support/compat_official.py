@@ -1,0 +1,59 @@
+"""Runs programs with the official package in a process beside the tests.
+
+It is C++, and a fault of it ends the whole process: a client of `AutoClusterFailover` does so once in a hundred times, behind
+its end, with "terminate called". What is compared is what a program says, so a program whose process ended is run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+import pulsar
+import pulsar.asyncio
+from compat_asyncio import ASYNCIO_PROGRAMS
+from compat_programs import PROGRAMS, SECURED
+
+
+def _run(name, arguments):
+    if name in ASYNCIO_PROGRAMS:
+        return repr(asyncio.run(ASYNCIO_PROGRAMS[name](pulsar, pulsar.asyncio, *arguments)))
+    return repr((PROGRAMS | SECURED)[name](pulsar, *arguments))
+
+
+def _one_process():
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+class Official:
+    """`official(name, *arguments)` begins a program and returns a function: what the program says, as `repr`.
+
+    Programs run one behind the other. `close` ends the process.
+    """
+
+    def __init__(self):
+        self._process = _one_process()
+        self._thread = ThreadPoolExecutor(1)
+
+    def __call__(self, name, *arguments):
+        return self.beside(_run, name, arguments)
+
+    def beside(self, function, *arguments):
+        """Begin the function in the process; returns how to get its result, which may raise BrokenProcessPool."""
+        return self._thread.submit(self._again_when_it_ends, function, arguments, attempts=3).result
+
+    def _again_when_it_ends(self, function, arguments, attempts):
+        try:
+            return self._process.submit(function, *arguments).result()
+        except BrokenProcessPool:
+            self._process = _one_process()
+            if attempts == 1:
+                raise
+        return self._again_when_it_ends(function, arguments, attempts - 1)
+
+    def close(self):
+        """End the process. Idempotent."""
+        self._thread.shutdown()
+        self._process.shutdown()
