@@ -16,7 +16,6 @@ ROOM = Path(__file__).resolve().parent / "pulsar_txn" / "client"
 TARGET = ROOM / "sync" / "_twins.py"
 SOURCES = {
     "Transaction": ["transaction.py:Transaction", "_ending.py:Ending"],
-    "ManagedTransaction": ["managed.py:ManagedTransaction"],
     "Producer": ["producer.py:Producer"],
     "Consumer": ["consumer.py:Consumer", "_receiving.py:Receiving", "_settling.py:Settling"],
     "Reader": ["reader.py:Reader"],
@@ -24,7 +23,7 @@ SOURCES = {
     "Client": ["client.py:Client", "_transactional.py:TransactionalClient"],
 }
 GENERIC = {"Producer", "Consumer", "Reader", "TableView"}
-HANDMADE = {"TransactionalBatchBlock"}
+HANDMADE = {"ManagedTransaction", "TransactionalBatchBlock"}
 TWINS = {"txn", "producer", "consumer"}  # parameters that are handed on as the asyncio object behind them
 BY_HAND = {"run_transaction", "new_pauses", "pipeline"}
 SENDING = {"send", "send_nowait", "send_encoded", "send_encoded_nowait"}  # of the producer, by hand as well
@@ -42,7 +41,6 @@ CALLS = {
     "Client.add_observer": "self._observe(self._inner.add_observer, observer)",
     "Client.remove_observer": "self._observe(self._inner.remove_observer, observer)",
 }
-DROPPED = {"ambient"}  # a context variable of the caller's thread cannot be set from the loop's
 INTERNAL = {
     "Transaction": {
         "enlist_send",
@@ -61,13 +59,14 @@ INTERNAL = {
     "Producer": {"flush_nowait", "send_payload", "takes"},
     "Consumer": {"enqueue", "drop_queued", "fail", "part_failed", "hand_out", "give_back_later", "take_queued", "runs"},
 }
-LEFT_OUT = re.compile(r"\s*(?:If cancelled|Safe to cancel|`ambient`:|It may be a coroutine function)[^.]*\.(?=\s|$)")
-"""Sentences of docstrings about what threads have not: nothing can be cancelled, and no context variable is set."""
+LEFT_OUT = re.compile(r"\s*(?:If cancelled|Safe to cancel|It may be a coroutine function)[^.]*\.(?=\s|$)")
+"""Sentences of docstrings about what threads have not: nothing can be cancelled."""
 REWORDED = {
     "Safe to cancel and to repeat": "Safe to repeat",
     "`async with ": "`with ",
     "`await ": "`",
     "`loop.time()`": "`time.monotonic()`",
+    "take part; tasks started there, too": "take part, in this thread",
 }
 ATTRIBUTES = {
     "Consumer": {
@@ -88,7 +87,7 @@ from re import Pattern
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
 
-from pulsar_txn.client import _transactional, client, consumer, managed, producer, reader, table_view, transaction
+from pulsar_txn.client import _transactional, client, consumer, producer, reader, table_view, transaction
 from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
 from pulsar_txn.client.batching import EncodedBatch
 from pulsar_txn.client.client_stats import ClientStats
@@ -99,6 +98,7 @@ from pulsar_txn.client.runtime import Future
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
 from pulsar_txn.client.sync._batches import TransactionalBatchBlock
+from pulsar_txn.client.sync._managed import ManagedTransaction
 from pulsar_txn.client.sync._sending import ProducerBase
 from pulsar_txn.client.table_view import Action
 from pulsar_txn.client.transaction import TransactionState, TransactionStats
@@ -133,7 +133,7 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
         .replace("async ", "")
         .replace("an context", "a context")
     )
-    module = {"ManagedTransaction": "managed", "TableView": "table_view"}.get(name, name.lower())
+    module = {"TableView": "table_view"}.get(name, name.lower())
     base = (
         "ClientBase"
         if name == "Client"
@@ -214,8 +214,6 @@ def _body(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: li
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     arguments = ast.parse(ast.unparse(node)).body[0].args  # type: ignore[attr-defined]  # a copy of a function is a function
-    kept = [(a, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if a.arg not in DROPPED]
-    arguments.kwonlyargs, arguments.kw_defaults = [a for a, _ in kept], [d for _, d in kept]
     for each in [*arguments.args, *arguments.kwonlyargs, arguments.kwarg]:
         if each is not None and each.annotation is not None:
             each.annotation = ast.parse(_annotation(each.annotation), mode="eval").body
@@ -229,11 +227,7 @@ def _annotation(node: ast.expr | None) -> str:
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     parts = [f"inner({each.arg})" if each.arg in TWINS else each.arg for each in node.args.args[1:]]
-    parts += [
-        f"{each.arg}={f'inner({each.arg})' if each.arg in TWINS else each.arg}"
-        for each in node.args.kwonlyargs
-        if each.arg not in DROPPED
-    ]
+    parts += [f"{each.arg}={f'inner({each.arg})' if each.arg in TWINS else each.arg}" for each in node.args.kwonlyargs]
     if node.args.kwarg is not None:
         parts.append(f"**{node.args.kwarg.arg}")
     return ", ".join(parts)

@@ -52,8 +52,7 @@ def test_the_twin_takes_the_same_arguments(name):
     for method in names(getattr(asyncio_side, name)) - INTERNAL:
         original, twin = (getattr(getattr(side, name), method) for side in (asyncio_side, sync))
         if callable(original):
-            arguments = [each for each in inspect.signature(original).parameters if each != "ambient"]
-            assert arguments == list(inspect.signature(twin).parameters), method
+            assert list(inspect.signature(original).parameters) == list(inspect.signature(twin).parameters), method
 
 
 def test_the_generated_file_is_current(tmp_path):
@@ -265,7 +264,7 @@ def test_docstrings_of_the_twin_speak_of_nothing_that_threads_have_not():
         for member in [cls, *(each for each in vars(cls).values() if callable(each) or isinstance(each, property))]:
             text = inspect.getdoc(member) or ""
             where = f"{name}.{getattr(member, '__name__', member)}"
-            for word in ("If cancelled", "o cancel", "`async ", "`await ", "`ambient`", "coroutine", "event loop", "loop.time"):
+            for word in ("If cancelled", "o cancel", "`async ", "`await ", "; tasks ", "coroutine", "event loop", "loop.time"):
                 assert word not in text, where
     assert inspect.getdoc(sync.Client.transaction).startswith("A managed block: `with client.transaction() as txn: …`")
     assert "Single use." in inspect.getdoc(sync.Client.transaction)

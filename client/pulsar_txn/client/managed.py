@@ -35,7 +35,7 @@ class ManagedTransaction:
     def __init__(self, txn: Transaction, *, lazy: bool = False, ambient: bool = False) -> None:
         self._txn = txn
         self._lazy = lazy
-        self._ambient = ambient
+        self.ambient = ambient
         self._entered = False
         self._reset: contextvars.Token[Enlisting | None] | None = None
 
@@ -50,7 +50,7 @@ class ManagedTransaction:
             except asyncio.CancelledError:
                 self._txn.abandon()
                 raise
-        if self._ambient:
+        if self.ambient:
             self._reset = AMBIENT.set(self._txn)
         return self._txn
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextvars
 import functools
 import importlib
 import json
@@ -158,6 +159,7 @@ class LoopThread:
         self._inbox_lock = threading.Lock()
         self._settled = threading.Condition()
         self._looks = False
+        self._nobodys = contextvars.Context()  # of what is called for several threads
         self.stopped = False
 
     def _start(self) -> None:
@@ -234,10 +236,10 @@ class LoopThread:
             outer = self.new_future()
             inbox.append((outer, function, on_error))
         if at_once:
-            self._loop.call_soon_threadsafe(self._empty_inbox)
+            self._loop.call_soon_threadsafe(self._empty_inbox, context=self._nobodys)
         elif not self._looks:
             self._looks = True
-            self._loop.call_soon_threadsafe(self._look)
+            self._loop.call_soon_threadsafe(self._look, context=self._nobodys)
         return outer
 
     def _look(self) -> None:

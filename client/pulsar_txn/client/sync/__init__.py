@@ -12,7 +12,8 @@ a client that was used before a fork is dead in the child, one that was only mad
 
 from pulsar_txn.client.sync._base import transactional
 from pulsar_txn.client.sync._batches import TransactionalBatch, TransactionalBatchBlock
-from pulsar_txn.client.sync._twins import Client, Consumer, ManagedTransaction, Producer, Reader, TableView, Transaction
+from pulsar_txn.client.sync._managed import ManagedTransaction
+from pulsar_txn.client.sync._twins import Client, Consumer, Producer, Reader, TableView, Transaction
 
 __all__ = [
     "Client",

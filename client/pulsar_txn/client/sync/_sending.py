@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import attrs
 
 from pulsar_txn.client import producer
+from pulsar_txn.client._enlist import AMBIENT
 from pulsar_txn.client.batching import EncodedBatch, SendTicket
 from pulsar_txn.client.errors import ProducerQueueFull
 from pulsar_txn.client.interceptors import OutgoingMessage, ProducerChain, ProducerInterceptor
@@ -207,9 +208,9 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
 
     def _send_payload(self, payload: bytes, txn: Transaction | None, *, at_once: bool = False) -> Future[MessageId] | None:
         """Nothing but a payload, left to the loop's thread; None when that has to be asked first."""
-        if not self._may_go_soon(len(payload), txn):
+        unit: Any = inner(txn) or AMBIENT.get()
+        if not self._may_go_soon(len(payload), unit):
             return None
-        unit = inner(txn)
         send = functools.partial(self._inner.send_payload, payload, unit)
         admits = functools.partial(self._inner.takes, len(payload), SOON_BYTES)
         on_error = None if unit is None or at_once else functools.partial(_doom, unit)
@@ -218,10 +219,12 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
     def _send_arguments(self, arguments: dict[str, Any], txn: Transaction | None) -> Future[MessageId]:
         value, loop = arguments["value"] or b"", self._loop
         size = len(value.payload) if isinstance(value, EncodedPair) else len(value)
+        unit: Any = inner(txn) or AMBIENT.get()
+        arguments["txn"] = unit
         send = functools.partial(self._inner.send_nowait, **arguments)
-        if self._may_go_soon(size, txn):
+        if self._may_go_soon(size, unit):
             admits = functools.partial(self._inner.takes, size, SOON_BYTES)
-            on_error = None if txn is None else functools.partial(_doom, inner(txn))
+            on_error = None if unit is None else functools.partial(_doom, unit)
             ticket: Future[MessageId] | None = loop.submit_soon(
                 lambda outer: loop.link(outer, send()), admits, on_error=on_error
             )
@@ -239,13 +242,12 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
                 _doom(options["txn"], error)
             raise
 
-    def _may_go_soon(self, size: int, txn: Transaction | None) -> bool:
-        """Whether a message can be left to the loop's thread: it is small, and its transaction takes it."""
+    def _may_go_soon(self, size: int, unit: Any) -> bool:
+        """Whether a message can be left to the loop's thread: it is small, and its transaction, if any, takes it."""
         if size > SOON_BYTES:
             return False
-        if txn is None:
+        if unit is None:
             return True
-        unit = txn._inner  # noqa: SLF001 - the asyncio object behind it
         return unit.usable and unit._core is self._core_of_units  # noqa: SLF001 - as above
 
     def _may_join(self, txn: Transaction) -> bool:

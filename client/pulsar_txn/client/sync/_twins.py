@@ -9,7 +9,7 @@ from re import Pattern
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
 
-from pulsar_txn.client import consumer, managed, reader, table_view, transaction
+from pulsar_txn.client import consumer, reader, table_view, transaction
 from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
 from pulsar_txn.client.client_stats import ClientStats
 from pulsar_txn.client.consumer_options import ConsumerType
@@ -18,6 +18,7 @@ from pulsar_txn.client.resource_stats import ConsumerStats, ProducerStats
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
 from pulsar_txn.client.sync._batches import TransactionalBatchBlock
+from pulsar_txn.client.sync._managed import ManagedTransaction
 from pulsar_txn.client.sync._sending import ProducerBase
 from pulsar_txn.client.table_view import Action
 from pulsar_txn.client.transaction import TransactionState, TransactionStats
@@ -120,18 +121,6 @@ class Transaction(Twin[transaction.Transaction]):
         Safe to repeat.
         """
         return self._loop.run(lambda: self._inner.resolve())
-
-
-class ManagedTransaction(Twin[managed.ManagedTransaction]):
-    """What `client.transaction()` returns: a context manager, used once."""
-
-    def __enter__(self) -> Transaction:
-        """Begin. Raises TransactionsDisabled, ConnectionLost, OperationTimeout, …; TransactionStateError on a second use."""
-        return Transaction(self._loop, self._loop.run(lambda: self._inner.__aenter__()))
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
-        """End as the table says."""
-        return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))
 
 
 class Producer(ProducerBase[T]):
@@ -648,19 +637,20 @@ class Client(ClientBase):
         name: str | None = None,
         commit_timeout: float | timedelta | None = None,
         force_abort: bool = False,
+        ambient: bool = False,
     ) -> ManagedTransaction:
         """A managed block: `with client.transaction() as txn: …` commits at its end, and aborts on an exception.
 
         `timeout`: seconds (or a timedelta) until the coordinator aborts it. `commit_timeout`: the budget of the commit
         (default: the operation timeout). `name` is for logs and statistics. `force_abort`: a dry run that ends with an
-        abort.
+        abort. `ambient`: sends and acknowledgements inside the block without `txn=` take part, in this thread.
         Single use. What leaving it means stands in `pulsar_txn.client.managed`.
         """
         return ManagedTransaction(
             self._loop,
             self._loop.call(
                 lambda: self._inner.transaction(
-                    timeout=timeout, name=name, commit_timeout=commit_timeout, force_abort=force_abort
+                    timeout=timeout, name=name, commit_timeout=commit_timeout, force_abort=force_abort, ambient=ambient
                 )
             ),
         )
@@ -712,4 +702,4 @@ class Client(ClientBase):
         return tuple(Transaction(self._loop, each) for each in self._loop.call(lambda: self._inner.transactions()))
 
 
-__all__ = ["Client", "Consumer", "ManagedTransaction", "Producer", "Reader", "TableView", "Transaction"]
+__all__ = ["Client", "Consumer", "Producer", "Reader", "TableView", "Transaction"]

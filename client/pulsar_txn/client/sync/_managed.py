@@ -1,0 +1,39 @@
+"""The sync twin of the managed block, by hand: the ambient transaction is set in the caller's thread, not in the loop's."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from pulsar_txn.client import managed
+from pulsar_txn.client._enlist import AMBIENT, Enlisting
+from pulsar_txn.client.sync._base import SyncLoop, Twin
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.sync._twins import Transaction
+
+
+class ManagedTransaction(Twin[managed.ManagedTransaction]):
+    """What `client.transaction()` returns: a context manager, used once."""
+
+    def __init__(self, loop: SyncLoop, block: managed.ManagedTransaction) -> None:
+        super().__init__(loop, block)
+        self._reset: contextvars.Token[Enlisting | None] | None = None
+
+    def __enter__(self) -> Transaction:
+        """Begin. Raises TransactionsDisabled, ConnectionLost, OperationTimeout, …; TransactionStateError on a second use."""
+        from pulsar_txn.client.sync import _twins  # it imports this module
+
+        txn = self._loop.run(self._inner.__aenter__)
+        if self._inner.ambient:
+            self._reset = AMBIENT.set(txn)
+        return _twins.Transaction(self._loop, txn)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        """End as the table of `pulsar_txn.client.managed` says."""
+        if self._reset is not None:
+            with contextlib.suppress(ValueError):  # in another context there is nothing to take back
+                AMBIENT.reset(self._reset)
+        return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))
