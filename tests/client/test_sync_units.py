@@ -20,9 +20,8 @@ def new_broker():
 
 @contextlib.contextmanager
 def client_of(broker, **options):
-    with sync.Client(
-        f"pulsar://{broker.address}", runtime=FakeRuntime({broker.address: broker}), operation_timeout=0.5, **options
-    ) as client:
+    options = {"operation_timeout": 20, "runtime": FakeRuntime({broker.address: broker})} | options
+    with sync.Client(f"pulsar://{broker.address}", **options) as client:
         yield client
 
 
@@ -126,7 +125,7 @@ def compat_client(broker, monkeypatch):
         "_open",
         staticmethod(lambda options: sync.Client(**options, runtime=FakeRuntime({broker.address: broker}))),
     )
-    client = compat.Client(f"pulsar://{broker.address}", operation_timeout_seconds=1)
+    client = compat.Client(f"pulsar://{broker.address}", operation_timeout_seconds=20)
     try:
         yield client
     finally:
