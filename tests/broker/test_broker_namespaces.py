@@ -208,6 +208,26 @@ async def test_a_transaction_goes_on_across_an_unload(admin: Admin, client: RawC
     assert await client.payloads(2) == [b"x", b"y"]
 
 
+async def test_what_is_said_of_a_transaction_is_the_same_when_nobody_has_opened_its_topics_again(
+    admin: Admin, client: RawClient
+) -> None:
+    """Named after a story of the conformance suite that asked before its client was back, behind a restart."""
+    await client.producer("a", producer_name="p")
+    await client.subscribe("a")
+    txn = await client.new_txn()
+    await client.add_topics(txn, "persistent://public/default/a", "persistent://public/default/gone")
+    await client.sent(b"x", txn=txn)
+    path = f"/admin/v3/transactions/transactionMetadata/{txn.most}/{txn.least}"
+    before = await admin("GET", path)
+    assert "startPosition" in before[1]["producedPartitions"]["persistent://public/default/a"]
+    await admin("PUT", "/admin/v2/persistent/public/default/a/unload")
+    assert not admin.broker.topics
+    assert await admin("GET", path) == before
+    _, slow = await admin("GET", "/admin/v3/transactions/slowTransactions/0")
+    assert list(slow.values()) == [before[1]]
+    assert list(admin.broker.topics) == ["persistent://public/default/a"]  # and none is made
+
+
 # ---- partitions
 
 

@@ -400,3 +400,20 @@ async def test_a_batch_that_outgrows_it_by_keys_and_properties_leaves_in_parts(b
     sizes = [sent_entry(body)[0].num_messages_in_batch for body in broker.all("send")]
     assert sum(sizes) == 800
     assert [body[1] for body in broker.all("send")] == [sum(sizes[:index]) for index in range(len(sizes))]
+
+
+@pytest.mark.parametrize("alone", [0, 1, 2, 3])
+async def test_flush_tells_the_error_of_any_part_of_a_batch_that_was_cut(broker, alone):
+    """Named after a gap: only the error of the last part was told."""
+    broker.on["connect"] = lambda _pipe, _body: command(
+        "connected", server_version="F", protocol_version=21, max_message_size=64 * 1024
+    )
+    async with fake_client(broker) as client:
+        producer = await client.create_producer("t")
+        sizes = [20_000] * 4
+        sizes[alone] = 100_000
+        tickets = [producer.send_nowait(b"x", properties={"p": "x" * size}) for size in sizes]
+        with pytest.raises(MessageTooLarge):
+            await producer.flush()
+        assert [ticket.done() for ticket in tickets] == [True] * 4  # it has waited for all of them
+        assert [index for index, ticket in enumerate(tickets) if ticket.exception()] == [alone]

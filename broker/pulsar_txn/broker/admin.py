@@ -50,12 +50,18 @@ async def existing_topic(request: web.Request) -> AnyTopic:
     """
     broker, name = request.app[BROKER], topic_name(request)
     check_user_topic(name)
-    found = broker.topics.get(str(name))
-    if found is not None:
-        return found
-    if not name.is_persistent or not broker.catalog.exists(name):
+    found = await opened(broker, name)
+    if found is None:
         raise Refusal(ServerError.TopicNotFound, f"Topic not found {name}")
-    return await broker.topic(name, create=False)
+    return found
+
+
+async def opened(broker: Broker, name: TopicName) -> AnyTopic | None:
+    """The topic, opened; None when it is not there. Nothing is made."""
+    found = broker.topics.get(str(name))
+    if found is None and name.is_persistent and broker.catalog.exists(name):
+        return await broker.topic(name, create=False)
+    return found
 
 
 async def persistent_topic(request: web.Request) -> Topic:

@@ -8,8 +8,9 @@ from aiohttp import web
 
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnId
+from pulsar_txn.wire.topics import TopicName
 
-from .admin import BROKER, Routes, asked, done, existing_subscription, failed, flag, number, persistent_topic, text_of
+from .admin import BROKER, Routes, asked, done, existing_subscription, failed, flag, number, opened, persistent_topic, text_of
 from .admin_topics import internal_stats
 from .broker import Broker
 from .coordinators import CoordinatorHost, Coordinators
@@ -104,7 +105,7 @@ async def transaction_metadata(request: web.Request) -> web.Response:
     machine: Any = _coordinator(request, txn_id.most).machine
     for info in machine.transactions():
         if info.txn_id == txn_id:
-            return web.json_response(_metadata(request.app[BROKER], info))
+            return web.json_response(await _metadata(request.app[BROKER], info))
     text = f"transaction ({txn_id.most},{txn_id.least}) is not open: it never was, or has ended"
     raise Refusal(ServerError.TransactionNotFound, text)
 
@@ -119,15 +120,15 @@ async def slow_transactions(request: web.Request) -> web.Response:
     for host in hosts:
         machine: Any = host.machine
         infos += [info for info in machine.transactions() if info.start_time_ms <= opened_until_ms]
-    return web.json_response({f"({each.txn_id.most},{each.txn_id.least})": _metadata(broker, each) for each in infos})
+    return web.json_response({f"({each.txn_id.most},{each.txn_id.least})": await _metadata(broker, each) for each in infos})
 
 
-def _metadata(broker: Broker, info: Any) -> dict[str, Any]:
+async def _metadata(broker: Broker, info: Any) -> dict[str, Any]:
     txn_id = info.txn_id
     produced: dict[str, Any] = {}
     acked: dict[str, dict[str, Any]] = {}
     for participant in info.participants:
-        topic = broker.topics.get(participant.topic)
+        topic = await opened(broker, TopicName.parse(participant.topic))  # nobody may have asked for it since a restart
         found = topic if isinstance(topic, Topic) else None
         if participant.subscription is None:
             produced[participant.topic] = {"aborted": False} if found is None else _in_buffer(found, txn_id)

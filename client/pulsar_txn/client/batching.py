@@ -177,6 +177,23 @@ class Builder:
         return whole
 
 
+class _Both:
+    """Tells who watches a batch that was cut in two: behind both, the first error."""
+
+    def __init__(self, watchers: tuple[Callable[[BaseException | None], object], ...]) -> None:
+        self._watchers = watchers
+        self._one_is_done = False
+        self._error: BaseException | None = None
+
+    def done(self, error: BaseException | None) -> None:
+        """One of them is."""
+        self._error = self._error or error
+        if self._one_is_done:
+            for tell in self._watchers:
+                tell(self._error)
+        self._one_is_done = True
+
+
 class Fate:
     """Whether a transaction is over, as far as one producer was told."""
 
@@ -230,7 +247,8 @@ class Pending:
         self.highest = -1
         self.buffers: list[bytes] = []
         self.deadline = 0.0
-        self.watchers: tuple[asyncio.Future[BaseException | None], ...] = ()
+        self.watchers: tuple[Callable[[BaseException | None], object], ...] = ()
+        """Called with its error, or None, once it is done."""
         self.written = False
         """Whether a connection took it, so that a broker may have it."""
 
@@ -242,7 +260,7 @@ class Pending:
         return chunk
 
     def halves(self) -> tuple[Pending, Pending]:
-        """Two of it; who watches it is told of the second."""
+        """Two of it; who watches it is told when both are done."""
         middle = len(self.rows) // 2
         first, second = (
             Pending(self.builder, rows, futures, len(rows), sum(len(row_payload(each)) for each in rows))
@@ -251,14 +269,15 @@ class Pending:
                 (self.rows[middle:], self.futures[middle:]),
             )
         )
-        second.watchers = self.watchers
+        if self.watchers:
+            first.watchers = second.watchers = (_Both(self.watchers).done,)
         return first, second
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[BaseException | None]:
         """A future of its error, or None, which no program can cancel as it can a ticket."""
-        if not self.watchers:
-            self.watchers = (loop.create_future(),)
-        return self.watchers[0]
+        watcher: asyncio.Future[BaseException | None] = loop.create_future()
+        self.watchers += (watcher.set_result,)
+        return watcher
 
     def succeed(self, ledger_id: int, entry_id: int, partition: int) -> None:
         """Give every message its id."""

@@ -461,8 +461,8 @@ class PartitionProducer:
             self._budget.failed += pending.messages
         self._budget.give_back(pending.messages, pending.size)
         builder.in_flight -= 1
-        for watcher in pending.watchers:
-            watcher.set_result(error)
+        for tell in pending.watchers:
+            tell(error)
         if builder.txn is not None and pending.messages:
             builder.txn.send_finished(self.topic, pending.messages, error)
         if builder.in_flight == 0:
