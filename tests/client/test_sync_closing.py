@@ -4,12 +4,13 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from fake_broker import SILENCE, FakeBroker, FakeRuntime
 
-from pulsar_txn.client import TransactionState, errors, sync
+from pulsar_txn.client import TransactionState, compat, errors, sync
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
@@ -290,3 +291,31 @@ def test_threads_that_use_a_client_first_at_the_same_time_share_one_loop():
     assert len(set(names)) == 8
     assert len(broker.pipes) == 1
     client.close()
+
+
+def test_an_observer_that_takes_its_time_may_still_ask_the_client_that_is_being_closed(url):
+    told = []
+
+    class Observer:
+        def txn_ended(self, txn):
+            time.sleep(0.2)
+            told.append(txn.stats().state)
+
+    with sync.Client(url) as client:
+        client.add_observer(Observer())
+        with client.transaction():
+            pass
+    assert told == [TransactionState.COMMITTED]
+
+
+def test_compat_waits_for_callbacks_when_it_closes(url):
+    told = []
+
+    def callback(result, _message_id):
+        time.sleep(0.2)
+        told.append(result)
+
+    client = compat.Client(url)
+    client.create_producer("t").send_async(b"x", callback)
+    client.close()
+    assert told == [compat.Result.Ok]

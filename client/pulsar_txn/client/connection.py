@@ -388,7 +388,7 @@ class Connection(asyncio.Protocol):
 
     def write_now(self, buffers: Iterable[bytes]) -> None:
         """The same with no wait for the end of the turn, which a program may put off: what peers wait for to go on."""
-        self.write(buffers)
+        self._out.extend(buffers)
         self._flush()
 
     def _schedule_flush(self) -> None:

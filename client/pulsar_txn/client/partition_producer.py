@@ -414,14 +414,18 @@ class PartitionProducer:
 
     def _send(self, pending: Pending, buffers: list[bytes]) -> None:
         pending.buffers, pending.rows, pending.encoded = buffers, [], None
-        timeout = self._options.send_timeout
-        pending.deadline = self._core.runtime.monotonic() + timeout if timeout else math.inf
-        if not self._pending:
-            self._timer.set(pending.deadline)
+        alone = not self._pending
         self._pending.append(pending)
         if self._connection is not None:
             pending.written = True
-            self._connection.write(buffers)
+            if alone:  # somebody may wait for just this one; what follows leaves together
+                self._connection.write_now(buffers)
+            else:
+                self._connection.write(buffers)
+        timeout = self._options.send_timeout
+        pending.deadline = self._core.runtime.monotonic() + timeout if timeout else math.inf
+        if alone:
+            self._timer.set(pending.deadline)
 
     # --- answers --------------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from pulsar_txn.client.compat.schema import BytesSchema, Schema
 from pulsar_txn.client.compat.table_view import TableView
 from pulsar_txn.client.compat.transactions import ManagedTransaction, Transaction
 from pulsar_txn.client.runtime import Slots, WorkerThread
+from pulsar_txn.client.sync._callbacks import DRAIN_SECONDS
 
 _BYTES = BytesSchema()
 
@@ -261,5 +262,6 @@ class Client:
     def _end(self) -> None:
         for consumer in list(self._consumers):
             consumer.close()
+        self._worker.drain(DRAIN_SECONDS)
         self._worker.stop()
         self._stop_forwarding()

@@ -162,8 +162,9 @@ class ClientBase(Twin[asyncio_client.Client]):
             loop.run(lambda: close_hastily(self._inner))
             raise
         finally:
+            loop.callbacks.drain(seconds)  # while they can still ask the client
             loop.stop()
-            loop.callbacks.close(seconds)
+            loop.callbacks.close(LAST_CALLS_SECONDS)
 
     def run_transaction(
         self,

@@ -84,9 +84,13 @@ class Callbacks:
         self._asked.submit(functools.partial(answer, only=True), reply, function, args)
         return asyncio.wrap_future(reply)
 
+    def drain(self, seconds: float) -> None:
+        """Wait so long for what was told before."""
+        self._told.drain(seconds)
+
     def close(self, seconds: float) -> None:
         """Wait so long for what was told, and end the threads."""
-        self._told.drain(seconds)
+        self.drain(seconds)
         self._told.stop()
         self._asked.stop()
 
