@@ -1,7 +1,8 @@
 """Write the sync twin anew from the asyncio classes: `python client/generate_sync.py [file]`.
 
 Each public method of the classes below becomes a method of the same name, arguments and docstring that does its work on
-the client's loop thread. What cannot be derived (Client's construction, run_transaction) is in `sync/_base.py`, by hand.
+the client's loop thread. What cannot be derived (Client's construction,
+run_transaction), and what has a faster way (sending, receiving), is in the other files of `sync/`, by hand.
 """
 
 from __future__ import annotations
@@ -25,8 +26,14 @@ SOURCES = {
 GENERIC = {"Producer", "Consumer", "Reader", "TableView"}
 HANDMADE = {"ManagedTransaction", "TransactionalBatchBlock"}
 TWINS = {"txn", "producer", "consumer"}  # parameters that are handed on as the asyncio object behind them
-BY_HAND = {"run_transaction", "new_pauses", "pipeline"}
-SENDING = {"send", "send_nowait", "send_encoded", "send_encoded_nowait"}  # of the producer, by hand as well
+RECEIVING = {"receive", "receive_many", "receive_nowait", "acknowledge", "acknowledge_cumulative", "__anext__"}
+BY_HAND = {
+    "Client": {"run_transaction", "new_pauses", "pipeline", "close"},
+    "Producer": {"send", "send_nowait", "send_encoded", "send_encoded_nowait"},
+    "Consumer": RECEIVING,
+    "Reader": {"read_next", "read_many", "__anext__"},
+}
+BASES = {"Client": "ClientBase", "Producer": "ProducerBase[T]", "Consumer": "ConsumerBase[T]", "Reader": "ReaderBase[T]"}
 CALLS = {
     # What runs code of the program's own, or hands it on, is done by a method of the base, or by another twin.
     "Transaction.send": "producer.send(value, txn=self, **options)",
@@ -57,7 +64,20 @@ INTERNAL = {
         "leave",
     },
     "Producer": {"flush_nowait", "send_payload", "takes"},
-    "Consumer": {"enqueue", "drop_queued", "fail", "part_failed", "hand_out", "give_back_later", "take_queued", "runs"},
+    "Consumer": {
+        "acknowledge_soon",
+        "drop_queued",
+        "enough",
+        "enqueue",
+        "fail",
+        "give_back_later",
+        "hand_out",
+        "may_acknowledge_soon",
+        "part_failed",
+        "runs",
+        "take_beside",
+        "take_queued",
+    },
 }
 LEFT_OUT = re.compile(r"\s*(?:If cancelled|Safe to cancel|It may be a coroutine function)[^.]*\.(?=\s|$)")
 """Sentences of docstrings about what threads have not: nothing can be cancelled."""
@@ -75,7 +95,7 @@ ATTRIBUTES = {
         "schema": ("Schema[T]", "What values are decoded by."),
     }
 }  # of the asyncio object, set when it is made
-RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__anext__": "__next__", "__aiter__": "__iter__"}
+RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
 HEADER = '''"""The sync twin, written by `client/generate_sync.py` from the asyncio classes. Do not edit."""
 
 from __future__ import annotations
@@ -99,6 +119,7 @@ from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
 from pulsar_txn.client.sync._batches import TransactionalBatchBlock
 from pulsar_txn.client.sync._managed import ManagedTransaction
+from pulsar_txn.client.sync._receiving import ConsumerBase, ReaderBase
 from pulsar_txn.client.sync._sending import ProducerBase
 from pulsar_txn.client.table_view import Action
 from pulsar_txn.client.transaction import TransactionState, TransactionStats
@@ -134,15 +155,8 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
         .replace("an context", "a context")
     )
     module = {"TableView": "table_view"}.get(name, name.lower())
-    base = (
-        "ClientBase"
-        if name == "Client"
-        else "ProducerBase[T]"
-        if name == "Producer"
-        else f"GenericTwin[{module}.{name}[T], T]"
-        if name in GENERIC
-        else f"Twin[{module}.{name}]"
-    )
+    twin = f"GenericTwin[{module}.{name}[T], T]" if name in GENERIC else f"Twin[{module}.{name}]"
+    base = BASES.get(name, twin)
     nodes = [node for cls in classes for node in cls.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     methods = "".join(_method(name, node) for node in nodes if _is_public(name, node.name))
     attributes = "".join(
@@ -153,9 +167,7 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
 
 
 def _is_public(cls: str, method: str) -> bool:
-    if method in BY_HAND or method in INTERNAL.get(cls, ()) or (cls, method) == ("Client", "close"):
-        return False
-    if cls == "Producer" and method in SENDING:
+    if method in BY_HAND.get(cls, ()) or method in INTERNAL.get(cls, ()):
         return False
     return method in RENAMED or not method.startswith("_")
 
@@ -174,7 +186,7 @@ def _method(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def _dunder_doc(name: str) -> str:
-    return {"__aenter__": "Enter the block.", "__aexit__": "Leave the block.", "__anext__": "The next message."}.get(name, "")
+    return {"__aenter__": "Enter the block.", "__aexit__": "Leave the block."}.get(name, "")
 
 
 def _reworded(doc: str) -> str:
@@ -194,8 +206,6 @@ def _body(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: li
         return f"\n        {'' if returns == 'None' else 'return '}{CALLS[f'{cls}.{node.name}']}"
     if node.name == "__aiter__":
         return "\n        return self"
-    if node.name == "__anext__":
-        return "\n        return self._next(self._inner.__anext__)"
     if "property" in decorators:
         return f"\n        return self._inner.{node.name}"
     if returns == "NoReturn":

@@ -21,6 +21,7 @@ CHECKOUT = Path(__file__).parents[2]
 GENERATOR = CHECKOUT / "client" / "generate_sync.py"
 INTERNAL = {"enlist_send", "sends_to", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"}
 INTERNAL |= {"flush_nowait", "send_payload", "takes", "enqueue", "drop_queued", "fail", "part_failed", "new_pauses"}
+INTERNAL |= {"acknowledge_soon", "enough", "may_acknowledge_soon", "take_beside"}
 INTERNAL |= {"hand_out", "give_back_later", "take_queued", "doom", "in_time", "abandon", "leave"}
 
 
@@ -36,7 +37,7 @@ def test_the_twin_has_the_same_names(name):
 
 
 def test_the_twin_has_the_same_attributes(url):
-    inside = {"letters", "runs", "timeouts", "usable"}
+    inside = {"guard", "letters", "runs", "shared", "timeouts", "usable"}
     with sync.Client(url) as client:
         twins = [client, client.create_producer("t"), client.subscribe("t", "s"), client.create_reader("t")]
         twins += [client.create_table_view("t"), client.begin_transaction()]

@@ -50,13 +50,13 @@ class PartitionSeeking(PartitionChunks):
             raise InvalidConfiguration(f"{self.topic} is being moved already", hint="await the first seek")
         self._seeking = asyncio.get_running_loop().create_future()
         self.end_recall()
+        self._drop_queued()  # first: from then on no other thread can take what sets `last_dequeued`
         before = self._start, self.last_dequeued, self._sought_ms
         self._start = Start(EARLIEST_ID if message_id is None else message_id, inclusive)
         self._sought_ms = publish_time_ms if message_id is None else None
         self.last_dequeued = None
         self._acks.clear()
         self.partly_acked = PartlyAcknowledged()
-        self._drop_queued()
         try:
             await connection.request("seek", self._core.next_request_id(), **fields)
         except PulsarError:

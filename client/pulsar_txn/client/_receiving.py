@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Self, TypeVar
 
 from pulsar_txn.client._core import Core
@@ -38,6 +39,10 @@ class Receiving(Generic[T]):
     _failure: PulsarError | None
     _closed: bool
     _received: int
+    shared: bool
+    """Whether threads of the sync client take messages, too (`take_beside`)."""
+    guard: threading.RLock
+    """Held while messages leave the queue, then."""
 
     @property
     def topic(self) -> str:
@@ -51,12 +56,18 @@ class Receiving(Generic[T]):
 
         Raises AlreadyClosed, or what ended the consumer for good. If cancelled, no message is lost.
         """
-        if not self._queue:
-            if self._failure is not None:
-                raise self._failure
-            await self._wait(1, timeout)
+        deadline = None
+        while True:
             if not self._queue:
-                raise OperationTimeout(f"no message on {self.topic} within {timeout:g} s")
+                if self._failure is not None:
+                    raise self._failure
+                deadline = deadline or self._deadline(timeout)
+                if not await self._wait(1, deadline) and not self._queue:
+                    raise OperationTimeout(f"no message on {self.topic} within {timeout:g} s")
+            if not self.shared:
+                break
+            if taken := self._take(1):
+                return taken[0]
         message = self._queue.popleft()
         part = message.entry.consumer
         part.last_dequeued = message
@@ -73,16 +84,24 @@ class Receiving(Generic[T]):
         Raises as `receive`. If cancelled, no message is lost.
         """
         await self._ready(max_messages, max_wait)
-        return self._take(max_messages)
+        taken = self._take(max_messages)
+        while not taken and max_wait is None:  # as in `receive`
+            await self._ready(max_messages, None)
+            taken = self._take(max_messages)
+        return taken
+
+    def enough(self, max_messages: int, max_wait: float | None) -> int:
+        """How many messages `receive_many` waits for."""
+        return 1 if max_wait is None else min(max_messages, self._options.receiver_queue_size)
 
     async def _ready(self, max_messages: int, max_wait: float | None) -> None:
         if max_messages < 1:
             raise InvalidConfiguration(f"max_messages must be at least 1, not {max_messages}")
-        enough = 1 if max_wait is None else min(max_messages, self._options.receiver_queue_size)
+        enough = self.enough(max_messages, max_wait)
         if len(self._queue) < enough:
             if self._failure is not None and not self._queue:
                 raise self._failure
-            await self._wait(enough, max_wait)
+            await self._wait(enough, self._deadline(max_wait))
 
     def receive_nowait(self, max_messages: int = 500) -> list[Message[T]]:
         """Up to `max_messages` of those that are queued; does not wait, may be empty. Raises as `receive`."""
@@ -91,25 +110,54 @@ class Receiving(Generic[T]):
         return self._take(max_messages)
 
     def _take(self, max_messages: int) -> list[Message[T]]:
+        with self.guard:
+            taken = self._popped(max_messages)
+            for message in taken[-1:] if self._only is not None else taken:
+                message.entry.consumer.last_dequeued = message
+        if not taken:
+            return taken
+        if self._observed:
+            self._observe(taken)
+        if self._only is not None:
+            self._only.give_permits_back(len(taken))
+        else:
+            for message in taken:
+                message.entry.consumer.give_permits_back(1)
+        return taken
+
+    def take_beside(
+        self, max_messages: int, enough: int, post: Callable[[Callable[[], object]], object]
+    ) -> list[Message[T]] | None:
+        """For the sync client, in the thread that receives: what is queued, without asking the loop for it.
+
+        None where the loop has to be asked: fewer than `enough` are there, others wait for them, or somebody has to be
+        told. `post` has a function called on the loop.
+        """
+        if len(self._queue) < enough or self._waiters or self._observed or self._closed:
+            return None
+        due = []
+        with self.guard:
+            if len(self._queue) < enough:
+                return None
+            taken = self._popped(max_messages)
+            for message in taken:
+                part = message.entry.consumer
+                part.last_dequeued = message
+                part.taken_beside += 1
+                if part.taken_beside == part.flow_at:
+                    due.append(part)
+        for part in due:
+            post(part.flush_permits)
+        return taken
+
+    def _popped(self, max_messages: int) -> list[Message[T]]:
         queue = self._queue
         if len(queue) <= max_messages:
             taken = list(queue)
             queue.clear()
         else:
             taken = [queue.popleft() for _ in range(max_messages)]
-        if not taken:
-            return taken
         self._received += len(taken)
-        if self._observed:
-            self._observe(taken)
-        if self._only is not None:
-            self._only.last_dequeued = taken[-1]
-            self._only.give_permits_back(len(taken))
-        else:
-            for message in taken:
-                part = message.entry.consumer
-                part.last_dequeued = message
-                part.give_permits_back(1)
         return taken
 
     def _observe(self, messages: Sequence[Message[T]]) -> None:
@@ -118,16 +166,18 @@ class Receiving(Generic[T]):
         if self._chain is not None:
             self._chain.received(messages)
 
-    async def _wait(self, messages: int, timeout: float | None) -> None:
-        """Until so many are queued, or the time is over."""
+    def _deadline(self, timeout: float | None) -> float | None:
+        return None if timeout is None else self._core.runtime.monotonic() + timeout
+
+    async def _wait(self, messages: int, deadline: float | None) -> bool:
+        """Until so many are queued; False when the time is over before."""
         for part in self._parts:
             part.flush_permits()
         loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else self._core.runtime.monotonic() + timeout
         while len(self._queue) < messages:
             if self._failure is not None:
                 if self._queue:
-                    return
+                    return True
                 raise self._failure
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiters.append((waiter, messages))
@@ -135,7 +185,7 @@ class Receiving(Generic[T]):
                 async with asyncio.timeout_at(deadline):
                     await waiter
             except TimeoutError:
-                return  # the caller takes all there is, so that there is nobody to wake
+                return False  # the caller takes all there is, so that there is nobody to wake
             except BaseException:
                 if waiter.cancelled():
                     self._remove(waiter)
@@ -146,13 +196,18 @@ class Receiving(Generic[T]):
                     self._remove(waiter)
                 elif self._queue:
                     self._wake()  # this one may leave with fewer than it was woken for
+        return True
 
     def _remove(self, waiter: asyncio.Future[None]) -> None:
         self._waiters = deque(entry for entry in self._waiters if entry[0] is not waiter)
 
     def enqueue(self, messages: Sequence[Message[T]]) -> None:
         """For partition consumers: messages have come."""
-        self._queue.extend(messages)
+        if self.shared:
+            with self.guard:
+                self._queue.extend(messages)
+        else:
+            self._queue.extend(messages)
         if self._waiters:
             self._wake()
 
@@ -167,13 +222,15 @@ class Receiving(Generic[T]):
     def drop_queued(self, part: PartitionConsumer) -> None:
         """For partition consumers: what is queued from there will come again."""
         part.chunks.clear()
-        before = len(self._queue)
-        if part is self._only:
-            self._queue.clear()
-        else:
-            self._queue = deque(message for message in self._queue if message.entry.consumer is not part)
+        with self.guard:
+            before = len(self._queue)
+            if part is self._only:
+                self._queue.clear()
+            else:
+                self._queue = deque(message for message in self._queue if message.entry.consumer is not part)
+            dropped = before - len(self._queue)
         held = part.drop_held() + (0 if part.writers is None else part.writers.drop())
-        part.give_permits_back(before - len(self._queue) + held)
+        part.give_permits_back(dropped + held)
 
     def part_failed(self, part: PartitionConsumer, error: PulsarError) -> None:
         """For partition consumers: this one has ended for good. The others of a pattern go on without it."""

@@ -69,8 +69,7 @@ class Settling(Receiving[T]):
     ) -> None:
         work: list[Coroutine[Any, Any, None]]
         if txn is None and not wants_receipt:
-            for part, those in places.items():
-                part.ack_all_soon(those)
+            _ack_soon(places)
             return
         if txn is not None:
             _check_persistent(places)
@@ -78,6 +77,23 @@ class Settling(Receiving[T]):
         else:
             work = [part.ack_with_receipt(those, cumulative=False) for part, those in places.items()]
         await run_all(work)
+
+    @property
+    def may_acknowledge_soon(self) -> bool:
+        """For the sync client, from any thread: whether its program need not wait for acknowledgements outside transactions."""
+        return not (self._options.ack_receipt or self._observed or self._closed)
+
+    def acknowledge_soon(self, messages: Sequence[Message[Any]], *, cumulative: bool) -> None:
+        """For the sync client: outside of transactions, and nobody waits. Without effect once the consumer is closed."""
+        if self._closed:
+            return
+        places = self._places(messages, None)
+        if cumulative:
+            for part, those in places.items():
+                part.ack_cumulative_soon(those[-1])
+        else:
+            _ack_soon(places)
+        self._acknowledged += len(messages)
 
     def _settled(self, messages: Sequence[Acknowledged], error: BaseException | None) -> None:
         if error is None:
@@ -181,11 +197,12 @@ class Settling(Receiving[T]):
 
     def take_queued(self, matches: Callable[[Message[T]], bool]) -> list[Message[T]]:
         """For pipelines: those that wait in the queue and match, which are not in it any more."""
-        taken = [message for message in self._queue if matches(message)]
-        if taken:
-            self._queue = deque(message for message in self._queue if not matches(message))
-            for message in taken:
-                message.entry.consumer.give_permits_back(1)
+        with self.guard:
+            taken = [message for message in self._queue if matches(message)]
+            if taken:
+                self._queue = deque(message for message in self._queue if not matches(message))
+        for message in taken:
+            message.entry.consumer.give_permits_back(1)
         return taken
 
     def give_back_later(self, messages: Sequence[Message[T]], delay: float) -> asyncio.Handle:
@@ -285,3 +302,8 @@ def _check_persistent(parts: Iterable[PartitionConsumer]) -> None:
                 f"{part.topic} keeps nothing, so a transaction cannot acknowledge its messages",
                 hint="use a persistent topic",
             )
+
+
+def _ack_soon(places: Mapping[PartitionConsumer, list[Place]]) -> None:
+    for part, those in places.items():
+        part.ack_all_soon(those)

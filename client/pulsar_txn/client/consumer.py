@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -59,6 +60,8 @@ class Consumer(Settling[T]):
         self._core = core
         self._options = options
         self._queue: deque[Message[T]] = deque()
+        self.guard = threading.RLock()
+        self.shared = False
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
         self._failure: PulsarError | None = None
         self._closed = False
@@ -160,8 +163,9 @@ class Consumer(Settling[T]):
         """For batches: `receive_many` of whole entries, where `max_messages` allows it, with their numbers in their runs."""
         self._check_open()
         await self._ready(max_messages, max_wait)
-        before = {part: part.last_dequeued for part in self._parts}
-        return self.runs.hand_out(self._take(whole_entries(self._queue, max_messages)), before)
+        with self.guard:  # what another thread takes is in front of all of it, or behind
+            before = {part: part.last_dequeued for part in self._parts}
+            return self.runs.hand_out(self._take(whole_entries(self._queue, max_messages)), before)
 
     # --- the subscription ---------------------------------------------------------------------------------------------
 

@@ -89,8 +89,10 @@ class PartitionConsumer(PartitionSeeking):
         self._server_version = ""
         self._epoch = 0
         self._permits_back = 0
+        self.taken_beside = 0
+        """Messages that threads of the sync client have taken, and whose permits nobody has given back yet."""
         self._overrun = 0
-        self._flow_at = max(1, options.receiver_queue_size // 2)
+        self.flow_at = max(1, options.receiver_queue_size // 2)
         self._last_position: Position | None = None
         first = None if options.durable else options.start_message_id
         if first is None and not options.durable and options.initial_position is InitialPosition.EARLIEST:
@@ -192,11 +194,12 @@ class PartitionConsumer(PartitionSeeking):
     def _start_over(self) -> None:
         """All that is queued will come again."""
         self.tenure += 1
-        if not self._options.durable and self.last_dequeued is not None:
-            self._start = Start(self.last_dequeued.message_id)
-        self._parent.drop_queued(self)
+        with self._parent.guard:
+            if not self._options.durable and self.last_dequeued is not None:
+                self._start = Start(self.last_dequeued.message_id)
+            self._parent.drop_queued(self)
+            self._permits_back = self.taken_beside = 0
         self._evicted.clear()
-        self._permits_back = 0
         self._last_position = None
         self._acks.forget_partial()
         if self._parent.timeouts is not None:
@@ -397,11 +400,15 @@ class PartitionConsumer(PartitionSeeking):
     def give_permits_back(self, count: int) -> None:
         """Messages have left the queue."""
         self._permits_back += count
-        if self._permits_back >= self._flow_at:
+        if self._permits_back >= self.flow_at:
             self.flush_permits()
 
     def flush_permits(self) -> None:
         """Send the permits that wait; at once, so that the broker goes on while the program works on what it took."""
+        if self.taken_beside:
+            with self._parent.guard:
+                self._permits_back += self.taken_beside
+                self.taken_beside = 0
         if self._permits_back and self._connection is not None:
             self._connection.write_now([hot.encode_flow(self.id, self._permits_back)])
             self._permits_back = 0

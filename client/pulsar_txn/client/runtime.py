@@ -23,7 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from pulsar_txn.client._memory import keep_freed_blocks
 from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, InvalidConfiguration, UsageError
@@ -31,6 +31,7 @@ from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, InvalidCo
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 T = TypeVar("T")
 logger = logging.getLogger("pulsar_txn.client")
+_Call: TypeAlias = "tuple[Ticket[Any] | None, Callable[..., object], Callable[[Exception], object] | None]"
 Future = concurrent.futures.Future
 """What the sync client's `send_nowait` returns: a future for threads."""
 
@@ -155,7 +156,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread
         self._starting = threading.Lock()
-        self._inbox: deque[tuple[Ticket[Any], Callable[[Any], object], Callable[[Exception], object] | None]] = deque()
+        self._inbox: deque[_Call] = deque()
         self._inbox_lock = threading.Lock()
         self._settled = threading.Condition()
         self._looks = False
@@ -181,7 +182,7 @@ class LoopThread:
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run `await work()` on the loop; does not wait. Raises as `run`."""
-        self._check()
+        self.check()
         return asyncio.run_coroutine_threadsafe(self._started(work), self._loop)
 
     def wait(self, future: Future[T]) -> T:
@@ -228,7 +229,7 @@ class LoopThread:
         nothing was done, when `admits(calls)` says no; it is given how many calls wait for the loop. `at_once`: somebody is
         going to wait for it.
         """
-        self._check()
+        self.check()
         inbox = self._inbox
         with self._inbox_lock:
             if len(inbox) >= MAX_INBOX or not admits(len(inbox)):
@@ -237,10 +238,26 @@ class LoopThread:
             inbox.append((outer, function, on_error))
         if at_once:
             self._loop.call_soon_threadsafe(self._empty_inbox, context=self._nobodys)
-        elif not self._looks:
+        else:
+            self._have_it_looked_at()
+        return outer
+
+    def do_soon(self, function: Callable[[], object]) -> bool:
+        """Have it called on the loop, before whatever is started later; nobody is told how it ends. False: no room now.
+
+        Raises as `run`.
+        """
+        self.check()
+        if len(self._inbox) >= MAX_INBOX:
+            return False
+        self._inbox.append((None, function, None))
+        self._have_it_looked_at()
+        return True
+
+    def _have_it_looked_at(self) -> None:
+        if not self._looks:
             self._looks = True
             self._loop.call_soon_threadsafe(self._look, context=self._nobodys)
-        return outer
 
     def _look(self) -> None:
         """Again in a moment while something comes: a wake-up for each would cost more than all the rest."""
@@ -256,7 +273,12 @@ class LoopThread:
             return False
         while inbox:
             outer, function, on_error = inbox.popleft()
-            if outer.set_running_or_notify_cancel():
+            if outer is None:
+                try:
+                    function()
+                except Exception:
+                    logger.exception("%r failed on the client's thread", function)
+            elif outer.set_running_or_notify_cancel():
                 try:
                     function(outer)
                 except Exception as error:  # noqa: BLE001 - it goes to who holds the future
@@ -281,7 +303,7 @@ class LoopThread:
 
     def post(self, function: Callable[[], object]) -> None:
         """Have a function called on the loop, soon; does not wait. Raises as `run`."""
-        self._check()
+        self.check()
         self._loop.call_soon_threadsafe(function)
 
     @property
@@ -307,7 +329,9 @@ class LoopThread:
             if not self._thread.is_alive():
                 self._loop.close()
         while self._inbox:
-            self._inbox.popleft()[0].set_exception(AlreadyClosed("the client was closed before it was done"))
+            outer = self._inbox.popleft()[0]
+            if outer is not None:
+                outer.set_exception(AlreadyClosed("the client was closed before it was done"))
 
     async def _end(self) -> None:
         left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -330,14 +354,15 @@ class LoopThread:
             finally:
                 self.stop()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises what `run` raises before it does anything; starts the thread."""
         if not self.is_ours:
             raise ForkedClientError("this client was used before a fork, and its connections belong to the parent process")
         if self._pid is None:
             self._start()
         if self.stopped:
             raise AlreadyClosed("the client is closed")
-        if threading.current_thread() is self._thread:
+        if threading.get_ident() == self._thread.ident:
             raise UsageError("the sync client was called on its own thread; it would hang")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pulsar_txn.client.sync")
 
 I = TypeVar("I")  # noqa: E741 - the inner class
-M = TypeVar("M")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -114,12 +113,6 @@ class Twin(Generic[I]):
 
 class GenericTwin(Twin[I], Generic[I, T]):
     """A twin of a class with a value type."""
-
-    def _next(self, work: Callable[[], Coroutine[Any, Any, M]]) -> M:
-        try:
-            return self._loop.run(work)
-        except StopAsyncIteration:
-            raise StopIteration from None
 
 
 class ClientBase(Twin[asyncio_client.Client]):

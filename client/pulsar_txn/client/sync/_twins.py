@@ -9,7 +9,7 @@ from re import Pattern
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
 
-from pulsar_txn.client import consumer, reader, table_view, transaction
+from pulsar_txn.client import table_view, transaction
 from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
 from pulsar_txn.client.client_stats import ClientStats
 from pulsar_txn.client.consumer_options import ConsumerType
@@ -19,6 +19,7 @@ from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
 from pulsar_txn.client.sync._batches import TransactionalBatchBlock
 from pulsar_txn.client.sync._managed import ManagedTransaction
+from pulsar_txn.client.sync._receiving import ConsumerBase, ReaderBase
 from pulsar_txn.client.sync._sending import ProducerBase
 from pulsar_txn.client.table_view import Action
 from pulsar_txn.client.transaction import TransactionState, TransactionStats
@@ -190,7 +191,7 @@ class Producer(ProducerBase[T]):
         self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
 
 
-class Consumer(GenericTwin[consumer.Consumer[T], T]):
+class Consumer(ConsumerBase[T]):
     """A subscription's consumer. Made by `Client.subscribe`; a context manager that closes it, and an iterator."""
 
     @property
@@ -314,55 +315,8 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
         """The topic's name, of the first one when there are several; the pattern when it stands for none yet."""
         return self._inner.topic
 
-    def receive(self, timeout: float | None = None) -> Message[T]:
-        """The next message, waiting for it; OperationTimeout after `timeout` seconds.
-
-        Raises AlreadyClosed, or what ended the consumer for good.
-        """
-        return self._loop.run(lambda: self._inner.receive(timeout))
-
-    def receive_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
-        """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
-
-        The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
-        Raises as `receive`.
-        """
-        return self._loop.run(lambda: self._inner.receive_many(max_messages, max_wait=max_wait))
-
-    def receive_nowait(self, max_messages: int = 500) -> list[Message[T]]:
-        """Up to `max_messages` of those that are queued; does not wait, may be empty. Raises as `receive`."""
-        return self._loop.call(lambda: self._inner.receive_nowait(max_messages))
-
     def __iter__(self) -> Self:
         return self
-
-    def __next__(self) -> Message[T]:
-        """The next message."""
-        return self._next(self._inner.__anext__)
-
-    def acknowledge(
-        self, message: Acknowledged | Sequence[Acknowledged], *, txn: Transaction | None = None, receipt: bool | None = None
-    ) -> None:
-        """Acknowledge a message, an id, or many of them. Without effect for topics that a pattern has lost.
-
-        Outside a transaction acknowledgements are collected for `ack_group_delay` and this returns at once; with `receipt`
-        (or the consumer's `ack_receipt`) they leave now, and this returns when the broker has answered. In a transaction
-        they are always answered, and take effect when it commits.
-
-        Raises the broker's error, ConnectionLost, OperationTimeout; with `txn` TransactionConflict when a message is
-        acknowledged in an open transaction already, TransactionStateError, and other TransactionErrors; InvalidConfiguration
-        for an id that does not say the size of its batch, when it is not known here.
-        """
-        self._loop.run(lambda: self._inner.acknowledge(message, txn=inner(txn), receipt=receipt))
-
-    def acknowledge_cumulative(
-        self, message: Acknowledged, *, txn: Transaction | None = None, receipt: bool | None = None
-    ) -> None:
-        """Acknowledge everything of this message's partition up to and with it. As `acknowledge`.
-
-        Raises InvalidConfiguration on Shared and Key_Shared subscriptions, where there is no order.
-        """
-        self._loop.run(lambda: self._inner.acknowledge_cumulative(message, txn=inner(txn), receipt=receipt))
 
     def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
         """Have the message's entry delivered again after `delay`.
@@ -404,7 +358,7 @@ class Consumer(GenericTwin[consumer.Consumer[T], T]):
         self._loop.call(lambda: self._inner.redeliver_unacknowledged())
 
 
-class Reader(GenericTwin[reader.Reader[T], T]):
+class Reader(ReaderBase[T]):
     """Reads committed messages. Made by `Client.create_reader`; a context manager and an iterator."""
 
     @property
@@ -416,14 +370,6 @@ class Reader(GenericTwin[reader.Reader[T], T]):
     def is_connected(self) -> bool:
         """Whether all partitions are connected at this moment."""
         return self._inner.is_connected
-
-    def read_next(self, timeout: float | None = None) -> Message[T]:
-        """The next message, waiting for it; OperationTimeout after `timeout` seconds."""
-        return self._loop.run(lambda: self._inner.read_next(timeout))
-
-    def read_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
-        """Several messages, as `Consumer.receive_many`."""
-        return self._loop.run(lambda: self._inner.read_many(max_messages, max_wait=max_wait))
 
     def has_message_available(self) -> bool:
         """Whether `read_next` would find a message that is stored and committed at this moment.
@@ -450,10 +396,6 @@ class Reader(GenericTwin[reader.Reader[T], T]):
 
     def __iter__(self) -> Self:
         return self
-
-    def __next__(self) -> Message[T]:
-        """The next message."""
-        return self._next(self._inner.__anext__)
 
     def __enter__(self) -> Self:
         """Enter the block."""
