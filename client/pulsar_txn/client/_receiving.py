@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, Self, TypeVar
@@ -17,6 +16,7 @@ from pulsar_txn.client.interceptors import ConsumerChain
 from pulsar_txn.client.message import Message
 from pulsar_txn.client.partition_consumer import PartitionConsumer
 from pulsar_txn.client.redelivery import AckTimeouts
+from pulsar_txn.client.runtime import Guard
 
 logger = logging.getLogger("pulsar_txn.client.consumer")
 
@@ -41,7 +41,7 @@ class Receiving(Generic[T]):
     _received: int
     shared: bool
     """Whether threads of the sync client take messages, too (`take_beside`)."""
-    guard: threading.RLock
+    guard: Guard
     """Held while messages leave the queue, then."""
 
     @property

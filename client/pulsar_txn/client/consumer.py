@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -26,6 +25,7 @@ from pulsar_txn.client.nacks import NackTracker
 from pulsar_txn.client.partition_consumer import PartitionConsumer
 from pulsar_txn.client.redelivery import AckTimeouts
 from pulsar_txn.client.resource_stats import ConsumerStats
+from pulsar_txn.client.runtime import Guard
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.transaction import TransactionOptions
 from pulsar_txn.client.transactional_batch import TransactionalBatchBlock
@@ -60,7 +60,7 @@ class Consumer(Settling[T]):
         self._core = core
         self._options = options
         self._queue: deque[Message[T]] = deque()
-        self.guard = threading.RLock()
+        self.guard = Guard()
         self.shared = False
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
         self._failure: PulsarError | None = None

@@ -32,6 +32,8 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 T = TypeVar("T")
 logger = logging.getLogger("pulsar_txn.client")
 _Call: TypeAlias = "tuple[Ticket[Any] | None, Callable[..., object], Callable[[Exception], object] | None]"
+Guard = threading.RLock
+"""What the loop's thread and those of a program take in turn: `with guard:`."""
 Future = concurrent.futures.Future
 """What the sync client's `send_nowait` returns: a future for threads."""
 
