@@ -76,6 +76,7 @@ INTERNAL = {
         "part_failed",
         "runs",
         "take_beside",
+        "take_one_beside",
         "take_queued",
     },
 }

@@ -145,12 +145,17 @@ def consume_sync(client: sync_client.Client, options: Any) -> dict[str, Any]:
         receiver_queue_size=options.queue,
         initial_position=InitialPosition.EARLIEST,
     )
-    while left:
+    while left and options.how == "many":
         messages = consumer.receive_many(500)
         for message in messages:
             size += len(message.data)
         consumer.acknowledge(messages)
         left -= len(messages)
+    while left:
+        message = consumer.receive()
+        size += len(message.data)
+        consumer.acknowledge(message)
+        left -= 1
     result = part.end(options.count, size=size)
     consumer.close()
     return result

@@ -71,6 +71,7 @@ HOW = {
     "ours, receive_many": (ASYNCIO, ["--how", "many"]),
     "ours, receive": (ASYNCIO, ["--how", "receive"]),
     "ours, sync, receive_many": (SYNC, ["--how", "many"]),
+    "ours, sync, receive": (SYNC, ["--how", "receive"]),
     "official, batch_receive": (OFFICIAL, ["--how", "batch"]),
     "official, receive": (OFFICIAL, ["--how", "receive"]),
     "official, listener": (OFFICIAL, ["--how", "listener"]),
@@ -80,6 +81,7 @@ LIKEST = [
     ("ours, receive_many", "official, batch_receive"),
     ("ours, receive", "official, receive"),
     ("ours, sync, receive_many", "official, batch_receive"),
+    ("ours, sync, receive", "official, receive"),
 ]
 
 

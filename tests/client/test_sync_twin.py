@@ -21,7 +21,7 @@ CHECKOUT = Path(__file__).parents[2]
 GENERATOR = CHECKOUT / "client" / "generate_sync.py"
 INTERNAL = {"enlist_send", "sends_to", "enlist_ack", "send_finished", "ack_finished", "when_ended", "finish", "open"}
 INTERNAL |= {"flush_nowait", "send_payload", "takes", "enqueue", "drop_queued", "fail", "part_failed", "new_pauses"}
-INTERNAL |= {"acknowledge_soon", "enough", "may_acknowledge_soon", "take_beside"}
+INTERNAL |= {"acknowledge_soon", "enough", "may_acknowledge_soon", "take_beside", "take_one_beside"}
 INTERNAL |= {"hand_out", "give_back_later", "take_queued", "doom", "in_time", "abandon", "leave"}
 
 

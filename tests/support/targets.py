@@ -7,6 +7,7 @@ Should that process be killed, a guard of two lines of shell ends the server.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import json
@@ -14,6 +15,7 @@ import os
 import signal
 import subprocess
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -107,6 +109,8 @@ def stop_all(session_dir: Path) -> None:
 
 _Started = tuple[Target, "int | None", "str | None"]  # and the pid, or the container's id
 _kept: list[object] = []  # a Popen that is collected while its process runs warns
+_STILL: Final = {"message": "subprocess .* is still running", "category": ResourceWarning}
+atexit.register(warnings.filterwarnings, "ignore", **_STILL)  # the worker ends, and leaves them to the controlling process
 
 
 def _shared(name: str, session_dir: Path, start: Callable[[str, Path], _Started]) -> Target:

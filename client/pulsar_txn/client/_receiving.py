@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, Self, TypeVar
+from typing import Generic, Self, TypeAlias, TypeVar
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._growth import TopicPattern
@@ -21,6 +21,7 @@ from pulsar_txn.client.runtime import Guard
 logger = logging.getLogger("pulsar_txn.client.consumer")
 
 T = TypeVar("T")
+Post: TypeAlias = Callable[[Callable[[], object]], object]
 
 
 class Receiving(Generic[T]):
@@ -125,9 +126,7 @@ class Receiving(Generic[T]):
                 message.entry.consumer.give_permits_back(1)
         return taken
 
-    def take_beside(
-        self, max_messages: int, enough: int, post: Callable[[Callable[[], object]], object]
-    ) -> list[Message[T]] | None:
+    def take_beside(self, max_messages: int, enough: int, post: Post) -> list[Message[T]] | None:
         """For the sync client, in the thread that receives: what is queued, without asking the loop for it.
 
         None where the loop has to be asked: fewer than `enough` are there, others wait for them, or somebody has to be
@@ -135,20 +134,25 @@ class Receiving(Generic[T]):
         """
         if len(self._queue) < enough or self._waiters or self._observed or self._closed:
             return None
-        due = []
         with self.guard:
             if len(self._queue) < enough:
                 return None
             taken = self._popped(max_messages)
             for message in taken:
-                part = message.entry.consumer
-                part.last_dequeued = message
-                part.taken_beside += 1
-                if part.taken_beside == part.flow_at:
-                    due.append(part)
-        for part in due:
-            post(part.flush_permits)
+                message.entry.consumer.took_beside(message, post)
         return taken
+
+    def take_one_beside(self, post: Post) -> Message[T] | None:
+        """As `take_beside`, a single one."""
+        if not self._queue or self._waiters or self._observed or self._closed:
+            return None
+        with self.guard:
+            if not self._queue:
+                return None
+            message = self._queue.popleft()
+            message.entry.consumer.took_beside(message, post)
+            self._received += 1
+        return message
 
     def _popped(self, max_messages: int) -> list[Message[T]]:
         queue = self._queue

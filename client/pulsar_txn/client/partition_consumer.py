@@ -15,7 +15,7 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -92,7 +92,7 @@ class PartitionConsumer(PartitionSeeking):
         self.taken_beside = 0
         """Messages that threads of the sync client have taken, and whose permits nobody has given back yet."""
         self._overrun = 0
-        self.flow_at = max(1, options.receiver_queue_size // 2)
+        self._flow_at = max(1, options.receiver_queue_size // 2)
         self._last_position: Position | None = None
         first = None if options.durable else options.start_message_id
         if first is None and not options.durable and options.initial_position is InitialPosition.EARLIEST:
@@ -397,10 +397,17 @@ class PartitionConsumer(PartitionSeeking):
             )
         self.give_permits_back(count)
 
+    def took_beside(self, message: Message[Any], post: Callable[[Callable[[], object]], object]) -> None:
+        """A thread of the sync client has taken a message, and holds the queue's guard."""
+        self.last_dequeued = message
+        self.taken_beside += 1
+        if self.taken_beside == self._flow_at:
+            post(self.flush_permits)
+
     def give_permits_back(self, count: int) -> None:
         """Messages have left the queue."""
         self._permits_back += count
-        if self._permits_back >= self.flow_at:
+        if self._permits_back >= self._flow_at:
             self.flush_permits()
 
     def flush_permits(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeGuard, TypeVar
 
 from pulsar_txn.client import consumer, reader
 from pulsar_txn.client._enlist import AMBIENT
@@ -60,8 +60,9 @@ class ConsumerBase(_Taking[consumer.Consumer[T], T], Generic[T]):
 
         Raises AlreadyClosed, or what ended the consumer for good.
         """
-        taken = self._taken(1, 1)
-        return self._loop.run(lambda: self._inner.receive(timeout)) if taken is None else taken[0]
+        self._loop.check()
+        message = self._inner.take_one_beside(self._loop.post)
+        return self._loop.run(functools.partial(self._inner.receive, timeout)) if message is None else message
 
     def receive_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
         """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
@@ -91,22 +92,18 @@ class ConsumerBase(_Taking[consumer.Consumer[T], T], Generic[T]):
         txn: Transaction | None = None,
         receipt: bool | None = None,
     ) -> None:
-        """Acknowledge a message, an id, or many of them. Without effect for topics that a pattern has lost.
+        """Acknowledge a message, an id, or many of them: arguments and errors as those of the asyncio consumer.
 
-        Outside a transaction acknowledgements are collected for `ack_group_delay` and this returns at once; with `receipt`
-        (or the consumer's `ack_receipt`) they leave now, and this returns when the broker has answered. In a transaction
-        they are always answered, and take effect when it commits.
-
-        Raises the broker's error, ConnectionLost, OperationTimeout; with `txn` TransactionConflict when a message is
-        acknowledged in an open transaction already, TransactionStateError, and other TransactionErrors; InvalidConfiguration
-        for an id that does not say the size of its batch, when it is not known here.
+        What nobody has to wait for (no transaction, no receipt) is left to the client's thread, and this returns at once.
         """
-        those = [] if txn is not None or receipt else self._nobody_waits(message)
-        if not those:
-            self._loop.run(lambda: self._inner.acknowledge(message, txn=inner(txn), receipt=receipt))
+        if txn is not None or receipt or not self._nobody_waits(message):
+            self._loop.run(functools.partial(self._inner.acknowledge, message, txn=inner(txn), receipt=receipt))
             return
         self._loop.check()
-        self._acks.extend(those)
+        if isinstance(message, Message):
+            self._acks.append(message)
+        else:
+            self._acks.extend(message)
         if not self._acks_told:
             self._acks_told = True
             self._soon(self._send_acks)
@@ -119,19 +116,18 @@ class ConsumerBase(_Taking[consumer.Consumer[T], T], Generic[T]):
         Raises InvalidConfiguration on Shared and Key_Shared subscriptions, where there is no order.
         """
         waits = txn is not None or receipt or not self._inner.consumer_type.is_single
-        those = [] if waits else self._nobody_waits(message)
-        if those:
-            self._soon(functools.partial(self._inner.acknowledge_soon, those, cumulative=True))
+        if not waits and self._nobody_waits(message) and isinstance(message, Message):
+            self._soon(functools.partial(self._inner.acknowledge_soon, [message], cumulative=True))
         else:
             self._loop.run(lambda: self._inner.acknowledge_cumulative(message, txn=inner(txn), receipt=receipt))
 
-    def _nobody_waits(self, message: Acknowledged | Sequence[Acknowledged]) -> list[Message[T]]:
-        """The messages, if their acknowledgement can be left to the loop: none may be refused, and none is answered."""
+    def _nobody_waits(self, message: Acknowledged | Sequence[Acknowledged]) -> TypeGuard[Message[T] | Sequence[Message[T]]]:
+        """Whether its acknowledgement can be left to the loop: none may be refused, and none is answered."""
         if not self._inner.may_acknowledge_soon or AMBIENT.get() is not None or isinstance(message, MessageId):
-            return []
-        those = [message] if isinstance(message, Message) else message
-        mine = [each for each in those if isinstance(each, Message) and each.entry.consumer.belongs_to(self._inner)]
-        return mine if len(mine) == len(those) else []
+            return False
+        if isinstance(message, Message):
+            return message.entry.consumer.belongs_to(self._inner)
+        return all(isinstance(each, Message) and each.entry.consumer.belongs_to(self._inner) for each in message)
 
     def _send_acks(self) -> None:
         """On the loop: all that has gathered."""
