@@ -31,7 +31,7 @@ RESULTS = ("run", "settled", "lost", "doubled", "net total", "truth", "kills", "
 def results_row(run: Run) -> list[str]:
     """What the tables say of a run, under `RESULTS`."""
     found = run.settlements
-    aborted = sum(unit["outcome"] != "done" for unit in run.units)
+    ends = (str(run.transactions), str(run.aborts)) if run.transactions else ("-", "-")
     return [
         run.name,
         f"{found.messages:,}",
@@ -40,8 +40,7 @@ def results_row(run: Run) -> list[str]:
         cents(found.cents),
         cents(found.truth_cents),
         str(len(run.kills)),
-        str(run.transactions),
-        str(aborted),
+        *ends,
         f"{run.seconds:.1f}",
     ]
 

@@ -55,6 +55,8 @@ class KillReport:
     kill: Kill
     restart_seconds: float = 0.0
     recovery: str = "nothing: it was not started again"
+    aborted: bool = False
+    """Whether that was a transaction which its timeout aborted."""
 
 
 @attrs.define
@@ -75,6 +77,12 @@ class Run:
     def transactions(self) -> int:
         """Units that were committed."""
         return sum(unit["outcome"] == "done" and unit["txn_id"] is not None for unit in self.units)
+
+    @property
+    def aborts(self) -> int:
+        """Transactions that ended otherwise: by the worker, or by their timeout because nobody was there to end them."""
+        told = sum(unit["outcome"] != "done" and unit["txn_id"] is not None for unit in self.units)
+        return told + sum(report.aborted for report in self.kills)
 
 
 @attrs.frozen
@@ -223,6 +231,7 @@ class WorkerRun:
             state = await client.attach_transaction(kill.txn_id).resolve()
             if state is TransactionState.COMMITTED:
                 self._undecided.append(f"{kill.point}: {kill.txn_id} was still open when everything else was settled")
+            report.aborted = state is not TransactionState.COMMITTED
             said = "has forgotten it, since it is over" if state is TransactionState.UNKNOWN else f"says {state.value}"
             report.recovery += (
                 f"; {kill.txn_id} was aborted by its timeout (its coordinator {said}), and its flights came again: "

@@ -21,6 +21,8 @@ from checks import (
     totals_problems,
 )
 from crash import Kill
+from report import RESULTS, results_row
+from runs import KillReport, Run
 from watch import Seen
 
 TRUTH = {number: {"carrier": "AA" if number % 2 else "UA", "net_cents": 100 * number} for number in range(4)}
@@ -201,3 +203,21 @@ def test_a_batch_that_comes_to_one_topic_only_or_much_later_is_found() -> None:
     assert gap_problems({"carrier": {0: 10, 1: 500}, "route": {0: 12}}) == ["batch 1 never reached all topics"]
     late = gap_problems({"carrier": {0: 10}, "route": {0: 11 + MOST_APART_MS}})
     assert late == [f"batch 0 reached the topics {1 + MOST_APART_MS} ms apart"]
+
+
+def test_a_transaction_that_its_timeout_aborted_is_counted_and_units_without_transactions_are_not() -> None:
+    """Named after a table of the demo: the killed worker's transaction was missing in it, and a send-first run had an abort."""
+
+    def row(name: str, units: list[dict[str, Any]], *, aborted: bool) -> dict[str, str]:
+        kill = Kill(point="worker.before_end_txn", target="worker", time_ms=0, pid=1, in_flight={})
+        found = compare("settlements", [], {})
+        kills = [KillReport(name, kill, aborted=aborted)]
+        run = Run(name, found, found, kills, units, watch=None, seconds=1.0, problems=[], by_carrier={})  # type: ignore[arg-type]  # no row shows the watch
+        return dict(zip(RESULTS, results_row(run), strict=True))
+
+    done, aborted, failed = {"outcome": "done"}, {"outcome": "aborted: a conflict"}, {"outcome": "failed: a lost receipt"}
+    with_ids = [unit | {"txn_id": "(0,1)"} for unit in (done, done, aborted)]
+    shown = row("transactional", with_ids, aborted=True)
+    assert (shown["commits"], shown["aborts"]) == ("2", "2")
+    shown = row("send-first", [unit | {"txn_id": None} for unit in (done, failed)], aborted=False)
+    assert (shown["commits"], shown["aborts"]) == ("-", "-")
