@@ -32,7 +32,7 @@ def url():
     """Our broker, in memory, on a loop of its own; topics have three partitions."""
     thread = LoopThread()
     config = BrokerConfig(allow_auto_topic_creation_type="partitioned", default_num_partitions=3)
-    broker = thread.call(lambda: Standalone(None, config=config))
+    broker = thread.call(lambda: Standalone(None, config=config, port=0))
     thread.run(broker.__aenter__)
     yield broker.service_url
     thread.run(lambda: broker.__aexit__(None, None, None))

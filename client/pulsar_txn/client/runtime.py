@@ -157,6 +157,7 @@ class LoopThread:
         self._pid: int | None = None
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread
+        self._thread_id: int | None = None
         self._starting = threading.Lock()
         self._inbox: deque[_Call] = deque()
         self._inbox_lock = threading.Lock()
@@ -171,6 +172,7 @@ class LoopThread:
                 self._loop = _new_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="pulsar-txn-client", daemon=True)
                 self._thread.start()
+                self._thread_id = self._thread.ident
                 atexit.register(self._at_exit)
                 self._pid = os.getpid()
 
@@ -358,13 +360,17 @@ class LoopThread:
 
     def check(self) -> None:
         """Raises what `run` raises before it does anything; starts the thread."""
+        if os.getpid() != self._pid or self.stopped or threading.get_ident() == self._thread_id:
+            self._check_each()
+
+    def _check_each(self) -> None:
         if not self.is_ours:
             raise ForkedClientError("this client was used before a fork, and its connections belong to the parent process")
         if self._pid is None:
             self._start()
         if self.stopped:
             raise AlreadyClosed("the client is closed")
-        if threading.get_ident() == self._thread.ident:
+        if threading.get_ident() == self._thread_id:
             raise UsageError("the sync client was called on its own thread; it would hang")
 
 
