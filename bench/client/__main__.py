@@ -2,7 +2,7 @@
 
     make bench BENCH=bench/client                    all of it, about 17 minutes; writes bench/client/RESULTS.md
     make bench BENCH=bench/client ARGS=--quick       one short round, to see that it works; writes nothing
-    make bench BENCH=bench/client ARGS="--only produce latency --rounds 5"
+    make bench BENCH=bench/client ARGS="--only produce send --rounds 5"
 
 A row is one piece of work, done by several clients; each run is a process of its own, and in every round they take turns, who
 begins changes. Each figure is the median of its rounds with the least and the greatest; a claim is the median of the ratios

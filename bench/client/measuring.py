@@ -6,6 +6,7 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -35,3 +36,25 @@ class Part:
 def tell(result: dict[str, Any]) -> None:
     """The result, on a line of its own."""
     sys.stdout.write("\n" + json.dumps(result) + "\n")
+    sys.stdout.flush()
+
+
+def asked() -> Iterator[int]:
+    """Of a driver that is told when it is its turn: how many sends are wanted, as often as somebody asks on standard input."""
+    for line in sys.stdin:
+        yield int(line)
+
+
+class Turn:
+    """Collects what one turn of such a driver took."""
+
+    def __init__(self) -> None:
+        self._part, self._times = Part(), list[float]()
+
+    def took(self, seconds: float) -> None:
+        """One send."""
+        self._times.append(seconds * 1e3)
+
+    def end(self) -> None:
+        """Tell it."""
+        tell(self._part.end(len(self._times), latencies_ms=self._times))

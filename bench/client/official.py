@@ -2,7 +2,7 @@
 
 python bench/client/official.py produce URL --size 100 --warm 1 --seconds 2
 python bench/client/official.py consume URL --how receive|batch|listener --topic T --count N
-python bench/client/official.py latency URL --count 1000
+echo 1000 | python bench/client/official.py latency URL
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import pulsar
-from measuring import Part, tell, topic_name
+from measuring import Part, Turn, asked, tell, topic_name
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
@@ -94,17 +94,18 @@ def consume(client: pulsar.Client, options: Any) -> dict[str, Any]:
 
 
 def latency(client: pulsar.Client, options: Any) -> dict[str, Any]:
-    """One send after the other, each waited for, without batching."""
+    """One send after the other, each waited for, without batching; so many as standard input says, turn by turn."""
+    del options
     producer = client.create_producer(topic_name("official-latency"), batching_enabled=False)
     payload = bytes(100)
-    times = []
-    for number in range(-options.count // 4, options.count):
-        if number == 0:
-            part = Part()
-        began = time.perf_counter()
-        producer.send(payload)
-        times.append((time.perf_counter() - began) * 1e3)
-    return part.end(options.count, latencies_ms=sorted(times[-options.count :]))
+    for count in asked():
+        turn = Turn()
+        for _ in range(count):
+            began = time.perf_counter()
+            producer.send(payload)
+            turn.took(time.perf_counter() - began)
+        turn.end()
+    return {}
 
 
 def main() -> None:

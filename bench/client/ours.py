@@ -2,7 +2,7 @@
 
     python bench/client/ours.py produce URL --size 100 --warm 1 --seconds 2
     python bench/client/ours.py consume URL --how receive|many --topic T --count N
-    python bench/client/ours.py latency URL --count 1000
+    echo 1000 | python bench/client/ours.py latency URL
     python bench/client/ours.py txn     URL --in-flight 64 --sends 1 --acks 1
     python bench/client/ours.py units   URL                 plain messages and transactions of 1,000, in turns
     python bench/client/ours.py fill    URL --topic T --count N --size 100 [--single --subscription S]
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import memory
-from measuring import Part, tell, topic_name
+from measuring import Part, Turn, asked, tell, topic_name
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 from feeding import Input
@@ -162,29 +162,31 @@ def consume_sync(client: sync_client.Client, options: Any) -> dict[str, Any]:
 
 
 async def latency(client: Client, options: Any) -> dict[str, Any]:
-    """One send after the other, each waited for, without batching."""
+    """One send after the other, each waited for, without batching; so many as standard input says, turn by turn."""
+    del options
     producer = await client.create_producer(topic_name("ours-latency"), batching=False)
-    times = []
-    for number in range(-options.count // 4, options.count):
-        if number == 0:
-            part = Part()
-        began = time.perf_counter()
-        await producer.send(PAYLOAD)
-        times.append((time.perf_counter() - began) * 1e3)
-    return part.end(options.count, latencies_ms=sorted(times[-options.count :]))
+    for count in asked():
+        turn = Turn()
+        for _ in range(count):
+            began = time.perf_counter()
+            await producer.send(PAYLOAD)
+            turn.took(time.perf_counter() - began)
+        turn.end()
+    return {}
 
 
 def latency_sync(client: sync_client.Client, options: Any) -> dict[str, Any]:
     """The same with the sync client."""
+    del options
     producer = client.create_producer(topic_name("sync-latency"), batching=False)
-    times = []
-    for number in range(-options.count // 4, options.count):
-        if number == 0:
-            part = Part()
-        began = time.perf_counter()
-        producer.send(PAYLOAD)
-        times.append((time.perf_counter() - began) * 1e3)
-    return part.end(options.count, latencies_ms=sorted(times[-options.count :]))
+    for count in asked():
+        turn = Turn()
+        for _ in range(count):
+            began = time.perf_counter()
+            producer.send(PAYLOAD)
+            turn.took(time.perf_counter() - began)
+        turn.end()
+    return {}
 
 
 # --- transactions ---------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from turns import InTurns
+
 HERE = Path(__file__).resolve().parent
 
 ASYNCIO = "ours, asyncio"
@@ -50,12 +52,13 @@ class Row:
         self.per = per
 
 
+def _driver(tools: Any, what: str, client: str) -> list[str]:
+    script = "official.py" if client == OFFICIAL else "ours.py"
+    return [*tools.python, str(HERE / script), what, tools.url, *OURS.get(client, [])]
+
+
 def _run(tools: Any, what: str, client: str, arguments: list[object]) -> dict[str, Any]:
-    if client == OFFICIAL:
-        command = [*tools.python, str(HERE / "official.py"), what, tools.url]
-    else:
-        command = [*tools.python, str(HERE / "ours.py"), what, tools.url, *OURS[client]]
-    result: dict[str, Any] = tools.run([*command, *map(str, arguments)])
+    result: dict[str, Any] = tools.run([*_driver(tools, what, client), *map(str, arguments)])
     return result
 
 
@@ -106,10 +109,16 @@ def _consume(size: int) -> Row:
 
 
 def _latency() -> Row:
-    def measure(tools: Any, options: Any, client: str) -> dict[str, Any]:
-        return _run(tools, "latency", client, ["--count", int(3000 * options.scale)])
+    clients = [ASYNCIO, UVLOOP, SYNC, OFFICIAL]
+    of_this_round: dict[str, dict[str, Any]] = {}
 
-    return Row(ONE_AT_A_TIME, [ASYNCIO, UVLOOP, SYNC, OFFICIAL], measure)
+    def measure(tools: Any, options: Any, client: str) -> dict[str, Any]:
+        if client not in of_this_round:
+            with InTurns({each: _driver(tools, "latency", each) for each in clients}) as drivers:
+                of_this_round.update(drivers.run(int(40 * options.scale), sends=100, warm=8))
+        return of_this_round.pop(client)
+
+    return Row(ONE_AT_A_TIME, clients, measure)
 
 
 def _transactions(in_flight: int, many: int, clients: list[str], seconds: float) -> Row:

@@ -106,10 +106,11 @@ def conditions(bench: Any, seconds: float) -> str:
         f"{seconds / 60:.1f} minutes; load averages at the end {load}, all of this included.\n\n"
         "`produce`: batched, `send_nowait` (official: `send_async` with a callback) until full, `flush` at the end. `consume`: "
         "everything in a topic, subscribing included, each message's data looked at, each message acknowledged. `send, one at "
-        "a time`: no batching, each waited for. `txn a+b`: a sends and b acknowledgements of 100 bytes that leave together, no "
-        "batching, then commit. pulsar-perf has so many threads, sends 1 KiB in batches, and opens the next transaction of a "
-        "thread without waiting for the commit; it tells no latency of transactions. Median (least-greatest), in the first "
-        "table of the ratios of two clients in the same round; CPU is of the client's process.\n"
+        "a time`: no batching, each waited for; the clients take turns of 100 sends. `txn a+b`: a sends and b acknowledgements "
+        "of 100 bytes that leave together, no batching, then commit. pulsar-perf has so many threads, sends 1 KiB in batches, "
+        "and opens the next transaction of a thread without waiting for the commit; it tells no latency of transactions. "
+        "Median (least-greatest), in the first table of the ratios of two clients in the same round; CPU is of the client's "
+        "process.\n"
     )
 
 
