@@ -15,7 +15,7 @@ import attrs
 
 from pulsar_txn.client._enlist import Enlisting, SendCounter
 from pulsar_txn.client.crypto import Encryptor
-from pulsar_txn.client.errors import MessageTooLarge, TransactionAborted, TransactionTimedOut
+from pulsar_txn.client.errors import MessageTooLarge, PulsarError, TransactionAborted, TransactionTimedOut
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch as encode_rows
 from pulsar_txn.wire.compression import compress
@@ -175,6 +175,24 @@ class Builder:
         whole.watchers = tuple(watcher for each in batches for watcher in each.watchers)
         self.in_flight += 1
         return whole
+
+
+def not_again(in_flight: Iterable[Pending], topic: str, *, deduplicates: bool) -> dict[Pending, PulsarError]:
+    """What must not be sent again, and why: a transaction is over, or would have a message twice.
+
+    A broker that looks for duplicates tells the last sequence id that it has of this producer, and drops what it has
+    got already. Any other stores it once more; a transaction is rather run again than committed like that.
+    """
+    given_up: dict[Pending, PulsarError] = {}
+    doubtful = {each.builder.txn for each in in_flight if each.written and not deduplicates}
+    for each in in_flight:
+        error: PulsarError | None = each.builder.lateness()
+        if error is None and each.builder.txn is not None and each.builder.txn in doubtful:
+            text = f"the connection broke before the receipt, and {topic} does not look for duplicates"
+            error = TransactionAborted(text, txn_id=each.builder.txn_id, hint="run the unit again, in a new transaction")
+        if error is not None:
+            given_up[each] = error
+    return given_up
 
 
 class _Both:

@@ -2,7 +2,7 @@
 
 Order: what leaves has ascending sequence ids, and is answered in that order. After a reconnect everything without a
 receipt is sent again, in the same order and with the same sequence ids, but for sends of a transaction that is over, and for
-those that would be in their transaction twice if the broker has them (`_not_again`).
+those that would be in their transaction twice if the broker has them (`not_again`).
 
 A batch leaves at the end of the loop's turn when no earlier batch of its transaction (or of none) is in flight; else when
 it is full, when the receipt of the earlier one comes in, or after `batching_max_delay`. So a lone send is not delayed, and
@@ -26,7 +26,17 @@ from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
 from pulsar_txn.client._sealing import Sealer
 from pulsar_txn.client._timer import NearestTimer
-from pulsar_txn.client.batching import Alone, Builder, EncodedBatch, Fate, Pending, Row, SendTicket, row_sequence_id
+from pulsar_txn.client.batching import (
+    Alone,
+    Builder,
+    EncodedBatch,
+    Fate,
+    Pending,
+    Row,
+    SendTicket,
+    not_again,
+    row_sequence_id,
+)
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -37,7 +47,6 @@ from pulsar_txn.client.errors import (
     ProducerFenced,
     PulsarError,
     TopicTerminatedError,
-    TransactionAborted,
 )
 from pulsar_txn.client.producer_options import AccessMode, BatchingType, ProducerOptions, encryptor_for, fields_of
 from pulsar_txn.client.schema import SchemaInfo
@@ -160,30 +169,13 @@ class PartitionProducer:
         self._sealer.opened(self.name, answer.schema_version, connection.max_message_size)
         self._max_bytes = min(self._options.batching_max_bytes, connection.max_message_size)
         self._connection = connection
-        given_up = self._not_again(deduplicates=answer.last_sequence_id >= 0)
+        given_up = not_again(self._pending, self.topic, deduplicates=answer.last_sequence_id >= 0)
         self._pending = deque(each for each in self._pending if each not in given_up)
         for pending in self._pending:
             pending.written = True
             connection.write(pending.buffers)
         for pending, error in given_up.items():
             self._settle(pending, error)
-
-    def _not_again(self, *, deduplicates: bool) -> dict[Pending, PulsarError]:
-        """What must not be sent again, and why: a transaction is over, or would have a message twice.
-
-        A broker that looks for duplicates tells the last sequence id that it has of this producer, and drops what it has
-        got already. Any other stores it once more; a transaction is rather run again than committed like that.
-        """
-        given_up: dict[Pending, PulsarError] = {}
-        doubtful = {each.builder.txn for each in self._pending if each.written and not deduplicates}
-        for each in self._pending:
-            error: PulsarError | None = each.builder.lateness()
-            if error is None and each.builder.txn is not None and each.builder.txn in doubtful:
-                text = f"the connection broke before the receipt, and {self.topic} does not look for duplicates"
-                error = TransactionAborted(text, txn_id=each.builder.txn_id, hint="run the unit again, in a new transaction")
-            if error is not None:
-                given_up[each] = error
-        return given_up
 
     def _on_lost(self, _error: PulsarError) -> None:
         self._connection = None
