@@ -6,7 +6,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -58,3 +58,14 @@ class Turn:
     def end(self) -> None:
         """Tell it."""
         tell(self._part.end(len(self._times), latencies_ms=self._times))
+
+
+def send_in_turns(send: Callable[[], object]) -> None:
+    """All turns of a driver whose sends block."""
+    for count in asked():
+        turn = Turn()
+        for _ in range(count):
+            began = time.perf_counter()
+            send()
+            turn.took(time.perf_counter() - began)
+        turn.end()

@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import pulsar
-from measuring import Part, Turn, asked, tell, topic_name
+from measuring import Part, send_in_turns, tell, topic_name
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
@@ -98,13 +98,7 @@ def latency(client: pulsar.Client, options: Any) -> dict[str, Any]:
     del options
     producer = client.create_producer(topic_name("official-latency"), batching_enabled=False)
     payload = bytes(100)
-    for count in asked():
-        turn = Turn()
-        for _ in range(count):
-            began = time.perf_counter()
-            producer.send(payload)
-            turn.took(time.perf_counter() - began)
-        turn.end()
+    send_in_turns(lambda: producer.send(payload))
     return {}
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import memory
-from measuring import Part, Turn, asked, tell, topic_name
+from measuring import Part, Turn, asked, send_in_turns, tell, topic_name
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 from feeding import Input
@@ -179,13 +179,7 @@ def latency_sync(client: sync_client.Client, options: Any) -> dict[str, Any]:
     """The same with the sync client."""
     del options
     producer = client.create_producer(topic_name("sync-latency"), batching=False)
-    for count in asked():
-        turn = Turn()
-        for _ in range(count):
-            began = time.perf_counter()
-            producer.send(PAYLOAD)
-            turn.took(time.perf_counter() - began)
-        turn.end()
+    send_in_turns(lambda: producer.send(PAYLOAD))
     return {}
 
 

@@ -21,6 +21,7 @@ Acks go the same way with `enlist_ack` and `ack_finished`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
@@ -105,3 +106,13 @@ class Enlisting(Protocol):
 
 AMBIENT: Final[contextvars.ContextVar[Enlisting | None]] = contextvars.ContextVar("pulsar_txn_ambient", default=None)
 """The transaction of `client.transaction(ambient=True)` around the running code; taken where `txn=` is left out."""
+
+
+def leave_ambient(reset: contextvars.Token[Enlisting | None] | None) -> None:
+    """Take back what `AMBIENT.set` returned, if anything.
+
+    In another context, as when a generator is closed by somebody else, there is nothing to take back.
+    """
+    if reset is not None:
+        with contextlib.suppress(ValueError):
+            AMBIENT.reset(reset)

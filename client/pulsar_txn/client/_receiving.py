@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Generic, Self, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import Generic, Self, TypeVar
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._growth import TopicPattern
@@ -14,14 +14,13 @@ from pulsar_txn.client.consumer_options import ConsumerOptions
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, OperationTimeout, PulsarError
 from pulsar_txn.client.interceptors import ConsumerChain
 from pulsar_txn.client.message import Message
-from pulsar_txn.client.partition_consumer import PartitionConsumer
+from pulsar_txn.client.partition_consumer import PartitionConsumer, Post
 from pulsar_txn.client.redelivery import AckTimeouts
 from pulsar_txn.client.runtime import Guard
 
 logger = logging.getLogger("pulsar_txn.client.consumer")
 
 T = TypeVar("T")
-Post: TypeAlias = Callable[[Callable[[], object]], object]
 
 
 class Receiving(Generic[T]):
@@ -84,12 +83,11 @@ class Receiving(Generic[T]):
         The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
         Raises as `receive`. If cancelled, no message is lost.
         """
-        await self._ready(max_messages, max_wait)
-        taken = self._take(max_messages)
-        while not taken and max_wait is None:  # as in `receive`
-            await self._ready(max_messages, None)
+        while True:
+            await self._ready(max_messages, max_wait)
             taken = self._take(max_messages)
-        return taken
+            if taken or max_wait is not None:  # a thread of the sync client may have been faster
+                return taken
 
     def enough(self, max_messages: int, max_wait: float | None) -> int:
         """How many messages `receive_many` waits for."""

@@ -15,12 +15,11 @@ The user's exception always wins.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import logging
 from types import TracebackType
 
-from pulsar_txn.client._enlist import AMBIENT, Enlisting
+from pulsar_txn.client._enlist import AMBIENT, Enlisting, leave_ambient
 from pulsar_txn.client._settings import LEAST_SECONDS
 from pulsar_txn.client.errors import PulsarError, TransactionStateError
 from pulsar_txn.client.transaction import ABORT_WAIT_SECONDS, Rollback, Transaction, TransactionState
@@ -58,10 +57,7 @@ class ManagedTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         """End as the table says."""
-        if self._reset is not None:
-            # In another context, as when a generator is closed by somebody else, there is nothing to take back.
-            with contextlib.suppress(ValueError):
-                AMBIENT.reset(self._reset)
+        leave_ambient(self._reset)
         if error is None:
             await self._leave_normally()
             return False

@@ -16,7 +16,7 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from google.protobuf.message import DecodeError
@@ -57,6 +57,9 @@ if TYPE_CHECKING:
     from pulsar_txn.client.consumer import Consumer
 
 logger = logging.getLogger("pulsar_txn.client.consumer")
+
+Post: TypeAlias = Callable[[Callable[[], object]], object]
+"""Has a function called on the loop, from any thread."""
 
 MAX_OVERRUN: Final = 10_000
 """Entries in a row (one more for each 50 KiB of theirs) that may come while the queue is full already."""
@@ -397,7 +400,7 @@ class PartitionConsumer(PartitionSeeking):
             )
         self.give_permits_back(count)
 
-    def took_beside(self, message: Message[Any], post: Callable[[Callable[[], object]], object]) -> None:
+    def took_beside(self, message: Message[Any], post: Post) -> None:
         """A thread of the sync client has taken a message, and holds the queue's guard."""
         self.last_dequeued = message
         self.taken_beside += 1

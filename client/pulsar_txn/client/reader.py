@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -12,6 +13,11 @@ from pulsar_txn.client.message import Message
 from pulsar_txn.wire.ids import MessageId
 
 T = TypeVar("T")
+
+
+def newest_of(messages: Iterable[Message[T]]) -> list[Message[T]]:
+    """The last one of each topic: a reader's place there."""
+    return list({message.topic: message for message in messages}.values())
 
 
 class Reader(Generic[T]):
@@ -42,8 +48,7 @@ class Reader(Generic[T]):
     async def read_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
         """Several messages, as `Consumer.receive_many`."""
         messages = await self._consumer.receive_many(max_messages, max_wait=max_wait)
-        newest = {message.topic: message for message in messages}
-        for message in newest.values():
+        for message in newest_of(messages):
             await self._consumer.acknowledge_cumulative(message, receipt=False)
         return messages
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from pulsar_txn.client import managed
-from pulsar_txn.client._enlist import AMBIENT, Enlisting
+from pulsar_txn.client._enlist import AMBIENT, Enlisting, leave_ambient
 from pulsar_txn.client.sync._base import SyncLoop, Twin
 
 if TYPE_CHECKING:
@@ -33,7 +32,5 @@ class ManagedTransaction(Twin[managed.ManagedTransaction]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
         """End as the table of `pulsar_txn.client.managed` says."""
-        if self._reset is not None:
-            with contextlib.suppress(ValueError):  # in another context there is nothing to take back
-                AMBIENT.reset(self._reset)
+        leave_ambient(self._reset)
         return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))

@@ -166,4 +166,4 @@ class ReaderBase(_Taking[reader.Reader[T], T], Generic[T]):
             raise StopIteration from None
 
     def _keep_place(self, messages: Sequence[Message[T]]) -> None:
-        self._soon(functools.partial(self._from.acknowledge_soon, messages, cumulative=True))
+        self._soon(functools.partial(self._from.acknowledge_soon, reader.newest_of(messages), cumulative=True))
