@@ -59,6 +59,9 @@ def samples(producer_id, consumer_id):
 class Nowhere(asyncio.Transport):
     """Takes what is written, and forgets it."""
 
+    def write(self, data):
+        pass
+
     def writelines(self, list_of_data):
         pass
 

@@ -223,7 +223,7 @@ async def test_what_is_made_while_the_client_closes_is_closed_with_it(broker):
     await asyncio.sleep(0.01)
     held[0]()
     with pytest.raises(AlreadyClosed):
-        await (await making).receive(timeout=1)
+        await (await making).receive(timeout=20)
     await closing
 
 

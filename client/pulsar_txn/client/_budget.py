@@ -58,7 +58,8 @@ class Budget:
         self.bytes -= size
         self._done_messages += messages
         self._done_bytes += size
-        self.look()
+        if self.full or self._waiters:
+            self.look()
 
     def look(self) -> None:
         """See whether there is room; who waits for it is woken then."""

@@ -10,9 +10,13 @@ from pulsar_txn.client.errors import InvalidConfiguration, MessageTooLarge, Puls
 from pulsar_txn.client.producer_options import ProducerOptions
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.frames import MAX_MESSAGE_SIZE
+from pulsar_txn.wire.lone import LoneSends
 
 ENTRY_OVERHEAD: Final = 10_000
 """Bytes that metadata may add to a message of the largest size."""
+
+LONE_BYTES: Final = 32 * 1024
+"""A payload up to this size is copied behind its command, so that one buffer leaves; for a larger one that costs more."""
 
 
 class Sealer:
@@ -26,11 +30,30 @@ class Sealer:
         self._options = options
         self._encryptor = encryptor
         self._entries = EntryFactory(options.producer_name or "", int(options.compression), b"", encryptor)
+        self._lone: LoneSends | None = None
+        self._lone_bytes = 0
 
     def opened(self, producer_name: str, schema_version: bytes, max_message_size: int) -> None:
         """What the broker said when it made the producer."""
-        self._entries = EntryFactory(producer_name, int(self._options.compression), schema_version, self._encryptor)
+        options = self._options
+        self._entries = EntryFactory(producer_name, int(options.compression), schema_version, self._encryptor)
         self.max_message_size = max_message_size
+        if not (options.compression or options.chunking or self._encryptor):
+            self._lone = LoneSends(self._producer_id, producer_name, schema_version)
+            self._lone_bytes = min(max_message_size, LONE_BYTES)
+
+    def lone(self, pending: Pending, now_ms: int) -> bytes | None:
+        """The SEND of one message that is nothing but its payload; `pending` gets its sequence id. None for others."""
+        rows, lone = pending.rows, self._lone
+        if lone is None or len(rows) != 1 or pending.alone is not None:
+            return None
+        payload = rows[0]
+        if not isinstance(payload, bytes) or len(payload) > self._lone_bytes:
+            return None
+        sequence_id = self.next_sequence_id or 0
+        pending.sequence_id = pending.highest = sequence_id
+        self.next_sequence_id = sequence_id + 1
+        return lone.encode(sequence_id, now_ms, payload, pending.builder.txn_id)
 
     def sends(self, pending: Pending, now_ms: int) -> list[list[bytes]]:
         """The buffers of one SEND, or of those of all chunks of a large message; `pending` gets its sequence ids.
@@ -38,6 +61,8 @@ class Sealer:
         Raises MessageTooLarge, CryptoError, and InvalidConfiguration for what cannot be encoded; no sequence id is used then.
         """
         before = self.next_sequence_id
+        if (frame := self.lone(pending, now_ms)) is not None:
+            return [[frame]]
         try:
             entries = self._sealed(pending, now_ms)
             return [self._send(pending, entry, is_chunk=len(entries) > 1) for entry in entries]

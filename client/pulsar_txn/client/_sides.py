@@ -15,7 +15,7 @@ Message: TypeAlias = Any  # what wire.hot.decode_message returns
 class ProducerSide(Protocol):
     """What a connection tells a producer."""
 
-    def on_receipt(self, sequence_id: int, ledger_id: int, entry_id: int, highest_sequence_id: int) -> None:
+    def on_receipt(self, sequence_id: int, ledger_id: int, entry_id: int) -> None:
         """SEND_RECEIPT."""
         ...
 

@@ -302,7 +302,7 @@ class Pending:
         futures, size = self.futures, self.messages
         if len(futures) == 1:  # one message, or a batch built elsewhere
             if not futures[0].done():
-                futures[0].set_result(MessageId(ledger_id, entry_id, partition, -1, size if size > 1 else 0))
+                futures[0].set_result(_new_tuple(MessageId, (ledger_id, entry_id, partition, -1, size if size > 1 else 0)))
             return
         for index, future in enumerate(futures):
             if not future.done():

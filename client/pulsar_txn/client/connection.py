@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast
 
 from pulsar_txn.client._requests import Requests
@@ -204,6 +204,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes came in: split them into frames and hand those on."""
         self._heard = True
+        receipt = None if self._reader.buffered else hot.lone_send_receipt(data)
+        if receipt is not None:
+            self._on_receipt(receipt)
+            return
         try:
             for frame in self._reader.feed(data):
                 self._on_frame(frame)
@@ -219,10 +223,7 @@ class Connection(asyncio.Protocol):
     def _on_frame(self, frame: bytes) -> None:
         kind = frame_type(frame)
         if kind == _SEND_RECEIPT:
-            producer_id, sequence_id, ledger_id, entry_id, highest = hot.decode_send_receipt(frame)
-            producer = self.producers.get(producer_id)
-            if producer is not None:
-                producer.on_receipt(sequence_id, ledger_id, entry_id, highest)
+            self._on_receipt(hot.decode_send_receipt(frame))
         elif kind == _MESSAGE:
             message = hot.decode_message(frame)
             consumer = self.consumers.get(message[0])
@@ -239,6 +240,11 @@ class Connection(asyncio.Protocol):
             self._requests.finish(request_id, txn_id, error, NAMES[kind])
         else:
             self._on_command(decode_command(frame))
+
+    def _on_receipt(self, receipt: hot.SendReceipt) -> None:
+        producer = self.producers.get(receipt[0])
+        if producer is not None:
+            producer.on_receipt(receipt[1], receipt[2], receipt[3])
 
     def _on_command(self, cmd: pb.BaseCommand) -> None:
         name = _FIELD_OF_TYPE[int(cmd.type)]
@@ -386,8 +392,11 @@ class Connection(asyncio.Protocol):
         self._out.extend(buffers)
         self._schedule_flush()
 
-    def write_now(self, buffers: Iterable[bytes]) -> None:
+    def write_now(self, buffers: Sequence[bytes]) -> None:
         """The same with no wait for the end of the turn, which a program may put off: what peers wait for to go on."""
+        if len(buffers) == 1 and not self._out and self._transport is not None and not self.closed:
+            self._transport.write(buffers[0])
+            return
         self._out.extend(buffers)
         self._flush()
 

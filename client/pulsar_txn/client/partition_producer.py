@@ -26,17 +26,7 @@ from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import Enlisting
 from pulsar_txn.client._sealing import Sealer
 from pulsar_txn.client._timer import NearestTimer
-from pulsar_txn.client.batching import (
-    Alone,
-    Builder,
-    EncodedBatch,
-    Fate,
-    Pending,
-    Row,
-    SendTicket,
-    not_again,
-    row_sequence_id,
-)
+from pulsar_txn.client.batching import Alone, Builder, EncodedBatch, Fate, Pending, Row, SendTicket, not_again, row_sequence_id
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -82,6 +72,7 @@ class PartitionProducer:
         self._builders: dict[object, Builder] = {}  # those with an open batch in the order of their first messages
         self._fates: WeakKeyDictionary[Enlisting, Fate] = WeakKeyDictionary()
         self._ready: list[Builder] = []
+        self._unbatched = Builder(None, None)
         self._pending: deque[Pending] = deque()
         self._timer = NearestTimer(core.runtime, self._on_due)
         self._loop = asyncio.get_running_loop()
@@ -138,7 +129,9 @@ class PartitionProducer:
             request_id = self._core.next_request_id()
             if self._options.access_mode is AccessMode.WAIT_FOR_EXCLUSIVE:
                 connection.waiting_for_exclusive.add(request_id)
-            answer = await connection.request("producer", request_id, **self._producer_fields())
+            fields = fields_of(self._options, self._schema, self.name, self.topic_epoch)
+            fields |= {"topic": self.topic, "producer_id": self.id, "epoch": self._epoch - 1, "txn_enabled": True}
+            answer = await connection.request("producer", request_id, **fields)
         except BaseException as error:
             connection.producers.pop(self.id, None)
             if isinstance(error, OperationTimeout) or not isinstance(error, PulsarError):
@@ -148,16 +141,6 @@ class PartitionProducer:
         if connection.closed or connection.producers.get(self.id) is not self:
             raise ConnectionLost("the producer was closed while it opened", endpoint=connection.endpoint)
         self._opened(connection, answer)
-
-    def _producer_fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"topic": self.topic, "producer_id": self.id, "epoch": self._epoch - 1, "txn_enabled": True}
-        if self.name:
-            fields["producer_name"] = self.name
-        if self._schema is not None:
-            fields["schema"] = self._schema.field()
-        if self.topic_epoch is not None:
-            fields["topic_epoch"] = self.topic_epoch
-        return fields | fields_of(self._options)
 
     def _opened(self, connection: Connection, answer: Any) -> None:
         self.name = answer.producer_name
@@ -209,6 +192,8 @@ class PartitionProducer:
         if size > self._sealer.max_message_size and not self._options.compression and not self._options.chunking:
             text = f"{size} bytes; the broker takes {self._sealer.max_message_size}"
             raise self._refused(MessageTooLarge(text, hint="use chunking=True, split it, or compress"), 1, txn)
+        if self._max_messages == 1 and txn is None and alone is None:
+            return self._send_unbatched(message, size, future or self._loop.create_future())
         key: object = txn
         group = None
         if not isinstance(message, bytes):
@@ -235,6 +220,18 @@ class PartitionProducer:
             self._complete(builder)
         elif count == 1:
             self._schedule(builder)
+        return future
+
+    def _send_unbatched(self, message: Row, size: int, future: SendTicket) -> SendTicket:
+        """What `add` comes to for a message that neither waits for others nor for a transaction."""
+        self._budget.take(1, size)
+        self._unbatched.in_flight += 1
+        pending = Pending(self._unbatched, [message], [future], 1, size)
+        frame = self._sealer.lone(pending, self._core.runtime.wall_ms())
+        if frame is None:
+            self._send_complete(pending)
+        else:
+            self._send(pending, [frame])
         return future
 
     def _place(self, message: tuple[Any, ...], txn: Enlisting | None) -> tuple[object, str | bytes | None]:
@@ -312,10 +309,7 @@ class PartitionProducer:
 
     def _on_registered(self, builder: Builder, registered: asyncio.Future[TxnId]) -> None:
         builder.registering = None
-        if registered.cancelled():
-            self._drop(builder, AlreadyClosed("the transaction was given up"))
-            return
-        error = registered.exception()
+        error = AlreadyClosed("the transaction was given up") if registered.cancelled() else registered.exception()
         if error is not None:
             self._drop(builder, error)
             return
@@ -383,26 +377,28 @@ class PartitionProducer:
     def _send_full(self, builder: Builder) -> None:
         """Turn complete batches into entries and send them."""
         while builder.full:
-            pending = builder.full.popleft()
             builder.in_flight += 1
-            error: Exception | None = builder.lateness()
-            if error is None:
-                try:
-                    *chunks, last = self._sealer.sends(pending, self._core.runtime.wall_ms())
-                except MessageTooLarge as refused:
-                    if len(pending.rows) > 1:  # what is said of the messages counts for nothing before it is encoded
-                        builder.in_flight -= 1
-                        builder.full.extendleft(reversed(pending.halves()))
-                        continue
-                    error = refused
-                except PulsarError as refused:
-                    error = refused
-            if error is not None:
-                self._settle(pending, error)
-                continue
-            for chunk in chunks:
-                self._send(pending.chunk(), chunk)
-            self._send(pending, last)
+            self._send_complete(builder.full.popleft())
+
+    def _send_complete(self, pending: Pending) -> None:
+        """Turn it into entries and send them; into two halves, which are the builder's again, when it is too large."""
+        builder = pending.builder
+        error: Exception | None = builder.lateness()
+        if error is None:
+            try:
+                *chunks, last = self._sealer.sends(pending, self._core.runtime.wall_ms())
+            except PulsarError as refused:
+                if isinstance(refused, MessageTooLarge) and len(pending.rows) > 1:
+                    builder.in_flight -= 1  # what is said of the messages counts for nothing before it is encoded
+                    builder.full.extendleft(reversed(pending.halves()))
+                    return
+                error = refused
+        if error is not None:
+            self._settle(pending, error)
+            return
+        for chunk in chunks:
+            self._send(pending.chunk(), chunk)
+        self._send(pending, last)
 
     def _send(self, pending: Pending, buffers: list[bytes]) -> None:
         pending.buffers, pending.rows, pending.encoded = buffers, [], None
@@ -421,7 +417,7 @@ class PartitionProducer:
 
     # --- answers --------------------------------------------------------------------------------------------------------
 
-    def on_receipt(self, sequence_id: int, ledger_id: int, entry_id: int, _highest: int) -> None:
+    def on_receipt(self, sequence_id: int, ledger_id: int, entry_id: int) -> None:
         """SEND_RECEIPT: always for the oldest that is in flight, or for one that was given up before."""
         if not self._pending or self._pending[0].sequence_id != sequence_id:
             self._on_odd_receipt(sequence_id)

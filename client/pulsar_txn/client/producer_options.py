@@ -13,6 +13,7 @@ from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.interceptors import ProducerInterceptor
 from pulsar_txn.client.routing import HashingScheme, Router, RoutingMode
 from pulsar_txn.client.runtime import Runtime, secret_bytes
+from pulsar_txn.client.schema import SchemaInfo
 
 
 class AccessMode(enum.IntEnum):
@@ -124,8 +125,8 @@ def encryptor_for(options: ProducerOptions, runtime: Runtime) -> Encryptor | Non
     return Encryptor(options.encryption_keys, options.crypto_keys, random_bytes=secret_bytes, monotonic=runtime.monotonic)
 
 
-def fields_of(options: ProducerOptions) -> dict[str, Any]:
-    """What PRODUCER says of the options."""
+def fields_of(options: ProducerOptions, schema: SchemaInfo | None, name: str, topic_epoch: int | None) -> dict[str, Any]:
+    """What PRODUCER says of the options, of the schema, and of what the broker has said before, if anything."""
     fields: dict[str, Any] = {
         "user_provided_producer_name": options.producer_name is not None,
         "producer_access_mode": int(options.access_mode),
@@ -136,4 +137,10 @@ def fields_of(options: ProducerOptions) -> dict[str, Any]:
         fields["encrypted"] = True
     if options.initial_subscription is not None:
         fields["initial_subscription_name"] = options.initial_subscription
+    if schema is not None:
+        fields["schema"] = schema.field()
+    if name:
+        fields["producer_name"] = name
+    if topic_epoch is not None:
+        fields["topic_epoch"] = topic_epoch
     return fields

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from . import pulsar_pb2 as pb
-from ._varint import NUMBER, NUMBERS, signed32, varint
+from ._varint import NUMBER, NUMBERS, read_varint, signed32, varint
 from .errors import MalformedFrame
 from .frames import NAMES, command_end, decode_command
 from .ids import TxnId, ack_set_from_words, ack_set_to_words, signed64
@@ -67,6 +67,7 @@ def _ends(prefix: bytes) -> dict[bytes, int]:
 
 _SEND_ENDS: Final = _ends(_SEND)
 _SEND_RECEIPT_ENDS: Final = _ends(_SEND_RECEIPT)
+_SEND_RECEIPT_HEADS: Final = {4 + end: end.to_bytes(4) + start for start, end in _SEND_RECEIPT_ENDS.items()}
 _MESSAGE_ENDS: Final = _ends(_MESSAGE)
 _ACK_ENDS: Final = _ends(_ACK)
 _FLOW_ENDS: Final = _ends(_FLOW)
@@ -83,7 +84,6 @@ def _shape(*parts: bytes) -> Callable[[bytes, int, int], re.Match[bytes] | None]
 
 
 _SEND_SHAPE: Final = _shape(rb"\x08N\x10N(?:\x18N)?(?:\x20N\x28N)?(?:\x30N)?(?:\x38([\x00\x01]))?(?:\x40([\x00\x01]))?")
-_SEND_RECEIPT_SHAPE: Final = _shape(rb"\x08N\x10N\x1a(.)(\x08N\x10N(?:\x18N)?)(?:\x20N)?")
 _MESSAGE_SHAPE: Final = _shape(rb"\x08N\x12(.)(\x08N\x10N(?:\x18N)?)(?:\x18N)?(?:\x20N)?(?:\x28N)?")
 _FLOW_SHAPE: Final = _shape(rb"\x08N\x10N")
 _ACK_SHAPE: Final = _shape(rb"\x08N\x10([\x00\x01])\x1a(.)(\x08N\x10N(?:\x28N)?(?:\x30N)?)(?:\x30N\x38N)?(?:\x40N)?")
@@ -194,22 +194,59 @@ def encode_send_receipt(
 def decode_send_receipt(frame: bytes) -> SendReceipt:
     """See `SendReceipt`; a receipt without message id reads as position (-1, -1). MalformedFrame."""
     end = _SEND_RECEIPT_ENDS.get(frame[:8])
-    if end is not None and end <= len(frame) and (found := _SEND_RECEIPT_SHAPE(frame, 8, end)) is not None:
-        producer, sequence, size, place, ledger, entry, _, last = found.groups()
-        if len(place) == size[0]:
-            sequence_id, ledger_id, entry_id = NUMBERS[sequence], NUMBERS[ledger], NUMBERS[entry]
-            return (
-                NUMBERS[producer],
-                sequence_id if sequence_id <= _MAX_LONG else sequence_id - _2_64,
-                ledger_id if ledger_id <= _MAX_LONG else ledger_id - _2_64,
-                entry_id if entry_id <= _MAX_LONG else entry_id - _2_64,
-                0 if last is None else signed64(NUMBERS[last]),
-            )
+    if end is not None and end <= len(frame) and (usual := _usual_receipt(frame, 8, end)) is not None:
+        return usual
     receipt = _body(frame, 7).send_receipt
     ledger_id = entry_id = -1
     if receipt.HasField("message_id"):
         ledger_id, entry_id = signed64(receipt.message_id.ledgerId), signed64(receipt.message_id.entryId)
     return receipt.producer_id, signed64(receipt.sequence_id), ledger_id, entry_id, signed64(receipt.highest_sequence_id)
+
+
+def lone_send_receipt(segment: bytes) -> SendReceipt | None:
+    """The receipt that is all of what came in, total size included; None for anything else and for unusual shapes."""
+    if segment[:12] != _SEND_RECEIPT_HEADS.get(len(segment)):
+        return None
+    return _usual_receipt(segment, 12, len(segment))
+
+
+def _usual_receipt(data: bytes, position: int, end: int) -> SendReceipt | None:
+    """The body between two positions, if it has the shape that brokers write.
+
+    Without a regular expression: somebody may wait for just this receipt, and after a millisecond of sleep its engine
+    has to be fetched from memory anew, which takes five times as long as these few lines.
+    """
+    try:
+        producer_id, position = _field(data, position, 0x08)
+        sequence_id, position = _field(data, position, 0x10)
+        size, position = _field(data, position, 0x1A)
+        place_end = position + size
+        ledger_id, position = _field(data, position, 0x08)
+        entry_id, position = _field(data, position, 0x10)
+        if position < place_end:
+            _, position = _field(data, position, 0x18)
+        if position != place_end:
+            return None
+        highest = 0
+        if position < end:
+            highest, position = _field(data, position, 0x20)
+    except (IndexError, OverflowError, _UnusualError):
+        return None
+    if position != end:
+        return None
+    return producer_id, signed64(sequence_id), signed64(ledger_id), signed64(entry_id), signed64(highest)
+
+
+def _field(data: bytes, position: int, tag: int) -> tuple[int, int]:
+    """The number behind a tag, and the position behind that."""
+    if data[position] != tag:
+        raise _UnusualError
+    first = data[position + 1]
+    return (first, position + 2) if first < 128 else read_varint(data, position + 1)
+
+
+class _UnusualError(Exception):
+    """Another field than the usual one."""
 
 
 # ---------------------------------------------------------------- MESSAGE and FLOW
