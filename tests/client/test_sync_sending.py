@@ -1,11 +1,36 @@
 """Sends of the sync client are left to its own thread: they keep their order, their bounds and their transactions."""
 
+import contextlib
+import contextvars
+import os
+import signal
 import threading
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
-from pulsar_txn.client import errors, sync
+from pulsar_txn.client import InitialPosition, errors, sync
+from pulsar_txn.client.runtime import LoopThread
+
+
+@contextlib.contextmanager
+def busy(loop):
+    """The loop's thread is, until the end of the block."""
+    there, over = threading.Event(), threading.Event()
+    loop.post(lambda: (there.set(), over.wait(10)))
+    assert there.wait(10)
+    try:
+        yield
+    finally:
+        over.set()
+
+
+@pytest.fixture
+def interrupt():
+    """Interrupts the main thread in so many seconds, as Ctrl-C does."""
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    yield lambda seconds: threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    signal.signal(signal.SIGUSR1, before)
 
 
 def test_order_is_kept_whatever_way_a_message_goes(url):
@@ -84,3 +109,85 @@ def test_threads_wait_for_their_own_messages(url):
         done, left = wait([producer.send_nowait(b"x") for _ in range(10)], timeout=20)
         assert len(done) == 10
         assert not left
+
+
+def test_sends_that_wait_find_room_however_many_threads_send(url):
+    with sync.Client(url) as client, ThreadPoolExecutor(8) as pool:
+        consumer, producer = client.subscribe("t", "s"), client.create_producer("t", max_pending_messages=2)
+        ids = list(pool.map(producer.send, (b"%d" % number for number in range(400))))
+        assert len(set(ids)) == 400
+        assert {consumer.receive(timeout=10).data for _ in range(400)} == {b"%d" % number for number in range(400)}
+
+
+def test_a_send_that_is_interrupted_before_the_loop_has_it_is_not_made(url, interrupt):
+    with sync.Client(url) as client:
+        producer = client.create_producer("t")
+        with busy(client._loop):
+            interrupt(0.2)
+            with pytest.raises(KeyboardInterrupt):
+                producer.send(b"interrupted")
+        producer.send(b"behind it")
+        assert client.subscribe("t", "s", initial_position=InitialPosition.EARLIEST).receive(timeout=10).data == b"behind it"
+
+
+def test_a_send_that_is_interrupted_later_goes_out_all_the_same(url, interrupt):
+    with sync.Client(url) as client:
+        producer = client.create_producer("t")
+        (partition,) = producer._inner._partitions
+        answer, partition.on_receipt = partition.on_receipt, lambda *receipt: late.append(receipt)
+        late = []
+        interrupt(0.3)
+        with pytest.raises(KeyboardInterrupt):
+            producer.send(b"interrupted")
+        partition.on_receipt = answer
+        client._loop.call(lambda: answer(*late[0]))
+        producer.send(b"behind it")
+        consumer = client.subscribe("t", "s", initial_position=InitialPosition.EARLIEST)
+        assert [consumer.receive(timeout=10).data for _ in range(2)] == [b"interrupted", b"behind it"]
+
+
+def test_what_a_send_is_refused_with_is_raised_where_it_was_called(url):
+    with sync.Client(url) as client, client.create_producer("t", chunking=False) as producer:
+        with pytest.raises(errors.MessageTooLarge):
+            producer.send(bytes(6_000_000))
+        with client.transaction(timeout=30) as txn:
+            producer.send(b"x", txn=txn)
+        with pytest.raises(errors.TransactionStateError):
+            producer.send(b"late", txn=txn)
+        assert producer.stats().in_flight_messages == 0
+
+
+def test_who_asks_a_loop_that_has_ended_meanwhile_is_told(monkeypatch):
+    loop = LoopThread()
+    loop.call(lambda: None)
+    monkeypatch.setattr(loop, "check", loop.stop)  # it was open when it was looked at
+    with pytest.raises(errors.AlreadyClosed):
+        loop.ask(lambda answer: answer.set_result(None))
+
+
+def test_who_waits_for_a_loop_that_ends_is_told():
+    loop = LoopThread()
+    loop.call(lambda: None)
+    with ThreadPoolExecutor(1) as pool:
+        with busy(loop):
+            asking = pool.submit(loop.ask, lambda answer: answer.set_result(None))
+            while not loop._inbox:
+                pass
+            loop._inbox, inbox = type(loop._inbox)(), loop._inbox  # it ends before it looks there
+        loop.call(lambda: None)
+        loop._inbox = inbox
+        loop.stop()
+        with pytest.raises(errors.AlreadyClosed):
+            asking.result(10)
+
+
+def test_what_threads_have_done_on_the_loop_is_in_nobodys_context():
+    """Else a send of one thread could join the ambient transaction of another, which woke the loop for both."""
+    loop, whose, seen = LoopThread(), contextvars.ContextVar("whose", default="nobody's"), []
+    whose.set("this thread's")
+    loop.post(lambda: seen.append(whose.get()))
+    loop.do_soon(lambda: seen.append(whose.get()))
+    assert loop.ask(lambda answer: answer.set_result(whose.get())) == "nobody's"
+    loop.call(lambda: None)
+    loop.stop()
+    assert seen == ["nobody's"] * 2

@@ -23,7 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from pulsar_txn.client._memory import keep_freed_blocks
 from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, InvalidConfiguration, UsageError
@@ -31,7 +31,7 @@ from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, InvalidCo
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 T = TypeVar("T")
 logger = logging.getLogger("pulsar_txn.client")
-_Call: TypeAlias = "tuple[Ticket[Any] | None, Callable[..., object], Callable[[Exception], object] | None]"
+_Call: TypeAlias = "tuple[Ticket[Any] | Answer[Any] | None, Callable[..., object], Callable[[Exception], object] | None]"
 Guard = threading.RLock
 """What the loop's thread and those of a program take in turn: `with guard:`."""
 Future = concurrent.futures.Future
@@ -219,12 +219,28 @@ class LoopThread:
         self.run(started)
         return outer
 
+    def ask(self, function: Callable[[Answer[T]], object]) -> T:
+        """Have `function(answer)` called on the loop, as `submit_soon` does, and wait until the answer is settled there.
+
+        Half the way of `run`, for what does not wait by itself. What `function` raises is raised here. When the wait is
+        interrupted before the call, it is not made. Raises as `run`.
+        """
+        self.check()
+        answer: Answer[T] = Answer()
+        self._inbox.append((answer, function, None))
+        try:
+            self._loop.call_soon_threadsafe(self._empty_inbox, context=self._nobodys)
+        except RuntimeError:  # it was closed meanwhile
+            self._fail_inbox()
+        if self.stopped:
+            self._fail_inbox()
+        return answer.wait()
+
     def submit_soon(
         self,
         function: Callable[[Future[T]], object],
         admits: Callable[[int], bool],
         *,
-        at_once: bool = False,
         on_error: Callable[[Exception], object] | None = None,
     ) -> Future[T] | None:
         """A future for threads; `function(future)` is called on the loop, before whatever is started later, and settles it.
@@ -240,10 +256,7 @@ class LoopThread:
                 return None
             outer = self.new_future()
             inbox.append((outer, function, on_error))
-        if at_once:
-            self._loop.call_soon_threadsafe(self._empty_inbox, context=self._nobodys)
-        else:
-            self._have_it_looked_at()
+        self._have_it_looked_at()
         return outer
 
     def do_soon(self, function: Callable[[], object]) -> bool:
@@ -308,7 +321,7 @@ class LoopThread:
     def post(self, function: Callable[[], object]) -> None:
         """Have a function called on the loop, soon; does not wait. Raises as `run`."""
         self.check()
-        self._loop.call_soon_threadsafe(function)
+        self._loop.call_soon_threadsafe(function, context=self._nobodys)
 
     @property
     def started(self) -> bool:
@@ -332,6 +345,10 @@ class LoopThread:
             self._thread.join(STOP_SECONDS)
             if not self._thread.is_alive():
                 self._loop.close()
+        self._fail_inbox()
+
+    def _fail_inbox(self) -> None:
+        """Nobody is going to call what is in it."""
         while self._inbox:
             outer = self._inbox.popleft()[0]
             if outer is not None:
@@ -381,6 +398,54 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         loop = asyncio.new_event_loop()
     return loop
+
+
+class Answer(Generic[T]):
+    """What one thread waits for, settled once, on the loop: as much of a future as who settles it needs."""
+
+    __slots__ = ("_error", "_gate", "_is_done", "_result")
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._is_done = False
+        self._result: T
+        self._error: BaseException | None = None
+
+    def wait(self) -> T:
+        """What it was settled with; when this is interrupted it is settled for who comes later."""
+        try:
+            self._gate.acquire()
+        except BaseException:
+            self._is_done = True
+            raise
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def done(self) -> bool:
+        """Whether nobody needs to settle it any more."""
+        return self._is_done
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Whether somebody waits for it."""
+        return not self._is_done
+
+    def set_result(self, result: T) -> None:
+        """Settle it."""
+        self._result = result
+        self._is_done = True
+        self._gate.release()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Settle it; `error` is raised where somebody waits."""
+        self._error = error
+        self._is_done = True
+        self._gate.release()
+
+    def exception(self) -> BaseException | None:
+        """What it failed with."""
+        return self._error
 
 
 class Ticket(Future[T]):

@@ -93,11 +93,7 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
         """
         more = (key, ordering_key, properties, event_time_ms, sequence_id, deliver_at, deliver_after, replicate_to, partition)
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
-            payload: Any = self._encode(value)
-            ticket = self._send_payload(payload, txn, at_once=True)
-            if ticket is not None:
-                return self._loop.wait(ticket)
-            return self._loop.run(lambda: self._inner.send(payload, txn=inner(txn)))
+            return self._send_payload(self._encode(value), inner(txn) or AMBIENT.get())
         message = OutgoingMessage(
             value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms
         )
@@ -142,7 +138,7 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
         more = (key, ordering_key, properties, event_time_ms, sequence_id, deliver_at, deliver_after, replicate_to, partition)
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
             payload: Any = self._encode(value)
-            ticket = self._send_payload(payload, txn)
+            ticket = self._submit_payload(payload, txn)
             return ticket or self._loop.submit(lambda: self._inner.send_nowait(payload, txn=inner(txn)))
         message = OutgoingMessage(
             value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms
@@ -206,15 +202,25 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
             return partition
         return self._own.router(key, payload)
 
-    def _send_payload(self, payload: bytes, txn: Transaction | None, *, at_once: bool = False) -> Future[MessageId] | None:
+    def _send_payload(self, payload: Any, unit: Any) -> MessageId:
+        """Nothing but a payload, waited for."""
+        try:
+            message_id: MessageId = self._loop.ask(functools.partial(self._inner.send_payload, payload, unit))
+        except ProducerQueueFull:
+            pass
+        else:
+            return message_id
+        return self._loop.run(lambda: self._inner.send(payload, txn=unit))  # which waits for room, if it may
+
+    def _submit_payload(self, payload: bytes, txn: Transaction | None) -> Future[MessageId] | None:
         """Nothing but a payload, left to the loop's thread; None when that has to be asked first."""
         unit: Any = inner(txn) or AMBIENT.get()
         if not self._may_go_soon(len(payload), unit):
             return None
         send = functools.partial(self._inner.send_payload, payload, unit)
         admits = functools.partial(self._inner.takes, len(payload), SOON_BYTES)
-        on_error = None if unit is None or at_once else functools.partial(_doom, unit)
-        return self._loop.submit_soon(send, admits, at_once=at_once, on_error=on_error)
+        on_error = None if unit is None else functools.partial(_doom, unit)
+        return self._loop.submit_soon(send, admits, on_error=on_error)
 
     def _send_arguments(self, arguments: dict[str, Any], txn: Transaction | None) -> Future[MessageId]:
         value, loop = arguments["value"] or b"", self._loop
