@@ -6,8 +6,8 @@ import pytest
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import Client, JsonSchema, StringSchema, sync
+from pulsar_txn.client._loop_thread import LoopThread
 from pulsar_txn.client.errors import AlreadyClosed, PulsarError, SchemaMismatch
-from pulsar_txn.client.runtime import LoopThread
 
 STRING = StringSchema()
 

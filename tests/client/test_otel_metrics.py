@@ -8,10 +8,10 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import Client, ConsumerType, StringSchema, sync
+from pulsar_txn.client._loop_thread import LoopThread
 from pulsar_txn.client.errors import SchemaMismatch
 from pulsar_txn.client.otel import TracingConsumer
 from pulsar_txn.client.otel_metrics import MetricsConsumer, MetricsProducer, TransactionMetrics
-from pulsar_txn.client.runtime import LoopThread
 
 TOPIC = "persistent://public/default/t"
 

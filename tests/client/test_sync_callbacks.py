@@ -16,10 +16,10 @@ from crypto_samples import rsa_pair
 from pulsar_txn.broker.config import BrokerConfig
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import InitialPosition, TransactionState, errors, sync
+from pulsar_txn.client._loop_thread import LoopThread
 from pulsar_txn.client.authentication import TokenAuthentication
 from pulsar_txn.client.crypto import PemKeys
 from pulsar_txn.client.interceptors import ConsumerInterceptor, ProducerInterceptor
-from pulsar_txn.client.runtime import LoopThread
 from pulsar_txn.client.schema import StringSchema
 
 EARLIEST = InitialPosition.EARLIEST

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pytest
 
 from pulsar_txn.client import InitialPosition, errors, sync
-from pulsar_txn.client.runtime import LoopThread
+from pulsar_txn.client._loop_thread import LoopThread
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from pulsar_txn.client._tickets import answer
 from pulsar_txn.client.client import parse_topic
 from pulsar_txn.client.errors import UsageError
 from pulsar_txn.client.functions._loading import process_of, serde_of
@@ -18,7 +19,7 @@ from pulsar_txn.client.functions.context import Context
 from pulsar_txn.client.functions.interface import SerDe
 from pulsar_txn.client.functions.stats import Counts
 from pulsar_txn.client.message import Message
-from pulsar_txn.client.runtime import Future, WorkerThread, answer
+from pulsar_txn.client.runtime import Future, WorkerThread
 from pulsar_txn.client.transaction import Transaction
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Prot
 import attrs
 
 from pulsar_txn.client import client as asyncio_client
+from pulsar_txn.client._loop_thread import LoopThread
+from pulsar_txn.client._tickets import Ticket
 from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses, client_of
 from pulsar_txn.client.errors import CommitOutcomeUnknown, PulsarError, UsageError
 from pulsar_txn.client.failover import AutoClusterFailover
 from pulsar_txn.client.pipeline import PipelineEvent, PipelineResult, Poison
-from pulsar_txn.client.runtime import Future, LoopThread, Ticket
+from pulsar_txn.client.runtime import Future
 from pulsar_txn.client.schema import Schema
 from pulsar_txn.client.sync._callbacks import (
     DRAIN_SECONDS,

@@ -14,11 +14,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pulsar_txn.client._tickets import answer
 from pulsar_txn.client.authentication import Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.crypto import CryptoKeys, KeyComing, PemKeys
 from pulsar_txn.client.interceptors import ConsumerInterceptor
 from pulsar_txn.client.oauth2 import OAuth2Authentication
-from pulsar_txn.client.runtime import Future, WorkerThread, answer
+from pulsar_txn.client.runtime import Future, WorkerThread
 
 if TYPE_CHECKING:
     from pulsar_txn.client import transaction

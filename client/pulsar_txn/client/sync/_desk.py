@@ -7,7 +7,8 @@ import queue
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pulsar_txn.client.runtime import Future, WorkerThread, answer
+from pulsar_txn.client._tickets import answer
+from pulsar_txn.client.runtime import Future, WorkerThread
 
 T = TypeVar("T")
 
