@@ -6,6 +6,7 @@ A look at the bounds is one attribute, `Budget.full`, which is why what changes 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from weakref import WeakSet
 
@@ -91,14 +92,16 @@ class Budget:
 
     async def room(self) -> None:
         """Wait until the budget may not be full any more; look again, others may have been faster. Safe to cancel."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.append(waiter)
         try:
             await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self._wake(1)  # this one was woken and will not use its turn
-            raise
+        finally:
+            if waiter.cancelled():
+                with contextlib.suppress(ValueError):  # it was woken in the same moment
+                    self._waiters.remove(waiter)
+            loop.call_soon(self.look)  # behind what this one does now: if it takes no room, the next one may
 
 
 class MemoryLimit:

@@ -32,6 +32,8 @@ UNWIND_SECONDS: Final = 0.5
 STOP_SECONDS: Final = 2.0
 """How long the end of a client waits for its thread."""
 
+CLOSED: Final = "the client was closed before it was done"
+
 
 class LoopThread:
     """A private event loop in a daemon thread: where the sync client's work goes on while its caller computes.
@@ -74,7 +76,18 @@ class LoopThread:
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run `await work()` on the loop; does not wait. Raises as `run`."""
         self.check()
-        return asyncio.run_coroutine_threadsafe(self._started(work), self._loop)
+        started = self._started(work)
+        try:
+            future = asyncio.run_coroutine_threadsafe(started, self._loop)
+        except RuntimeError:
+            started.close()
+            if not self.stopped:
+                raise
+            raise AlreadyClosed(CLOSED) from None
+        if self.stopped:  # the loop may end before it looks
+            self._thread.join(STOP_SECONDS)
+            future.cancel()
+        return future
 
     def wait(self, future: Future[T]) -> T:
         """Wait for what `start` returned, as `run` does."""
@@ -83,7 +96,7 @@ class LoopThread:
         except Cancelled:
             if not self.stopped:
                 raise
-            raise AlreadyClosed("the client was closed before it was done") from None
+            raise AlreadyClosed(CLOSED) from None
         except BaseException:
             future.cancel()
             raise
@@ -114,14 +127,13 @@ class LoopThread:
         """
         self.check()
         answer: Answer[T] = Answer()
-        self._inbox.append((answer, function, None))
         try:
-            self._loop.call_soon_threadsafe(self._empty_inbox, context=self._nobodys)
-        except RuntimeError:  # it was closed meanwhile
-            self._fail_inbox()
-        if self.stopped:
-            self._fail_inbox()
-        return answer.wait()
+            self._inbox.append((answer, function, None))
+            self._wake(self._empty_inbox)
+            return answer.wait()
+        except BaseException:
+            answer.give_up()
+            raise
 
     def submit_soon(
         self,
@@ -158,9 +170,26 @@ class LoopThread:
         return True
 
     def _have_it_looked_at(self) -> None:
-        if not self._looks:
+        if self._looks and not self.stopped:
+            return
+        try:  # an interruption may come behind each of these
             self._looks = True
-            self._loop.call_soon_threadsafe(self._look, context=self._nobodys)
+            self._wake(self._look)
+        except BaseException:
+            self._looks = False
+            raise
+
+    def _wake(self, function: Callable[[], object]) -> None:
+        """Have the loop call it, in nobody's context; fails what is in the inbox when that is over."""
+        try:
+            self._loop.call_soon_threadsafe(function, context=self._nobodys)
+        except RuntimeError:
+            if not self.stopped:
+                raise
+            self._fail_inbox()
+            raise AlreadyClosed(CLOSED) from None
+        if self.stopped:
+            self._fail_inbox()
 
     def _look(self) -> None:
         """Again in a moment while something comes: a wake-up for each would cost more than all the rest."""
@@ -171,11 +200,10 @@ class LoopThread:
             self._empty_inbox()  # what came before it was said that nobody looks
 
     def _empty_inbox(self) -> bool:
-        inbox = self._inbox
-        if not inbox:
-            return False
-        while inbox:
-            outer, function, on_error = inbox.popleft()
+        found = False
+        while (call := self._next_call()) is not None:
+            found = True
+            outer, function, on_error = call
             if outer is None:
                 try:
                     function()
@@ -188,7 +216,13 @@ class LoopThread:
                     if on_error is not None:
                         on_error(error)
                     outer.set_exception(error)
-        return True
+        return found
+
+    def _next_call(self) -> _Call | None:
+        try:
+            return self._inbox.popleft()
+        except IndexError:  # another thread may fail it at the same time
+            return None
 
     def link(self, outer: Future[T], inner: asyncio.Future[T]) -> None:
         """On the loop: have a future for threads settled as `inner` is, and `inner` cancelled with it."""
@@ -197,7 +231,7 @@ class LoopThread:
             outer.when_cancelled(self._loop, inner)
 
     async def _started(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        self._empty_inbox()
+        self._nobodys.run(self._empty_inbox)  # not in the context of who called this
         return await work()
 
     def new_future(self) -> Ticket[Any]:
@@ -207,7 +241,7 @@ class LoopThread:
     def post(self, function: Callable[[], object]) -> None:
         """Have a function called on the loop, soon; does not wait. Raises as `run`."""
         self.check()
-        self._loop.call_soon_threadsafe(function, context=self._nobodys)
+        self._wake(function)
 
     @property
     def started(self) -> bool:
@@ -235,12 +269,16 @@ class LoopThread:
 
     def _fail_inbox(self) -> None:
         """Nobody is going to call what is in it."""
-        while self._inbox:
-            outer = self._inbox.popleft()[0]
-            if outer is not None:
-                outer.set_exception(AlreadyClosed("the client was closed before it was done"))
+        while (call := self._next_call()) is not None:
+            outer = call[0]
+            if outer is not None and outer.set_running_or_notify_cancel():
+                outer.set_exception(AlreadyClosed(CLOSED))
 
     async def _end(self) -> None:
+        try:
+            await self.last()
+        except Exception:
+            logger.exception("the client was not closed as it should be")
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -250,6 +288,9 @@ class LoopThread:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 logger.debug("cancelled at the end of its client, a task failed: %r", error)
         self._loop.stop()
+
+    async def last(self) -> None:
+        """On the loop, before it ends: settle what somebody may wait for. Must not take long."""
 
     def leave(self) -> None:
         """At the end of the program, before `stop`: what is to be done when nobody has stopped it. Must not take long."""

@@ -60,7 +60,7 @@ class Receiving(Generic[T]):
         while True:
             if not self._queue:
                 if self._failure is not None:
-                    raise self._failure
+                    raise self._failure.with_traceback(None)  # else it grows with each
                 deadline = deadline or self._deadline(timeout)
                 if not await self._wait(1, deadline) and not self._queue:
                     raise OperationTimeout(f"no message on {self.topic} within {timeout:g} s")
@@ -99,13 +99,13 @@ class Receiving(Generic[T]):
         enough = self.enough(max_messages, max_wait)
         if len(self._queue) < enough:
             if self._failure is not None and not self._queue:
-                raise self._failure
+                raise self._failure.with_traceback(None)  # else it grows with each
             await self._wait(enough, self._deadline(max_wait))
 
     def receive_nowait(self, max_messages: int = 500) -> list[Message[T]]:
         """Up to `max_messages` of those that are queued; does not wait, may be empty. Raises as `receive`."""
         if self._failure is not None and not self._queue:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # else it grows with each
         return self._take(max_messages)
 
     def _take(self, max_messages: int) -> list[Message[T]]:
@@ -180,7 +180,7 @@ class Receiving(Generic[T]):
             if self._failure is not None:
                 if self._queue:
                     return True
-                raise self._failure
+                raise self._failure.with_traceback(None)  # else it grows with each
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiters.append((waiter, messages))
             try:

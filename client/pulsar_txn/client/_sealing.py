@@ -51,9 +51,10 @@ class Sealer:
         if not isinstance(payload, bytes) or len(payload) > self._lone_bytes:
             return None
         sequence_id = self.next_sequence_id or 0
+        frame = lone.encode(sequence_id, now_ms, payload, pending.builder.txn_id)
         pending.sequence_id = pending.highest = sequence_id
         self.next_sequence_id = sequence_id + 1
-        return lone.encode(sequence_id, now_ms, payload, pending.builder.txn_id)
+        return frame
 
     def sends(self, pending: Pending, now_ms: int) -> list[list[bytes]]:
         """The buffers of one SEND, or of those of all chunks of a large message; `pending` gets its sequence ids.

@@ -26,15 +26,15 @@ class Answer(Generic[T]):
         self._error: BaseException | None = None
 
     def wait(self) -> T:
-        """What it was settled with; when this is interrupted it is settled for who comes later."""
-        try:
-            self._gate.acquire()
-        except BaseException:
-            self._is_done = True
-            raise
+        """What it is settled with."""
+        self._gate.acquire()
         if self._error is not None:
             raise self._error
         return self._result
+
+    def give_up(self) -> None:
+        """Nobody waits any more: nothing needs to be done for it, nor to settle it."""
+        self._is_done = True
 
     def done(self) -> bool:
         """Whether nobody needs to settle it any more."""
@@ -51,10 +51,11 @@ class Answer(Generic[T]):
         self._gate.release()
 
     def set_exception(self, error: BaseException) -> None:
-        """Settle it; `error` is raised where somebody waits."""
-        self._error = error
-        self._is_done = True
-        self._gate.release()
+        """Settle it, unless it is: `error` is raised where somebody waits."""
+        if not self._is_done:
+            self._error = error
+            self._is_done = True
+            self._gate.release()
 
     def exception(self) -> BaseException | None:
         """What it failed with."""

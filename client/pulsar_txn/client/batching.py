@@ -438,5 +438,5 @@ class EntryFactory:
         if self.schema_version:
             metadata.schema_version = self.schema_version
         if txn_id is not None:
-            metadata.txnid_most_bits, metadata.txnid_least_bits = txn_id
+            metadata.txnid_most_bits, metadata.txnid_least_bits = txn_id[0] & _MASK, txn_id[1] & _MASK
         return metadata

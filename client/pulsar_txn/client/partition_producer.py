@@ -267,7 +267,7 @@ class PartitionProducer:
         if txn is not None and not isinstance(error, AlreadyClosed):
             txn.enlist_send(self._core, self.topic, messages, 0, self)
             txn.send_finished(self.topic, messages, error)
-        return error
+        return error.with_traceback(None)  # else a failure that is raised again and again holds more and more frames
 
     def add_encoded(self, batch: EncodedBatch, txn: Enlisting | None) -> SendTicket:
         """Queue a batch built elsewhere, behind what was queued before in the same transaction (or in none)."""

@@ -138,7 +138,7 @@ class TableView(Generic[T]):
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # else it grows with each
 
     def _is_ahead(self, topic: str, last: MessageId) -> bool:
         seen = self._seen.get(topic)

@@ -229,7 +229,7 @@ class CoordinatorSession:
     async def _reconnected(self) -> Connection:
         while True:
             if self._failure is not None:
-                raise self._failure
+                raise self._failure.with_traceback(None)  # else it grows with each
             if self._connection is not None:
                 return self._connection
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

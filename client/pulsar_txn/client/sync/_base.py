@@ -78,6 +78,12 @@ class SyncLoop(LoopThread):
             error.sync_resolver = functools.partial(self.run, error.resolver)
             raise
 
+    async def last(self) -> None:
+        """Fail what is left when closing was interrupted before it began."""
+        client = self.client
+        if client is not None and not client._core.drained:  # noqa: SLF001 - its own other half
+            await close_hastily(client)
+
     def leave(self) -> None:
         """Close a client that the program has left open, within a bounded time, and say so in the log."""
         client = self.client

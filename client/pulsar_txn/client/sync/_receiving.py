@@ -105,8 +105,12 @@ class ConsumerBase(_Taking[consumer.Consumer[T], T], Generic[T]):
         else:
             self._acks.extend(message)
         if not self._acks_told:
-            self._acks_told = True
-            self._soon(self._send_acks)
+            try:  # an interruption may come behind each of these
+                self._acks_told = True
+                self._soon(self._send_acks)
+            except BaseException:
+                self._acks_told = False
+                raise
 
     def acknowledge_cumulative(
         self, message: Acknowledged, *, txn: Transaction | None = None, receipt: bool | None = None
