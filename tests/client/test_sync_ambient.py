@@ -118,3 +118,22 @@ async def test_a_sync_producer_inside_an_asyncio_block_is_told_that_it_cannot_ta
                     ticket.result(5)
                 raise UndoError
     assert seen(client, "t") == 0
+
+
+@pytest.mark.parametrize(
+    "asks", [lambda client, _: client.check_open(), lambda _, producer: producer.send(b"its own", key="k")]
+)
+def test_what_another_thread_has_left_to_the_loop_is_not_part_of_the_block_that_asks_it_next(client, asks):
+    """It left in the context of whoever emptied the inbox, and was lost with that transaction's abort."""
+    producer = client.create_producer("t")
+    loop, tickets = client._loop, []
+    with pytest.raises(UndoError), client.transaction(ambient=True):
+        loop._looks = True  # as in the millisecond in which the loop is going to look again by itself
+        beside = threading.Thread(target=lambda: tickets.append(producer.send_nowait(b"plain", key="k")))
+        beside.start()
+        beside.join()
+        asks(client, producer)
+        loop._looks = False
+        raise UndoError
+    assert tickets[0].result(5)
+    assert seen(client, "t") == 1

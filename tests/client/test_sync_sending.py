@@ -5,6 +5,7 @@ import contextvars
 import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
@@ -157,12 +158,54 @@ def test_what_a_send_is_refused_with_is_raised_where_it_was_called(url):
         assert producer.stats().in_flight_messages == 0
 
 
-def test_who_asks_a_loop_that_has_ended_meanwhile_is_told(monkeypatch):
+WAYS_TO_THE_LOOP = {
+    "ask": lambda loop: loop.ask(lambda answer: answer.set_result(None)),
+    "call": lambda loop: loop.call(lambda: None),
+    "do_soon": lambda loop: loop.do_soon(lambda: None),
+    "post": lambda loop: loop.post(lambda: None),
+    "submit_soon": lambda loop: loop.submit_soon(lambda ticket: ticket.set_result(None), lambda waiting: True).result(10),
+}
+
+
+@pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize("way", WAYS_TO_THE_LOOP.values(), ids=WAYS_TO_THE_LOOP)
+def test_who_comes_to_a_loop_that_has_ended_meanwhile_is_told(way, looks, monkeypatch):
     loop = LoopThread()
     loop.call(lambda: None)
+    loop._looks = looks
     monkeypatch.setattr(loop, "check", loop.stop)  # it was open when it was looked at
     with pytest.raises(errors.AlreadyClosed):
-        loop.ask(lambda answer: answer.set_result(None))
+        way(loop)
+
+
+def test_a_future_that_was_given_up_does_not_hold_up_the_end_of_the_loop():
+    loop = LoopThread()
+    loop.call(lambda: None)
+    loop._looks = True
+    given_up, other = (loop.submit_soon(lambda ticket: None, lambda waiting: True) for _ in range(2))
+    assert given_up.cancel()
+    loop.stop()
+    assert given_up.cancelled()
+    with pytest.raises(errors.AlreadyClosed):
+        other.result(1)
+
+
+def test_a_send_that_waits_is_told_when_closing_was_interrupted_before_it_began(url, interrupt):
+    client = sync.Client(url)
+    producer = client.create_producer("t")
+    (partition,) = producer._inner._partitions
+    partition.on_receipt = lambda *receipt: None
+    with ThreadPoolExecutor(2) as pool:
+        waiting, ticket = pool.submit(producer.send, b"x"), producer.send_nowait(b"y")
+        client.check_open()
+        client._loop.post(lambda: time.sleep(0.5))
+        interrupt(0.1)
+        interrupt(0.2)
+        with pytest.raises(KeyboardInterrupt):
+            client.close()
+        for each in (waiting, ticket):
+            with pytest.raises(errors.AlreadyClosed):
+                each.result(10)
 
 
 def test_who_waits_for_a_loop_that_ends_is_told():

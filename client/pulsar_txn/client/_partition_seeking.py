@@ -16,6 +16,7 @@ from pulsar_txn.client.acks import PartlyAcknowledged
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import InvalidConfiguration, PulsarError
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Message
+from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import MessageId, Position, full_ack_set
 
 
@@ -41,11 +42,16 @@ class PartitionSeeking(PartitionChunks):
     ) -> None:
         """Move the subscription. See `Consumer.seek`."""
         connection = await self._attachment.connected("seek")
-        fields: dict[str, Any] = {"consumer_id": self.id}
-        if message_id is not None:
-            fields["message_id"] = seek_field(message_id, inclusive=inclusive)
-        else:
-            fields["message_publish_time"] = publish_time_ms
+        request_id = self._core.next_request_id()
+        fields: dict[str, Any] = {"consumer_id": self.id, "request_id": request_id}
+        try:  # before anything is dropped
+            if message_id is not None:
+                fields["message_id"] = seek_field(message_id, inclusive=inclusive)
+            else:
+                fields["message_publish_time"] = publish_time_ms
+            frame = command("seek", **fields)
+        except (TypeError, ValueError) as error:
+            raise InvalidConfiguration(f"{message_id} is no message's place: {error}") from error
         if self._seeking is not None:
             raise InvalidConfiguration(f"{self.topic} is being moved already", hint="await the first seek")
         self._seeking = asyncio.get_running_loop().create_future()
@@ -58,7 +64,7 @@ class PartitionSeeking(PartitionChunks):
         self._acks.clear()
         self.partly_acked = PartlyAcknowledged()
         try:
-            await connection.request("seek", self._core.next_request_id(), **fields)
+            await connection.request_frames("seek", request_id, [frame])
         except PulsarError:
             self._start, self.last_dequeued, self._sought_ms = before
             raise

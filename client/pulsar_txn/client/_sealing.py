@@ -62,9 +62,9 @@ class Sealer:
         Raises MessageTooLarge, CryptoError, and InvalidConfiguration for what cannot be encoded; no sequence id is used then.
         """
         before = self.next_sequence_id
-        if (frame := self.lone(pending, now_ms)) is not None:
-            return [[frame]]
         try:
+            if (frame := self.lone(pending, now_ms)) is not None:
+                return [[frame]]
             entries = self._sealed(pending, now_ms)
             return [self._send(pending, entry, is_chunk=len(entries) > 1) for entry in entries]
         except PulsarError:

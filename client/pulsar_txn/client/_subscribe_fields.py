@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType
+from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID
 from pulsar_txn.client.schema import SchemaInfo
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -36,6 +38,14 @@ class Start:
         if index < 0:
             return full_ack_set(batch_size) if self.inclusive else 0
         return full_ack_set(batch_size) & ~full_ack_set(index if self.inclusive else index + 1)
+
+
+def sought_ms(time: object) -> int:
+    """The time that a subscription is moved to, in milliseconds since the epoch. InvalidConfiguration."""
+    time_ms = int(time.timestamp() * 1000) if isinstance(time, datetime) else time
+    if not isinstance(time_ms, int) or isinstance(time_ms, bool) or not 0 <= time_ms < 1 << 63:
+        raise InvalidConfiguration(f"a MessageId, a datetime, or milliseconds since the epoch are needed, not {time!r}")
+    return time_ms
 
 
 def subscribe_fields(options: ConsumerOptions, info: SchemaInfo | None, start: dict[str, Any] | None) -> dict[str, Any]:
@@ -70,7 +80,12 @@ def _key_shared_field(options: ConsumerOptions) -> dict[str, Any]:
 
 
 def seek_field(message_id: MessageId, *, inclusive: bool) -> dict[str, Any]:
-    """The entry, and within a batch the indexes that are still wanted, so that the broker counts the others as done."""
+    """The entry, and within a batch the indexes that are still wanted, so that the broker counts the others as done.
+
+    TypeError, ValueError for what is no id.
+    """
+    if not all(-1 <= number < 1 << 63 for number in message_id):
+        raise ValueError("its numbers are -1 and more, and have 63 bits")
     fields: dict[str, Any] = {"ledgerId": unsigned64(message_id.ledger_id), "entryId": unsigned64(message_id.entry_id)}
     index, size = message_id.batch_index, message_id.batch_size
     wanted = full_ack_set(size) & ~full_ack_set(index if inclusive else index + 1) if 0 <= index < size else 0

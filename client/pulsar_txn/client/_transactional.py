@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakSet
 
+from pulsar_txn.client._callables import awaited, check_takes_one
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._settings import seconds_of
 from pulsar_txn.client.client_stats import ClientStats, client_stats
@@ -173,6 +174,8 @@ class TransactionalClient:
                 txn_id = TxnId.parse(txn_id)
             except ValueError as error:
                 raise InvalidConfiguration(str(error)) from error
+        if not isinstance(txn_id, TxnId):
+            raise InvalidConfiguration(f"a transaction id or its text is needed, not {txn_id!r}")
         return self._new_transaction(TransactionOptions(), txn_id)
 
     async def run_transaction(
@@ -194,12 +197,13 @@ class TransactionalClient:
         Any other exception aborts and is raised as it is.
         Returns what `work` returned; None after a rollback. If cancelled: the open transaction is aborted.
         """
+        check_takes_one(work, "work")
         left = Attempts(attempts, retry_unknown=retry_unknown, pauses=backoff or self.new_pauses())
         while True:
             result: Any = None
             try:
                 async with self.transaction(timeout=timeout, name=name) as txn:
-                    result = await work(txn)
+                    result = await awaited(work, txn)
             except Exception as error:  # noqa: BLE001 - judged by `Attempts`, which raises what is final
                 if not await left.judge(error):
                     return result  # type: ignore[no-any-return]  # what `work` returned

@@ -15,7 +15,7 @@ import attrs
 
 from pulsar_txn.client._enlist import Enlisting, SendCounter
 from pulsar_txn.client.crypto import Encryptor
-from pulsar_txn.client.errors import MessageTooLarge, PulsarError, TransactionAborted, TransactionTimedOut
+from pulsar_txn.client.errors import MessageTooLarge, PulsarError, SchemaMismatch, TransactionAborted, TransactionTimedOut
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch as encode_rows
 from pulsar_txn.wire.compression import compress
@@ -44,6 +44,16 @@ def row(
     if key is None and sequence_id is None and not (properties or event_time_ms or ordering_key or null_value):
         return bytes(payload)
     return (payload, key, properties, event_time_ms, sequence_id, ordering_key, null_value)
+
+
+def sized(message: object) -> tuple[Row, int]:
+    """A row with bytes for its payload, and their number; SchemaMismatch when a schema has made something else of a value."""
+    payload = message[0] if isinstance(message, tuple) else message
+    if isinstance(payload, (bytearray, memoryview)):
+        payload = bytes(payload)
+    if not isinstance(payload, bytes):
+        raise SchemaMismatch(f"the schema has made {type(payload).__name__} of the value", hint="encode() has to return bytes")
+    return (payload, *message[1:]) if isinstance(message, tuple) else payload, len(payload)
 
 
 def row_sequence_id(message: Row) -> int | None:

@@ -16,6 +16,7 @@ from pulsar_txn.client._growth import TopicPattern, listen_to_topics, new_partit
 from pulsar_txn.client._runs import Handed, Runs, whole_entries
 from pulsar_txn.client._settings import seconds_of
 from pulsar_txn.client._settling import Acknowledged, Settling
+from pulsar_txn.client._subscribe_fields import sought_ms
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_txn.client.dead_letters import DeadLetters
 from pulsar_txn.client.errors import AlreadyClosed, PulsarError
@@ -182,7 +183,7 @@ class Consumer(Settling[T]):
             parts = self._parts if everywhere else [self._part_of(target)]
             await run_all([part.seek(message_id=target, inclusive=inclusive) for part in parts])
         else:
-            time_ms = int(target.timestamp() * 1000) if isinstance(target, datetime) else target
+            time_ms = sought_ms(target)
             await run_all([part.seek(publish_time_ms=time_ms) for part in self._parts])
 
     async def get_last_message_id(self) -> MessageId:

@@ -20,6 +20,7 @@ from collections import deque
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from pulsar_txn.client import batching
 from pulsar_txn.client._attachment import Attachment
 from pulsar_txn.client._budget import Budget
 from pulsar_txn.client._core import Core
@@ -188,7 +189,7 @@ class PartitionProducer:
         """
         if self._failure is not None:
             raise self._refused(self._failure, 1, txn)
-        size = len(message if isinstance(message, bytes) else message[0])
+        message, size = (message, len(message)) if isinstance(message, bytes) else batching.sized(message)
         if size > self._sealer.max_message_size and not self._options.compression and not self._options.chunking:
             text = f"{size} bytes; the broker takes {self._sealer.max_message_size}"
             raise self._refused(MessageTooLarge(text, hint="use chunking=True, split it, or compress"), 1, txn)
@@ -258,8 +259,11 @@ class PartitionProducer:
             if builder.fate is None:
                 builder.fate = self._fates[txn] = Fate()
                 txn.when_ended(builder.fate.end)
-        if builder.txn_id is None:
-            self._register(builder, registered)
+        if isinstance(registered, TxnId):
+            builder.txn_id = registered
+        elif builder.txn_id is None and builder.registering is None:
+            builder.registering = registered
+            registered.add_done_callback(functools.partial(self._on_registered, builder))
         return builder
 
     def _refused(self, error: PulsarError, messages: int, txn: Enlisting | None) -> PulsarError:
@@ -299,13 +303,6 @@ class PartitionProducer:
         self._budget.take(pending.messages, pending.size)
         self._seal(builder)
         return future
-
-    def _register(self, builder: Builder, registered: TxnId | asyncio.Future[TxnId]) -> None:
-        if isinstance(registered, TxnId):
-            builder.txn_id = registered
-        elif builder.registering is None:
-            builder.registering = registered
-            registered.add_done_callback(functools.partial(self._on_registered, builder))
 
     def _on_registered(self, builder: Builder, registered: asyncio.Future[TxnId]) -> None:
         builder.registering = None

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 import logging
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,6 +29,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import attrs
 
+from pulsar_txn.client._callables import awaited, check_takes_one
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._lanes import Lane
 from pulsar_txn.client._runs import Handed
@@ -114,13 +116,14 @@ class Pipeline(Generic[T]):
         stop: asyncio.Event,
         observer: Callable[[PipelineEvent], object] | None,
     ) -> None:
+        check_takes_one(handler, "the handler")
         if options.on_poison is Poison.DEAD_LETTER and options.dead_letter_topic is None:
             check_letters(consumer.subscription)  # now, and not when the first letter is due
         if options.dead_letter_topic is not None:
             check_topic(options.dead_letter_topic)
         self.core = core
         self.consumer = consumer
-        self.handler = handler
+        self.handler: Handler[T] = functools.partial(awaited, handler)
         self.options = options
         self.stop = stop
         self.suspects = Suspects(options.max_aborts)

@@ -35,10 +35,11 @@ class TxnId(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> TxnId:
         """Read `(most,least)` or `most,least` or `most:least`; ValueError says what is expected."""
-        match = re.fullmatch(r"\(?\s*(\d+)\s*[,:]\s*(\d+)\s*\)?", text)
-        if match is None:
+        match = re.fullmatch(r"(\()?\s*([0-9]{1,19})\s*[,:]\s*([0-9]{1,19})\s*(?(1)\))", text)
+        txn_id = None if match is None else cls(int(match[2]), int(match[3]))
+        if txn_id is None or max(txn_id) >= 1 << 63:
             raise ValueError(f"not a transaction id: {text!r}; write it as (coordinator,sequence), for example (3,42)")
-        return cls(int(match[1]), int(match[2]))
+        return txn_id
 
 
 class MessageId(NamedTuple):

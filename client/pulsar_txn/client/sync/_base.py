@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Prot
 import attrs
 
 from pulsar_txn.client import client as asyncio_client
+from pulsar_txn.client._callables import check_takes_one, not_awaitable
 from pulsar_txn.client._loop_thread import LoopThread
 from pulsar_txn.client._tickets import Ticket
 from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses, client_of
@@ -178,13 +179,14 @@ class ClientBase(Twin[asyncio_client.Client]):
         retry_unknown: bool = False,
     ) -> T:
         """Run `work(txn)`, here in the caller's thread, as the asyncio client's `run_transaction` does."""
+        check_takes_one(work, "work")
         left = Attempts(attempts, retry_unknown=retry_unknown, pauses=backoff or self._inner.new_pauses())
         while True:
             result: Any = None
             block = self._as_client().transaction(timeout=timeout, name=name)
             try:
                 with block as txn:
-                    result = work(txn)
+                    result = not_awaitable(work(txn), work)
             except Exception as error:  # noqa: BLE001 - judged by `Attempts`, which raises what is final
                 if not self._loop.run(functools.partial(left.judge, error)):
                     return result  # type: ignore[no-any-return]  # what `work` returned
@@ -216,10 +218,11 @@ class ClientBase(Twin[asyncio_client.Client]):
         """
         from pulsar_txn.client.sync._batches import TransactionalBatch  # it imports this module
 
+        check_takes_one(handler, "the handler")
         desk = Desk(concurrency)
 
         async def handle(batch: transactional_batch.TransactionalBatch[T]) -> None:
-            await desk.call(handler, TransactionalBatch(self._loop, batch))
+            not_awaitable(await desk.call(handler, TransactionalBatch(self._loop, batch)), handler)
 
         async def work() -> PipelineResult:
             stopping = asyncio.Event()
