@@ -234,3 +234,16 @@ def test_what_threads_have_done_on_the_loop_is_in_nobodys_context():
     loop.call(lambda: None)
     loop.stop()
     assert seen == ["nobody's"] * 2
+
+
+def test_a_call_that_fails_behind_its_answer_does_not_stop_those_behind_it():
+    loop = LoopThread()
+
+    def answered_and_failed(answer):
+        answer.set_result("answered")
+        raise RuntimeError("behind it")
+
+    assert loop.ask(answered_and_failed) == "answered"
+    assert loop.submit_soon(answered_and_failed, lambda waiting: True).result(10) == "answered"
+    assert loop.submit_soon(lambda ticket: ticket.set_result("next"), lambda waiting: True).result(10) == "next"
+    loop.stop()

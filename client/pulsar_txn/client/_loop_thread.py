@@ -215,7 +215,8 @@ class LoopThread:
                 except Exception as error:  # noqa: BLE001 - it goes to who holds the future
                     if on_error is not None:
                         on_error(error)
-                    outer.set_exception(error)
+                    if not outer.done():
+                        outer.set_exception(error)
         return found
 
     def _next_call(self) -> _Call | None:

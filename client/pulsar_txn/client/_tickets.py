@@ -51,11 +51,10 @@ class Answer(Generic[T]):
         self._gate.release()
 
     def set_exception(self, error: BaseException) -> None:
-        """Settle it, unless it is: `error` is raised where somebody waits."""
-        if not self._is_done:
-            self._error = error
-            self._is_done = True
-            self._gate.release()
+        """Settle it; `error` is raised where somebody waits."""
+        self._error = error
+        self._is_done = True
+        self._gate.release()
 
     def exception(self) -> BaseException | None:
         """What it failed with."""
