@@ -21,6 +21,9 @@ from pulsar_txn.client.errors import (
     UnsupportedVersionError,
 )
 from pulsar_txn.client.service_url import Address, parse_service_url
+from pulsar_txn.wire import hot
+from pulsar_txn.wire import pulsar_pb2 as pb
+from pulsar_txn.wire.entries import encode_entry
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
@@ -269,3 +272,24 @@ def test_garbage_ends_in_a_typed_error_and_nothing_else(garbage, framed):
         assert problems == []
 
     asyncio.run(run())
+
+
+async def test_the_rest_of_a_message_that_looks_like_a_receipt_is_none():
+    """What is read in one go when it comes by itself."""
+    broker = FakeBroker()
+    async with fake_client(broker) as client:
+        consumer, producer = await client.subscribe("t", "s"), await client.create_producer("t")
+        broker.on["send"] = lambda _pipe, _body: SILENCE
+        ticket = producer.send_nowait(b"x")
+        await broker.until(lambda: broker.all("send"))
+        receipt = hot.encode_send_receipt(producer._partitions[0].id, 0, 1, 1)
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+        entry = encode_entry(metadata, b"payload" + receipt)
+        frame = b"".join(hot.encode_message(consumer._parts[0].id, 1, 1, entry))
+        connection = consumer._parts[0]._connection
+        connection.data_received(frame[: -len(receipt)])
+        connection.data_received(frame[-len(receipt) :])
+        assert (await consumer.receive(5)).data == b"payload" + receipt
+        assert not ticket.done()
+        connection.data_received(receipt)
+        assert (await ticket).entry_id == 1

@@ -161,19 +161,30 @@ def test_what_a_send_is_refused_with_is_raised_where_it_was_called(url):
 WAYS_TO_THE_LOOP = {
     "ask": lambda loop: loop.ask(lambda answer: answer.set_result(None)),
     "call": lambda loop: loop.call(lambda: None),
-    "do_soon": lambda loop: loop.do_soon(lambda: None),
     "post": lambda loop: loop.post(lambda: None),
     "submit_soon": lambda loop: loop.submit_soon(lambda ticket: ticket.set_result(None), lambda waiting: True).result(10),
 }
 
 
+def is_closed(loop):
+    loop.stop()
+
+
+def has_ended(loop):
+    """And is not closed yet, so that it takes what it will never do."""
+    loop._loop.call_soon_threadsafe(loop._loop.stop)
+    loop._thread.join()
+    loop.stopped = True
+
+
 @pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize("end", [is_closed, has_ended])
 @pytest.mark.parametrize("way", WAYS_TO_THE_LOOP.values(), ids=WAYS_TO_THE_LOOP)
-def test_who_comes_to_a_loop_that_has_ended_meanwhile_is_told(way, looks, monkeypatch):
+def test_who_comes_to_a_loop_that_has_ended_meanwhile_is_told(way, end, looks, monkeypatch):
     loop = LoopThread()
     loop.call(lambda: None)
     loop._looks = looks
-    monkeypatch.setattr(loop, "check", loop.stop)  # it was open when it was looked at
+    monkeypatch.setattr(loop, "check", lambda: end(loop))  # it was open when it was looked at
     with pytest.raises(errors.AlreadyClosed):
         way(loop)
 

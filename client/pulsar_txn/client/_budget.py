@@ -59,7 +59,7 @@ class Budget:
         self.bytes -= size
         self._done_messages += messages
         self._done_bytes += size
-        if self.full or self._waiters:
+        if self.full:  # who waits for room has seen it so, or has its turn behind this
             self.look()
 
     def look(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import contextvars
 import functools
+import inspect
 import logging
 import os
 from collections import deque
@@ -87,6 +88,8 @@ class LoopThread:
         if self.stopped:  # the loop may end before it looks
             self._thread.join(STOP_SECONDS)
             future.cancel()
+            if inspect.getcoroutinestate(started) == inspect.CORO_CREATED:
+                started.close()
         return future
 
     def wait(self, future: Future[T]) -> T:
@@ -188,8 +191,9 @@ class LoopThread:
                 raise
             self._fail_inbox()
             raise AlreadyClosed(CLOSED) from None
-        if self.stopped:
+        if self.stopped:  # it may end before it looks
             self._fail_inbox()
+            raise AlreadyClosed(CLOSED)
 
     def _look(self) -> None:
         """Again in a moment while something comes: a wake-up for each would cost more than all the rest."""
