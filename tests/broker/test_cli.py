@@ -294,6 +294,15 @@ def test_a_folder_that_cannot_be_written_is_code_73() -> None:
     assert "cannot be written" in said
 
 
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/pulsar-txn", "loop", "loop/below", "n" * 300])
+def test_a_place_where_no_folder_can_be_is_code_73(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "loop").symlink_to("loop")
+    code, said = refusal("standalone", "--data", tmp_path / place, "--port", 0)
+    assert code == exits.STORE_REFUSED
+    assert "cannot be a folder" in said
+
+
 def test_a_folder_of_somebody_else_is_code_73(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     code, said = refusal("standalone", "--data", tmp_path, "--port", 0)

@@ -79,7 +79,7 @@ class RealFiles:
 
     def make_folder(self, path: str) -> None:
         """Create the folder, and make its name durable."""
-        folder = Path(path).resolve()
+        folder = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links
         if folder.is_dir():
             return
         missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Final
 
 import attrs
@@ -20,6 +21,8 @@ FORMAT_VERSION: Final = 1
 _FORMAT_NAME: Final = "FORMAT"
 _LOCK_NAME: Final = "LOCK"
 _TITLE: Final = "pulsar-txn journal"
+_NO_FOLDER: Final = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG})
+"""Why there is no folder: a file is in its place or above it, or nothing can be made there (`/proc`)."""
 
 
 @attrs.frozen
@@ -32,7 +35,13 @@ class Format:
 
 def enter(files: Files, folder: str) -> int:
     """Make the folder if need be, and lock it; the lock's descriptor. Raises StoreInUse, StoreUnsupported."""
-    files.make_folder(folder)
+    try:
+        files.make_folder(folder)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER:
+            raise
+        text = f"{folder} cannot be a folder ({error.strerror}); name a place where one is, or can be made"
+        raise StoreUnsupported(text) from error
     file_system = files.file_system(folder)
     if is_network(file_system):
         raise StoreUnsupported(
