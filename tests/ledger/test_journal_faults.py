@@ -5,14 +5,17 @@ import errno
 import os
 import random
 import signal
+import struct
 
 import pytest
 from journal_world import Workload, check_against, seen, settled, simulated_store
 
 from pulsar_txn.ledger.journal import JournalStore, segments, syncer
 from pulsar_txn.ledger.journal.simulated import SimulatedFiles
-from pulsar_txn.ledger.protocols import DiskFull, LogClosed, Snapshot, StorageFailed
-from pulsar_txn.ledger.testing import Recorder
+from pulsar_txn.ledger.journal.state import JournalState
+from pulsar_txn.ledger.journal.writer import JournalGroup
+from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LogClosed, NameRefused, Snapshot, StorageFailed
+from pulsar_txn.ledger.testing import Recorder, all_entries
 
 
 class FailNth:
@@ -277,3 +280,87 @@ async def test_calls_that_wait_when_storage_fails_raise_and_a_listener_that_rais
     with pytest.raises((StorageFailed, LogClosed)):
         await log.flush()
     await store.close()
+
+
+async def _filled(store, *, upto):
+    """Entries until the plan is in segment `upto`; what was confirmed."""
+    log, confirmed = await store.open("a"), []
+    while store.writer.planned_segment < upto:
+        log.append(b"%d" % len(confirmed) + bytes(1500))
+        await log.flush()
+        confirmed.append(b"%d" % len(confirmed))
+    return confirmed
+
+
+async def test_a_name_too_long_for_a_record_is_refused_and_segments_roll_behind_it():
+    files = SimulatedFiles()
+    store = simulated_store(files)
+    await store.start()
+    innocent = await store.open("innocent")
+    innocent.append(b"in the same group")
+    with pytest.raises(NameRefused, match="choose a shorter one"):
+        await store.open("x" * 70_000)
+    with pytest.raises(NameRefused, match="choose a shorter one"):
+        await innocent.open_cursor("s" * 70_000)
+    with pytest.raises(NameRefused, match="choose a shorter one"):
+        await store.metadata.put("/" + "p" * 70_000, b"")
+    confirmed = await _filled(store, upto=4)
+    again = simulated_store(files.after_power_loss("all", random.Random(1)))
+    await again.start()
+    assert await all_entries(await again.open("innocent")) == [b"in the same group"]
+    assert [entry.rstrip(b"\0") for entry in await all_entries(await again.open("a"))] == confirmed
+    for each in (store, again):
+        await each.close()
+
+
+async def test_names_that_would_not_fit_into_a_checkpoint_are_refused_one_by_one():
+    files = SimulatedFiles()
+    store = simulated_store(files)
+    await store.start()
+    first, made = await store.open("0-" + "n" * 1000), 1
+    with pytest.raises(EntryTooLarge, match="delete some"):
+        while True:
+            await store.open(f"{made}-" + "n" * 1000)
+            made += 1
+    with pytest.raises(EntryTooLarge, match="delete some"):
+        await first.open_cursor("c" * 1000)
+    await store.delete("1-" + "n" * 1000)
+    await store.delete("2-" + "n" * 1000)
+    await store.open("again-" + "n" * 995)
+    confirmed = await _filled(store, upto=3)
+    await store.close()
+    again = simulated_store(files)
+    await again.start()
+    assert len(again.names()) == made
+    assert [entry.rstrip(b"\0") for entry in await all_entries(await again.open("a"))] == confirmed
+    await again.close()
+
+
+@pytest.mark.parametrize("part", ["group", "checkpoint"])
+async def test_a_group_or_a_checkpoint_that_cannot_be_encoded_fails_the_store_for_good(part, monkeypatch):
+    files = SimulatedFiles()
+    store = simulated_store(files)
+    await store.start()
+    log, other = await store.open("a"), await store.open("b")
+    confirmed = []
+
+    def cannot(*_):
+        raise struct.error("ushort format requires 0 <= number <= 65535")
+
+    monkeypatch.setattr(*((JournalGroup, "encoded_records") if part == "group" else (JournalState, "checkpoint")), cannot)
+    with pytest.raises(StorageFailed, match="cannot be encoded: error: ushort"):
+        while True:
+            log.append(b"%d" % len(confirmed) + bytes(1500))
+            await log.flush()
+            confirmed.append(b"%d" % len(confirmed))
+    with pytest.raises(StorageFailed):
+        other.append(b"nothing is confirmed any more")
+    with pytest.raises(StorageFailed):
+        await store.open("c")
+    await store.close()
+    monkeypatch.undo()
+    again = simulated_store(files.after_power_loss("all", random.Random(1)))
+    await again.start()
+    assert [entry.rstrip(b"\0") for entry in await all_entries(await again.open("a"))] == confirmed
+    assert bool(confirmed) is (part == "checkpoint")
+    await again.close()

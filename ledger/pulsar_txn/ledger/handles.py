@@ -10,16 +10,19 @@ import abc
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
-from pulsar_txn.ledger.cursor_state import Changes, CursorState
+from pulsar_txn.ledger.cursor_state import Changes, CursorState, encode_properties
 from pulsar_txn.ledger.group import CommitGroup
-from pulsar_txn.ledger.protocols import LedgerError, LogClosed, LogListener, LogStats
+from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, LogClosed, LogListener, LogStats, NameRefused
 from pulsar_txn.wire.ids import Position
 
 logger = logging.getLogger(__name__)
 
 _BEHIND_ALL = 2**63 - 1
+
+MAX_PROPERTIES_BYTES: Final = 1 << 20
+MAX_BATCH_INDEXES: Final = 1 << 24
 
 
 class GroupHost(Protocol):
@@ -251,6 +254,8 @@ class BaseCursor:
         ledger_id, entry = position
         if ledger_id != self.log.ledger_id or entry >= self.log.next_entry:
             return self._ticket
+        if acked < 0 or not 0 < batch_size <= MAX_BATCH_INDEXES:
+            raise EntryTooLarge(f"batch indexes of {position}: a batch has 1 to {MAX_BATCH_INDEXES} messages, not {batch_size}")
         if self.state.delete_indexes(entry, acked, batch_size):
             self._changes.delete_indexes(entry, acked, batch_size)
             self._changed()
@@ -269,6 +274,13 @@ class BaseCursor:
         """Replace the properties."""
         self.log.check_open()
         if properties != self.state.properties:
+            try:
+                size = len(encode_properties(properties))
+            except UnicodeEncodeError as error:
+                raise NameRefused(f"properties of cursor {self._name!r} cannot be written in UTF-8: {error.reason}") from error
+            if size > MAX_PROPERTIES_BYTES:
+                text = f"properties of {size} bytes for cursor {self._name!r}; at most {MAX_PROPERTIES_BYTES} are kept"
+                raise EntryTooLarge(text)
             self.state.properties = dict(properties)
             self._changes.put_properties(properties)
             self._changed()

@@ -14,6 +14,7 @@ from pulsar_txn.ledger.cursor_state import CursorState, apply_changes
 from pulsar_txn.ledger.group import CommitGroup
 from pulsar_txn.ledger.handles import BaseCursor, BaseLog, new_waiter
 from pulsar_txn.ledger.metadata import MetadataTree
+from pulsar_txn.ledger.names import check_name
 from pulsar_txn.ledger.pressure import DEFAULT_HIGH_WATER_BYTES, Pressure
 from pulsar_txn.ledger.protocols import (
     Buffer,
@@ -135,7 +136,7 @@ class MemoryStore:
         await self.close()
 
     async def open(self, name: str, *, create: bool = True) -> MemoryLog:
-        """Open a log exclusively. Raises LogNotFound, LogExists, LogClosed."""
+        """Open a log exclusively. Raises LogNotFound, LogExists, LogClosed, NameRefused."""
         self._check()
         if name in self._logs:
             raise LogExists(f"log {name!r} is open already in this store; close that handle first")
@@ -143,6 +144,7 @@ class MemoryStore:
         if durable is None:
             if not create:
                 raise LogNotFound(f"there is no log {name!r}")
+            check_name("log", name)
             durable = self._durable.logs[name] = _DurableLog(self._durable.next_ledger_id)
             self._durable.next_ledger_id += 1
         durable.epoch += 1
@@ -338,6 +340,7 @@ class MemoryLog(BaseLog):
         """A durable cursor of this log; an existing one is returned as it is. If cancelled: it may exist."""
         self.check_open()
         if name not in self.cursors:
+            check_name("cursor", name)
             entry = self.first_entry - 1 if initial is None else max(-1, min(self.entry_of(initial), self.next_entry - 1))
             self.cursors[name] = BaseCursor(self, name, CursorState(entry))
             self._change(self.durable.cursors.__setitem__, name, CursorState(entry))

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
 
+from pulsar_txn.ledger.names import check_name
 from pulsar_txn.ledger.protocols import EntryTooLarge, VersionConflict, Versioned
 
 MAX_VALUE_BYTES = 1 << 20
@@ -43,6 +44,7 @@ class MetadataTree:
         self._bytes = 0
         for path, value in (values or {}).items():
             self._set(path, value)
+        self._bytes += sum(map(len, self.counters))
 
     async def get(self, path: str) -> Versioned | None:
         """The value, or None."""
@@ -55,8 +57,8 @@ class MetadataTree:
         _expect(path, version, expected_version)
         if len(data) > MAX_VALUE_BYTES:
             raise EntryTooLarge(f"metadata value of {path!r} has {len(data)} bytes, at most {MAX_VALUE_BYTES} are kept")
-        if self._bytes + len(path) + len(data) > self._max_bytes:
-            raise EntryTooLarge(f"metadata of {self._bytes} bytes and {path!r} are more than {self._max_bytes} together")
+        check_name("metadata path", path)
+        self._check_room(path, len(path) + len(data))
         value = Versioned(bytes(data), version + 1)
         self._set(path, value)
         await self._write(path, value)
@@ -80,6 +82,10 @@ class MetadataTree:
     async def increment(self, path: str) -> int:
         """A durable counter: 0, 1, 2, …. If cancelled: the number is spent."""
         number = self.counters.get(_checked(path), 0)
+        if not number:
+            check_name("metadata path", path)
+            self._check_room(path, len(path))
+            self._bytes += len(path)
         self.counters[path] = number + 1
         await self._write_counter(path, number + 1)
         return number
@@ -89,6 +95,11 @@ class MetadataTree:
         watcher = Watcher(prefix)
         self._watchers.add(watcher)
         return watcher
+
+    def _check_room(self, path: str, more: int) -> None:
+        """EntryTooLarge when the store's snapshot of all metadata would become too large."""
+        if self._bytes + more > self._max_bytes:
+            raise EntryTooLarge(f"metadata of {self._bytes} bytes and {path!r} are more than {self._max_bytes} together")
 
     def _set(self, path: str, value: Versioned) -> None:
         old = self.values.get(path)

@@ -28,6 +28,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 # ├── LogClosed          used after close, or after a failure
 # ├── LogExists / LogNotFound
 # ├── EntryTooLarge      refused before it joins a group
+# ├── NameRefused        a name that cannot be kept: refused before anything has moved, never to be repeated
 # ├── DiskFull           retriable: new data is refused, trims, acks and ends go on from a reserve
 # ├── StoreInUse / StoreTooNew / StoreReadOnly / StoreUnsupported     a sentence each, at open
 # └── VersionConflict    compare-and-set of the metadata store found another version
@@ -68,6 +69,10 @@ class LogNotFound(LedgerError):  # noqa: N818 - named by what happened
 
 class EntryTooLarge(LedgerError):  # noqa: N818 - named by what happened
     """The entry is above the store's limit; nothing was appended."""
+
+
+class NameRefused(LedgerError):  # noqa: N818 - named by what happened
+    """The name of a log or cursor, or a metadata path, is too long or no text of UTF-8; nothing was changed."""
 
 
 class DiskFull(LedgerError):  # noqa: N818 - named by what happened
@@ -184,7 +189,10 @@ class Log(Protocol):
         """The newest durable snapshot, or None. Raises LogDamaged."""
 
     async def open_cursor(self, name: str, *, initial: Position | None = None) -> Cursor:
-        """A durable cursor of this log, created at `initial` mark-delete (default: before the first entry)."""
+        """A durable cursor of this log, created at `initial` mark-delete (default: before the first entry).
+
+        Raises NameRefused, and EntryTooLarge where no more names fit; nothing was changed then.
+        """
 
     def cursor_names(self) -> list[str]:
         """Names of the durable cursors, sorted."""
@@ -248,13 +256,16 @@ class Cursor(Protocol):
         """Acknowledge whole entries; contiguous ones raise mark_delete. Returns the ticket."""
 
     def delete_indexes(self, position: Position, acked: int, batch_size: int) -> int:
-        """Acknowledge batch indexes (bit i of `acked` set: index i); the entry is deleted when all are. Returns the ticket."""
+        """Acknowledge batch indexes (bit i of `acked` set: index i); the entry is deleted when all are. Returns the ticket.
+
+        Raises EntryTooLarge for a batch of a size that no batch has.
+        """
 
     def reset(self, mark_delete: Position) -> int:
         """Seek: forget everything behind `mark_delete` and stand there, back or forth. Returns the ticket."""
 
     def put_properties(self, properties: dict[str, str]) -> int:
-        """Replace the properties; returns the ticket."""
+        """Replace the properties; returns the ticket. Raises EntryTooLarge, NameRefused (no text of UTF-8)."""
 
     def backlog(self) -> int:
         """Readable entries not acknowledged."""
@@ -278,7 +289,10 @@ class MetadataStore(Protocol):
         """The value, or None."""
 
     async def put(self, path: str, data: bytes, *, expected_version: int | None = None) -> int:
-        """Write; returns the new version once durable. `expected_version` None: any, -1: must not exist. VersionConflict."""
+        """Write; returns the new version once durable. `expected_version` None: any, -1: must not exist.
+
+        Raises VersionConflict, EntryTooLarge, NameRefused.
+        """
 
     async def delete(self, path: str, *, expected_version: int | None = None) -> None:
         """Delete, once durable. Unknown paths are no error unless a version is expected."""
@@ -287,7 +301,7 @@ class MetadataStore(Protocol):
         """Names of the direct children, sorted."""
 
     async def increment(self, path: str) -> int:
-        """A durable counter: returns 0, 1, 2, … and never the same twice."""
+        """A durable counter: returns 0, 1, 2, … and never the same twice. Raises EntryTooLarge, NameRefused."""
 
     def watch(self, prefix: str) -> AsyncIterator[str]:
         """Paths below `prefix` that changed, as they change."""
@@ -302,7 +316,11 @@ class LogStore(Protocol):
         """Open or create. Raises StoreInUse, StoreTooNew, StoreReadOnly, StoreUnsupported, LogDamaged, StorageFailed."""
 
     async def open(self, name: str, *, create: bool = True) -> Log:
-        """Open a log exclusively, with a new epoch. Raises LogNotFound, LogExists (open already here), LogDamaged."""
+        """Open a log exclusively, with a new epoch.
+
+        Raises LogNotFound, LogExists (open already here), LogDamaged; NameRefused, and EntryTooLarge where no more
+        names fit, before anything has changed.
+        """
 
     def exists(self, name: str) -> bool:
         """Whether there is a log of this name."""

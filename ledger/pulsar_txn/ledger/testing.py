@@ -25,6 +25,7 @@ from pulsar_txn.ledger.protocols import (
     LogExists,
     LogNotFound,
     LogStore,
+    NameRefused,
     Snapshot,
     VersionConflict,
 )
@@ -188,6 +189,40 @@ async def too_large_entries_are_refused_before_they_join(stores: Stores, store: 
     refuses(EntryTooLarge, lambda: log.append(bytes(256 << 20)))
     equal(log.append(b"small")[1], 0, "the refused entry has no position")
     await log.flush()
+    return store
+
+
+@_check
+async def a_name_that_cannot_be_kept_is_refused_to_its_caller_alone(stores: Stores, store: LogStore) -> LogStore:
+    """Names, paths and properties of any length: what else is in the commit group is written, and nothing has moved."""
+    log = await store.open("a")
+    cursor = await log.open_cursor("sub")
+    for name in ("x" * 70_000, "/" + "ü" * 40_000, "/\udc80"):
+        log.append(b"before")
+        for refused in (
+            store.open(name),
+            log.open_cursor(name),
+            store.metadata.put("/" + name, b"value"),
+            store.metadata.increment("/" + name),
+        ):
+            await raises(NameRefused, refused)
+        log.append(b"behind")
+        await log.flush()
+    refuses(NameRefused, lambda: cursor.put_properties({"k": "\udc80"}))
+    refuses(EntryTooLarge, lambda: cursor.put_properties({"k": "v" * (65 << 20)}))
+    refuses(EntryTooLarge, lambda: cursor.delete_indexes(log.last_appended, 1, 1 << 33))
+    refuses(EntryTooLarge, lambda: cursor.delete_indexes(log.last_appended, -1, 2))
+    equal((cursor.ticket, cursor.properties, cursor.ack_sets()), (0, {}, {}), "nothing of the cursor has moved")
+    equal((store.names(), log.cursor_names()), (["a"], ["sub"]), "nothing was made")
+    longest = "n" * 65_535
+    await (await store.open(longest)).close()
+    await log.open_cursor(longest)
+    await store.metadata.put("/" + longest[1:], b"value")
+    store = await stores.reopened(store)
+    log = await store.open("a")
+    equal(await all_entries(log), [b"before", b"behind"] * 3, "the others of the group")
+    equal((store.names(), log.cursor_names()), (["a", longest], [longest, "sub"]), "the longest name is kept")
+    equal(await store.metadata.children("/"), [longest[1:]], "and the longest path")
     return store
 
 

@@ -15,6 +15,7 @@ from pulsar_txn.ledger.journal import records
 from pulsar_txn.ledger.journal.frame import DATA, SNAPSHOT, Run, crc_seed, entry_crc
 from pulsar_txn.ledger.journal.records import NUMBER, encode_record
 from pulsar_txn.ledger.journal.state import LogState
+from pulsar_txn.ledger.names import check_name
 from pulsar_txn.ledger.protocols import Buffer, DiskFull, EntryTooLarge, LogDamaged, Snapshot
 from pulsar_txn.wire.ids import Position
 
@@ -46,11 +47,14 @@ class JournalLog(BaseLog):
         if type(data) is bytes:
             return self._append(data, len(data), None, reserve=reserve)
         if isinstance(data, bytes | bytearray | memoryview):
-            return self._append(bytes(data), len(data), None, reserve=reserve)
+            data = bytes(data)
+            return self._append(data, len(data), None, reserve=reserve)
         size = sum(map(len, data))
         if size <= CACHED_ENTRY_BYTES:
-            return self._append(b"".join(data), size, None, reserve=reserve)
-        return self._append(b"", size, data, reserve=reserve)
+            data = b"".join(data)
+            return self._append(data, len(data), None, reserve=reserve)
+        pieces = [memoryview(piece).cast("B") for piece in data]
+        return self._append(b"", sum(map(len, pieces)), pieces, reserve=reserve)
 
     def _append(self, data: bytes, size: int, pieces: Sequence[Buffer] | None, *, reserve: bool) -> Position:
         """`pieces` set: a large entry that is written from its buffers and not kept in memory."""
@@ -61,18 +65,19 @@ class JournalLog(BaseLog):
         if size + group.bytes > store.group_bytes or store.segment_files.scarce:
             group = self._make_room(size, reserve=reserve)
         entry = self.next_entry
+        start = (self._seed ^ entry ^ (entry >> 32)) & 0xFFFFFFFF
+        if pieces is not None:  # before anything moves: one of them may be no buffer
+            for piece in pieces:
+                start = crc32c(piece, start)
         self.next_entry = entry + 1
         run = self._run
         if run is None or self._run_group is not group:
             run = self._begin_run(group, entry)
-        start = (self._seed ^ entry ^ (entry >> 32)) & 0xFFFFFFFF
         if pieces is None:
             run.data.append(data)
             run.crcs.append(crc32c(data, start))
             self.tail[entry] = data
         else:
-            for piece in pieces:
-                start = crc32c(piece, start)
             run.data.extend(pieces)
             run.crcs.append(start)
         run.lengths.append(size)
@@ -162,6 +167,8 @@ class JournalLog(BaseLog):
         """A durable cursor of this log; an existing one is returned as it is. If cancelled: it may exist."""
         self.check_open()
         if name not in self.cursors:
+            check_name("cursor", name)
+            self.store.state.check_room(name, self.store.max_names_bytes)
             entry = self.first_entry - 1 if initial is None else max(-1, min(self.entry_of(initial), self.next_entry - 1))
             stored = self.store.state.create_cursor(self.state, name, CursorState(entry))
             self.cursors[name] = BaseCursor(self, name, stored.state, stored.cursor_id)

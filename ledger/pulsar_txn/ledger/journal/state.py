@@ -7,13 +7,17 @@ writes all of it at the start of each segment.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from pulsar_txn.ledger.cursor_state import CursorState, apply_changes
 from pulsar_txn.ledger.journal import records
 from pulsar_txn.ledger.journal.frame import CHECKPOINT, DATA, SNAPSHOT
 from pulsar_txn.ledger.journal.index import LogIndex, Section, SegmentIndex, Usage, location
 from pulsar_txn.ledger.journal.records import LOG_VALUE, NUMBER, encode_record
-from pulsar_txn.ledger.protocols import LogDamaged, Versioned
+from pulsar_txn.ledger.protocols import EntryTooLarge, LogDamaged, Versioned
+
+_NAME_OVERHEAD_BYTES: Final = 64
+"""Of a log's or cursor's record beside its name, with an empty cursor state."""
 
 
 class StoredCursor:
@@ -90,7 +94,15 @@ class JournalState:
         self.next_cursor_id = 0
         self.live_segments: set[int] = set()
         self.usage = Usage()
+        self.names_bytes = 0
+        """What the names of logs and cursors add to a checkpoint."""
         self._found: dict[int, list[tuple[int, Section]]] = {}
+
+    def check_room(self, name: str, max_bytes: int) -> None:
+        """EntryTooLarge when one more log or cursor would make the checkpoint of all names too large for a segment."""
+        if self.names_bytes + _cost(name) > max_bytes:
+            text = f"{len(self.logs)} logs and {len(self.cursors)} cursors have names of {self.names_bytes} bytes"
+            raise EntryTooLarge(f"{text}; at most {max_bytes} are kept: delete some before there can be {name[:60]!r}")
 
     def create_log(self, name: str) -> LogState:
         """A new, empty log."""
@@ -103,6 +115,7 @@ class JournalState:
         """Forget a log, its cursors and its snapshot."""
         log = self.logs.pop(ledger_id, None)
         if log is not None:
+            self.names_bytes -= _cost(log.name) + sum(map(_cost, log.cursors))
             if self.by_name.get(log.name) is log:
                 del self.by_name[log.name]
             for cursor in log.cursors.values():
@@ -119,6 +132,7 @@ class JournalState:
         """Forget a cursor."""
         cursor = self.cursors.pop(cursor_id, None)
         if cursor is not None:
+            self.names_bytes -= _cost(cursor.name)
             cursor.log.cursors.pop(cursor.name, None)
 
     def checkpoint(self, live_segments: Iterable[int]) -> bytes:
@@ -232,14 +246,21 @@ class JournalState:
                 self.usage.add_snapshot(segment, log.ledger_id, section.bytes)
 
     def _add_log(self, log: LogState) -> None:
+        self.names_bytes += _cost(log.name)
         self.logs[log.ledger_id] = log
         self.by_name[log.name] = log
         self.next_ledger_id = max(self.next_ledger_id, log.ledger_id + 1)
 
     def _add_cursor(self, cursor: StoredCursor) -> None:
+        if cursor.cursor_id not in self.cursors:
+            self.names_bytes += _cost(cursor.name)
         self.cursors[cursor.cursor_id] = cursor
         cursor.log.cursors[cursor.name] = cursor
         self.next_cursor_id = max(self.next_cursor_id, cursor.cursor_id + 1)
+
+
+def _cost(name: str) -> int:
+    return len(name.encode()) + _NAME_OVERHEAD_BYTES
 
 
 def _index_sections(log: LogState, found: list[tuple[int, Section]]) -> int:

@@ -27,6 +27,7 @@ from pulsar_txn.ledger.journal.state import JournalState, LogState
 from pulsar_txn.ledger.journal.syncer import Syncer
 from pulsar_txn.ledger.journal.writer import JournalGroup, JournalWriter
 from pulsar_txn.ledger.metadata import MetadataTree
+from pulsar_txn.ledger.names import check_name
 from pulsar_txn.ledger.pressure import DEFAULT_HIGH_WATER_BYTES, Pressure
 from pulsar_txn.ledger.protocols import (
     LedgerError,
@@ -71,6 +72,7 @@ class JournalStore:
         self.folder = str(folder)
         self.max_entry_bytes = min(max_entry_bytes, segment_bytes // 4)
         self.max_snapshot_bytes = segment_bytes // 4
+        self.max_names_bytes = segment_bytes // 2
         self.group_bytes = min(_GROUP_BYTES, segment_bytes // 16)
         self.pressure = Pressure(high_water_bytes)
         self.state = JournalState()
@@ -112,7 +114,10 @@ class JournalStore:
         await self.close()
 
     async def open(self, name: str, *, create: bool = True) -> JournalLog:
-        """Open a log exclusively. Raises LogNotFound, LogExists, LogDamaged. If cancelled: the log may be open."""
+        """Open a log exclusively. Raises LogNotFound, LogExists, LogDamaged, NameRefused, EntryTooLarge.
+
+        If cancelled: the log may be open.
+        """
         self._check()
         if name in self._logs:
             raise LogExists(f"log {name!r} is open already in this store; close that handle first")
@@ -120,6 +125,8 @@ class JournalStore:
         if state is None:
             if not create:
                 raise LogNotFound(f"there is no log {name!r}")
+            check_name("log", name)
+            self.state.check_room(name, self.max_names_bytes)
             state = self.state.create_log(name)
         if state.damage is not None:
             raise state.damage
@@ -287,6 +294,7 @@ class JournalStore:
     async def _begin_segment(self, wanted: int) -> None:
         """Write the first checkpoint of a segment, and wait for it; with no file for it the store cannot start."""
         self.writer.seal()
+        self._check()
         group = self.writer.last_group()
         assert group is not None  # noqa: S101 - sealed just before
         waiter = new_waiter()

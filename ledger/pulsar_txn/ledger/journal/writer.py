@@ -155,8 +155,20 @@ class JournalWriter:
     _current_group: JournalGroup | None = None
 
     def seal(self, flags: int = 0) -> None:
-        """Close the open group, give it a place and queue it."""
+        """Close the open group, give it a place and queue it.
+
+        What cannot be encoded was refused before it joined. Should that ever be wrong, the store fails for good: the plan
+        may have moved already, and nothing may be confirmed behind a checkpoint that is not there.
+        """
         group, self.open_group = self.open_group, JournalGroup()
+        try:
+            self._place(flags, group)
+        except Exception as error:
+            logger.exception("a group cannot be encoded")
+            self.open_group = group  # it fails with the others
+            self._fail(f"a group cannot be encoded: {type(error).__name__}: {error}")
+
+    def _place(self, flags: int, group: JournalGroup) -> None:
         group.seal()
         records = group.encoded_records()
         needed = aligned(frame_size(group.runs, len(records)))
