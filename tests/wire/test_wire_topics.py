@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,6 +83,66 @@ def test_any_text_is_a_name_or_an_invalid_name(text: str):
 def test_partitions_are_told_by_their_suffix(name: str, partition: int, base: str):
     topic = TopicName.parse(name)
     assert (topic.partition, topic.base.name) == (partition, base)
+
+
+LONGEST = "x" * (topics.MAX_TOPIC_BYTES - len("persistent://public/default/"))
+
+
+@pytest.mark.parametrize("text", [LONGEST, f"{LONGEST}-partition-0", f"public/default/{LONGEST}-partition-9999999999"])
+def test_the_longest_topic_is_a_name_and_so_are_its_partitions(text: str):
+    topic = TopicName.parse(text)
+    assert len(str(topic.base)) == topics.MAX_TOPIC_BYTES
+    assert TopicName.parse(str(topic)) == topic
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 70_000,
+        LONGEST + "x",
+        f"{LONGEST}x-partition-0",
+        f"{LONGEST}-partition-01",
+        "t-partition-" + "9" * 5000,
+        "ü" * (topics.MAX_TOPIC_BYTES // 2),
+        "public/" + "x" * 70_000 + "/t",
+        "x" * 70_000 + "/default/t",
+        "public/" + "x" * 1020 + "/t",
+    ],
+)
+def test_a_longer_name_is_refused_with_a_short_sentence_that_says_what_to_do(text: str):
+    with pytest.raises(InvalidName, match="choose a shorter name") as refused:
+        TopicName.parse(text)
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("text", ["\udc80", "persistent://public/default/a\ud800"])
+def test_a_name_that_utf8_cannot_write_is_refused(text: str):
+    with pytest.raises(InvalidName, match="UTF-8"):
+        TopicName.parse(text)
+
+
+def test_subscriptions_and_namespaces_have_bounds_too():
+    topics.check_subscription("ü" * (topics.MAX_SUBSCRIPTION_BYTES // 2))
+    for name, said in {
+        "s" * 2049: "shorter",
+        "ü" * 1025: "shorter",
+        "": "needs a name",
+        " ": "needs",
+        "\ud800": "UTF-8",
+    }.items():
+        with pytest.raises(InvalidName, match=said):
+            topics.check_subscription(name)
+    topics.check_namespace("t" * 100, "n" * 923)
+    for tenant, namespace in (("t" * 100, "n" * 924), ("t/x", "n"), ("t", ""), ("", "n")):
+        with pytest.raises(InvalidName, match="namespace"):
+            topics.check_namespace(tenant, namespace)
+
+
+def test_the_longest_names_together_fit_into_every_record():
+    """A log's name may have 65,535 bytes: of the pending acks of a subscription, twice percent-encoded, too."""
+    name = "ü" * (len(LONGEST) // 2)
+    inner = topics.pending_ack_topic(f"{name}-partition-9999999999", "ü" * (topics.MAX_SUBSCRIPTION_BYTES // 2))
+    assert len("/managed-ledgers/public/default/persistent/" + quote(inner, safe="")) < 65_535 // 2
 
 
 def test_partitions_are_named_from_topic_and_from_partition():

@@ -1,4 +1,10 @@
-"""Names of topics: short and full forms, partitions, and the topics of the transaction machinery (reference §2.1)."""
+"""Names of topics: short and full forms, partitions, and the topics of the transaction machinery (reference §2.1).
+
+How long names may be stands here too, for client and broker. Pulsar's protocol has no limit (apache/pulsar#12023), but what
+its administration cannot name cannot be managed (apache/pulsar#19826): a topic and a subscription stand in the path of a
+request, whose head may have 8 KiB (Jetty's default, httpMaxRequestHeaderSize). Both at their longest fit into that, as
+long as their characters need no percent sign.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +22,25 @@ TRANSACTION_LOG_PREFIX: Final = "persistent://pulsar/system/__transaction_log_"
 
 PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
 
+MAX_TOPIC_BYTES: Final = 2048
+"""Of a full name in UTF-8, without what names the partition."""
+
+MAX_NAMESPACE_BYTES: Final = 1024
+"""Of tenant/namespace."""
+
+MAX_SUBSCRIPTION_BYTES: Final = 2048
+"""In UTF-8; of a durable subscription this is the name of its cursor."""
+
 _PARTITION_MARK: Final = "-partition-"
-_PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]*)", re.DOTALL)
+_PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,9})", re.DOTALL)
+_SHOWN: Final = 80
 _PART: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 _DOMAINS: Final = ("persistent", "non-persistent")
 _FORMS: Final = "write name, tenant/namespace/name, or persistent://tenant/namespace/name"
 
 
 class InvalidName(ValueError):  # noqa: N818 - named by what is wrong
-    """Not the name of a topic; the message says which forms there are."""
+    """Not the name of a topic, a namespace or a subscription; the message says which there are."""
 
 
 @attrs.frozen
@@ -39,6 +55,7 @@ class TopicName:
     @classmethod
     def parse(cls, text: str) -> TopicName:
         """Read a full or short name: `t` and `a/b/t` are persistent, `t` is in `public/default`. InvalidName."""
+        _check_size("topic", text, _MAX_WHOLE_BYTES)
         domain, mark, rest = text.partition("://")
         if not mark:
             domain, rest = "persistent", text
@@ -57,7 +74,10 @@ class TopicName:
                 raise InvalidName(f"topic {text!r}: {part!r} may have letters, digits and any of -=:._ only")
         if not name.strip():
             raise InvalidName(f"topic {text!r} has an empty name; {_FORMS}")
-        return cls(domain, tenant, namespace, name)
+        _check_size("namespace", f"{tenant}/{namespace}", MAX_NAMESPACE_BYTES)
+        found = cls(domain, tenant, namespace, name)
+        _check_size("topic", str(found.base), MAX_TOPIC_BYTES)
+        return found
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.tenant}/{self.namespace}/{self.name}"
@@ -84,6 +104,33 @@ class TopicName:
         if index < 0:
             raise ValueError(f"partition {index} does not exist: partitions count from 0")
         return attrs.evolve(self, name=f"{self.base.name}{_PARTITION_MARK}{index}")
+
+
+_MAX_WHOLE_BYTES: Final = MAX_TOPIC_BYTES + len(_PARTITION_MARK) + 10
+
+
+def check_subscription(name: str) -> None:
+    """InvalidName for what cannot be the name of a subscription: nothing, blanks, or too much."""
+    if not name.strip():
+        raise InvalidName("a subscription needs a name")
+    _check_size("subscription", name, MAX_SUBSCRIPTION_BYTES)
+
+
+def check_namespace(tenant: str, namespace: str = "default") -> None:
+    """InvalidName for what cannot be a tenant with a namespace: each has certain characters, and a topic fits behind both."""
+    _check_size("namespace", f"{tenant}/{namespace}", MAX_NAMESPACE_BYTES)
+    for part in (tenant, namespace):
+        if _PART.fullmatch(part) is None:
+            raise InvalidName(f"namespace {tenant}/{namespace}: {part!r} may have letters, digits and any of -=:._ only")
+
+
+def _check_size(kind: str, text: str, most: int) -> None:
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidName(f"{kind} {text[:_SHOWN]!r} is not text that UTF-8 can write; choose another name") from error
+    if size > most:
+        raise InvalidName(f"{kind} {text[:_SHOWN]!r}… has {size} bytes, at most {most} are allowed; choose a shorter name")
 
 
 def partition_name(topic: str, index: int) -> str:
