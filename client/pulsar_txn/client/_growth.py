@@ -122,7 +122,11 @@ class TopicPattern:
 
     def matches(self, topic: str) -> bool:
         """Whether it stands for this topic, or for the topic of this partition."""
-        name = TopicName.parse(topic)
+        try:
+            name = TopicName.parse(topic)
+        except InvalidName as error:
+            logger.warning("a topic of %s is left out: %s", self.namespace, error)
+            return False
         if is_transaction_internal(topic) or name.name.startswith("__"):
             return False
         return self.names.fullmatch(name.base.name) is not None

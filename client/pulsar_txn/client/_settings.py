@@ -13,6 +13,7 @@ from pulsar_txn.client.authentication import Authentication
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.service_url import Address, parse_service_url
 from pulsar_txn.client.tls import TlsFiles, make_context
+from pulsar_txn.wire.topics import InvalidName, check_subscription
 
 MAX_DESCRIPTION: Final = 64
 """Characters of a description, as in Java's client."""
@@ -31,6 +32,14 @@ def seconds_of(value: float | timedelta, what: str) -> float:
     if not LEAST_SECONDS <= seconds < math.inf:
         raise InvalidConfiguration(f"{what} must be at least a millisecond, not {value!r}", hint="give seconds or a timedelta")
     return seconds
+
+
+def check_subscription_name(name: str) -> None:
+    """InvalidConfiguration for what cannot be the name of a subscription."""
+    try:
+        check_subscription(name)
+    except InvalidName as error:
+        raise InvalidConfiguration(str(error)) from error
 
 
 def _seconds(value: float | timedelta) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar, overload
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._growth import TopicPattern
-from pulsar_txn.client._settings import Settings
+from pulsar_txn.client._settings import Settings, check_subscription_name
 from pulsar_txn.client._transactional import TransactionalClient
 from pulsar_txn.client.authentication import Authentication
 from pulsar_txn.client.consumer import Consumer
@@ -175,8 +175,7 @@ class Client(TransactionalClient):
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout. If cancelled, a new subscription may
         have been created, without a consumer.
         """
-        if not subscription:
-            raise InvalidConfiguration("a subscription needs a name")
+        check_subscription_name(subscription)
         chosen = _options(ConsumerOptions, options)
         if isinstance(topic, Pattern):
             return await self._follow(topic, subscription, schema, chosen)

@@ -18,7 +18,7 @@ from pulsar_txn.client._settings import seconds_of
 from pulsar_txn.client._settling import Acknowledged, Settling
 from pulsar_txn.client._subscribe_fields import sought_ms
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
-from pulsar_txn.client.dead_letters import DeadLetters
+from pulsar_txn.client.dead_letters import DeadLetters, check_letters
 from pulsar_txn.client.errors import AlreadyClosed, PulsarError
 from pulsar_txn.client.interceptors import ConsumerChain
 from pulsar_txn.client.message import EARLIEST_ID, Message
@@ -81,6 +81,8 @@ class Consumer(Settling[T]):
         self._observed = self.timeouts is not None or self._chain is not None
         policy = options.dead_letter_policy
         first = topics[0][0] if topics and pattern is None else ""
+        if policy is not None and policy.dead_letter_topic is None:
+            check_letters(subscription, topics=[name for name, _ in topics])
         self.letters = None if policy is None else DeadLetters(core, first, subscription, schema, policy)
         self._parts = [PartitionConsumer(core, self, name, index, subscription, options) for name, index in topics]
         self._only = self._parts[0] if len(self._parts) == 1 and pattern is None else None

@@ -17,6 +17,7 @@ import attrs
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
+from pulsar_txn.client._settings import check_subscription_name
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName, PulsarError
 from pulsar_txn.client.message import Message
 from pulsar_txn.client.producer import Producer
@@ -43,7 +44,11 @@ MAX_PRODUCERS: Final = 100
 
 def letter_topic(topic: str, subscription: str, kind: str = "DLQ") -> str:
     """The name that Pulsar's clients use: of the whole topic, not of its partition. Raises as `check_letters`."""
-    check_letters(subscription, kind)
+    check_letters(subscription, kind, (topic,))
+    return _letter_topic(topic, subscription, kind)
+
+
+def _letter_topic(topic: str, subscription: str, kind: str) -> str:
     return f"{TopicName.parse(topic).base}-{subscription}-{kind}"
 
 
@@ -55,13 +60,19 @@ def check_topic(topic: str) -> None:
         raise InvalidTopicName(str(error)) from error
 
 
-def check_letters(subscription: str, kind: str = "DLQ") -> None:
-    """InvalidConfiguration where the subscription's name cannot be part of a topic's."""
+def check_letters(subscription: str, kind: str = "DLQ", topics: Sequence[str] = ()) -> None:
+    """InvalidConfiguration where the subscription's name cannot be part of a topic's, or not behind those of `topics`."""
+    hint = "name the topic: dead_letter_topic=" if kind == "DLQ" else "name the topic: retry_letter_topic="
     if "/" in subscription:
         raise InvalidConfiguration(
             f"there can be no topic <topic>-<subscription>-{kind} for the subscription {subscription!r}: it has a slash",
-            hint="name the topic: dead_letter_topic=" if kind == "DLQ" else "name the topic: retry_letter_topic=",
+            hint=hint,
         )
+    for topic in topics:
+        try:
+            TopicName.parse(_letter_topic(topic, subscription, kind))
+        except InvalidName as error:
+            raise InvalidConfiguration(f"there can be no topic <topic>-<subscription>-{kind}: {error}", hint=hint) from error
 
 
 @attrs.frozen(kw_only=True)
@@ -87,6 +98,8 @@ class DeadLetterPolicy:
         for topic in (self.dead_letter_topic, self.retry_letter_topic):
             if topic is not None:
                 check_topic(topic)
+        if self.initial_subscription:
+            check_subscription_name(self.initial_subscription)
 
     @property
     def has_retry_topic(self) -> bool:

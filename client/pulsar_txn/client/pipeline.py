@@ -118,7 +118,7 @@ class Pipeline(Generic[T]):
     ) -> None:
         check_takes_one(handler, "the handler")
         if options.on_poison is Poison.DEAD_LETTER and options.dead_letter_topic is None:
-            check_letters(consumer.subscription)  # now, and not when the first letter is due
+            check_letters(consumer.subscription, topics=consumer.topics)  # now, and not when the first letter is due
         if options.dead_letter_topic is not None:
             check_topic(options.dead_letter_topic)
         self.core = core

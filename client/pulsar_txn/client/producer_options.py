@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from pulsar_txn.client._settings import check_subscription_name
 from pulsar_txn.client.crypto import CryptoKeys, Encryptor
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.interceptors import ProducerInterceptor
@@ -113,7 +114,9 @@ class ProducerOptions:
     """Where the public keys come from."""
 
     def __attrs_post_init__(self) -> None:
-        """Keys and where they come from go together."""
+        """Keys and where they come from go together, and a subscription has a name."""
+        if self.initial_subscription:
+            check_subscription_name(self.initial_subscription)
         if bool(self.encryption_keys) != (self.crypto_keys is not None):
             raise InvalidConfiguration("encryption_keys (names) and crypto_keys (where they come from) go together")
 
