@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.topics import TopicName
+from pulsar_txn.wire.topics import TopicName, check_namespace
 
 from .admin import BROKER, Routes, done, failed, flag
 from .broker import Broker
@@ -53,6 +53,7 @@ async def show_tenant(request: web.Request) -> web.Response:
 async def make_tenant(request: web.Request) -> web.Response:
     """PUT: remember the name; 409 when it is there. POST: there is nothing to change."""
     namespaces, tenant = request.app[BROKER].namespaces, request.match_info["tenant"]
+    check_namespace(tenant)
     if request.method == "PUT" and tenant in await namespaces.known():
         raise Refusal(ServerError.NotAllowedError, "Tenant already exist")
     await namespaces.put_tenant(tenant)
@@ -95,6 +96,7 @@ async def make_namespace(request: web.Request) -> web.Response:
     """PUT, with policies in the body or nothing: 409 when it is there."""
     broker, info = request.app[BROKER], request.match_info
     tenant, namespace = info["tenant"], info["namespace"]
+    check_namespace(tenant, namespace)
     policies = await _json(request) if await request.text() else {}
     if not isinstance(policies, dict):
         raise web.HTTPBadRequest(text="the body should be policies, a JSON object")

@@ -9,7 +9,7 @@ from aiohttp import web
 from pulsar_txn.ledger.protocols import Log
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST
-from pulsar_txn.wire.topics import TopicName, partition_name
+from pulsar_txn.wire.topics import TopicName, check_subscription, partition_name
 
 from .admin import (
     BROKER,
@@ -193,8 +193,9 @@ async def create_subscription(request: web.Request) -> web.Response:
     """PUT subscription: at the end, or with `"earliest"` in the body at the beginning. 409 when it is there."""
     broker, name = request.app[BROKER], topic_name(request)
     check_user_topic(name)
-    topic = await broker.topic(name)
     subscription = request.match_info["subscription"]
+    check_subscription(subscription)
+    topic = await broker.topic(name)
     if not isinstance(topic, Topic):
         raise Refusal(ServerError.NotAllowedError, f"{name} is not persistent")
     if subscription in topic.subscriptions:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from pulsar_txn.ledger.memory import MemoryStore
-from pulsar_txn.ledger.protocols import LedgerError, Log, LogStore, StorageFailed
+from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, Log, LogStore, NameRefused, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import PendingAck
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
@@ -208,6 +208,8 @@ class Broker:
             await asyncio.gather(*(log.close() for log in logs), return_exceptions=True)
             if isinstance(error, StorageFailed):
                 self.storage_failed(error)
+            if isinstance(error, (EntryTooLarge, NameRefused)):
+                raise Refusal(ServerError.NotAllowedError, f"{name} cannot be made: {error}") from error
             if isinstance(error, (LedgerError, WireError)):
                 _logger.exception("%s cannot be opened", name)
                 raise Refusal(ServerError.ServiceNotReady, f"{name} cannot be opened: {error}") from error

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
+import attrs
+
 from pulsar_txn.ledger.protocols import LogStore, VersionConflict, Versioned
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import ASSIGN_TOPIC, TopicName, is_transaction_internal, partition_name, pending_ack_topic
@@ -36,7 +38,7 @@ def role_log_name(topic: TopicName, role: str) -> str:
 
 def pending_ack_log_name(topic: TopicName, subscription: str) -> str:
     """The redo log of a subscription's pending acks, named after its topic as in Pulsar."""
-    return log_name(TopicName.parse(pending_ack_topic(str(topic), subscription)))
+    return log_name(attrs.evolve(topic, name=pending_ack_topic(topic.name, subscription)))
 
 
 class Catalog:

@@ -12,7 +12,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Position, signed64, unsigned64
 from pulsar_txn.wire.topics import TopicName
 
-from .commands_lookup import check_user_topic, schema_of
+from .commands_lookup import check_subscription_name, check_user_topic, schema_of
 from .consumers import Consumer
 from .host import Slices
 from .subscription import EXCLUSIVE, FAILOVER
@@ -45,8 +45,7 @@ async def _subscribe(connection: Connection, body: Any) -> None:
     if body.consumer_id in connection.consumers:
         connection.write_command("success", request_id=body.request_id)
         return
-    if not body.subscription.strip():
-        raise Refusal(ServerError.NotAllowedError, "a subscription needs a name")
+    check_subscription_name(body.subscription)
     if body.read_compacted and body.subType not in {EXCLUSIVE, FAILOVER}:
         raise Refusal(ServerError.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions")
     topic = await broker.topic(name, create=body.force_topic_creation)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.topics import ASSIGN_TOPIC, InvalidName, TopicName, is_transaction_internal
+from pulsar_txn.wire.topics import ASSIGN_TOPIC, InvalidName, TopicName, check_subscription, is_transaction_internal
 
 from .catalog import Schema
 
@@ -138,6 +138,14 @@ def unpack_schema_version(data: bytes) -> int:
         raise Refusal(ServerError.IncompatibleSchema, f"a schema version has eight bytes, not {len(data)}")
     index: int = struct.unpack(">q", data)[0]
     return index
+
+
+def check_subscription_name(name: str) -> None:
+    """Refusal NotAllowedError for what cannot be the name of a subscription."""
+    try:
+        check_subscription(name)
+    except InvalidName as error:
+        raise Refusal(ServerError.NotAllowedError, str(error)) from None
 
 
 def check_user_topic(name: TopicName) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import TopicName
 
-from .commands_lookup import check_user_topic, pack_schema_version, schema_of
+from .commands_lookup import check_subscription_name, check_user_topic, pack_schema_version, schema_of
 from .producers import AccessMode, Producer
 from .topic import Topic
 
@@ -43,6 +43,8 @@ async def _open(connection: Connection, body: Any) -> None:
             return
         broker.remove_producer(existing)
         connection.forget_producer(existing)
+    if body.initial_subscription_name:
+        check_subscription_name(body.initial_subscription_name)
     topic = await broker.topic(name)
     if topic.rules.encryption_required and not body.encrypted:
         raise Refusal(ServerError.MetadataError, f"Encryption is required in {name}")

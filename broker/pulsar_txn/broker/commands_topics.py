@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.topics import check_namespace
 
 from .topic_lists import Matches, hash_of, pattern_of
 
 if TYPE_CHECKING:
     from .broker import Broker
     from .connection import Connection, Handler
+
+
+def _namespace(text: str) -> tuple[str, str]:
+    """Tenant and namespace. InvalidName."""
+    tenant, _, namespace = text.partition("/")
+    check_namespace(tenant, namespace)
+    return tenant, namespace
 
 
 def _pattern(broker: Broker, text: str) -> Matches:
@@ -30,7 +38,7 @@ def _matches_or_none(broker: Broker, text: str) -> Matches | None:
 
 async def on_get_topics(connection: Connection, body: Any) -> None:
     """GET_TOPICS_OF_NAMESPACE: partitions one by one; with a pattern what matches, with the hash of a list only a new one."""
-    tenant, _, namespace = body.namespace.partition("/")
+    tenant, namespace = _namespace(body.namespace)
     broker = connection.broker
     names: set[str] = set()
     if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
@@ -57,7 +65,7 @@ async def on_watch_topic_list(connection: Connection, body: Any) -> None:
     broker = connection.broker
     if not broker.config.enable_broker_side_subscription_pattern_evaluation:
         raise Refusal(ServerError.NotAllowedError, "Unable to create topic list watcher: topic list watching is disabled.")
-    tenant, _, namespace = body.namespace.partition("/")
+    tenant, namespace = _namespace(body.namespace)
     matches = _pattern(broker, body.topics_pattern)
     topics = await broker.topic_lists.watch(connection, body.watcher_id, (tenant, namespace), matches)
     topics_hash = hash_of(topics)

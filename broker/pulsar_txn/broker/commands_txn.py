@@ -17,6 +17,7 @@ from pulsar_txn.wire.hot_txn import (
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
+from .commands_lookup import check_subscription_name
 from .coordinators import Coordinators
 
 if TYPE_CHECKING:
@@ -105,13 +106,20 @@ def _add(
         return
     answer = partial(_answer, connection, response, request_id, txn_id)
     try:
-        participants = tuple([Participant(_participant_name(topic), subscription) for topic, subscription in named])
+        participants = tuple([Participant(_participant_name(topic), _checked(subscription)) for topic, subscription in named])
     except InvalidName as error:
         answer(None, ServerError.InvalidTopicName, str(error))
     except Refusal as refusal:
         answer(None, refusal.code, refusal.message)
     else:
         coordinators.add(txn_id, participants, connection.principal, connection.identity, answer)
+
+
+@lru_cache(4096)
+def _checked(subscription: str | None) -> str | None:
+    if subscription is not None:
+        check_subscription_name(subscription)
+    return subscription
 
 
 @lru_cache(4096)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from pulsar_txn.ledger.protocols import LedgerError
+from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, NameRefused
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.frames import FRAME_PADDING, FrameReader, command, decode_command, frame_type
 from pulsar_txn.wire.hot import decode_ack, decode_flow, decode_send, encode_ack_response, encode_send_receipt
@@ -240,6 +240,8 @@ class Connection(asyncio.Protocol):
             await coroutine
         except (Refusal, InvalidName) as error:
             self.refuse(body, error)
+        except (EntryTooLarge, NameRefused) as error:
+            self.refuse(body, Refusal(ServerError.NotAllowedError, str(error)))
         except LedgerError as error:
             _logger.warning("a request of %s failed: %s", self.peer, error)
             self.refuse(body, Refusal(ServerError.ServiceNotReady, f"{error}; retry"))

@@ -12,7 +12,7 @@ from importlib.metadata import version
 
 from aiohttp import web
 
-from pulsar_txn.ledger.protocols import LedgerError
+from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, NameRefused
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
@@ -44,6 +44,8 @@ async def _errors(request: web.Request, handler: _Next) -> web.StreamResponse:
     except Refusal as refusal:
         return failed(_STATUS.get(refusal.code, 500), refusal.message)
     except InvalidName as error:
+        return failed(412, str(error))
+    except (EntryTooLarge, NameRefused) as error:
         return failed(412, str(error))
     except LedgerError as error:
         return failed(503, f"{error}; retry")

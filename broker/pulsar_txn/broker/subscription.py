@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.ledger.machine import MoveCursor, Reply
-from pulsar_txn.ledger.protocols import Cursor, LedgerError, StorageFailed
+from pulsar_txn.ledger.protocols import Cursor, EntryTooLarge, LedgerError, NameRefused, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import (
     AckCumulative,
     AckIndividual,
@@ -314,7 +314,10 @@ class Subscription:
             _logger.exception("pending acks of %s on %s cannot be opened", self.name, self.topic.name)
             held, self._held = self._held, []
             for request in held:
-                _refuse(request, f"{error}; retry")
+                if isinstance(error, (EntryTooLarge, NameRefused)):
+                    _refuse(request, str(error), ServerError.NotAllowedError)
+                else:
+                    _refuse(request, f"{error}; retry")
         finally:
             self._opening = None
 
@@ -406,10 +409,10 @@ class Subscription:
                 _logger.warning("pending acks of %r: %s", self.name, error)
 
 
-def _refuse(request: Request, message: str) -> None:
+def _refuse(request: Request, message: str, code: ServerError = ServerError.ServiceNotReady) -> None:
     token: Answer | None = getattr(request, "token", None)
     if token is not None:
-        token(None, ServerError.ServiceNotReady, message)
+        token(None, code, message)
 
 
 def _item(ack_id: AckId) -> AckItem:
