@@ -33,6 +33,7 @@ MAX_SUBSCRIPTION_BYTES: Final = 2048
 
 _PARTITION_MARK: Final = "-partition-"
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,9})", re.DOTALL)
+_PARTITION_BYTES: Final = len(_PARTITION_MARK) + 10
 _SHOWN: Final = 80
 _PART: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 _DOMAINS: Final = ("persistent", "non-persistent")
@@ -55,7 +56,7 @@ class TopicName:
     @classmethod
     def parse(cls, text: str) -> TopicName:
         """Read a full or short name: `t` and `a/b/t` are persistent, `t` is in `public/default`. InvalidName."""
-        _check_size("topic", text, _MAX_WHOLE_BYTES)
+        _check_size("topic", text, MAX_TOPIC_BYTES, _PARTITION_BYTES)
         domain, mark, rest = text.partition("://")
         if not mark:
             domain, rest = "persistent", text
@@ -106,9 +107,6 @@ class TopicName:
         return attrs.evolve(self, name=f"{self.base.name}{_PARTITION_MARK}{index}")
 
 
-_MAX_WHOLE_BYTES: Final = MAX_TOPIC_BYTES + len(_PARTITION_MARK) + 10
-
-
 def check_subscription(name: str) -> None:
     """InvalidName for what cannot be the name of a subscription: nothing, blanks, or too much."""
     if not name.strip():
@@ -124,12 +122,12 @@ def check_namespace(tenant: str, namespace: str = "default") -> None:
             raise InvalidName(f"namespace {tenant}/{namespace}: {part!r} may have letters, digits and any of -=:._ only")
 
 
-def _check_size(kind: str, text: str, most: int) -> None:
+def _check_size(kind: str, text: str, most: int, beside: int = 0) -> None:
     try:
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidName(f"{kind} {text[:_SHOWN]!r} is not text that UTF-8 can write; choose another name") from error
-    if size > most:
+    if size > most + beside:
         raise InvalidName(f"{kind} {text[:_SHOWN]!r}… has {size} bytes, at most {most} are allowed; choose a shorter name")
 
 
