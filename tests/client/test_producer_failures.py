@@ -41,7 +41,7 @@ def silent(broker):
 
 WRONG = [
     ("properties", {"n": 1}, "properties['n'] must be text, not 1"),
-    ("properties", {1: "n"}, "the name of a property must be text, not 1"),
+    ("properties", {1: "n"}, "a name in properties must be text, not 1"),
     ("properties", [("n", "1")], "properties must be a mapping of text to text"),
     ("properties", {"n": "\ud800"}, "properties['n'] must be text that UTF-8 can say"),
     ("event_time_ms", 1.7e12, "event_time_ms must be a whole number"),

@@ -505,17 +505,26 @@ async def test_the_users_exception_wins_over_a_failing_abort():
 
 async def test_rollback_leaves_quietly():
     sessions = ScriptedSessions()
-    async with ManagedTransaction(new_transaction(sessions)) as txn:
+    async with ManagedTransaction(new_transaction(sessions, managed=True)) as txn:
         txn.rollback()
     assert sessions.ends == ["ABORT"]
 
 
 async def test_a_rollback_of_another_transaction_passes_through():
-    other = await opened(ScriptedSessions())
+    other = await opened(ScriptedSessions(), managed=True)
     with pytest.raises(Rollback):
         async with ManagedTransaction(new_transaction(ScriptedSessions())):
             other.rollback()
     await other.abort()
+
+
+async def test_a_rollback_without_a_block_is_refused():
+    sessions = ScriptedSessions()
+    txn = await opened(sessions)
+    with pytest.raises(TransactionStateError, match=r"await txn.abort\(\)"):
+        txn.rollback()
+    await txn.commit()
+    assert sessions.ends == ["COMMIT"]
 
 
 async def test_an_abort_inside_the_block_is_the_end_of_it():
@@ -602,7 +611,7 @@ async def test_a_timeout_around_a_block_leaves_no_commit_behind():
 
 async def test_a_rollback_whose_abort_fails_is_quiet(caplog):
     sessions = ScriptedSessions(end=[OperationTimeout("no answer", maybe_processed=True)])
-    async with ManagedTransaction(new_transaction(sessions)) as txn:
+    async with ManagedTransaction(new_transaction(sessions, managed=True)) as txn:
         txn.rollback()
     assert "no answer" in caplog.text
 

@@ -14,10 +14,10 @@ from typing import Final, NoReturn
 
 import attrs
 
+from pulsar_txn.client._checks import seconds_of
 from pulsar_txn.client._enlist import WhenEnded
 from pulsar_txn.client._operations import Operations
 from pulsar_txn.client._registrar import CoordinatorSessions
-from pulsar_txn.client._settings import seconds_of
 from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
     InvalidTransactionStatus,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Generic, Self, TypeVar
 
+from pulsar_txn.client._checks import as_seconds, check_whole, number_of_seconds
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._growth import TopicPattern
 from pulsar_txn.client.consumer_options import ConsumerOptions
@@ -51,8 +54,8 @@ class Receiving(Generic[T]):
             return self._parts[0].topic
         return f"{self._pattern.namespace}/{self._pattern.names.pattern}"
 
-    async def receive(self, timeout: float | None = None) -> Message[T]:
-        """The next message, waiting for it; OperationTimeout after `timeout` seconds.
+    async def receive(self, timeout: float | timedelta | None = None) -> Message[T]:
+        """The next message, waiting for it; OperationTimeout after `timeout` (seconds or a timedelta).
 
         Raises AlreadyClosed, or what ended the consumer for good. If cancelled, no message is lost.
         """
@@ -61,9 +64,9 @@ class Receiving(Generic[T]):
             if not self._queue:
                 if self._failure is not None:
                     raise self._failure.with_traceback(None)  # else it grows with each
-                deadline = deadline or self._deadline(timeout)
+                deadline = deadline or self._deadline(timeout, "timeout")
                 if not await self._wait(1, deadline) and not self._queue:
-                    raise OperationTimeout(f"no message on {self.topic} within {timeout:g} s")
+                    raise OperationTimeout(f"no message on {self.topic} within {as_seconds(timeout or 0):g} s")
             if not self.shared:
                 break
             if taken := self._take(1):
@@ -77,7 +80,7 @@ class Receiving(Generic[T]):
             self._observe([message])
         return message
 
-    async def receive_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
+    async def receive_many(self, max_messages: int = 500, *, max_wait: float | timedelta | None = None) -> list[Message[T]]:
         """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
 
         The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
@@ -89,23 +92,25 @@ class Receiving(Generic[T]):
             if taken or max_wait is not None:  # a thread of the sync client may have been faster
                 return taken
 
-    def enough(self, max_messages: int, max_wait: float | None) -> int:
+    def enough(self, max_messages: int, max_wait: float | timedelta | None) -> int:
         """How many messages `receive_many` waits for."""
+        check_whole("max_messages", max_messages)
         return 1 if max_wait is None else min(max_messages, self._options.receiver_queue_size)
 
-    async def _ready(self, max_messages: int, max_wait: float | None) -> None:
+    async def _ready(self, max_messages: int, max_wait: float | timedelta | None) -> None:
+        enough = self.enough(max_messages, max_wait)
         if max_messages < 1:
             raise InvalidConfiguration(f"max_messages must be at least 1, not {max_messages}")
-        enough = self.enough(max_messages, max_wait)
         if len(self._queue) < enough:
             if self._failure is not None and not self._queue:
                 raise self._failure.with_traceback(None)  # else it grows with each
-            await self._wait(enough, self._deadline(max_wait))
+            await self._wait(enough, self._deadline(max_wait, "max_wait"))
 
     def receive_nowait(self, max_messages: int = 500) -> list[Message[T]]:
         """Up to `max_messages` of those that are queued; does not wait, may be empty. Raises as `receive`."""
         if self._failure is not None and not self._queue:
             raise self._failure.with_traceback(None)  # else it grows with each
+        check_whole("max_messages", max_messages)
         return self._take(max_messages)
 
     def _take(self, max_messages: int) -> list[Message[T]]:
@@ -168,8 +173,11 @@ class Receiving(Generic[T]):
         if self._chain is not None:
             self._chain.received(messages)
 
-    def _deadline(self, timeout: float | None) -> float | None:
-        return None if timeout is None else self._core.runtime.monotonic() + timeout
+    def _deadline(self, timeout: float | timedelta | None, what: str) -> float | None:
+        if timeout is None:
+            return None
+        seconds = number_of_seconds(timeout, what)
+        return None if seconds == math.inf else self._core.runtime.monotonic() + seconds
 
     async def _wait(self, messages: int, deadline: float | None) -> bool:
         """Until so many are queued; False when the time is over before."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from pulsar_txn.client._checks import check_text, check_texts, refused
 from pulsar_txn.client.batching import Alone
-from pulsar_txn.client.errors import InvalidConfiguration
 
 _NO_OTHER_CLUSTER: Final = "__local__"
 """Pulsar's word in `replicate_to` for a message that is not replicated."""
@@ -19,16 +19,11 @@ _MAX_SECONDS: Final = 2**50
 def check(key: Any, ordering_key: Any, properties: Any, event_time_ms: Any, sequence_id: Any) -> None:
     """InvalidConfiguration, naming the argument, when one of them cannot be sent."""
     if key is not None:
-        _check_text("key", key)
+        check_text("key", key)
     if ordering_key is not None and not isinstance(ordering_key, bytes):
-        raise _refused("ordering_key", ordering_key, "bytes", hint="encode it")
+        raise refused("ordering_key", ordering_key, "bytes", hint="encode it")
     if properties is not None:
-        if not isinstance(properties, Mapping):
-            raise _refused("properties", properties, "a mapping of text to text")
-        for name, value in properties.items():
-            if not (isinstance(name, str) and isinstance(value, str) and name.isascii() and value.isascii()):
-                _check_text("the name of a property", name)
-                _check_text(f"properties[{name!a}]", value)
+        check_texts("properties", properties)
     if event_time_ms is not None:
         _check_number("event_time_ms", event_time_ms)
     if sequence_id is not None:
@@ -45,40 +40,25 @@ def alone(
     if replicate_to is None:
         return Alone(due)
     if isinstance(replicate_to, str | bytes) or not isinstance(replicate_to, Collection):
-        raise _refused("replicate_to", replicate_to, "a sequence of names of clusters", hint="write ['eu'] for one")
+        raise refused("replicate_to", replicate_to, "a sequence of names of clusters", hint="write ['eu'] for one")
     for name in replicate_to:
-        _check_text("a cluster of replicate_to", name)
+        check_text("a cluster of replicate_to", name)
     return Alone(due, tuple(replicate_to) or (_NO_OTHER_CLUSTER,))
 
 
 def _deliver_at_ms(deliver_at: datetime | None, deliver_after: float | timedelta | None, now_ms: int) -> int:
     if deliver_at is not None:
         if not isinstance(deliver_at, datetime):
-            raise _refused("deliver_at", deliver_at, "a datetime", hint="deliver_after takes seconds")
+            raise refused("deliver_at", deliver_at, "a datetime", hint="deliver_after takes seconds")
+        if deliver_at.utcoffset() is None:
+            raise refused("deliver_at", deliver_at, "a datetime with a time zone", hint="datetime.now(UTC) has one")
         return int(deliver_at.timestamp() * 1000)
     seconds = deliver_after.total_seconds() if isinstance(deliver_after, timedelta) else deliver_after or 0.0
     if not isinstance(seconds, int | float) or not abs(seconds) < _MAX_SECONDS:
-        raise _refused("deliver_after", deliver_after, "seconds or a timedelta")
+        raise refused("deliver_after", deliver_after, "seconds or a timedelta")
     return now_ms + int(seconds * 1000)
-
-
-def _check_text(what: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise _refused(what, value, "text")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise _refused(what, value, "text that UTF-8 can say", hint="it has half of a surrogate pair") from error
 
 
 def _check_number(what: str, value: Any) -> None:
     if not isinstance(value, int) or not 0 <= value <= _MAX_LONG:
-        raise _refused(what, value, "a whole number, 0 or more, of at most 63 bits")
-
-
-def _refused(what: str, value: Any, needed: str, *, hint: str | None = None) -> InvalidConfiguration:
-    shown = ascii(value)
-    if len(shown) > 100:
-        shown = f"{shown[:100]}…"
-    return InvalidConfiguration(f"{what} must be {needed}, not {shown}", hint=hint)
+        raise refused(what, value, "a whole number, 0 or more, of at most 63 bits")

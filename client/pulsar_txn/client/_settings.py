@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import ssl
-from datetime import timedelta
 from typing import Final
 
 import attrs
+from attrs.validators import optional
 
+from pulsar_txn.client._checks import (
+    A_WAY_TO_AUTHENTICATE,
+    above_zero,
+    as_seconds,
+    check_text,
+    having,
+    instance,
+    refused,
+    text,
+    whole,
+)
 from pulsar_txn.client.authentication import Authentication
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.service_url import Address, parse_service_url
@@ -19,21 +29,6 @@ MAX_DESCRIPTION: Final = 64
 """Characters of a description, as in Java's client."""
 
 
-LEAST_SECONDS: Final = 0.001
-"""What the protocol can say: it counts in milliseconds."""
-
-
-def seconds_of(value: float | timedelta, what: str) -> float:
-    """A time that a program gave, in seconds. InvalidConfiguration, naming `what`, when it is none, or below a millisecond."""
-    try:
-        seconds = float(_seconds(value))
-    except (TypeError, ValueError) as error:
-        raise InvalidConfiguration(f"{what} is no time: {value!r}", hint="give seconds or a timedelta") from error
-    if not LEAST_SECONDS <= seconds < math.inf:
-        raise InvalidConfiguration(f"{what} must be at least a millisecond, not {value!r}", hint="give seconds or a timedelta")
-    return seconds
-
-
 def check_subscription_name(name: str) -> None:
     """InvalidConfiguration for what cannot be the name of a subscription."""
     try:
@@ -42,17 +37,11 @@ def check_subscription_name(name: str) -> None:
         raise InvalidConfiguration(str(error)) from error
 
 
-def _seconds(value: float | timedelta) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-def _positive(_instance: object, attribute: attrs.Attribute[float], value: float) -> None:
-    if not value > 0:
-        raise InvalidConfiguration(f"{attribute.name} must be more than 0, not {value!r}", hint="give it in seconds")
-
-
 def _not_blank(_instance: object, attribute: attrs.Attribute[str | None], value: str | None) -> None:
-    if value is not None and not value.strip():
+    if value is None:
+        return
+    check_text(attribute.name, value)
+    if not value.strip():
         raise InvalidConfiguration(f"{attribute.name} is blank", hint="name what must not run twice, or leave it out")
 
 
@@ -63,17 +52,22 @@ def _known_fencing(_instance: object, attribute: attrs.Attribute[str | None], va
 
 def _bytes(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
     if not isinstance(value, int) or value < 0:
-        raise InvalidConfiguration(f"{attribute.name} must be a number of bytes, not {value!r}", hint="0 is no limit")
+        raise refused(attribute.name, value, "a number of bytes", hint="0 is no limit")
 
 
 def _short(_instance: object, attribute: attrs.Attribute[str], value: str) -> None:
+    check_text(attribute.name, value)
     if len(value) > MAX_DESCRIPTION:
         raise InvalidConfiguration(f"{attribute.name} has {len(value)} characters, {MAX_DESCRIPTION} are allowed")
+
+
+_authentication: Final = having("data", needed=A_WAY_TO_AUTHENTICATE)
 
 
 def _sni_proxy(url: str | Address | None) -> Address | None:
     if url is None or isinstance(url, Address):
         return url
+    check_text("sni_proxy_url", url)
     addresses = parse_service_url(url)
     if len(addresses) != 1 or not addresses[0].tls:
         raise InvalidConfiguration(f"not the URL of one TLS proxy: {url!r}", hint="write pulsar+ssl://proxy:4443")
@@ -84,16 +78,18 @@ def _sni_proxy(url: str | Address | None) -> Address | None:
 class Settings:
     """Times are seconds, or given as timedeltas. `tls_context` is used for `pulsar+ssl`; None means one made of `tls`."""
 
-    operation_timeout: float = attrs.field(default=30.0, converter=_seconds, validator=_positive)
-    connection_timeout: float = attrs.field(default=10.0, converter=_seconds, validator=_positive)
-    keep_alive_interval: float = attrs.field(default=30.0, converter=_seconds, validator=_positive)
-    initial_backoff: float = attrs.field(default=0.1, converter=_seconds, validator=_positive)
-    max_backoff: float = attrs.field(default=60.0, converter=_seconds, validator=_positive)
-    max_lookup_redirects: int = 20
-    authentication: Authentication | None = None
-    tls_context: ssl.SSLContext | None = None
+    operation_timeout: float = attrs.field(default=30.0, converter=as_seconds, validator=above_zero)
+    connection_timeout: float = attrs.field(default=10.0, converter=as_seconds, validator=above_zero)
+    keep_alive_interval: float = attrs.field(default=30.0, converter=as_seconds, validator=above_zero)
+    initial_backoff: float = attrs.field(default=0.1, converter=as_seconds, validator=above_zero)
+    max_backoff: float = attrs.field(default=60.0, converter=as_seconds, validator=above_zero)
+    max_lookup_redirects: int = attrs.field(default=20, validator=whole())
+    authentication: Authentication | None = attrs.field(default=None, validator=optional(_authentication))
+    tls_context: ssl.SSLContext | None = attrs.field(
+        default=None, validator=optional(instance(ssl.SSLContext, "an ssl.SSLContext"))
+    )
     tls: TlsFiles = attrs.field(factory=TlsFiles)
-    listener_name: str | None = None
+    listener_name: str | None = attrs.field(default=None, validator=optional(text))
     description: str = attrs.field(default="", validator=_short)
     memory_limit: int = attrs.field(default=0, validator=_bytes)
     sni_proxy: Address | None = attrs.field(default=None, converter=_sni_proxy)

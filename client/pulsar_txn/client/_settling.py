@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
+from pulsar_txn.client._checks import number_of_seconds, raise_unless_transaction, refused
 from pulsar_txn.client._core import run_all
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client._receiving import Receiving
@@ -57,6 +58,7 @@ class Settling(Receiving[T]):
                 self._chain.acknowledged([message], None)
             return
         those = [message] if isinstance(message, (Message, MessageId)) else message
+        _check_many(those)
         try:
             await self._acknowledge(self._places(those, txn), txn, wants_receipt=wants_receipt)
         except BaseException as error:
@@ -65,7 +67,12 @@ class Settling(Receiving[T]):
         self._settled(those, None)
 
     async def _acknowledge(
-        self, places: dict[PartitionConsumer, list[Place]], txn: Enlisting | None, *, wants_receipt: bool
+        self,
+        places: dict[PartitionConsumer, list[Place]],
+        txn: Enlisting | None,
+        *,
+        wants_receipt: bool,
+        cumulative: bool = False,
     ) -> None:
         work: list[Coroutine[Any, Any, None]]
         if txn is None and not wants_receipt:
@@ -73,10 +80,14 @@ class Settling(Receiving[T]):
             return
         if txn is not None:
             _check_persistent(places)
-            work = [part.ack_in_transaction(those, txn, cumulative=False) for part, those in places.items()]
+            work = [part.ack_in_transaction(those, txn, cumulative=cumulative) for part, those in places.items()]
         else:
             work = [part.ack_with_receipt(those, cumulative=False) for part, those in places.items()]
-        await run_all(work)
+        try:
+            await run_all(work)
+        except (AttributeError, TypeError) as error:
+            raise_unless_transaction(txn, error)
+            raise
 
     @property
     def may_acknowledge_soon(self) -> bool:
@@ -117,8 +128,7 @@ class Settling(Receiving[T]):
         txn = txn or self._ambient()
         for part, places in self._places([message], txn).items():
             if txn is not None:
-                _check_persistent([part])
-                await part.ack_in_transaction(places, txn, cumulative=True)
+                await self._acknowledge({part: places}, txn, wants_receipt=True, cumulative=True)
             elif self._options.ack_receipt if receipt is None else receipt:
                 await part.ack_with_receipt(places, cumulative=True)
             else:
@@ -137,6 +147,7 @@ class Settling(Receiving[T]):
         part = self._part_of_any(message)
         if part is None:
             return
+        seconds = self._nack_delay(message, delay)
         place = _place(message)
         if part.open_acks.holds(place):
             raise TransactionStateError(
@@ -148,11 +159,11 @@ class Settling(Receiving[T]):
         self._refused += 1
         if self._chain is not None:
             self._chain.refused(message)
-        self._nacks.add(part, place[0], self._nack_delay(message, delay))
+        self._nacks.add(part, place[0], seconds)
 
     def _nack_delay(self, message: Acknowledged, delay: float | timedelta | None) -> float:
         if delay is not None:
-            return delay.total_seconds() if isinstance(delay, timedelta) else delay
+            return number_of_seconds(delay, "delay")
         backoff = self._options.negative_ack_backoff
         if backoff is None or not isinstance(message, Message):
             return self._options.negative_ack_delay
@@ -175,8 +186,10 @@ class Settling(Receiving[T]):
         self._check_open()
         if self.letters is None:
             raise InvalidConfiguration("the consumer has no dead_letter_policy", hint="subscribe with one that has retry=True")
+        if not isinstance(message, Message):
+            raise refused("message", message, "a message")
         txn = txn or self._ambient()
-        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        seconds = number_of_seconds(delay, "delay")
         await self.letters.put_off(message, seconds, properties, txn)
         await self.acknowledge(message, txn=txn)
 
@@ -236,12 +249,18 @@ class Settling(Receiving[T]):
                     those, position, size, last = places.setdefault(part, []), entry.position, entry.batch_size, entry
                 those.append((position, message.index, size))
             else:
+                if not isinstance(message, MessageId):
+                    raise _no_message(message)
                 part = self._part_of(message)
                 places.setdefault(part, []).append(self._sized(part, message))
         return places
 
     def _part_of_any(self, message: Acknowledged) -> PartitionConsumer | None:
-        return self._part_of_message(message) if isinstance(message, Message) else self._part_of(message)
+        if isinstance(message, Message):
+            return self._part_of_message(message)
+        if not isinstance(message, MessageId):
+            raise _no_message(message)
+        return self._part_of(message)
 
     def _part_of_message(self, message: Message[Any]) -> PartitionConsumer | None:
         """None when this consumer has left its topic. The ids of what another consumer received mean the same here."""
@@ -279,6 +298,15 @@ class Settling(Receiving[T]):
                 f"the id {message_id} does not say which topic it belongs to", hint="give the message instead of its id"
             )
         return found[0]
+
+
+def _no_message(given: object, more: str = "") -> InvalidConfiguration:
+    return refused("message", given, f"a message or its id{more}")
+
+
+def _check_many(given: object) -> None:
+    if type(given) is not list and (isinstance(given, str | bytes) or not isinstance(given, Collection)):
+        raise _no_message(given, ", or many of them")
 
 
 def _place(message: Acknowledged) -> Place:

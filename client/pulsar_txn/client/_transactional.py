@@ -12,8 +12,8 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from pulsar_txn.client._callables import awaited, check_takes_one
+from pulsar_txn.client._checks import check_call, check_methods, check_whole, refused, seconds_of
 from pulsar_txn.client._core import Core
-from pulsar_txn.client._settings import seconds_of
 from pulsar_txn.client.client_stats import ClientStats, client_stats
 from pulsar_txn.client.consumer import Consumer
 from pulsar_txn.client.errors import (
@@ -48,11 +48,11 @@ class Attempts:
     """Judges how an attempt of `run_transaction` ended; one per call."""
 
     def __init__(self, attempts: int, *, retry_unknown: bool, pauses: Pauses) -> None:
-        if attempts < 1:
-            raise InvalidConfiguration(f"attempts must be at least 1, not {attempts}")
+        check_whole("attempts", attempts, 1)
         self._attempts = attempts
         self._done = 0
         self._retry_unknown = retry_unknown
+        check_call("backoff", pauses, "a function of the number of attempts")
         self._pauses = pauses
 
     async def judge(self, error: Exception) -> bool:
@@ -217,7 +217,7 @@ class TransactionalClient:
         handler: Handler[T],
         *,
         max_messages: int = 500,
-        max_wait: float = 0.2,
+        max_wait: float | timedelta = 0.2,
         timeout: float | timedelta = 30.0,
         concurrency: int = 1,
         on_poison: Poison = Poison.DEAD_LETTER,
@@ -248,6 +248,12 @@ class TransactionalClient:
             max_aborts=max_aborts,
             dead_letter_topic=dead_letter_topic,
         )
+        if not isinstance(consumer, Consumer):
+            raise refused("consumer", consumer, "a consumer of this client")
+        if stop is not None:
+            check_methods("stop", stop, ("is_set", "wait"), "an asyncio.Event")
+        if observer is not None:
+            check_call("observer", observer, "a function of an event")
         # The producers of dead letters are made by the other half of the client.
         create_producer = self.create_producer  # type: ignore[attr-defined]  # of `Client`
         pipeline = Pipeline(self._core, create_producer, consumer, handler, options, stop or asyncio.Event(), observer)

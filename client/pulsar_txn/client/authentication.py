@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import attrs
 
@@ -30,6 +30,11 @@ class Authentication(Protocol):
         ...
 
 
+def _token(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, str) and not callable(value):  # never shown
+        raise InvalidConfiguration(f"token must be text, or a function that returns it, not {type(value).__name__}")
+
+
 @attrs.frozen
 class TokenAuthentication:
     """A JSON Web Token: the token, or a function (also a coroutine function) that returns the current one.
@@ -38,7 +43,7 @@ class TokenAuthentication:
     left out of `repr`.
     """
 
-    token: TokenSource = attrs.field(repr=False)
+    token: TokenSource = attrs.field(repr=False, validator=_token)
     method_name: str = attrs.field(default="token", init=False)
 
     @classmethod

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from re import Pattern
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Final, Self, TypeVar, overload
 
+from pulsar_txn.client._checks import check_schema, check_text, refused
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._growth import TopicPattern
 from pulsar_txn.client._settings import Settings, check_subscription_name
@@ -33,12 +34,20 @@ from pulsar_txn.wire.topics import InvalidName, TopicName
 
 T = TypeVar("T")
 
+_OF_A_READER: Final = {
+    "durable": "its subscription goes with it; subscribe() makes one that stays",
+    "consumer_name": "give reader_name=",
+    "start_message_id": "give it as start",
+    "start_message_id_inclusive": "give start_inclusive=",
+}
+"""Options of consumers that a reader sets, and what to do instead."""
+
 
 class Client(TransactionalClient):
     """A Pulsar client for asyncio; `async with Client("pulsar://localhost:6650") as client: …` closes it.
 
     `service_url` names one or several hosts (`pulsar://a:6650,b:6650`), with TLS as `pulsar+ssl://`; or it is an
-    `AutoClusterFailover` between clusters. Times are seconds.
+    `AutoClusterFailover` between clusters. Times are seconds or timedeltas.
     Nothing is connected before the first operation. An operation that meets a retriable error (a broker that is starting,
     a topic that moves) is tried again until `operation_timeout`, with pauses that grow from `initial_backoff` to
     `max_backoff`; a single connection may take `connection_timeout`. A peer that does not answer a ping within
@@ -67,11 +76,11 @@ class Client(TransactionalClient):
         self,
         service_url: str | AutoClusterFailover,
         *,
-        operation_timeout: float = 30.0,
-        connection_timeout: float = 10.0,
-        keep_alive_interval: float = 30.0,
-        initial_backoff: float = 0.1,
-        max_backoff: float = 60.0,
+        operation_timeout: float | timedelta = 30.0,
+        connection_timeout: float | timedelta = 10.0,
+        keep_alive_interval: float | timedelta = 30.0,
+        initial_backoff: float | timedelta = 0.1,
+        max_backoff: float | timedelta = 60.0,
         authentication: Authentication | None = None,
         tls_context: ssl.SSLContext | None = None,
         tls_trust_certs_file: str | Path | None = None,
@@ -114,6 +123,8 @@ class Client(TransactionalClient):
             transactional_id=transactional_id,
             fencing=fencing,
         )
+        if not isinstance(service_url, str | AutoClusterFailover):
+            raise refused("service_url", service_url, "a URL or an AutoClusterFailover", hint="write pulsar://host:6650")
         urls = service_url.urls if isinstance(service_url, AutoClusterFailover) else (service_url,)
         if any("+ssl:" in url for url in urls):
             settings.ssl_context()  # what is wrong with its files is said here
@@ -143,6 +154,7 @@ class Client(TransactionalClient):
         """
         self._core.check_open()
         name = parse_topic(topic)
+        check_schema(schema)
         if self._core.settings.fencing == "topic":
             options.setdefault("access_mode", AccessMode.EXCLUSIVE_WITH_FENCING)
         chosen = _options(ProducerOptions, options)
@@ -165,7 +177,7 @@ class Client(TransactionalClient):
     async def subscribe(
         self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: Schema[Any] | None = None, **options: Any
     ) -> Consumer[Any]:
-        """Subscribe to a topic, all partitions of a partitioned one, several topics, or those that match a pattern.
+        """Subscribe to a topic, all partitions of a partitioned one, several topics (each once), or those that match a pattern.
 
         A compiled regular expression (`re.compile(r"tenant/namespace/orders-.*")`) stands for the topics of that namespace
         with a matching name; new ones are found every `pattern_discovery_period` seconds, and at once where brokers tell
@@ -175,8 +187,11 @@ class Client(TransactionalClient):
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout. If cancelled, a new subscription may
         have been created, without a consumer.
         """
+        check_text("subscription", subscription)
         check_subscription_name(subscription)
+        check_schema(schema)
         chosen = _options(ConsumerOptions, options)
+        _check_topics(topic)
         if isinstance(topic, Pattern):
             return await self._follow(topic, subscription, schema, chosen)
         return await self._consume([topic] if isinstance(topic, str) else topic, subscription, schema, chosen)
@@ -207,6 +222,12 @@ class Client(TransactionalClient):
         something without a subscription: `receiver_queue_size`, `read_compacted`, `properties`, `crypto_keys`,
         `crypto_failure_action`, `interceptors`, `auto_update_partitions`, those of messages in chunks. Raises as `subscribe`.
         """
+        if not isinstance(start, MessageId | datetime):
+            raise refused(
+                "start", start, "a MessageId or a datetime", hint="EARLIEST_ID and LATEST_ID are the ends of the topic"
+            )
+        check_schema(schema)
+        _check_for_reader(options)
         number = int(self._core.runtime.random() * 2**48)
         first = EARLIEST_ID if isinstance(start, datetime) else start
         given = options | {
@@ -215,7 +236,13 @@ class Client(TransactionalClient):
             "start_message_id_inclusive": start_inclusive,
             "consumer_name": reader_name,
         }
-        consumer = await self._consume([topic], f"reader-{number:012x}", schema, _options(ConsumerOptions, given))
+        chosen = _options(ConsumerOptions, given)
+        if not chosen.consumer_type.is_single:
+            raise InvalidConfiguration(
+                f"a reader cannot have consumer_type={chosen.consumer_type.name}: it keeps its place in order",
+                hint="leave it out",
+            )
+        consumer = await self._consume([topic], f"reader-{number:012x}", schema, chosen)
         if isinstance(start, datetime):
             try:
                 await consumer.seek(start)
@@ -241,24 +268,24 @@ class Client(TransactionalClient):
         return view
 
     async def _consume(
-        self, topics: Sequence[str], subscription: str, schema: Schema[Any] | None, options: ConsumerOptions
+        self, topics: Iterable[str], subscription: str, schema: Schema[Any] | None, options: ConsumerOptions
     ) -> Consumer[Any]:
         self._core.check_open()
-        names = [parse_topic(topic) for topic in topics]
+        names = list(dict.fromkeys(parse_topic(topic) for topic in topics))
         if not names:
             raise InvalidConfiguration("no topic to subscribe to")
         policy = options.dead_letter_policy
         if policy is not None and policy.has_retry_topic:
             names.append(parse_topic(policy.retry_topic(str(names[0]), subscription)))
-        parts: list[tuple[str, int]] = []
+        parts: dict[str, int] = {}
         partitioned: dict[TopicName, int] = {}
         for name in names:
             found, count = await self._parts_of(name)
             if count:
                 partitioned[name] = count
-            parts += found
+            parts |= dict(found)
         consumer: Consumer[Any] = Consumer(
-            self._core, parts, subscription, schema or BytesSchema(), options, partitioned=partitioned
+            self._core, list(parts.items()), subscription, schema or BytesSchema(), options, partitioned=partitioned
         )
         await consumer._start()  # noqa: SLF001 - its other half
         return consumer
@@ -320,6 +347,7 @@ class Client(TransactionalClient):
 
     async def _schema_for(self, topic: str, schema: Schema[Any] | None) -> Schema[Any]:
         """The schema of a producer; the one that checks by the topic's in place of AutoProduceSchema."""
+        check_schema(schema)
         if not isinstance(schema, AutoProduceSchema):
             return schema or BytesSchema()
         name = str(parse_topic(topic).base)
@@ -333,10 +361,25 @@ class Client(TransactionalClient):
 
 def parse_topic(topic: str) -> TopicName:
     """A topic's name; InvalidTopicName says what is wrong with a bad one."""
+    check_text("topic", topic)
     try:
         return TopicName.parse(topic)
     except InvalidName as error:
         raise InvalidTopicName(str(error), hint="") from error
+
+
+def _check_topics(given: object) -> None:
+    if isinstance(given, Pattern):
+        check_text("the pattern of topic", given.pattern)
+    elif isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise refused("topic", given, "the name of a topic, several of them, or a compiled pattern")
+
+
+def _check_for_reader(options: Mapping[str, Any]) -> None:
+    """What a reader decides by itself would be without effect."""
+    for name, instead in _OF_A_READER.items():
+        if options.get(name):
+            raise InvalidConfiguration(f"a reader takes no {name}", hint=instead)
 
 
 def _options(cls: type[T], given: dict[str, Any]) -> T:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Final
@@ -96,7 +97,7 @@ async def _send_all(producer: Producer[bytes], messages: tuple[str, ...], option
 async def _parts(messages: tuple[str, ...]) -> AsyncIterator[Sequence[bytes]]:
     """The messages, or the lines of the standard input, some at a time."""
     if messages:
-        yield [each.encode() for each in messages]
+        yield [os.fsencode(each) for each in messages]
         return
     part: list[bytes] = []
     async for line in _lines():

@@ -11,10 +11,10 @@ from typing import Self, TypeVar
 
 import attrs
 
+from pulsar_txn.client._checks import seconds_of
 from pulsar_txn.client._core import Core, run_all
 from pulsar_txn.client._growth import TopicPattern, listen_to_topics, new_partitions, watch
 from pulsar_txn.client._runs import Handed, Runs, whole_entries
-from pulsar_txn.client._settings import seconds_of
 from pulsar_txn.client._settling import Acknowledged, Settling
 from pulsar_txn.client._subscribe_fields import sought_ms
 from pulsar_txn.client.consumer_options import ConsumerOptions, ConsumerType, InitialPosition
@@ -140,7 +140,7 @@ class Consumer(Settling[T]):
     def transactional_batch(
         self,
         max_messages: int = 500,
-        max_wait: float | None = 0.2,
+        max_wait: float | timedelta | None = 0.2,
         timeout: float | timedelta = 30.0,
         *,
         name: str | None = None,
@@ -162,7 +162,7 @@ class Consumer(Settling[T]):
             eager=eager,
         )
 
-    async def hand_out(self, max_messages: int, max_wait: float | None) -> list[Handed]:
+    async def hand_out(self, max_messages: int, max_wait: float | timedelta | None) -> list[Handed]:
         """For batches: `receive_many` of whole entries, where `max_messages` allows it, with their numbers in their runs."""
         self._check_open()
         await self._ready(max_messages, max_wait)

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import attrs
+from attrs.validators import optional
 
+from pulsar_txn.client._checks import (
+    A_CONSUMER_INTERCEPTOR,
+    A_SOURCE_OF_KEYS,
+    as_seconds,
+    at_least,
+    each_having,
+    flag,
+    having,
+    instance,
+    one_of,
+    refused,
+    seconds,
+    text,
+    texts,
+    whole,
+)
 from pulsar_txn.client.crypto import CryptoFailureAction, CryptoKeys
 from pulsar_txn.client.dead_letters import DeadLetterPolicy
 from pulsar_txn.client.errors import InvalidConfiguration
@@ -50,6 +66,10 @@ class RegexSubscriptionMode(enum.IntEnum):
     ALL_TOPICS = 2
 
 
+def _is_range(given: object) -> bool:
+    return isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(slot, int) for slot in given)
+
+
 @attrs.frozen
 class KeySharedPolicy:
     """How a Key_Shared subscription divides keys: by the broker, or by fixed ranges of the slots 0 to 65535 (inclusive)."""
@@ -59,6 +79,8 @@ class KeySharedPolicy:
 
     def __attrs_post_init__(self) -> None:
         """InvalidConfiguration for ranges that no broker takes."""
+        if not (isinstance(self.sticky_ranges, Sequence) and all(_is_range(each) for each in self.sticky_ranges)):
+            raise refused("sticky_ranges", self.sticky_ranges, "pairs of whole numbers, (start, end)")
         ranges = sorted(self.sticky_ranges)
         bad = any(not 0 <= start <= end <= 65535 for start, end in ranges)
         if bad or any(before[1] >= after[0] for before, after in itertools.pairwise(ranges)):
@@ -68,77 +90,97 @@ class KeySharedPolicy:
             )
 
 
-def _at_least(least: float) -> Callable[[object, attrs.Attribute[Any], Any], None]:
-    def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if not value >= least:
-            raise InvalidConfiguration(f"{attribute.name} must be at least {least}, not {value!r}")
+def _consumer_type(given: object) -> ConsumerType:
+    return one_of(ConsumerType, given, "consumer_type")
 
-    return check
+
+def _initial_position(given: object) -> InitialPosition:
+    return one_of(InitialPosition, given, "initial_position")
+
+
+def _regex_subscription_mode(given: object) -> RegexSubscriptionMode:
+    return one_of(RegexSubscriptionMode, given, "regex_subscription_mode")
+
+
+def _crypto_failure_action(given: object) -> CryptoFailureAction:
+    return one_of(CryptoFailureAction, given, "crypto_failure_action")
+
+
+_BACKOFF = having("delay", needed="a RedeliveryBackoff")
 
 
 @attrs.frozen(kw_only=True)
 class ConsumerOptions:
-    """Options of `Client.subscribe`; times in seconds, 0 for `ack_timeout` and `auto_update_partitions`: never."""
+    """Options of `Client.subscribe`; times in seconds or as timedeltas.
 
-    consumer_type: ConsumerType = attrs.field(default=ConsumerType.EXCLUSIVE, converter=ConsumerType)
+    0 for `ack_timeout` and `auto_update_partitions` is never.
+    """
+
+    consumer_type: ConsumerType = attrs.field(default=ConsumerType.EXCLUSIVE, converter=_consumer_type)
     """How messages are divided among the consumers of the subscription."""
-    consumer_name: str | None = None
+    consumer_name: str | None = attrs.field(default=None, validator=optional(text))
     """What the broker shows; one is made up if None. Failover prefers lower names."""
-    initial_position: InitialPosition = attrs.field(default=InitialPosition.LATEST, converter=InitialPosition)
+    initial_position: InitialPosition = attrs.field(default=InitialPosition.LATEST, converter=_initial_position)
     """Where the subscription starts if it does not exist yet."""
-    receiver_queue_size: int = attrs.field(default=1000, validator=_at_least(1))
+    receiver_queue_size: int = attrs.field(default=1000, validator=whole(1))
     """Messages fetched ahead at most, of each partition."""
-    ack_group_delay: float = attrs.field(default=0.1, validator=_at_least(0))
+    ack_group_delay: float = attrs.field(default=0.1, converter=as_seconds, validator=seconds(0))
     """Seconds that acknowledgements without a transaction wait to travel together; 0 sends each at once."""
-    ack_receipt: bool = False
+    ack_receipt: bool = attrs.field(default=False, validator=flag)
     """Whether `acknowledge` waits for the broker's answer; in a transaction it always does."""
-    negative_ack_delay: float = attrs.field(default=60.0, validator=_at_least(0))
+    negative_ack_delay: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0))
     """Seconds until what was acknowledged negatively comes again."""
-    negative_ack_backoff: RedeliveryBackoff | None = None
+    negative_ack_backoff: RedeliveryBackoff | None = attrs.field(default=None, validator=optional(_BACKOFF))
     """Growing delays instead."""
-    ack_timeout: float = attrs.field(default=0.0, validator=_at_least(0))
+    ack_timeout: float = attrs.field(default=0.0, converter=as_seconds, validator=seconds(0))
     """Seconds in which a message has to be acknowledged before it comes again; 0 is never."""
-    ack_timeout_backoff: RedeliveryBackoff | None = None
+    ack_timeout_backoff: RedeliveryBackoff | None = attrs.field(default=None, validator=optional(_BACKOFF))
     """Growing delays instead."""
-    dead_letter_policy: DeadLetterPolicy | None = None
+    dead_letter_policy: DeadLetterPolicy | None = attrs.field(
+        default=None, validator=optional(instance(DeadLetterPolicy, "a DeadLetterPolicy"))
+    )
     """What becomes of messages that fail again and again; Shared and Key_Shared only."""
-    interceptors: Sequence[ConsumerInterceptor] = ()
+    interceptors: Sequence[ConsumerInterceptor] = attrs.field(
+        default=(), validator=each_having("on_receive", "on_acknowledge", needed=A_CONSUMER_INTERCEPTOR)
+    )
     """See each message before it is handed out, and each acknowledgement, in this order."""
-    max_uncompressed_bytes: int = attrs.field(default=256 * 1024 * 1024, validator=_at_least(1))
+    max_uncompressed_bytes: int = attrs.field(default=256 * 1024 * 1024, validator=at_least(1))
     """Bytes that an entry, or a message in chunks, may have after decompression; a larger one is logged, and stays
     unacknowledged."""
-    max_pending_chunked_messages: int = attrs.field(default=10, validator=_at_least(1))
+    max_pending_chunked_messages: int = attrs.field(default=10, validator=at_least(1))
     """Messages in chunks that may be incomplete at the same time, of each partition."""
-    auto_ack_oldest_chunked_message: bool = False
+    auto_ack_oldest_chunked_message: bool = attrs.field(default=False, validator=flag)
     """Whether the oldest one beyond that is acknowledged. Else it stays unacknowledged and comes again: on Shared and
     Key_Shared after `negative_ack_delay`, on Exclusive and Failover when the subscription starts over."""
-    expire_incomplete_chunks: float = attrs.field(default=60.0, validator=_at_least(0))
+    expire_incomplete_chunks: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0))
     """Seconds after which an incomplete message is acknowledged and dropped; 0 is never."""
-    auto_update_partitions: float = attrs.field(default=60.0, validator=_at_least(0))
+    auto_update_partitions: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0))
     """Seconds between two looks for new partitions; 0 is never."""
-    pattern_discovery_period: float = attrs.field(default=60.0, validator=_at_least(0.001))
+    pattern_discovery_period: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0.001))
     """Seconds between two looks for new topics of a pattern."""
     regex_subscription_mode: RegexSubscriptionMode = attrs.field(
-        default=RegexSubscriptionMode.PERSISTENT_ONLY, converter=RegexSubscriptionMode
+        default=RegexSubscriptionMode.PERSISTENT_ONLY, converter=_regex_subscription_mode
     )
     """Which topics a pattern is compared with."""
-    priority_level: int = 0
+    priority_level: int = attrs.field(default=0, validator=whole())
     """Consumers with a lower number are served first, on Shared and Failover."""
-    read_compacted: bool = False
+    read_compacted: bool = attrs.field(default=False, validator=flag)
     """Whether only the newest message of each key is read, as far as the topic was compacted."""
-    key_shared_policy: KeySharedPolicy | None = None
+    key_shared_policy: KeySharedPolicy | None = attrs.field(
+        default=None, validator=optional(instance(KeySharedPolicy, "a KeySharedPolicy"))
+    )
     """How keys are divided on Key_Shared."""
-    properties: Mapping[str, str] | None = None
+    properties: Mapping[str, str] | None = attrs.field(default=None, validator=optional(texts))
     """What the broker shows of the consumer in its statistics."""
-    subscription_properties: Mapping[str, str] | None = None
+    subscription_properties: Mapping[str, str] | None = attrs.field(default=None, validator=optional(texts))
     """What the broker keeps with the subscription, when this consumer creates it."""
-    replicate_subscription_state: bool = False
+    replicate_subscription_state: bool = attrs.field(default=False, validator=flag)
     """Whether geo-replicated clusters are told how far the subscription is."""
-    durable: bool = True
+    durable: bool = attrs.field(default=True, validator=flag)
     """Whether the subscription stays when its consumers are gone."""
-    start_message_id: MessageId | None = None
+    start_message_id: MessageId | None = attrs.field(default=None, validator=optional(instance(MessageId, "a MessageId")))
     """Where a subscription that is not durable starts; in place of `initial_position`."""
-    start_message_id_inclusive: bool = False
+    start_message_id_inclusive: bool = attrs.field(default=False, validator=flag)
     """Whether that message itself is delivered."""
 
     def __attrs_post_init__(self) -> None:
@@ -148,7 +190,9 @@ class ConsumerOptions:
                 hint="its broker counts deliveries on Shared and Key_Shared only",
             )
 
-    crypto_keys: CryptoKeys | None = None
+    crypto_keys: CryptoKeys | None = attrs.field(
+        default=None, validator=optional(having("private_key", needed=A_SOURCE_OF_KEYS))
+    )
     """Where the private keys of end-to-end encryption come from."""
-    crypto_failure_action: CryptoFailureAction = attrs.field(default=CryptoFailureAction.FAIL, converter=CryptoFailureAction)
+    crypto_failure_action: CryptoFailureAction = attrs.field(default=CryptoFailureAction.FAIL, converter=_crypto_failure_action)
     """What becomes of a message that cannot be decrypted."""

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
+from attrs.validators import optional
 
+from pulsar_txn.client._checks import check_text, flag, text, whole
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client._settings import check_subscription_name
@@ -52,12 +54,13 @@ def _letter_topic(topic: str, subscription: str, kind: str) -> str:
     return f"{TopicName.parse(topic).base}-{subscription}-{kind}"
 
 
-def check_topic(topic: str) -> None:
+def check_topic(topic: str, what: str = "dead_letter_topic") -> None:
     """InvalidTopicName for what is not the name of a topic."""
+    check_text(what, topic)
     try:
         TopicName.parse(topic)
     except InvalidName as error:
-        raise InvalidTopicName(str(error)) from error
+        raise InvalidTopicName(str(error), hint="") from error
 
 
 def check_letters(subscription: str, kind: str = "DLQ", topics: Sequence[str] = ()) -> None:
@@ -86,18 +89,17 @@ class DeadLetterPolicy:
     InvalidConfiguration below 1, InvalidTopicName for names that are none.
     """
 
-    max_redeliver_count: int
+    max_redeliver_count: int = attrs.field(validator=whole(1))
     dead_letter_topic: str | None = None
-    retry: bool = False
+    retry: bool = attrs.field(default=False, validator=flag)
     retry_letter_topic: str | None = None
-    initial_subscription: str | None = None
+    initial_subscription: str | None = attrs.field(default=None, validator=optional(text))
 
     def __attrs_post_init__(self) -> None:
-        if self.max_redeliver_count < 1:
-            raise InvalidConfiguration(f"max_redeliver_count must be at least 1, not {self.max_redeliver_count}")
-        for topic in (self.dead_letter_topic, self.retry_letter_topic):
-            if topic is not None:
-                check_topic(topic)
+        if self.dead_letter_topic is not None:
+            check_topic(self.dead_letter_topic)
+        if self.retry_letter_topic is not None:
+            check_topic(self.retry_letter_topic, "retry_letter_topic")
         if self.initial_subscription:
             check_subscription_name(self.initial_subscription)
 

@@ -357,6 +357,7 @@ class TransactionConflict(TransactionAborted):
     """A message is already acknowledged in another open transaction, or was acknowledged before."""
 
     code = ServerError.TransactionConflict
+    default_hint = "abort, and run the unit again; within one, acknowledge each message once"
 
 
 class TransactionOperationFailed(TransactionAborted):

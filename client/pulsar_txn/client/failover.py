@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from pulsar_txn.client._checks import as_seconds, number
 from pulsar_txn.client._settings import Settings
 from pulsar_txn.client.errors import InvalidConfiguration, PulsarError
 from pulsar_txn.client.pool import ConnectionPool
@@ -29,13 +30,14 @@ def _urls(_instance: object, _attribute: attrs.Attribute[Sequence[str]], urls: S
 
 
 def _positive(_instance: object, attribute: attrs.Attribute[float], seconds: float) -> None:
+    number(_instance, attribute, seconds)
     if not seconds >= 0 or (attribute.name == "check_interval" and not seconds):
         raise InvalidConfiguration(f"{attribute.name} of {seconds!r} s makes no sense")
 
 
 @attrs.frozen(kw_only=True)
 class AutoClusterFailover:
-    """Given to `Client` in place of a service URL; seconds. InvalidConfiguration for URLs that are none.
+    """Given to `Client` in place of a service URL; seconds or timedeltas. InvalidConfiguration for URLs that are none.
 
     Every `check_interval` the cluster in use is asked for a handshake. When it has not answered for `failover_delay`, the
     client moves to the first of the others that answers, the primary first; when it is away from the primary, and that has
@@ -45,9 +47,9 @@ class AutoClusterFailover:
 
     primary: str = attrs.field(validator=_url)
     secondaries: Sequence[str] = attrs.field(converter=tuple, validator=_urls)
-    check_interval: float = attrs.field(default=5.0, validator=_positive)
-    failover_delay: float = attrs.field(default=30.0, validator=_positive)
-    switch_back_delay: float = attrs.field(default=60.0, validator=_positive)
+    check_interval: float = attrs.field(default=5.0, converter=as_seconds, validator=_positive)
+    failover_delay: float = attrs.field(default=30.0, converter=as_seconds, validator=_positive)
+    switch_back_delay: float = attrs.field(default=60.0, converter=as_seconds, validator=_positive)
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ import contextvars
 import logging
 from types import TracebackType
 
+from pulsar_txn.client._checks import LEAST_SECONDS, no_transaction
 from pulsar_txn.client._enlist import AMBIENT, Enlisting, leave_ambient
-from pulsar_txn.client._settings import LEAST_SECONDS
 from pulsar_txn.client.errors import PulsarError, TransactionStateError
 from pulsar_txn.client.transaction import ABORT_WAIT_SECONDS, Rollback, Transaction, TransactionState
 from pulsar_txn.wire.ids import TxnAction
@@ -37,6 +37,11 @@ class ManagedTransaction:
         self.ambient = ambient
         self._entered = False
         self._reset: contextvars.Token[Enlisting | None] | None = None
+
+    @property
+    def usable(self) -> bool:
+        """What is asked of transactions; this is none, its block has to be entered."""
+        raise no_transaction(self)
 
     async def __aenter__(self) -> Transaction:
         """Begin. Raises TransactionsDisabled, ConnectionLost, OperationTimeout, …; TransactionStateError on a second use."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
+from pulsar_txn.client._checks import refused
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.ids import MessageId, signed64, unsigned64
@@ -23,8 +24,10 @@ def serialize_message_id(message_id: MessageId) -> bytes:
 
 def deserialize_message_id(data: bytes) -> MessageId:
     """The id of such bytes. InvalidConfiguration, a ValueError, for anything else."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise refused("data", data, "the bytes of a message id")
     try:
-        parsed = pb.MessageIdData.FromString(data)
+        parsed = pb.MessageIdData.FromString(bytes(data))
     except DecodeError as error:
         raise InvalidConfiguration(f"these bytes are no message id: {error}") from error
     if not (parsed.HasField("ledgerId") and parsed.HasField("entryId")):

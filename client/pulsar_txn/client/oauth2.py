@@ -11,10 +11,12 @@ import base64
 import binascii
 import json
 import ssl
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
+from pulsar_txn.client._checks import number_of_seconds
 from pulsar_txn.client.errors import AuthenticationError, InvalidConfiguration
 from pulsar_txn.client.runtime import JsonHttp, monotonic_seconds
 
@@ -45,7 +47,7 @@ class OAuth2Authentication:
         audience: str | None = None,
         scope: str | None = None,
         token_url: str | None = None,
-        timeout: float = 10.0,
+        timeout: float | timedelta = 10.0,
         tls_context: ssl.SSLContext | None = None,
     ) -> None:
         if not issuer_url and not token_url:
@@ -54,7 +56,7 @@ class OAuth2Authentication:
         self._form = form | ({"audience": audience} if audience else {}) | ({"scope": scope} if scope else {})
         self._issuer_url = issuer_url
         self._token_url = token_url
-        self._http = JsonHttp(timeout=timeout, tls_context=tls_context)
+        self._http = JsonHttp(timeout=number_of_seconds(timeout, "timeout"), tls_context=tls_context)
         self._token = ""
         self._good_until = 0.0
         self._lock = asyncio.Lock()

@@ -30,6 +30,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import attrs
 
 from pulsar_txn.client._callables import awaited, check_takes_one
+from pulsar_txn.client._checks import as_seconds, one_of, seconds, whole
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._lanes import Lane
 from pulsar_txn.client._runs import Handed
@@ -37,7 +38,6 @@ from pulsar_txn.client._suspects import Suspects
 from pulsar_txn.client.consumer import Consumer
 from pulsar_txn.client.consumer_options import ConsumerType
 from pulsar_txn.client.dead_letters import check_letters, check_topic, letter_topic
-from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.message import Message
 from pulsar_txn.client.producer import Producer
 from pulsar_txn.client.transactional_batch import TransactionalBatch
@@ -82,24 +82,20 @@ class PipelineResult:
     skipped: int
 
 
-def _check(least: float) -> Callable[[object, attrs.Attribute[Any], Any], None]:
-    def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if not value >= least:
-            raise InvalidConfiguration(f"{attribute.name} must be at least {least:g}, not {value!r}")
-
-    return check
+def _on_poison(given: object) -> Poison:
+    return one_of(Poison, given, "on_poison")
 
 
 @attrs.frozen(kw_only=True)
 class PipelineOptions:
     """Arguments of `Client.pipeline`; seconds."""
 
-    max_messages: int = attrs.field(default=500, validator=_check(1))
-    max_wait: float = attrs.field(default=0.2, validator=_check(0))
+    max_messages: int = attrs.field(default=500, validator=whole(1))
+    max_wait: float = attrs.field(default=0.2, converter=as_seconds, validator=seconds(0))
     timeout: float = 30.0
-    concurrency: int = attrs.field(default=1, validator=_check(1))
-    on_poison: Poison = attrs.field(default=Poison.DEAD_LETTER, converter=Poison)
-    max_aborts: int = attrs.field(default=3, validator=_check(1))
+    concurrency: int = attrs.field(default=1, validator=whole(1))
+    on_poison: Poison = attrs.field(default=Poison.DEAD_LETTER, converter=_on_poison)
+    max_aborts: int = attrs.field(default=3, validator=whole(1))
     dead_letter_topic: str | None = None
 
 

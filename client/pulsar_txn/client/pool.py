@@ -12,6 +12,7 @@ from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, InvalidConfi
 from pulsar_txn.client.runtime import Runtime
 from pulsar_txn.client.service_url import Address
 
+_TLS_PORT: Final = "is this a TLS port? pulsar+ssl:// usually goes with 6651, pulsar:// with 6650"
 _WRONG_NAME: Final = frozenset({62, 63, 64})
 """OpenSSL's codes X509_V_ERR_HOSTNAME_MISMATCH, _EMAIL_MISMATCH and _IP_ADDRESS_MISMATCH."""
 
@@ -111,7 +112,8 @@ def _connect_error(error: OSError, address: Address) -> ConnectionLost:
         failure.retriable = False
         return failure
     if isinstance(error, ssl.SSLError):
-        hint = "is this a TLS port? pulsar+ssl:// usually goes with 6651, pulsar:// with 6650"
-        return ConnectionLost(f"TLS failed: {error}", endpoint=str(address), hint=hint)
+        return ConnectionLost(f"TLS failed: {error}", endpoint=str(address), hint=_TLS_PORT)
+    if address.tls and isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
+        return ConnectionLost("the peer ended the TLS handshake", endpoint=str(address), hint=_TLS_PORT)
     hint = "is a broker running there? check the host and port of the service URL"
-    return ConnectionLost(f"cannot connect: {error}", endpoint=str(address), hint=hint)
+    return ConnectionLost(f"cannot connect: {str(error) or repr(error)}", endpoint=str(address), hint=hint)

@@ -12,14 +12,15 @@ import attrs
 
 from pulsar_txn.client import _send_arguments
 from pulsar_txn.client._budget import Budget, LimitedBudget
+from pulsar_txn.client._checks import raise_unless_transaction, refused
 from pulsar_txn.client._core import Core, run_all
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
 from pulsar_txn.client._growth import new_partitions, watch
 from pulsar_txn.client.batching import EncodedBatch, Row, SendTicket, row
-from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, PulsarError
+from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerFenced, PulsarError
 from pulsar_txn.client.interceptors import OutgoingMessage, ProducerChain
 from pulsar_txn.client.partition_producer import PartitionProducer
-from pulsar_txn.client.producer_options import ProducerOptions
+from pulsar_txn.client.producer_options import AccessMode, ProducerOptions
 from pulsar_txn.client.resource_stats import ProducerStats
 from pulsar_txn.client.routing import RoundRobin, Router, RoutingMode, SinglePartition
 from pulsar_txn.client.schema import PairSchema, Schema
@@ -131,9 +132,9 @@ class Producer(Generic[T]):
 
         Waits first while the producer's bounds, or the client's `memory_limit`, are reached (ProducerQueueFull or
         MemoryBufferIsFull instead with `block_if_full=False`).
-        `event_time_ms` is milliseconds since the epoch; `deliver_after` seconds or a timedelta; `partition` overrules
-        the routing; `replicate_to` names the clusters that a geo-replicated topic sends it to, an empty list none. In a
-        transaction the receipt says that the message is stored; it is seen once `txn` commits.
+        `event_time_ms` is milliseconds since the epoch; `deliver_at` has a time zone; `deliver_after` is seconds or a
+        timedelta; `partition` overrules the routing; `replicate_to` names the clusters that a geo-replicated topic sends it
+        to, an empty list none. In a transaction the receipt says that the message is stored; it is seen once `txn` commits.
 
         Raises SchemaMismatch, InvalidConfiguration, MessageTooLarge, AlreadyClosed, OperationTimeout, BrokerError,
         ProducerFenced, and with `txn` TransactionStateError and other TransactionErrors. If cancelled while waiting for
@@ -212,8 +213,7 @@ class Producer(Generic[T]):
                 now_ms = self._core.runtime.wall_ms()
                 ticket = target.add(message, txn, _send_arguments.alone(deliver_at, deliver_after, replicate_to, now_ms))
         except BaseException as error:
-            if self._chain is not None:
-                self._chain.finish(steps, None, error)
+            self._not_sent(steps, txn, error)
             raise
         if self._chain is not None:
             self._chain.watch(steps, ticket)
@@ -255,7 +255,12 @@ class Producer(Generic[T]):
         if txn is not None and not self._persistent:
             raise self._keeps_nothing()
         index = self._router(key, b"") if partition is None else partition
-        return (self._only if self._only is not None and partition is None else self._target(index)).add_encoded(batch, txn)
+        target = self._only if self._only is not None and partition is None else self._target(index)
+        try:
+            return target.add_encoded(batch, txn)
+        except (AttributeError, TypeError) as error:
+            raise_unless_transaction(txn, error)
+            raise
 
     def send_payload(self, payload: bytes, txn: Enlisting | None, ticket: SendTicket) -> None:
         """For the sync client: `send_nowait` of nothing but an encoded value, whose future is given.
@@ -267,7 +272,11 @@ class Producer(Generic[T]):
         if txn is not None and not self._persistent:
             raise self._keeps_nothing()
         target = self._only or self._target(self._router(None, payload))
-        target.add(payload, txn, future=ticket)
+        try:
+            target.add(payload, txn, future=ticket)
+        except (AttributeError, TypeError) as error:
+            raise_unless_transaction(txn, error)
+            raise
 
     def takes(self, size: int, largest: int, waiting: int) -> bool:
         """For the sync client, from any thread: whether a message of `size` bytes would be queued.
@@ -326,7 +335,12 @@ class Producer(Generic[T]):
 
     async def _start(self) -> None:
         """Connect all partitions; when one fails, or this is cancelled, none stays behind."""
-        await self._start_all(self._partitions)
+        try:
+            await self._start_all(self._partitions)
+        except ProducerFenced as error:
+            if self._options.access_mode is AccessMode.EXCLUSIVE:
+                error.hint = "another producer is there: close it, or wait for it with AccessMode.WAIT_FOR_EXCLUSIVE"
+            raise
         self._core.register(self._partitions[0].id, self)
         if self._known and self._options.auto_update_partitions:
             self._watcher = self._core.spawn(watch(self._options.auto_update_partitions, self._grow, self.topic))
@@ -363,6 +377,12 @@ class Producer(Generic[T]):
         self._only = None
         self._router = self._make_router(len(self._partitions))
 
+    def _not_sent(self, steps: list[OutgoingMessage], txn: Enlisting | None, error: BaseException) -> None:
+        if self._chain is not None:
+            self._chain.finish(steps, None, error)
+        if isinstance(error, AttributeError | TypeError):
+            raise_unless_transaction(txn, error)
+
     def _keeps_nothing(self) -> InvalidConfiguration:
         return InvalidConfiguration(
             f"{self.topic} keeps nothing, so a transaction cannot send to it", hint="use a persistent topic"
@@ -378,9 +398,12 @@ class Producer(Generic[T]):
         return *pair, pair.is_base64
 
     def _target(self, index: int) -> PartitionProducer:
-        if not 0 <= index < len(self._partitions):
-            raise InvalidConfiguration(f"partition {index} of {self.topic} does not exist; it has {len(self._partitions)}")
-        return self._partitions[index]
+        try:
+            if 0 <= index < len(self._partitions):
+                return self._partitions[index]
+        except TypeError as error:
+            raise refused("partition", index, "a whole number") from error
+        raise InvalidConfiguration(f"partition {index} of {self.topic} does not exist; it has {len(self._partitions)}")
 
 
 async def _close_all(partitions: Sequence[PartitionProducer]) -> None:

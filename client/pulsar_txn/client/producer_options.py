@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
+from attrs.validators import optional
 
+from pulsar_txn.client._checks import (
+    A_SOURCE_OF_KEYS,
+    as_seconds,
+    at_least,
+    each_having,
+    flag,
+    having,
+    one_of,
+    refused,
+    seconds,
+    text,
+    texts,
+    whole,
+)
 from pulsar_txn.client._settings import check_subscription_name
 from pulsar_txn.client.crypto import CryptoKeys, Encryptor
 from pulsar_txn.client.errors import InvalidConfiguration
@@ -47,70 +62,95 @@ class BatchingType(enum.Enum):
     KEY_BASED = "key_based"
 
 
-def _at_least(least: float) -> Callable[[object, attrs.Attribute[Any], Any], None]:
-    def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if not value >= least:
-            raise InvalidConfiguration(f"{attribute.name} must be at least {least}, not {value!r}")
-
-    return check
-
-
 def _names(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+    if isinstance(names, str):
+        return (names,)
+    given = tuple(names) if isinstance(names, Iterable) else (names,)
+    if not all(isinstance(name, str) for name in given):
+        raise refused("encryption_keys", names, "names of keys")
+    return given
+
+
+def _routing(given: RoutingMode | Router) -> RoutingMode | Router:
+    return (
+        given
+        if callable(given)
+        else one_of(RoutingMode, given, "routing", hint="or give a function (key, payload) -> partition")
+    )
+
+
+def _compression(given: object) -> Compression:
+    return one_of(Compression, given, "compression")
+
+
+def _batching_type(given: object) -> BatchingType:
+    return one_of(BatchingType, given, "batching_type")
+
+
+def _hashing(given: object) -> HashingScheme:
+    return one_of(HashingScheme, given, "hashing")
+
+
+def _access_mode(given: object) -> AccessMode:
+    return one_of(AccessMode, given, "access_mode")
 
 
 @attrs.frozen(kw_only=True)
 class ProducerOptions:
-    """Options of `Client.create_producer`; times in seconds, sizes in bytes.
+    """Options of `Client.create_producer`; times in seconds or as timedeltas, sizes in bytes.
 
     With `encryption_keys` (names) and `crypto_keys` payloads are encrypted end to end; a message that cannot be is not sent.
     """
 
-    producer_name: str | None = None
+    producer_name: str | None = attrs.field(default=None, validator=optional(text))
     """Its name, which no other producer of the topic may have at the same time; the broker chooses one if None."""
-    initial_sequence_id: int | None = None
+    initial_sequence_id: int | None = attrs.field(default=None, validator=optional(whole()))
     """The first sequence id; None: behind the last one that the broker has stored of this name."""
-    send_timeout: float = attrs.field(default=30.0, validator=_at_least(0))
+    send_timeout: float = attrs.field(default=30.0, converter=as_seconds, validator=seconds(0))
     """Seconds until a send without a receipt is given up with OperationTimeout; 0 is never."""
-    compression: Compression = attrs.field(default=Compression.NONE, converter=Compression)
+    compression: Compression = attrs.field(default=Compression.NONE, converter=_compression)
     """Of batches as a whole, and of messages that stand alone."""
-    batching: bool = True
+    batching: bool = attrs.field(default=True, validator=flag)
     """Whether messages that wait together travel as one entry. A lone message does not wait for others."""
-    batching_type: BatchingType = attrs.field(default=BatchingType.DEFAULT, converter=BatchingType)
+    batching_type: BatchingType = attrs.field(default=BatchingType.DEFAULT, converter=_batching_type)
     """What shares a batch."""
-    chunking: bool = False
+    chunking: bool = attrs.field(default=False, validator=flag)
     """Whether a message that is larger than the broker's maximum is sent in chunks; else it is MessageTooLarge."""
-    chunk_max_bytes: int = attrs.field(default=0, validator=_at_least(0))
+    chunk_max_bytes: int = attrs.field(default=0, validator=at_least(0))
     """Size of a chunk; 0 is what the broker takes at most."""
-    batching_max_messages: int = attrs.field(default=1000, validator=_at_least(1))
+    batching_max_messages: int = attrs.field(default=1000, validator=at_least(1))
     """Messages of a batch at most."""
-    batching_max_bytes: int = attrs.field(default=128 * 1024, validator=_at_least(1))
+    batching_max_bytes: int = attrs.field(default=128 * 1024, validator=at_least(1))
     """Bytes of a batch at most, before compression; what the broker takes, if that is less."""
-    batching_max_delay: float = attrs.field(default=0.01, validator=_at_least(0))
+    batching_max_delay: float = attrs.field(default=0.01, converter=as_seconds, validator=seconds(0))
     """Seconds that a message waits for others at most."""
-    max_pending_messages: int = attrs.field(default=50_000, validator=_at_least(1))
+    max_pending_messages: int = attrs.field(default=50_000, validator=at_least(1))
     """Messages without a receipt at most, over all partitions."""
-    max_pending_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=_at_least(1))
+    max_pending_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=at_least(1))
     """Bytes without a receipt at most, over all partitions."""
-    block_if_full: bool = True
+    block_if_full: bool = attrs.field(default=True, validator=flag)
     """Whether `send` waits at these bounds; else it raises ProducerQueueFull, as `send_nowait` always does."""
-    routing: RoutingMode | Router = RoutingMode.ROUND_ROBIN
+    routing: RoutingMode | Router = attrs.field(default=RoutingMode.ROUND_ROBIN, converter=_routing)
     """Where messages without a key go, or a function `(key, payload) -> partition` for all of them."""
-    hashing: HashingScheme = attrs.field(default=HashingScheme.JAVA_STRING, converter=HashingScheme)
+    hashing: HashingScheme = attrs.field(default=HashingScheme.JAVA_STRING, converter=_hashing)
     """The hash by which keys find their partition."""
-    access_mode: AccessMode = attrs.field(default=AccessMode.SHARED, converter=AccessMode)
+    access_mode: AccessMode = attrs.field(default=AccessMode.SHARED, converter=_access_mode)
     """Who may produce beside it; the page Fencing shows its use."""
-    properties: Mapping[str, str] | None = None
+    properties: Mapping[str, str] | None = attrs.field(default=None, validator=optional(texts))
     """What the broker shows of it in its statistics."""
-    initial_subscription: str | None = None
+    initial_subscription: str | None = attrs.field(default=None, validator=optional(text))
     """A subscription that is created together with the topic."""
-    interceptors: Sequence[ProducerInterceptor] = ()
+    interceptors: Sequence[ProducerInterceptor] = attrs.field(
+        default=(), validator=each_having("before_send", "on_send_finished", needed="a ProducerInterceptor")
+    )
     """See each message before it is sent and after its receipt, in this order."""
-    auto_update_partitions: float = attrs.field(default=60.0, validator=_at_least(0))
+    auto_update_partitions: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0))
     """Seconds between two looks for new partitions; 0 is never."""
     encryption_keys: Sequence[str] = attrs.field(default=(), converter=_names)
     """Names of the public keys; whoever has one of the private keys can read."""
-    crypto_keys: CryptoKeys | None = None
+    crypto_keys: CryptoKeys | None = attrs.field(
+        default=None, validator=optional(having("public_key", needed=A_SOURCE_OF_KEYS))
+    )
     """Where the public keys come from."""
 
     def __attrs_post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -39,13 +39,16 @@ class Reader(Generic[T]):
         """Whether all partitions are connected at this moment."""
         return self._consumer.is_connected
 
-    async def read_next(self, timeout: float | None = None) -> Message[T]:
-        """The next message, waiting for it; OperationTimeout after `timeout` seconds. If cancelled, none is lost."""
+    async def read_next(self, timeout: float | timedelta | None = None) -> Message[T]:
+        """The next message, waiting for it; OperationTimeout after `timeout`, seconds or a timedelta.
+
+        If cancelled, none is lost.
+        """
         message = await self._consumer.receive(timeout)
         await self._consumer.acknowledge_cumulative(message, receipt=False)
         return message
 
-    async def read_many(self, max_messages: int = 500, *, max_wait: float | None = None) -> list[Message[T]]:
+    async def read_many(self, max_messages: int = 500, *, max_wait: float | timedelta | None = None) -> list[Message[T]]:
         """Several messages, as `Consumer.receive_many`."""
         messages = await self._consumer.receive_many(max_messages, max_wait=max_wait)
         for message in newest_of(messages):

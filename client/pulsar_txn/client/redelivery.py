@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from pulsar_txn.client._checks import as_seconds, number
 from pulsar_txn.client._timer import NearestTimer
 from pulsar_txn.client.acks import Place
 from pulsar_txn.client.errors import InvalidConfiguration
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class RedeliveryBackoff:
-    """Delays that grow with each delivery: `min_delay` seconds at first, times `multiplier`, at most `max_delay`.
+    """Delays that grow with each delivery: `min_delay` at first, times `multiplier`, at most `max_delay`.
 
     Raises InvalidConfiguration for delays that cannot grow. Brokers count deliveries on Shared and Key_Shared only.
     """
 
-    min_delay: float = 1.0
-    max_delay: float = 600.0
-    multiplier: float = 2.0
+    min_delay: float = attrs.field(default=1.0, converter=as_seconds, validator=number)
+    max_delay: float = attrs.field(default=600.0, converter=as_seconds, validator=number)
+    multiplier: float = attrs.field(default=2.0, validator=number)
 
     def __attrs_post_init__(self) -> None:
         if not 0 <= self.min_delay <= self.max_delay or self.multiplier < 1:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
+from pulsar_txn.client._checks import number_of_seconds
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT
 from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout, PulsarError, SchemaMismatch
@@ -103,14 +106,15 @@ class TableView(Generic[T]):
             self._listeners.remove(listener)
             raise
 
-    async def refresh(self, timeout: float = 30.0) -> None:
-        """Wait until everything that is stored and committed at this moment is here; OperationTimeout after `timeout` s.
+    async def refresh(self, timeout: float | timedelta = 30.0) -> None:
+        """Wait until everything that is stored and committed at this moment is here; OperationTimeout after `timeout`.
 
         Raises the broker's error, ConnectionLost, and what ended the reading. If cancelled, only the waiting ends.
         """
         self._check()
+        seconds = number_of_seconds(timeout, "timeout")
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(None if seconds == math.inf else seconds):
                 last = await self._reader.get_last_message_ids()
                 while any(self._is_ahead(topic, message_id) for topic, message_id in last.items()):
                     self._changed.clear()
@@ -119,7 +123,7 @@ class TableView(Generic[T]):
         except TimeoutError as error:
             if isinstance(error, PulsarError):
                 raise
-            raise OperationTimeout(f"the view of {self.topic} is not up to date within {timeout:g} s") from None
+            raise OperationTimeout(f"the view of {self.topic} is not up to date within {seconds:g} s") from None
 
     async def close(self) -> None:
         """Stop reading; idempotent. If cancelled, it is closed."""

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 import attrs
+from attrs.validators import optional
 
+from pulsar_txn.client._checks import check_flag, check_path
 from pulsar_txn.client.authentication import Authentication, TlsAuthentication
 from pulsar_txn.client.errors import InvalidConfiguration
+
+
+def _path(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    check_path(f"tls_{attribute.name}", value)
+
+
+def _flag(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    check_flag(f"tls_{attribute.name}", value)
 
 
 @attrs.frozen(kw_only=True)
 class TlsFiles:
     """PEM files and checks. Without `trust_certs_file` the system's roots are trusted."""
 
-    trust_certs_file: str | Path | None = None
-    certificate_file: str | Path | None = None
-    key_file: str | Path | None = None
-    validate_hostname: bool = True
-    allow_insecure_connection: bool = False
+    trust_certs_file: str | Path | None = attrs.field(default=None, validator=optional(_path))
+    certificate_file: str | Path | None = attrs.field(default=None, validator=optional(_path))
+    key_file: str | Path | None = attrs.field(default=None, validator=optional(_path))
+    validate_hostname: bool = attrs.field(default=True, validator=_flag)
+    allow_insecure_connection: bool = attrs.field(default=False, validator=_flag)
 
 
 def make_context(files: TlsFiles, authentication: Authentication | None = None) -> ssl.SSLContext:

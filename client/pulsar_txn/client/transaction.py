@@ -179,7 +179,11 @@ class Transaction(Ending):
         )
 
     def rollback(self) -> NoReturn:
-        """Leave the managed block at once, quietly, with an abort."""
+        """Leave the managed block at once, quietly, with an abort. TransactionStateError where there is no block."""
+        if not self._options.managed:
+            raise TransactionStateError(
+                "rollback() leaves a managed block, and this transaction has none", txn_id=self._id, hint="await txn.abort()"
+            )
         raise Rollback(self)
 
     # --- opening --------------------------------------------------------------------------------------------------

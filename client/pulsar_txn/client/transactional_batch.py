@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
@@ -191,7 +192,7 @@ class TransactionalBatchBlock(Generic[T]):
         new_transaction: Callable[[], Transaction],
         *,
         max_messages: int,
-        max_wait: float | None,
+        max_wait: float | timedelta | None,
         eager: bool,
     ) -> None:
         self._consumer = consumer

@@ -28,6 +28,8 @@ NAMES: Final[dict[int, str]] = {field.number: field.name for field in pb.BaseCom
 
 _SIZES: Final = struct.Struct(">II")
 _SIZE: Final = struct.Struct(">I")
+_OTHER_PROTOCOLS: Final = {b"HTTP": "HTTP: this is an HTTP port", b"SSH-": "SSH: this is its port"}
+"""What servers of another kind say first; it would be the size of a frame."""
 
 
 def _encoders() -> dict[str, tuple[bytes, type[Message]]]:
@@ -101,6 +103,9 @@ class FrameReader:
     def _refuse(self, size: int) -> FrameTooLarge | MalformedFrame:
         if size < 4:
             return MalformedFrame(f"a frame of {size} bytes has no room for a command; is the peer a Pulsar client or broker?")
+        start = _SIZE.pack(size)
+        if start in _OTHER_PROTOCOLS:
+            return FrameTooLarge(f"its first bytes are those of {_OTHER_PROTOCOLS[start]}")
         return FrameTooLarge(
             f"a frame of {size} bytes is announced, {self._max_frame_size} are allowed; raise maxMessageSize on both sides, "
             "or the peer does not speak the Pulsar protocol (TLS towards a plain port looks like this)"

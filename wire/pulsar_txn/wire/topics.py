@@ -70,7 +70,9 @@ class TopicName:
         if len(parts) != 3:
             raise InvalidName(f"topic {text!r} is not a name; {_FORMS}")
         tenant, namespace, name = parts
-        for part in (tenant, namespace):
+        for what, part in (("tenant", tenant), ("namespace", namespace)):
+            if not part:
+                raise InvalidName(f"topic {text!r} has an empty {what}; {_FORMS}")
             if _PART.fullmatch(part) is None:
                 raise InvalidName(f"topic {text!r}: {part!r} may have letters, digits and any of -=:._ only")
         if not name.strip():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, ClassVar
 
+from pulsar_txn.client.compat.exceptions import mapped
 from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID
 from pulsar_txn.client.message import Message as OurMessage
 from pulsar_txn.client.message_ids import deserialize_message_id, serialize_message_id
@@ -62,6 +63,7 @@ class MessageId:
         return serialize_message_id(self._id)
 
     @staticmethod
+    @mapped
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
         """The id of what `serialize` returned, here or in another client. ValueError for anything else."""
         return MessageId.wrap(deserialize_message_id(message_id_bytes), topic or "")

@@ -13,6 +13,7 @@ import attrs
 
 from pulsar_txn.client import client as asyncio_client
 from pulsar_txn.client._callables import check_takes_one, not_awaitable
+from pulsar_txn.client._checks import check_methods, no_transaction, refused
 from pulsar_txn.client._loop_thread import LoopThread
 from pulsar_txn.client._tickets import Ticket
 from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses, client_of
@@ -219,6 +220,10 @@ class ClientBase(Twin[asyncio_client.Client]):
         from pulsar_txn.client.sync._batches import TransactionalBatch  # it imports this module
 
         check_takes_one(handler, "the handler")
+        if not isinstance(consumer, Twin):
+            raise refused("consumer", consumer, "a consumer of this client")
+        if stop is not None:
+            check_methods("stop", stop, ["is_set"], "an Event")
         desk = Desk(concurrency)
 
         async def handle(batch: transactional_batch.TransactionalBatch[T]) -> None:
@@ -229,7 +234,7 @@ class ClientBase(Twin[asyncio_client.Client]):
             watch = asyncio.create_task(_set_with(stopping, stop))
             try:
                 return await self._inner.pipeline(
-                    inner(consumer),
+                    consumer._inner,  # noqa: SLF001 - its own other half
                     handle,
                     max_messages=max_messages,
                     max_wait=max_wait,
@@ -336,9 +341,14 @@ async def _set_with(event: asyncio.Event, stop: Stop | None) -> None:
         await asyncio.sleep(STOP_POLL_SECONDS)
 
 
-def inner(twin: Any) -> Any:
-    """The asyncio object behind a sync one; None for None."""
-    return None if twin is None else twin._inner  # noqa: SLF001 - its own other half
+def inner(txn: Any) -> Any:
+    """The asyncio transaction behind a sync one; None for None. UsageError for what is none."""
+    if txn is None:
+        return None
+    try:
+        return txn._inner  # noqa: SLF001 - its own other half
+    except AttributeError as error:
+        raise no_transaction(txn) from error
 
 
 def transactional(work: Callable[P, T] | None = None, *, client_arg: str = "client", **options: Any) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pulsar_txn.client._checks import A_CONSUMER_INTERCEPTOR, A_SOURCE_OF_KEYS, A_WAY_TO_AUTHENTICATE, check_methods
 from pulsar_txn.client._tickets import answer
 from pulsar_txn.client.authentication import Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.crypto import CryptoKeys, KeyComing, PemKeys
@@ -124,6 +125,7 @@ async def _awaited(data: Awaitable[bytes]) -> bytes:
 
 def asked_authentication(callbacks: Callbacks, authentication: Authentication) -> Authentication:
     """The authentication itself where nothing of the program's is called, and nothing waits."""
+    check_methods("authentication", authentication, ("data",), A_WAY_TO_AUTHENTICATE)
     ours = isinstance(authentication, (BasicAuthentication, TlsAuthentication, OAuth2Authentication))
     if ours or (isinstance(authentication, TokenAuthentication) and isinstance(authentication.token, str)):
         return authentication
@@ -183,6 +185,7 @@ def asked_keys(callbacks: Callbacks, keys: CryptoKeys | None) -> CryptoKeys | No
     """The keys themselves where nothing of the program's is called: PEM in files or bytes."""
     if keys is None or (isinstance(keys, PemKeys) and not callable(keys.public) and not callable(keys.private)):
         return keys
+    check_methods("crypto_keys", keys, ("public_key", "private_key"), A_SOURCE_OF_KEYS)
     return AskedKeys(callbacks, keys)
 
 
@@ -215,6 +218,7 @@ class ToldInterceptor(ConsumerInterceptor):
     """Stands for a consumer's interceptor, which is told on its thread, with the sync consumer."""
 
     def __init__(self, callbacks: Callbacks, interceptor: ConsumerInterceptor) -> None:
+        check_methods("each of interceptors", interceptor, ("on_receive", "on_acknowledge"), A_CONSUMER_INTERCEPTOR)
         self._callbacks = callbacks
         self._interceptor = interceptor
         self.consumer: Consumer[Any] | None = None

@@ -85,7 +85,7 @@ class Transaction(Twin[transaction.Transaction]):
         raise AssertionError
 
     def rollback(self) -> NoReturn:
-        """Leave the managed block at once, quietly, with an abort."""
+        """Leave the managed block at once, quietly, with an abort. TransactionStateError where there is no block."""
         self._inner.rollback()
         raise AssertionError
 
@@ -246,7 +246,7 @@ class Consumer(ConsumerBase[T]):
     def transactional_batch(
         self,
         max_messages: int = 500,
-        max_wait: float | None = 0.2,
+        max_wait: float | timedelta | None = 0.2,
         timeout: float | timedelta = 30.0,
         *,
         name: str | None = None,
@@ -447,8 +447,8 @@ class TableView(GenericTwin[table_view.TableView[T], T]):
         heard = functools.partial(self._loop.callbacks.hear, action)
         self._loop.run(lambda: self._inner.for_each_and_listen(heard))
 
-    def refresh(self, timeout: float = 30.0) -> None:
-        """Wait until everything that is stored and committed at this moment is here; OperationTimeout after `timeout` s.
+    def refresh(self, timeout: float | timedelta = 30.0) -> None:
+        """Wait until everything that is stored and committed at this moment is here; OperationTimeout after `timeout`.
 
         Raises the broker's error, ConnectionLost, and what ended the reading.
         """
@@ -505,7 +505,7 @@ class Client(ClientBase):
     def subscribe(
         self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: Schema[Any] | None = None, **options: Any
     ) -> Consumer[Any]:
-        """Subscribe to a topic, all partitions of a partitioned one, several topics, or those that match a pattern.
+        """Subscribe to a topic, all partitions of a partitioned one, several topics (each once), or those that match a pattern.
 
         A compiled regular expression (`re.compile(r"tenant/namespace/orders-.*")`) stands for the topics of that namespace
         with a matching name; new ones are found every `pattern_discovery_period` seconds, and at once where brokers tell

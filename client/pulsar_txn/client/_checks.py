@@ -1,0 +1,263 @@
+"""What a program may give as an argument or an option: one check for each kind, whose InvalidConfiguration names the argument.
+
+Validators for attrs stand behind those for a single value. Nothing here is called for every message, but for what a message is
+given beside its value.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
+
+import attrs
+
+from pulsar_txn.client.errors import InvalidConfiguration, TransactionStateError, UsageError
+
+E = TypeVar("E", bound=enum.Enum)
+Check: TypeAlias = "Callable[[Any, attrs.Attribute[Any], Any], None]"
+
+LEAST_SECONDS: Final = 0.001
+"""What the protocol can say: it counts in milliseconds."""
+
+A_WAY_TO_AUTHENTICATE: Final = "a way to authenticate, for instance TokenAuthentication(token)"
+A_SOURCE_OF_KEYS: Final = "a source of keys, for instance PemKeys"
+A_CONSUMER_INTERCEPTOR: Final = "a ConsumerInterceptor"
+
+_TIME: Final = "give seconds or a timedelta"
+_SHOWN: Final = 100
+
+
+def refused(what: str, value: object, needed: str, *, hint: str | None = None) -> InvalidConfiguration:
+    """The error for an argument that is not what is needed."""
+    shown = ascii(value)
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}…"
+    return InvalidConfiguration(f"{what} must be {needed}, not {shown}", hint=hint)
+
+
+# --- one value --------------------------------------------------------------------------------------------------------
+
+
+def check_text(what: str, value: object) -> None:
+    """For what goes to the broker as text."""
+    if not isinstance(value, str):
+        raise refused(what, value, "text")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise refused(what, value, "text that UTF-8 can say", hint="it has half of a surrogate pair") from error
+
+
+def check_whole(what: str, value: object, least: int | None = None) -> None:
+    """For a whole number; integers of other libraries are some, too."""
+    needed = "a whole number" if least is None else f"a whole number, at least {least}"
+    if type(value) is not int:
+        try:
+            value = operator.index(value)  # type: ignore[arg-type]  # that is the question
+        except TypeError as error:
+            raise refused(what, value, needed) from error
+    if least is not None and value < least:
+        raise refused(what, value, needed)
+
+
+def check_texts(what: str, value: object) -> None:
+    """For a mapping of text to text."""
+    if type(value) is not dict and not isinstance(value, Mapping):
+        raise refused(what, value, "a mapping of text to text")
+    for name, text in value.items():
+        if not (isinstance(name, str) and isinstance(text, str) and name.isascii() and text.isascii()):
+            check_text(f"a name in {what}", name)
+            check_text(f"{what}[{name!a}]", text)
+
+
+def check_call(what: str, value: object, needed: str = "a function") -> None:
+    """For what is called."""
+    if not callable(value):
+        raise refused(what, value, needed)
+
+
+def check_flag(what: str, value: object) -> None:
+    """For True and False, and what equals one of them."""
+    if not isinstance(value, bool) and not (_is_number(value) and value in (0, 1)):
+        raise refused(what, value, "True or False")
+
+
+def check_path(what: str, value: object) -> None:
+    """For the name of a file."""
+    if not isinstance(value, str | Path):
+        raise refused(what, value, "the path of a file")
+
+
+def as_seconds(value: float | timedelta) -> float:
+    """Seconds of a timedelta; anything else as it is, to be checked."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def number_of_seconds(value: object, what: str) -> float:
+    """A time of any length that a program gave, in seconds."""
+    seconds: Any = as_seconds(value)  # type: ignore[arg-type]  # that is the question
+    if not _is_number(seconds) or math.isnan(seconds):
+        raise _no_time(what, value)
+    return float(seconds)
+
+
+def seconds_of(value: object, what: str) -> float:
+    """A time that a program gave, in seconds. InvalidConfiguration, naming `what`, when it is none, or below a millisecond."""
+    seconds = number_of_seconds(value, what)
+    if not LEAST_SECONDS <= seconds < math.inf:
+        raise InvalidConfiguration(f"{what} must be at least a millisecond, not {value!r}", hint=_TIME)
+    return seconds
+
+
+def one_of(kind: type[E], value: object, what: str, *, hint: str | None = None) -> E:
+    """A member of an enum, of itself or of its value."""
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise refused(what, value, f"one of {', '.join(str(each) for each in _names(kind))}", hint=hint) from error
+
+
+def _names(kind: type[enum.Enum]) -> list[str]:
+    return [f"{kind.__name__}.{name}" for name in kind.__members__]
+
+
+def _no_time(what: str, value: object) -> InvalidConfiguration:
+    return InvalidConfiguration(f"{what} is no time: {value!a}", hint=_TIME)
+
+
+def _is_number(value: object) -> bool:
+    """Whether it can be counted with: numbers of other libraries can, too, and text can not."""
+    return hasattr(type(value), "__float__") or hasattr(type(value), "__index__")
+
+
+def check_schema(schema: object, what: str = "schema") -> None:
+    """For what encodes and decodes, and is no class of such; None is left out."""
+    methods = (getattr(schema, name, None) for name in ("encode", "decode"))
+    if schema is not None and (isinstance(schema, type) or not all(callable(each) for each in methods)):
+        raise refused(what, schema, "a schema", hint="StringSchema() or JsonSchema(), for instance; without one, bytes")
+
+
+def no_transaction(txn: object) -> UsageError:
+    """The error for what was given as `txn` and is no transaction of this kind of client."""
+    if hasattr(type(txn), "savepoint"):
+        return TransactionStateError(
+            "this transaction belongs to a client of the other kind, sync or asyncio",
+            hint="use producers and consumers of the client that began it",
+        )
+    return refused(
+        "txn", txn, "a transaction", hint="enter it: `async with client.transaction() as txn` (in the sync client, `with`)"
+    )
+
+
+def raise_unless_transaction(txn: object, error: Exception) -> None:
+    """An AttributeError or TypeError came up: say so where the reason is that `txn` is no transaction."""
+    if txn is not None and not isinstance(error, UsageError) and not hasattr(type(txn), "enlist_send"):
+        raise no_transaction(txn) from error
+
+
+# --- attrs ------------------------------------------------------------------------------------------------------------
+
+
+def at_least(least: float) -> Check:
+    """A number."""
+
+    def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if not _is_number(value):
+            raise refused(attribute.name, value, f"a number, at least {least:g}")
+        if not value >= least:
+            raise InvalidConfiguration(f"{attribute.name} must be at least {least:g}, not {value!r}")
+
+    return check
+
+
+def number(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Any number."""
+    if not _is_number(value):
+        raise refused(attribute.name, value, "a number")
+
+
+def seconds(least: float) -> Check:
+    """Behind `as_seconds`: a time of at least so many seconds."""
+
+    def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if not _is_number(value):
+            raise _no_time(attribute.name, value)
+        if not value >= least:
+            raise InvalidConfiguration(f"{attribute.name} must be at least {least:g}, not {value!r}", hint=_TIME)
+
+    return check
+
+
+def above_zero(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Behind `as_seconds`: a time of more than nothing."""
+    if not _is_number(value):
+        raise _no_time(attribute.name, value)
+    if not value > 0:
+        raise InvalidConfiguration(f"{attribute.name} must be more than 0, not {value!r}", hint="give it in seconds")
+
+
+def whole(least: int | None = None) -> Check:
+    """A whole number."""
+
+    def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        check_whole(attribute.name, value, least)
+
+    return check
+
+
+def text(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Text that can be sent."""
+    check_text(attribute.name, value)
+
+
+def texts(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """A mapping of text to text."""
+    check_texts(attribute.name, value)
+
+
+def flag(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """True or False, or what equals one of them."""
+    check_flag(attribute.name, value)
+
+
+def instance(kind: type[Any] | tuple[type[Any], ...], needed: str) -> Check:
+    """An object of a class."""
+
+    def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if not isinstance(value, kind):
+            raise refused(attribute.name, value, needed)
+
+    return check
+
+
+def having(*methods: str, needed: str) -> Check:
+    """An object with these methods, and no class of such."""
+
+    def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        check_methods(attribute.name, value, methods, needed)
+
+    return check
+
+
+def check_methods(what: str, value: object, methods: Sequence[str], needed: str) -> None:
+    """For an object of the program's own."""
+    if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in methods):
+        raise refused(what, value, needed)
+
+
+def each_having(*methods: str, needed: str) -> Check:
+    """A sequence of objects with these methods."""
+
+    def check(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            raise refused(attribute.name, value, f"a sequence, each {needed}")
+        for each in value:
+            check_methods(f"each of {attribute.name}", each, methods, needed)
+
+    return check
