@@ -12,6 +12,7 @@ from targets import Target
 from transactions import PATIENCE, received, visible
 
 from pulsar_txn.client import Client, ConsumerType, batching
+from pulsar_txn.client._sealing import Sealer
 from pulsar_txn.wire.ids import TxnId
 from pulsar_txn.wire.pulsar_pb2 import MessageMetadata
 
@@ -67,6 +68,7 @@ async def test_a_send_whose_transaction_stands_in_its_command_only(
         return metadata
 
     monkeypatch.setattr(batching.EntryFactory, "_metadata", without_transaction)
+    monkeypatch.setattr(Sealer, "lone", lambda *_: None)  # which writes its metadata itself
     producer = await client.create_producer(topic, batching=False)
     txn = await client.begin_transaction()
     await producer.send(b"aborted", txn=txn)
