@@ -10,8 +10,7 @@ from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client._loop_thread import LoopThread
 
 
-@pytest.fixture
-def url() -> Iterator[str]:
+def _our_broker() -> Iterator[str]:
     """Our broker, in memory, on a loop of its own."""
     thread = LoopThread()
     broker = Standalone(None)
@@ -19,6 +18,10 @@ def url() -> Iterator[str]:
     yield broker.service_url
     thread.run(lambda: broker.__aexit__(None, None, None))
     thread.stop()
+
+
+url = pytest.fixture(_our_broker, name="url")
+module_url = pytest.fixture(_our_broker, name="module_url", scope="module")
 
 
 @pytest.fixture(scope="module")

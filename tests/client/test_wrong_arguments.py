@@ -104,18 +104,6 @@ def side(request: pytest.FixtureRequest, module_url: str) -> Iterator[Async | Sy
     side.close()
 
 
-@pytest.fixture(scope="module")
-def module_url() -> Iterator[str]:
-    from pulsar_txn.broker.server import Standalone
-
-    thread = LoopThread()
-    broker = Standalone(None)
-    thread.run(broker.__aenter__)
-    yield broker.service_url
-    thread.run(lambda: broker.__aexit__(None, None, None))
-    thread.stop()
-
-
 def client_row(word: str, **options: Any) -> Row:
     return lambda see: see.new(see.url, **options), InvalidConfiguration, word
 

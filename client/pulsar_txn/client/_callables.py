@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from pulsar_txn.client._checks import check_call
 from pulsar_txn.client.errors import InvalidConfiguration
 
 T = TypeVar("T")
@@ -13,10 +14,9 @@ T = TypeVar("T")
 
 def check_takes_one(function: object, what: str) -> None:
     """InvalidConfiguration unless it can be called with one argument, as far as that can be told."""
-    if not callable(function):
-        raise InvalidConfiguration(f"{what} must be a function of one argument, not {function!r}")
+    check_call(what, function, "a function of one argument")
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function)  # type: ignore[arg-type]  # it was checked
     except (TypeError, ValueError):
         return  # of some that are written in C it is not known
     try:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import attrs
 
 from pulsar_txn.client.errors import InvalidConfiguration, TransactionStateError, UsageError
+from pulsar_txn.wire.topics import InvalidName, check_subscription
 
 E = TypeVar("E", bound=enum.Enum)
 Check: TypeAlias = "Callable[[Any, attrs.Attribute[Any], Any], None]"
@@ -52,6 +53,15 @@ def check_text(what: str, value: object) -> None:
             value.encode()
         except UnicodeEncodeError as error:
             raise refused(what, value, "text that UTF-8 can say", hint="it has half of a surrogate pair") from error
+
+
+def check_subscription_name(what: str, value: str) -> None:
+    """For the name of a subscription."""
+    check_text(what, value)
+    try:
+        check_subscription(value)
+    except InvalidName as error:
+        raise InvalidConfiguration(str(error)) from error
 
 
 def check_whole(what: str, value: object, least: int | None = None) -> None:

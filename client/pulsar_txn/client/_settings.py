@@ -23,18 +23,9 @@ from pulsar_txn.client.authentication import Authentication
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.service_url import Address, parse_service_url
 from pulsar_txn.client.tls import TlsFiles, make_context
-from pulsar_txn.wire.topics import InvalidName, check_subscription
 
 MAX_DESCRIPTION: Final = 64
 """Characters of a description, as in Java's client."""
-
-
-def check_subscription_name(name: str) -> None:
-    """InvalidConfiguration for what cannot be the name of a subscription."""
-    try:
-        check_subscription(name)
-    except InvalidName as error:
-        raise InvalidConfiguration(str(error)) from error
 
 
 def _not_blank(_instance: object, attribute: attrs.Attribute[str | None], value: str | None) -> None:

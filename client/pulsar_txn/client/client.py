@@ -10,10 +10,10 @@ from re import Pattern
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
-from pulsar_txn.client._checks import check_schema, check_text, refused
+from pulsar_txn.client._checks import check_schema, check_subscription_name, check_text, refused
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._growth import TopicPattern
-from pulsar_txn.client._settings import Settings, check_subscription_name
+from pulsar_txn.client._settings import Settings
 from pulsar_txn.client._transactional import TransactionalClient
 from pulsar_txn.client.authentication import Authentication
 from pulsar_txn.client.consumer import Consumer
@@ -187,8 +187,7 @@ class Client(TransactionalClient):
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout. If cancelled, a new subscription may
         have been created, without a consumer.
         """
-        check_text("subscription", subscription)
-        check_subscription_name(subscription)
+        check_subscription_name("subscription", subscription)
         check_schema(schema)
         chosen = _options(ConsumerOptions, options)
         _check_topics(topic)

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 from attrs.validators import optional
 
-from pulsar_txn.client._checks import check_text, flag, text, whole
+from pulsar_txn.client._checks import check_subscription_name, check_text, flag, text, whole
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT, Enlisting
-from pulsar_txn.client._settings import check_subscription_name
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName, PulsarError
 from pulsar_txn.client.message import Message
 from pulsar_txn.client.producer import Producer
@@ -101,7 +100,7 @@ class DeadLetterPolicy:
         if self.retry_letter_topic is not None:
             check_topic(self.retry_letter_topic, "retry_letter_topic")
         if self.initial_subscription:
-            check_subscription_name(self.initial_subscription)
+            check_subscription_name("initial_subscription", self.initial_subscription)
 
     @property
     def has_retry_topic(self) -> bool:

@@ -13,6 +13,7 @@ from pulsar_txn.client._checks import (
     A_SOURCE_OF_KEYS,
     as_seconds,
     at_least,
+    check_subscription_name,
     each_having,
     flag,
     having,
@@ -23,7 +24,6 @@ from pulsar_txn.client._checks import (
     texts,
     whole,
 )
-from pulsar_txn.client._settings import check_subscription_name
 from pulsar_txn.client.crypto import CryptoKeys, Encryptor
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.interceptors import ProducerInterceptor
@@ -156,7 +156,7 @@ class ProducerOptions:
     def __attrs_post_init__(self) -> None:
         """Keys and where they come from go together, and a subscription has a name."""
         if self.initial_subscription:
-            check_subscription_name(self.initial_subscription)
+            check_subscription_name("initial_subscription", self.initial_subscription)
         if bool(self.encryption_keys) != (self.crypto_keys is not None):
             raise InvalidConfiguration("encryption_keys (names) and crypto_keys (where they come from) go together")
 

@@ -207,10 +207,10 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
         try:
             message_id: MessageId = self._loop.ask(functools.partial(self._inner.send_payload, payload, unit))
         except ProducerQueueFull:
-            pass
+            waiting = self._loop.start(lambda: self._inner.send(payload, txn=unit))  # for room, if it may
         else:
             return message_id
-        return self._loop.run(lambda: self._inner.send(payload, txn=unit))  # which waits for room, if it may
+        return self._loop.wait(waiting)
 
     def _submit_payload(self, payload: bytes, txn: Transaction | None) -> Future[MessageId] | None:
         """Nothing but a payload, left to the loop's thread; None when that has to be asked first."""
