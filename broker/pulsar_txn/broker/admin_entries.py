@@ -19,8 +19,7 @@ from pulsar_txn.wire.entries import split_entry
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position, TxnId, signed64
 
-from .admin import BROKER, Routes, existing_subscription, number, persistent_topic, text_of
-from .host import Slices
+from .admin import Routes, existing_subscription, number, persistent_topic, text_of
 from .subscription import Subscription
 from .topic import Topic
 
@@ -35,14 +34,16 @@ async def peek(request: web.Request) -> web.Response:
     if place < 1:
         raise web.HTTPBadRequest(text=f"the place {place} is before the first one, which is 1")
     subscription = await existing_subscription(request)
-    found = await _waiting(subscription, place, Slices(request.app[BROKER].turn))
+    found = await _waiting(subscription, place)
     if found is None:
         raise web.HTTPNotFound(text="Message not found")
     return _answer(subscription.topic, *found)
 
 
-async def _waiting(subscription: Subscription, place: int, slices: Slices) -> tuple[Position, bytes] | None:
+async def _waiting(subscription: Subscription, place: int) -> tuple[Position, bytes] | None:
     log: Log = subscription.topic.log
+    budget = subscription.topic.turn.budget
+    await budget.pause()
     after = log.next_position(subscription.cursor.mark_delete)
     while entries := await log.read(after):
         for position, entry in entries:
@@ -50,7 +51,7 @@ async def _waiting(subscription: Subscription, place: int, slices: Slices) -> tu
             if not place:
                 return position, entry
         after = log.next_position(entries[-1][0])
-        await slices.pause()
+        await budget.pause()
     return None
 
 

@@ -14,7 +14,6 @@ from pulsar_txn.wire.topics import TopicName
 
 from .commands_lookup import check_subscription_name, check_user_topic, schema_of
 from .consumers import Consumer
-from .host import Slices
 from .subscription import EXCLUSIVE, FAILOVER
 from .topic import Topic
 
@@ -103,17 +102,17 @@ def _start_of(topic: Topic, message_id: Any) -> Position:
 
 async def _before_time(topic: Topic, since_ms: int) -> Position:
     """The entry before the first one that was published at or after a time."""
-    slices = Slices(topic.turn)
+    budget = topic.turn.budget
     mark: Position = EARLIEST
     start = topic.log.first
     while start is not None:
+        await budget.pause()
         entries = await topic.log.read(start, max_entries=256)
         for position, data in entries:
             if read_header(data).publish_time_ms >= since_ms:
                 return mark
             mark = position
         start = topic.log.next_position(entries[-1][0]) if entries else None
-        await slices.pause()
     return topic.log.last_appended
 
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from pulsar_txn.ledger.protocols import LedgerError, Log
 from pulsar_txn.wire.ids import Position
 
-from .host import Slices
+from .slices import LoopBudget
 
 _PLACE: Final = struct.Struct(">qq")
 
@@ -37,18 +37,18 @@ class CompactedView:
         """An entry was copied."""
         self._places.extend((*position, *stored_at))
 
-    async def load(self, slices: Slices) -> None:
+    async def load(self, budget: LoopBudget) -> None:
         """Learn what is in the copy. Raises LedgerError. If cancelled: it is not loaded."""
         if self._loaded:
             return
         places = array("q")
         start = self._log.first
         while start is not None:
+            await budget.pause()
             entries = await self._log.read(start, max_entries=256)
             for stored_at, data in entries:
                 places.extend((*_PLACE.unpack_from(data), *stored_at))
             start = self._log.next_position(entries[-1][0]) if entries else None
-            await slices.pause()
         self._places, self._loaded = places, True
 
     @property

@@ -22,7 +22,6 @@ from pulsar_txn.wire.topics import TopicName
 
 from .compacted_entries import CHUNK, Newest, keys_of, reduced
 from .compacted_view import CompactedSource, CompactedView, pack_entry
-from .host import Slices
 
 if TYPE_CHECKING:
     from .topic import Topic
@@ -86,7 +85,7 @@ class Compaction:
     async def load(self) -> None:
         """Make the copy ready to be read. Raises LedgerError."""
         if self.view is not None:
-            await self.view.load(Slices(self._topic.turn))
+            await self.view.load(self._topic.turn.budget)
 
     async def last_message(self, position: Position, batch_size: int) -> tuple[Position, int]:
         """The last entry that readers of the copy see, and its batch size (-1: one message), given that of the topic."""
@@ -143,16 +142,16 @@ class Compaction:
 
     async def _entries(self, horizon: Position) -> AsyncIterator[tuple[Position, bytes]]:
         """The copy before, and what came behind it: everything committed up to the horizon."""
-        start, slices, buffer = self.source.next_position(EARLIEST), Slices(self._topic.turn), self._topic.buffer
+        start, budget, buffer = self.source.next_position(EARLIEST), self._topic.turn.budget, self._topic.buffer
         while start <= horizon:
             entries = await self.source.read(start, max_entries=256, max_bytes=1 << 20)
             for position, data in entries:
+                await budget.pause()  # an entry may be a batch of many messages
                 if position <= horizon and not buffer.is_hidden(position, read_header(data)):
                     yield position, data
             if not entries:
                 return
             start = self.source.next_position(entries[-1][0])
-            await slices.pause()
 
     async def _newest(self, horizon: Position) -> tuple[_Found, set[bytes]]:
         """Phase one: where the newest message of each key is, and which messages have chunks behind the horizon."""

@@ -237,6 +237,7 @@ class Connection(asyncio.Protocol):
 
     async def _run(self, coroutine: Coroutine[Any, Any, None], body: Any) -> None:
         try:
+            await self.broker.turn.budget.enter()
             await coroutine
         except (Refusal, InvalidName) as error:
             self.refuse(body, error)

@@ -15,8 +15,6 @@ from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position
 
-from .host import Slices
-
 if TYPE_CHECKING:
     from .dispatch_shared import SharedDispatcher
 
@@ -188,9 +186,10 @@ class DelayedDelivery:
         log, buffer, cursor = self._topic.log, self._topic.buffer, dispatcher.subscription.cursor
         positions.clear()
         start, end = log.next_position(cursor.mark_delete), dispatcher.read_position
-        slices = Slices(self._turn)
+        budget = self._turn.budget
         try:
             while start < end:
+                await budget.pause()
                 entries = await log.read(start, max_entries=256)
                 for position, data in entries:
                     header = read_header(data)
@@ -202,7 +201,6 @@ class DelayedDelivery:
                 if not entries:
                     break
                 start = log.next_position(entries[-1][0])
-                await slices.pause()
         except (LedgerError, WireError) as error:
             dispatcher.subscription.fail(error)
         self._looking = None

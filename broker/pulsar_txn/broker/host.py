@@ -19,6 +19,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Position, TxnId
 
 from .envelope import Envelope
+from .slices import SLICE_SECONDS, LoopBudget
 from .turn import Turn
 
 _logger = logging.getLogger(__name__)
@@ -29,26 +30,7 @@ Answer: TypeAlias = Callable[[Any, ServerError | None, str], None]
 RequestT = TypeVar("RequestT")
 RecordT = TypeVar("RecordT")
 
-SLICE_SECONDS = 0.010
-"""Folds, expiries and scans yield to the loop after this long."""
-
 _Waiting: TypeAlias = "tuple[str, Position, tuple[Effect, ...], list[Position], tuple[tuple[str, Position], ...]]"
-
-
-class Slices:
-    """Yields to the loop whenever this one's ten milliseconds are used up: `await slices.pause()` now and then."""
-
-    __slots__ = ("_monotonic", "_until")
-
-    def __init__(self, turn: Turn) -> None:
-        self._monotonic = turn.runtime.monotonic
-        self._until = self._monotonic() + SLICE_SECONDS
-
-    async def pause(self) -> None:
-        """Return at once, or after one turn of the loop."""
-        if self._monotonic() >= self._until:
-            await asyncio.sleep(0)
-            self._until = self._monotonic() + SLICE_SECONDS
 
 
 class _Ear:
@@ -254,7 +236,7 @@ class MachineHost(Generic[RequestT, RecordT]):
         self._timer = self._turn.runtime.call_later(delay, self._expire)
 
     def _expire(self) -> None:
-        """H6, in slices: what is left after ten milliseconds is done in the next turn."""
+        """H6, in slices: what is left after some milliseconds is done in the next turn."""
         self._timer = None
         if not self.ready:
             return
@@ -315,9 +297,8 @@ class MachineHost(Generic[RequestT, RecordT]):
     async def recover(self) -> None:
         """H5: the newest snapshot, then every entry behind it, in slices. Raises LedgerError or WireError."""
         covers = await self._restore()
-        slices = Slices(self._turn)
         for name in self.machine.logs:
-            await self._fold(name, covers.get(name), slices)
+            await self._fold(name, covers.get(name), self._turn.budget)
         self.folded()
         self.ready = True
         self.carry_out(self.machine.recovered(self._turn.clock.now_ms()), reserve=True)
@@ -343,10 +324,11 @@ class MachineHost(Generic[RequestT, RecordT]):
         except WireError as error:
             raise LogDamaged(log.name, stored.covers, str(error)) from error
 
-    async def _fold(self, name: str, covered: Position | None, slices: Slices) -> None:
+    async def _fold(self, name: str, covered: Position | None, budget: LoopBudget) -> None:
         log = self.logs[name]
         start = log.first if covered is None else log.next_position(covered)
         while start is not None:
+            await budget.pause()
             entries = await log.read(start, max_entries=256)
             for position, data in entries:
                 try:
@@ -354,7 +336,6 @@ class MachineHost(Generic[RequestT, RecordT]):
                 except WireError as error:
                     raise LogDamaged(log.name, position, f"not a record: {error}") from error
             start = log.next_position(entries[-1][0]) if entries else None
-            await slices.pause()
 
     def fold(self, name: str, position: Position, data: bytes) -> None:
         """Apply one entry in recovery; a host whose entries are not all the machine's records overrides it."""

@@ -20,7 +20,6 @@ from pulsar_txn.wire.ids import TxnAction
 
 from .admin import BROKER, Routes
 from .broker import Broker
-from .host import Slices
 from .topic import Topic
 
 MAX_TOPICS: Final = 1000
@@ -38,11 +37,10 @@ class _One(Collector):
 
 async def exposition(broker: Broker) -> bytes:
     """All metrics in the text format; yields to the loop in between."""
-    slices = Slices(broker.turn)
     parts: list[bytes] = []
     for metric in _of_broker(broker):
         parts.append(_text(_One([metric])))
-        await slices.pause()
+        await broker.turn.budget.pause()
     parts.append(_text(_process()))
     return b"".join(parts)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from .runtime import Clock, Runtime
+from .slices import LoopBudget
 
 _log = logging.getLogger(__name__)
 
@@ -26,11 +27,12 @@ class Flushable(Protocol):
 class Turn:
     """The work of one loop turn, carried out together. Callers keep a flag of their own so as to defer once per turn."""
 
-    __slots__ = ("_flushes", "_scheduled", "_work", "clock", "runtime")
+    __slots__ = ("_flushes", "_scheduled", "_work", "budget", "clock", "runtime")
 
     def __init__(self, runtime: Runtime, clock: Clock) -> None:
         self.runtime = runtime
         self.clock = clock
+        self.budget = LoopBudget(runtime)
         self._work: list[Callable[[], None]] = []
         self._flushes: list[Flushable] = []
         self._scheduled = False

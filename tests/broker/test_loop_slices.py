@@ -1,0 +1,133 @@
+"""Long work shares the milliseconds of a loop turn: a thousand works at once hold the loop no longer than one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from loop_blocks import LONGEST_SECONDS, held_loop
+from raw_client import RawClient
+
+from pulsar_txn.broker.runtime import AsyncioRuntime
+from pulsar_txn.broker.slices import SLICE_SECONDS, LoopBudget
+
+SHARED = 1
+
+
+class CountedRuntime(AsyncioRuntime):
+    """A clock that moves by what works say they took."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:  # type: ignore[override] # a method here
+        return self.now
+
+
+class Turns:
+    """Counts the turns of the loop, and the seconds that works used in each."""
+
+    def __init__(self, runtime: CountedRuntime) -> None:
+        self.runtime = runtime
+        self.used = [0.0]
+        self._stopped = False
+        self._tick()
+
+    def _tick(self) -> None:
+        if not self._stopped:
+            self.used.append(0.0)
+            asyncio.get_running_loop().call_soon(self._tick)
+
+    def work(self, seconds: float) -> None:
+        self.runtime.now += seconds
+        self.used[-1] += seconds
+
+    def stop(self) -> None:
+        self._stopped = True
+
+
+async def test_all_works_together_use_two_slices_of_a_turn_at_most_however_many_there_are() -> None:
+    runtime = CountedRuntime()
+    budget, turns = LoopBudget(runtime), Turns(runtime)
+    piece = SLICE_SECONDS / 4
+    finished: list[int] = []
+
+    async def work(number: int) -> None:
+        for _ in range(20):
+            await budget.pause()
+            turns.work(piece)
+        finished.append(number)
+
+    await asyncio.gather(*(work(number) for number in range(300)))
+    turns.stop()
+    assert len(finished) == 300
+    assert max(turns.used) <= 2 * (SLICE_SECONDS + piece) + 1e-9
+    assert sum(turns.used) == pytest.approx(300 * 20 * piece)
+
+
+async def test_works_that_enter_run_in_the_order_in_which_they_came() -> None:
+    runtime = CountedRuntime()
+    budget, turns = LoopBudget(runtime), Turns(runtime)
+    order: list[int] = []
+
+    async def work(number: int) -> None:
+        await budget.enter()
+        order.append(number)
+        turns.work(SLICE_SECONDS / random.Random(number).choice([1, 3, 50]))
+
+    tasks = []
+    for number in range(200):
+        tasks.append(asyncio.create_task(work(number)))
+        if number % 7 == 0:
+            await asyncio.sleep(0)
+    await asyncio.gather(*tasks)
+    turns.stop()
+    assert order == list(range(200))
+
+
+async def test_a_work_that_is_cancelled_while_it_waits_keeps_nobody_else_waiting() -> None:
+    runtime = CountedRuntime()
+    budget, turns = LoopBudget(runtime), Turns(runtime)
+    finished: list[int] = []
+
+    async def work(number: int) -> None:
+        for _ in range(5):
+            await budget.pause()
+            turns.work(SLICE_SECONDS)
+        finished.append(number)
+
+    tasks = [asyncio.create_task(work(number)) for number in range(60)]
+    for step in range(0, 60, 2):
+        await asyncio.sleep(0)
+        tasks[step].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    turns.stop()
+    assert set(finished) >= set(range(1, 60, 2))
+    assert budget.waiters == 0
+
+
+async def test_a_work_alone_goes_on_though_each_piece_takes_more_than_a_slice() -> None:
+    runtime = CountedRuntime()
+    budget, turns = LoopBudget(runtime), Turns(runtime)
+    seen = 0
+    async for _ in budget.each(range(1000)):
+        seen += 1
+        turns.work(SLICE_SECONDS)
+    turns.stop()
+    assert seen == 1000
+
+
+async def test_hundreds_of_seeks_by_time_at_once_leave_the_loop_to_others(client: RawClient) -> None:
+    await client.producer("a")
+    for number in range(4000):
+        client.send(b"%d" % number)
+    await client.until(lambda: len(client.receipts) == 4000, turns=20_000)
+    for number in range(300):
+        await client.subscribe("a", f"s{number}", consumer_id=number, permits=0, kind=SHARED)
+    async with held_loop() as held:
+        with held.not_counted():
+            requests = [client.start("seek", consumer_id=number, message_publish_time=2**53) for number in range(300)]
+        for request in requests:
+            await client.until(lambda request=request: client._answers.get(request), turns=100_000)
+    assert held.longest_seconds < LONGEST_SECONDS, held
