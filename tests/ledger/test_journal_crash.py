@@ -42,10 +42,21 @@ class Crashes:
         store = simulated_store(left)
         await store.start()
         assert store.findings == []
-        await check_against(await seen(store), self.workload.states[:calls], acknowledged)
+        lost_again = left.after_power_loss("all", self.rng)
+        found = await seen(store)
+        await check_against(found, self.workload.states[:calls], acknowledged)
+        if self.count % 4 == 1:
+            await self.shows(lost_again, found)
         if self.count % 4 == 0:
             await self.goes_on(store, left)
         store._release()
+
+    async def shows(self, left, found):
+        """What a recovered store is about to show is on the disk."""
+        again = simulated_store(left)
+        await again.start()
+        assert await seen(again) == found
+        again._release()
 
     async def goes_on(self, store, left):
         """The recovered store takes calls, and is the same after a clean restart."""

@@ -6,6 +6,10 @@ segments give only places of entries, from their index, or from their frames whe
 A bad frame with nothing valid behind it is a torn tail: it was never confirmed, because a frame is written only after
 the sync of the one before. A bad frame with a valid one behind it is damage. When its directory still fits, its
 entries are judged one by one when they are read; otherwise nobody knows what it held, and the store does not start.
+
+The last frame is only readable, which does not mean that it is on the disk: the process before may have ended because
+its sync failed, and the kernel calls the pages clean after that. `Recovered.tail` is to be written again before it is
+synced and built on. Every frame before it is proven by the one that follows, which was written after its sync.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from pulsar_txn.ledger.journal.frame import (
     aligned,
     decode_trailer,
     directory_fits,
+    encode_trailer,
     frame_fits,
     frame_prefix,
     read_header,
@@ -61,7 +66,10 @@ class Scan:
 
 @attrs.define
 class Recovered:
-    """Where the writer goes on: in segment `number` at `offset`, or in a new one when `sealed` (or number -1)."""
+    """Where the writer goes on: in segment `number` at `offset`, or in a new one when `sealed` (or number -1).
+
+    `tail` is the last frame (and a sealed segment's trailer), by offset: to be written again before it is synced.
+    """
 
     state: JournalState
     number: int = -1
@@ -69,6 +77,7 @@ class Recovered:
     sequence: int = 0
     sealed: bool = True
     index: SegmentIndex = attrs.field(factory=SegmentIndex)
+    tail: list[tuple[int, bytes]] = attrs.field(factory=list)
     unneeded: list[int] = attrs.field(factory=list)
     findings: list[str] = attrs.field(factory=list)
 
@@ -129,6 +138,7 @@ def recover(opened: OpenSegments, uuid: bytes, *, started: bool) -> Recovered:
         scan = scan_segment(data, uuid, number)
         if scan.frames:
             _apply_newest(found, segment, data, scan)
+            found.tail = _tail(segment, data, scan.frames[-1], uuid)
             break
         found.unneeded.append(number)
     if found.number < 0 and started:
@@ -168,6 +178,15 @@ def _apply_newest(found: Recovered, segment: Segment, data: bytes, scan: Scan) -
     found.sealed = bool(scan.frames[-1].header.flags & SEAL)
     found.state.usage.segment(segment.number).sealed = found.sealed
     found.state.add_segment(segment.number, found.index)
+
+
+def _tail(segment: Segment, data: bytes, last: FoundFrame, uuid: bytes) -> list[tuple[int, bytes]]:
+    """What nothing proves to be on the disk: the last frame, and the trailer that goes with a SEAL."""
+    end, trailer_at = last.offset + last.header.length, segment.size - TRAILER.size
+    tail = [(last.offset, data[last.offset : end])]
+    if last.header.flags & SEAL and end <= trailer_at:
+        tail.append((trailer_at, encode_trailer(uuid, segment.number, last.offset)))
+    return tail
 
 
 def _add_runs(index: SegmentIndex, view: memoryview, frame: FoundFrame) -> tuple[list[tuple[int, int, int, int]], int]:

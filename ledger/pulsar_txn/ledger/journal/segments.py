@@ -79,6 +79,18 @@ class OpenSegments:
         """Up to `size` bytes at `offset`."""
         return self.files.read(self.fd(segment), size, offset)
 
+    def write_again(self, segment: Segment, pieces: list[tuple[int, bytes]]) -> None:
+        """Write what was read from there, and sync it. Blocks: for the start only."""
+        fd = self.fd(segment)
+        for offset, data in pieces:
+            written = 0
+            while written < len(data):
+                more = self.files.write(fd, [data[written:]], offset + written)
+                if more <= 0:
+                    raise OSError(errno.EIO, "nothing was written", segment.path)
+                written += more
+        self.files.sync(fd)
+
     def close(self, segment: Segment) -> None:
         """Close the file if it is open."""
         self._read_lately.pop(segment.number, None)
@@ -152,6 +164,10 @@ class SegmentFiles:
         self._syncer = syncer
         self._wanted = wanted
         self._prepare()
+
+    def sync_names(self) -> None:
+        """Make the folder's names durable as they were found. Blocks: for the start only."""
+        self.files.sync(self._folder_fd)
 
     @property
     def ready_count(self) -> int:

@@ -2,7 +2,8 @@
 
 The model: writes are unsynced sectors until the file is synced, changes of names are unsynced until their folder is.
 A power loss keeps everything synced; of the unsynced rest of each file any set of sectors may be there, may be
-missing (the old content), or be zeros; of the unsynced names, a prefix of the changes.
+missing (the old content), or be zeros; of the unsynced names, a prefix of the changes. A sync that fails leaves sectors
+that are read as they were written, and that no later sync writes.
 """
 
 from __future__ import annotations
@@ -27,15 +28,20 @@ LOSSES: Final[tuple[Loss, ...]] = ("all", "none", "torn", "reordered", "zeroed")
 
 
 class _File:
-    """Content now, and content on the disk; equal outside the unsynced sectors."""
+    """Content as it is read, and content on the disk.
 
-    __slots__ = ("content", "durable", "takes_room", "unsynced")
+    They differ in `unsynced` sectors, which the next sync writes, and in `clean` ones: a sync of them failed, the kernel
+    has said so once and calls the pages clean since, so that only another write brings them to the disk.
+    """
+
+    __slots__ = ("clean", "content", "durable", "takes_room", "unsynced")
 
     def __init__(self) -> None:
         self.takes_room = False
         self.content = bytearray()
         self.durable = bytearray()
         self.unsynced: dict[int, None] = {}
+        self.clean: dict[int, None] = {}
 
     def write(self, data: bytes, offset: int) -> None:
         end = offset + len(data)
@@ -44,24 +50,47 @@ class _File:
         self.content[offset:end] = data
         for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
             self.unsynced[sector] = None
+            self.clean.pop(sector, None)
 
     def sync(self) -> None:
-        if len(self.durable) != len(self.content):
-            self.durable = bytearray(self.content)
-        else:
-            for sector in self.unsynced:
-                at = sector * SECTOR_BYTES
-                self.durable[at : at + SECTOR_BYTES] = self.content[at : at + SECTOR_BYTES]
+        self._resize()
+        for sector in self.unsynced:
+            self._write_back(sector)
         self.unsynced.clear()
+
+    def fail_sync(self) -> None:
+        """Nothing reaches the disk, and the pages are clean from now on."""
+        self.clean |= self.unsynced
+        self.unsynced.clear()
+
+    def killed(self) -> _File:
+        """What the next process finds: the page cache, with what is dirty in it and what only seems to be clean."""
+        left = _File()
+        left.takes_room = self.takes_room
+        left.content, left.durable = bytearray(self.content), bytearray(self.durable)
+        left.unsynced, left.clean = dict(self.unsynced), dict(self.clean)
+        return left
 
     def after_loss(self, loss: Loss, rng: random.Random) -> _File:
         left = _File()
-        left.durable = bytearray(self.content[:]) if loss == "none" else bytearray(self.durable)
-        if loss not in ("none", "all"):
+        left.takes_room = self.takes_room
+        left.durable = bytearray(self.durable)
+        if loss != "all":
             left.durable.extend(bytes(max(0, len(self.content) - len(left.durable))))
             self._keep_some(left.durable, loss, rng)
         left.content = bytearray(left.durable)
         return left
+
+    def _resize(self) -> None:
+        missing = len(self.content) - len(self.durable)
+        if missing > 0:
+            self.durable.extend(bytes(missing))
+        elif missing < 0:
+            del self.durable[missing:]
+
+    def _write_back(self, sector: int) -> None:
+        at = sector * SECTOR_BYTES
+        self.durable[at : at + SECTOR_BYTES] = self.content[at : at + SECTOR_BYTES]
 
     def _keep_some(self, durable: bytearray, loss: Loss, rng: random.Random) -> None:
         sectors = list(self.unsynced)
@@ -97,14 +126,30 @@ class SimulatedFiles:
         self._locked: set[str] = set()
 
     def after_power_loss(self, loss: Loss, rng: random.Random) -> SimulatedFiles:
-        """What a power loss at this moment may leave."""
+        """What a power loss at this moment may leave; with "none", what the end of the process alone leaves."""
+        if loss == "none":
+            return self._after_kill()
         left = SimulatedFiles()
         names = dict(self.durable_names)
-        kept = {"all": 0, "none": len(self.renamed)}.get(loss, rng.randint(0, len(self.renamed)))
+        kept = 0 if loss == "all" else rng.randint(0, len(self.renamed))
         for name, old, file in self.renamed[:kept]:
             self._apply(names, name, old, file)
         left.files = {name: file.after_loss(loss, rng) for name, file in names.items()}
         left.durable_names = dict(left.files)
+        return left
+
+    def _after_kill(self) -> SimulatedFiles:
+        left = SimulatedFiles()
+        copies: dict[int, _File] = {}
+
+        def copy(file: _File) -> _File:
+            if id(file) not in copies:
+                copies[id(file)] = file.killed()
+            return copies[id(file)]
+
+        left.files = {name: copy(file) for name, file in self.files.items()}
+        left.durable_names = {name: copy(file) for name, file in self.durable_names.items()}
+        left.renamed = [(name, old, copy(file)) for name, old, file in self.renamed]
         return left
 
     def make_folder(self, path: str) -> None:
@@ -162,9 +207,13 @@ class SimulatedFiles:
         return len(data)
 
     def sync(self, fd: int) -> None:
-        """Make a file's content, or the folder's names, durable."""
-        self._change("sync")
+        """Make a file's content, or the folder's names, durable. One that fails leaves the file's pages clean."""
         path, file = self._open[fd]
+        try:
+            self._change("sync")
+        except OSError:
+            file.fail_sync()
+            raise
         if path in self.files or file.content:
             file.sync()
         elif not self.forget_folder_syncs:
@@ -184,6 +233,7 @@ class SimulatedFiles:
         file.content = bytearray(len(file.content))
         file.durable = bytearray(len(file.content))
         file.unsynced.clear()
+        file.clean.clear()
 
     def rename(self, old: str, new: str) -> None:
         """Rename now; durable with the folder."""

@@ -282,10 +282,10 @@ class JournalStore:
         self.writer.on_failure = segment_files.on_failure = self._fail
         self.reader = RunReader(segment_files.opened)
         self.reclaimer = Reclaimer(state, self.writer, self.reader, segment_files, self._index_of, self.join)
-        current = None
-        if found.number >= 0:
-            current = segment_files.opened.segments[found.number]
-            self._files.sync(segment_files.opened.fd(current))  # what recovery accepted may still be in memory only
+        current = segment_files.opened.segments.get(found.number)
+        if current is not None:
+            segment_files.opened.write_again(current, found.tail)
+        segment_files.sync_names()
         for number in found.unneeded:
             segment_files.put_back(number)
         going_on = None if found.sealed else current
