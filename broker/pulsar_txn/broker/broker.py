@@ -102,6 +102,7 @@ class Broker:
         self.store.on_pressure(self._pressure)
         if self.coordinators is not None:
             self.coordinators.grow(self.catalog.coordinators)
+        self.turn.meter.start()
         self._later(self.config.keep_alive_interval_seconds, self._keep_alive)
         self._later(self.config.retention_check_interval_in_seconds, self._sweep)
 
@@ -118,6 +119,7 @@ class Broker:
         """Drain: what was taken is answered, clients are sent away, topics take their snapshots, everything is durable."""
         await self._drain()
         self._closing = True
+        self.turn.meter.stop()
         self._participants.close()
         for connection in list(self.connections):
             connection.close()

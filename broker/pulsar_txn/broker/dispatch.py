@@ -75,6 +75,9 @@ class Dispatcher(abc.ABC):
         self._fetched: dict[Position, bytes] = {}
         self.read_position = self._start()
 
+    def __repr__(self) -> str:
+        return f"subscription {self.subscription.name!r} of {self._topic.name}"
+
     # ---- what wakes it
 
     def wake(self) -> None:

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pulsar_txn.wire.ids import TxnAction
 
 from .admin import BROKER, Routes
 from .broker import Broker
+from .loop_meter import Histogram
 from .topic import Topic
 
 MAX_TOPICS: Final = 1000
@@ -62,6 +63,7 @@ def _of_broker(broker: Broker) -> Iterator[Metric]:
     for name, text, value in _totals(broker, topics):
         kind = _counter if name.endswith("_total") else _gauge
         yield kind(name, text, {"cluster": cluster}, value)
+    yield from _of_loop(broker, cluster)
     yield from _of_coordinators(broker, cluster)
     chosen = heapq.nlargest(MAX_TOPICS, topics, key=lambda topic: topic.messages_in)
     yield from _of_topics(chosen, cluster)
@@ -88,6 +90,17 @@ def _totals(broker: Broker, topics: list[Topic]) -> Iterator[tuple[str, str, flo
     yield "pulsar_txn_ledger_failed", "1 when the storage failed.", broker.storage_failure is not None
     if hasattr(store, "sync_count"):
         yield "pulsar_txn_ledger_syncs_total", "Syncs of commit groups since the start.", store.sync_count
+
+
+def _of_loop(broker: Broker, cluster: str) -> Iterator[Metric]:
+    """How long one turn of the event loop keeps everybody else waiting."""
+    meter, labels = broker.turn.meter, {"cluster": cluster}
+    text = "Turns of the loop in which the broker worked, by their length."
+    yield _histogram("pulsar_txn_broker_loop_block_seconds", text, labels, meter.turns)
+    text = "How late a timer of every tenth of a second came, whatever held the loop."
+    yield _histogram("pulsar_txn_broker_loop_late_seconds", text, labels, meter.late)
+    text = "The longest that the loop was seen held since the start."
+    yield _gauge("pulsar_txn_broker_loop_longest_block_seconds", text, labels, meter.longest_seconds)
 
 
 def _of_coordinators(broker: Broker, cluster: str) -> Iterator[Metric]:
@@ -175,6 +188,13 @@ def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric
 
 def _counter(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
     return _filled(CounterMetricFamily(name.removesuffix("_total"), text, labels=list(labels)), labels, value)
+
+
+def _histogram(name: str, text: str, labels: dict[str, str], histogram: Histogram) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=list(labels))
+    family.add_metric(list(labels.values()), histogram.buckets(), histogram.total)
+    metric: Metric = family
+    return metric
 
 
 def _filled(family: Any, labels: dict[str, str], value: float) -> Metric:
