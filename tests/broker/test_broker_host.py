@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from pulsar_txn.broker.envelope import Envelope
 from pulsar_txn.broker.host import MachineHost
 from pulsar_txn.broker.runtime import AsyncioRuntime, Clock
 from pulsar_txn.broker.turn import Turn
-from pulsar_txn.ledger.machine import Reply, Step, WriteSnapshot
+from pulsar_txn.ledger.machine import SLICE_BYTES, Reply, Step, WriteSnapshot
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import DiskFull, LedgerError
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
@@ -54,11 +55,11 @@ class _Count:
         self.deadline_ms = None
         return Step((("log", b"timed"),))
 
-    def snapshot(self) -> bytes:
-        return b"%d" % self.count
+    def snapshot(self) -> Iterator[bytes]:
+        yield b"%d" % self.count
 
-    def restore(self, data: bytes) -> None:
-        self.count = int(data)
+    def restore(self, part: bytes) -> None:
+        self.count = int(part)
 
     def trim_before(self, log: str) -> Position | None:
         return None
@@ -168,13 +169,21 @@ def test_the_clock_never_goes_below_the_newest_time_of_a_log() -> None:
 
 @given(
     st.dictionaries(st.text(max_size=9), st.tuples(st.integers(0, 2**62), st.integers(-1, 2**62)), max_size=4),
-    st.binary(max_size=30),
-    st.binary(max_size=30),
+    st.binary(max_size=30) | st.just(bytes(3 * SLICE_BYTES)),
+    st.lists(st.binary(max_size=30), max_size=3),
 )
-def test_an_envelope_is_read_as_it_was_written_and_not_when_it_was_cut(covers: Any, extra: bytes, machine: bytes) -> None:
-    envelope = Envelope(covers, extra, machine)
-    data = envelope.pack()
-    assert Envelope.unpack(data) == envelope
-    for size in range(len(data) - len(machine)):
+def test_an_envelope_is_read_as_it_was_written_and_not_when_it_was_cut(covers: Any, extra: bytes, slices: list[bytes]) -> None:
+    parts = list(Envelope(covers, extra).parts())
+    assert all(len(part) <= SLICE_BYTES for part in parts)
+    assert Envelope.read([*parts, *slices]) == (Envelope(covers, extra), tuple(slices))
+    for size in {0, 1, len(parts[-1]) - 1, len(parts[-1]) // 2}:
         with pytest.raises(WireError):
-            Envelope.unpack(data[:size])
+            Envelope.read([*parts[:-1], parts[-1][:size]])
+
+
+def test_a_snapshot_of_version_1_is_one_part_with_the_machine_in_one_piece() -> None:
+    (part,) = Envelope({"log": (3, 4)}, b"extra").parts()
+    old = part[:4] + b"\x01" + part[5:] + b"machine"
+    assert Envelope.read([old]) == (Envelope({"log": (3, 4)}, b"extra"), (b"machine",))
+    with pytest.raises(WireError, match="version 1 to 2"):
+        Envelope.read([part[:4] + b"\x03" + part[5:]])

@@ -87,13 +87,13 @@ def test_table_is_complete() -> None:
 @pytest.mark.parametrize(("state", "event"), TRANSITIONS, ids=lambda part: part.value.replace(" ", "_"))
 def test_handle_does_what_the_table_says(state: State, event: Event) -> None:
     host = handle_in(state)
-    before = host.machine.snapshot()
+    before = b"".join(host.machine.snapshot())
     step = happen(host, event)
     after = host.machine
     assert (outcome_of(step), after.transaction_state(TXN)) == TRANSITIONS[state, event]  # type: ignore[attr-defined]  # our handle
     after.check_invariants()
     if TRANSITIONS[state, event].outcome is not Outcome.WRITE:
-        assert after.snapshot() == before, "nothing written, nothing changed"
+        assert b"".join(after.snapshot()) == before, "nothing written, nothing changed"
 
 
 @pytest.mark.parametrize("event", Event)
@@ -101,12 +101,12 @@ def test_handle_does_what_the_table_says(state: State, event: Event) -> None:
 def test_state_after_is_the_same_from_log_and_from_snapshot(state: State, event: Event) -> None:
     host = handle_in(state)
     happen(host, event)
-    snapshot = host.machine.snapshot()
+    snapshot = b"".join(host.machine.snapshot())
     restored = PendingAckHandle("t", "s", host.cursor)
     restored.restore(snapshot)
     replayed = PendingAckHandle("t", "s", host.cursor)
     host.replay(replayed, 0)
-    assert restored.snapshot() == replayed.snapshot() == snapshot
+    assert b"".join(restored.snapshot()) == b"".join(replayed.snapshot()) == snapshot
     assert restored.transaction_state(TXN) is replayed.transaction_state(TXN) is TRANSITIONS[state, event].state
 
 

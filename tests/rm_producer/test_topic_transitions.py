@@ -54,7 +54,7 @@ class Driven:
         publish = Publish("token", TXN, data(TXN))
         match event:
             case Event.DATA_READ | Event.COMMIT_READ | Event.ABORT_READ:
-                before = self.buffer.snapshot(), self.buffer.max_read_position
+                before = b"".join(self.buffer.snapshot()), self.buffer.max_read_position
                 self.fold({Event.DATA_READ: data(TXN), Event.COMMIT_READ: marker(TXN, COMMIT)}.get(event, marker(TXN, ABORT)))
                 return self.folded(event, before)
             case Event.WATERMARK:
@@ -79,7 +79,7 @@ class Driven:
         plain = TopicTransactionBuffer("t", marker)
         plain.restore(before[0])
         plain.apply("topic", (1, self.entry - 1), TopicRecord(EntryHeader("", 0, 0, 0)))
-        same = plain.snapshot() == self.buffer.snapshot()
+        same = b"".join(plain.snapshot()) == b"".join(self.buffer.snapshot())
         return Action.SKIP if same and event is not Event.DATA_READ else Action.FOLD
 
     def decided(self, event, step):

@@ -96,7 +96,8 @@ class TcHost:
         self.held.clear()
         self.waiting.clear()
         self.tc = self.recover()
-        assert self.tc.snapshot() == self.fold().snapshot(), "snapshot and tail differ from a full replay"
+        live = b"".join(self.tc.snapshot())
+        assert live == b"".join(self.fold().snapshot()), "snapshot and tail differ from a full replay"
         self.carry_out(self.tc.recovered(self.now))
         self.now = max(self.now, self.tc.newest_time_ms)
 
@@ -118,7 +119,7 @@ class TcHost:
     def take_snapshot(self) -> None:
         """Store a snapshot of what is confirmed (everything, here)."""
         self.confirm()
-        data = self.tc.snapshot()
+        data = b"".join(self.tc.snapshot())
         self.stored = (len(self.log), data)
         assert self.tc.trim_before("log") == ((LEDGER, len(self.log)) if self.log else None)
 

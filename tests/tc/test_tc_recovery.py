@@ -91,7 +91,7 @@ def test_the_clock_is_told_the_newest_time_of_the_log() -> None:
 def test_trimming_goes_up_to_what_the_last_snapshot_covers() -> None:
     host = TcHost()
     assert host.tc.trim_before("log") is None
-    empty = host.tc.snapshot()
+    empty = b"".join(host.tc.snapshot())
     assert host.tc.trim_before("log") is None
     fresh = host.fresh()
     fresh.restore(empty)
@@ -165,12 +165,12 @@ def test_snapshot_and_tail_equal_a_full_replay(steps: list[tuple[str, int, str |
     for index, data in enumerate(host.log[:at]):
         front.apply("log", (LEDGER, index), front.decode("log", data))
     back = host.fresh()
-    back.restore(front.snapshot())
-    assert back.snapshot() == front.snapshot()
+    back.restore(b"".join(front.snapshot()))
+    assert b"".join(back.snapshot()) == b"".join(front.snapshot())
     for index, data in enumerate(host.log[at:], at):
         back.apply("log", (LEDGER, index), back.decode("log", data))
     back.check_invariants()
-    assert back.snapshot() == host.tc.snapshot()
+    assert b"".join(back.snapshot()) == b"".join(host.tc.snapshot())
     assert back.transactions() == host.tc.transactions()
     assert (back.deadline(), back.low_watermark) == (host.tc.deadline(), host.tc.low_watermark)
     assert back.recovered(host.now).effects == host.fold().recovered(host.now).effects
@@ -215,7 +215,8 @@ for _ in range(300):
         effects.append(refusal.message)
     host.expire()
 host.confirm()
-print(hashlib.sha256(repr((host.log, effects, host.released, host.tc.snapshot())).encode()).hexdigest(), len(host.log))
+state = b"".join(host.tc.snapshot())
+print(hashlib.sha256(repr((host.log, effects, host.released, state)).encode()).hexdigest(), len(host.log))
 """
 
 

@@ -71,7 +71,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
             answer(None)
             return
         request = IsRegistered(partial(_answer_registered, answer), txn_id, participant)
-        step = self.machine.decide(request, self._turn.clock.now_ms())
+        step = self.machine.decide(request, self.turn.clock.now_ms())
         durable = self._registered_at.get(txn_id, EARLIEST) <= self._confirmed[self._main]
         effects = step.effects
         if durable and len(effects) == 1 and type(effects[0]) is Reply and effects[0].value is True:
@@ -113,7 +113,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
 
     def folded(self) -> None:
         """H6: time does not go back across a restart."""
-        self._turn.clock.observe(getattr(self.machine, "newest_time_ms", 0))
+        self.turn.clock.observe(getattr(self.machine, "newest_time_ms", 0))
 
 
 def _answer_registered(answer: Callable[[bool | None], None], value: Any, error: ServerError | None, _message: str) -> None:
@@ -246,16 +246,13 @@ class Coordinators:
 
     async def _open(self, tc_id: int) -> None:
         failed = self._failed_hosts.pop(tc_id, None)
-        if failed is not None:  # its log may be as open as before
-            await asyncio.gather(*(log.close() for log in failed.logs.values()), return_exceptions=True)
+        if failed is not None:
+            await failed.release()
         try:
+            machine = self._factory(tc_id)
             log = await self._store.open(coordinator_log_name(tc_id))
-            host = CoordinatorHost(self._factory(tc_id), log, self._turn, self._participants, partial(self._failed, tc_id))
-            try:
-                await host.recover()
-            except BaseException:
-                await log.close()
-                raise
+            host = CoordinatorHost(machine, log, self._turn, self._participants, partial(self._failed, tc_id))
+            await host.recover()
             self._hosts[tc_id] = host
         except StorageFailed as error:
             self._on_storage_failed(error)

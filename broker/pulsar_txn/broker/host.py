@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from pulsar_txn.ledger.machine import AwaitOutcome, Effect, Machine, Outcome, Reply, Step, VerifyRegistered, WriteSnapshot
-from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LedgerError, Log, LogDamaged, Snapshot
+from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LedgerError, Log, LogClosed, LogDamaged, Snapshot
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Position, TxnId
 
 from .envelope import Envelope
 from .slices import SLICE_SECONDS, LoopBudget
+from .snapshots import SnapshotTaker, unpack_parts
 from .turn import Turn
 
 _logger = logging.getLogger(__name__)
@@ -52,7 +53,8 @@ class _Ear:
 class MachineHost(Generic[RequestT, RecordT]):
     """One machine with its open logs. `recover()` first; then `submit` requests.
 
-    `on_failed` is called once when a log failed: the host is of no more use, its owner recovers a new one (H4).
+    `on_failed` is called once when a log fails after the recovery: the host is of no more use, its owner calls `release`
+    and recovers a new one (H4).
     """
 
     retriable = ServerError.ServiceNotReady
@@ -65,15 +67,16 @@ class MachineHost(Generic[RequestT, RecordT]):
         self.logs = dict(logs)
         self.ready = False
         self.failure: Exception | None = None
+        self._is_owned = False  # until it is recovered, failures go to the caller of `recover`
         self.expired = 0  # records that time wrote, for metrics
         self.appended = 0  # records since the start, for metrics
-        self._turn = turn
+        self.turn = turn
         self._on_failed = on_failed
         self._main = machine.logs[0]
         self._confirmed: dict[str, Position] = {name: log.last_confirmed for name, log in logs.items()}
         self._applied: dict[str, Position] = dict(self._confirmed)
         self._waiting: deque[_Waiting] = deque()
-        self._snapshots: deque[tuple[Envelope, str, Callable[[], None] | None]] = deque()
+        self._snapshots = SnapshotTaker(self)
         self._awaiting: dict[TxnId, list[Answer]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
@@ -94,7 +97,7 @@ class MachineHost(Generic[RequestT, RecordT]):
             self._refuse(request, self.retriable, f"not ready: {self.failure or 'recovering'}; retry")
             return
         try:
-            step = self.machine.decide(request, self._turn.clock.now_ms())
+            step = self.machine.decide(request, self.turn.clock.now_ms())
         except Refusal as refusal:
             token = _token_of(request)
             if token is not None:
@@ -112,7 +115,7 @@ class MachineHost(Generic[RequestT, RecordT]):
         """H2 and H3. Raises DiskFull or EntryTooLarge only when nothing of the Step was appended."""
         if not self._turn_due:
             self._turn_due = True
-            self._turn.defer(self._after_turn)
+            self.turn.defer(self._after_turn)
         records, effects = step.records, step.effects
         for effect in effects:  # H3: noted at once, so that the outcome cannot pass it by
             if type(effect) is AwaitOutcome:
@@ -196,8 +199,8 @@ class MachineHost(Generic[RequestT, RecordT]):
                 _logger.exception("effects of %r could not be released", self.machine)
                 self.fail(error)
                 return
-        if self._snapshots:
-            self._store_snapshots()
+        if self._snapshots.is_under_way:
+            self._snapshots.advance()
 
     def _release(self, effects: tuple[Effect, ...], positions: list[Position]) -> None:
         for effect in effects:
@@ -232,15 +235,15 @@ class MachineHost(Generic[RequestT, RecordT]):
                 return
             self._timer.cancel()
         self._timer_at = deadline
-        delay = max(0, deadline - self._turn.clock.now_ms()) / 1000
-        self._timer = self._turn.runtime.call_later(delay, self._expire)
+        delay = max(0, deadline - self.turn.clock.now_ms()) / 1000
+        self._timer = self.turn.runtime.call_later(delay, self._expire)
 
     def _expire(self) -> None:
         """H6, in slices: what is left after some milliseconds is done in the next turn."""
         self._timer = None
         if not self.ready:
             return
-        clock, runtime = self._turn.clock, self._turn.runtime
+        clock, runtime = self.turn.clock, self.turn.runtime
         until = runtime.monotonic() + SLICE_SECONDS
         try:
             while (deadline := self.machine.deadline()) is not None and deadline <= clock.now_ms():
@@ -264,63 +267,73 @@ class MachineHost(Generic[RequestT, RecordT]):
         """The inverse of `snapshot_extra`."""
 
     def take_snapshot(self, log: str, stored: Callable[[], None] | None = None) -> None:
-        """H7: the state of this moment, stored in `log` once everything it covers is durable; then `stored` is called."""
-        envelope = Envelope(dict(self._applied), self.snapshot_extra(), self.machine.snapshot())
-        self._snapshots.append((envelope, log, stored))
-        self._store_snapshots()
+        """H7: the state of this moment, stored in `log` once everything it covers is durable; then `stored` is called.
 
-    def _store_snapshots(self) -> None:
-        snapshots, confirmed = self._snapshots, self._confirmed
-        while snapshots:
-            envelope, name, stored = snapshots[0]
-            if any(position > confirmed[log] for log, position in envelope.covers.items()):
-                return
-            snapshots.popleft()
-            try:
-                self.logs[name].put_snapshot(Snapshot(envelope.covers[name], envelope.pack()))
-                self._trim(envelope)
-                if stored is not None:
-                    stored()
-            except DiskFull:
-                _logger.warning("no room for a snapshot of log %r; it is retried with the next one", name)
-            except LedgerError as error:
-                self.fail(error)
+        When it cannot be stored, `stored` is not called.
+        """
+        self._snapshots.take(log, stored)
 
-    def _trim(self, envelope: Envelope) -> None:
+    def applied(self) -> dict[str, Position]:
+        """The record last applied of each log."""
+        return dict(self._applied)
+
+    def is_durable(self, covers: Mapping[str, Position]) -> bool:
+        """Whether everything up to these positions is confirmed."""
+        return all(position <= self._confirmed[log] for log, position in covers.items())
+
+    def trim(self, covers: Mapping[str, Position]) -> None:
+        """A snapshot that covers so much is stored: give back what the machine does not need any more."""
         for name, log in self.logs.items():
             before = self.machine.trim_before(name)
             if before is not None:
-                log.trim(min(before, log.next_position(envelope.covers[name])))
+                log.trim(min(before, log.next_position(covers[name])))
 
     # ---- recovery and end
 
     async def recover(self) -> None:
-        """H5: the newest snapshot, then every entry behind it, in slices. Raises LedgerError or WireError."""
+        """H5: the newest snapshot, then every entry after it, in slices. Raises LedgerError or WireError.
+
+        A recovery that fails, or is cancelled, leaves no log open, and calls nobody: its owner has the error.
+        """
+        try:
+            await self._recover()
+        except BaseException as error:
+            self.fail(error if isinstance(error, Exception) else LogClosed("recovery was cancelled"))
+            await self.release()
+            raise
+        self._is_owned = True
+
+    async def _recover(self) -> None:
         covers = await self._restore()
         for name in self.machine.logs:
-            await self._fold(name, covers.get(name), self._turn.budget)
+            await self._fold(name, covers.get(name), self.turn.budget)
         self.folded()
         self.ready = True
-        self.carry_out(self.machine.recovered(self._turn.clock.now_ms()), reserve=True)
+        self.carry_out(self.machine.recovered(self.turn.clock.now_ms()), reserve=True)
+        if self.failure is not None:
+            raise self.failure
 
     async def _restore(self) -> Mapping[str, Position]:
         newest: Envelope | None = None
+        slices: tuple[bytes, ...] = ()
         for log in self.logs.values():
             stored = await log.latest_snapshot()
             if stored is None:
                 continue
-            envelope = self._read_envelope(log, stored)
+            envelope, parts = self._read_envelope(log, stored)
             if newest is None or list(envelope.covers.values()) > list(newest.covers.values()):
-                newest = envelope
+                newest, slices = envelope, parts
         if newest is None:
             return {}
-        self.machine.restore(newest.machine)
+        for part in slices:
+            await self.turn.budget.pause()
+            self.machine.restore(part)
         self.restore_extra(newest.extra)
         return newest.covers
 
-    def _read_envelope(self, log: Log, stored: Snapshot) -> Envelope:
+    def _read_envelope(self, log: Log, stored: Snapshot) -> tuple[Envelope, tuple[bytes, ...]]:
         try:
-            return Envelope.unpack(stored.data)
+            return Envelope.read(unpack_parts(stored.data))
         except WireError as error:
             raise LogDamaged(log.name, stored.covers, str(error)) from error
 
@@ -354,7 +367,7 @@ class MachineHost(Generic[RequestT, RecordT]):
             self._timer.cancel()
         waiting, self._waiting = self._waiting, deque()
         awaiting, self._awaiting = self._awaiting, {}
-        self._snapshots.clear()
+        self._snapshots.abandon()
         message = f"{error}; retry"
         for answers in awaiting.values():
             for answer in answers:
@@ -363,15 +376,23 @@ class MachineHost(Generic[RequestT, RecordT]):
             for effect in effects:
                 if type(effect) is Reply:
                     effect.token(None, self.retriable, message)
-        self._on_failed(error)
+        if self._is_owned:
+            self._on_failed(error)
 
     async def close(self) -> None:
-        """Stop timers, let what is under way become durable, close the logs."""
+        """Stop timers, let what is under way become durable, close the logs. Raises LedgerError when a log failed."""
         if self._timer is not None:
             self._timer.cancel()
+        await self._snapshots.finish()
         for log in self.logs.values():
             await log.close()
         self.ready = False
+
+    async def release(self) -> None:
+        """Close the logs of a host that failed: their names are free for its successor when this returns."""
+        for result in await asyncio.gather(*(log.close() for log in self.logs.values()), return_exceptions=True):
+            if isinstance(result, Exception) and not isinstance(result, LedgerError):
+                raise result
 
 
 def _token_of(request: Any) -> Answer | None:

@@ -55,7 +55,7 @@ class PendingAckHost(ParticipantHost[Request, Any]):
         if type(effect) is MoveCursor:
             self._subscription.apply_move(effect)
             if not self._moves:
-                self._turn.defer(self.cursor_moved)
+                self.turn.defer(self.cursor_moved)
             self._moves.append((self._subscription.cursor.ticket, effect.sequence))
         elif type(effect) is Redeliver:
             for position, indexes in effect.positions:

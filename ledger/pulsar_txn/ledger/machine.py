@@ -2,7 +2,8 @@
 
     request -> decide(request, now_ms) -> Step(records, effects) -> append -> apply(log, position, record)
                   | or raises Refusal                                 `-> once durable: effects are released
-    recovery:  restore(snapshot), then apply(log, position, decode(log, data)) for every entry behind it
+    recovery:  restore(slice) for every slice of the snapshot, then apply(log, position, decode(log, data)) for every
+               entry after it
 
 Duties of a host, in order of importance:
 
@@ -22,8 +23,12 @@ Duties of a host, in order of importance:
     `recovered(now_ms)` once, whose Step is carried out like any other.
 * H6. `deadline()` is asked after each turn; once `now_ms` reaches it, `expire(now_ms)` is called until the
     deadline lies in the future. `now_ms` never goes back, across restarts too (never below the newest time in the log).
-* H7. After `WriteSnapshot(log)` is released, the host calls `snapshot()` and stores it with the log's position
-    *at that moment*, but hands it to the store only once that position is confirmed; then trims to `trim_before(log)`.
+* H7. After `WriteSnapshot(log)` is released, the host calls `snapshot()`, which fixes the state of *that moment*, and
+    notes the positions applied last. It takes the slices one after the other, a few in each turn of its loop, and goes on
+    deciding and applying meanwhile. Slices go to the store once the noted positions are confirmed, and the last one makes
+    it the newest snapshot; then the host trims to `trim_before(log)`. One snapshot of a machine is under way at a time: a
+    WriteSnapshot that comes meanwhile is carried out after it. A snapshot that cannot be stored (the disk is full) is no
+    failure: the log keeps what it would have covered.
     A machine with several logs is snapshotted by its main log only, once the positions of all of them are confirmed;
     its snapshot names the positions it covers in the others, and its `apply` skips what it has (they are read from
     their first entry). All its logs are then trimmed.
@@ -34,7 +39,7 @@ from request to `Reply` and never look inside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from pulsar_txn.wire.errors import ServerError
@@ -43,6 +48,9 @@ from pulsar_txn.wire.values import value
 
 Token: TypeAlias = Any
 """The host's handle of a request; opaque to machines."""
+
+SLICE_BYTES: Final = 128 * 1024
+"""About how many bytes a slice of a snapshot has at the most."""
 
 
 @value
@@ -214,11 +222,19 @@ class Machine(Protocol[RequestT_contra, RecordT]):
     def expire(self, now_ms: int) -> Step[RecordT]:
         """Carry out what is due, a bounded amount a call; the host calls again while the deadline is past."""
 
-    def snapshot(self) -> bytes:
-        """The whole state, for `restore`. `restore(snapshot())` and a replay from the start are equal states."""
+    def snapshot(self) -> Iterator[bytes]:
+        """The state of this moment in slices for `restore`. Restoring them and a replay from the start are equal states.
 
-    def restore(self, data: bytes) -> None:
-        """Take over a snapshot; only on a fresh machine, before the first `apply`."""
+        The call fixes the moment: slices that are taken later show nothing of the records applied since. Neither the call
+        nor a slice takes longer than a few milliseconds, whatever the state's size; a slice is of about `SLICE_BYTES`, or
+        less. Several may be under way; one that is dropped needs no end.
+        """
+
+    def restore(self, part: bytes) -> None:
+        """Take over the next slice of a snapshot; only on a fresh machine, all slices in order, before the first `apply`.
+
+        Raises WireError when the bytes are no slice of this machine's, or of a newer version.
+        """
 
     def trim_before(self, log: str) -> Position | None:
         """Entries of `log` before this position are no longer needed by this machine (None: it does not trim that log).

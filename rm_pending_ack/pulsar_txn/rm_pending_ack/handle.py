@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, assert_never
 
 from pulsar_txn.ledger.machine import NOTHING, Effect, MoveCursor, Redeliver, Reply, Step, VerifyRegistered, WriteSnapshot
@@ -107,13 +107,13 @@ class PendingAckHandle:
         """Nothing here is timed."""
         return NOTHING
 
-    def snapshot(self) -> bytes:
-        """The whole state, for `restore`."""
-        return encode_snapshot(self._state)
+    def snapshot(self) -> Iterator[bytes]:
+        """The whole state, for `restore`, in one slice."""
+        return iter((encode_snapshot(self._state),))
 
-    def restore(self, data: bytes) -> None:
+    def restore(self, part: bytes) -> None:
         """Take over a snapshot; raises WireError when it is none, or of a newer version."""
-        self._state = decode_snapshot(data)
+        self._state = decode_snapshot(part)
 
     def trim_before(self, log: str) -> Position | None:
         """The first record that an open transaction, or a commit that the cursor may not have stored, still needs."""

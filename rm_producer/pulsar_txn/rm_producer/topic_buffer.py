@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pulsar_txn.ledger.machine import NOTHING, PublishMaxRead, Reply, Step, VerifyRegistered, WriteSnapshot
@@ -242,12 +242,12 @@ class TopicTransactionBuffer:
         """Nothing is ever due."""
         return NOTHING
 
-    def snapshot(self) -> bytes:
+    def snapshot(self) -> Iterator[bytes]:
         """The whole state up to the position applied last; see `snapshots` for its bytes."""
         first = [entry[0] for entry in self._ongoing.values()]
         before = [entry[1] for entry in self._ongoing.values()]
         marker = list(self._aborted.values())
-        return pack_columns(
+        packed = pack_columns(
             (
                 (*self._last, self._committed_count, self._aborted_count),
                 list(self._low_watermarks),
@@ -264,10 +264,11 @@ class TopicTransactionBuffer:
                 [position[1] for position in marker],
             )
         )
+        return iter((packed,))
 
-    def restore(self, data: bytes) -> None:
+    def restore(self, part: bytes) -> None:
         """Take over a snapshot, on a fresh buffer. Raises WireError when the bytes are not one of this version or older."""
-        columns = unpack_columns(data, _COLUMNS)
+        columns = unpack_columns(part, _COLUMNS)
         for group in (columns[1:3], columns[3:9], columns[9:13]):
             if len({len(column) for column in group}) != 1 or len(columns[0]) != 4:
                 raise WireError("a damaged transaction buffer snapshot: its columns differ in length")

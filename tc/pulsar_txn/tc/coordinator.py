@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias, assert_never
 
 import attrs
@@ -128,14 +128,14 @@ class TransactionCoordinator:
             effects += heard
         return self._paced(Step(tuple(decisions), tuple(effects), tuple(trailing)))
 
-    def snapshot(self) -> bytes:
+    def snapshot(self) -> Iterator[bytes]:
         """The whole state: next id, open and ending transactions, window of outcomes."""
         self._trim_before = _behind(self._state.last_applied)
-        return snapshots.write(self._state)
+        return iter((snapshots.write(self._state),))
 
-    def restore(self, data: bytes) -> None:
+    def restore(self, part: bytes) -> None:
         """Raises WireError when the snapshot is of a newer format or of another coordinator."""
-        snapshots.read(self._state, data)
+        snapshots.read(self._state, part)
         self._trim_before = _behind(self._state.last_applied)
 
     def trim_before(self, log: str) -> Position | None:

@@ -21,6 +21,7 @@ Sources: KIP-98 (transactional id, epoch, fencing), KIP-890 (an epoch for each t
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any, ClassVar, Final, TypeAlias
 
 from pulsar_txn.ledger.machine import Step
@@ -61,19 +62,19 @@ class FencingCoordinator(TransactionCoordinator):
         """The highest epoch of every transactional id without a principal, for hosts and tests."""
         return {name: epoch for (principal, name), (epoch, _) in self._epochs.items() if principal is None}
 
-    def snapshot(self) -> bytes:
+    def snapshot(self) -> Iterator[bytes]:
         """The plain coordinator's snapshot, and the epochs."""
         epochs = [
             CoordinatorSnapshot.Epoch(principal=principal, transactional_id=name, epoch=epoch, last_used_ms=used)
             for (principal, name), (epoch, used) in self._epochs.items()
         ]
         # Two messages one behind the other are one message with the fields of both (protobuf's merge).
-        return super().snapshot() + CoordinatorSnapshot(epochs=epochs).SerializeToString()
+        return iter((b"".join(super().snapshot()) + CoordinatorSnapshot(epochs=epochs).SerializeToString(),))
 
-    def restore(self, data: bytes) -> None:
+    def restore(self, part: bytes) -> None:
         """Also takes a plain coordinator's snapshot: the provider may be changed while transactions are open."""
-        super().restore(data)
-        for each in CoordinatorSnapshot.FromString(data).epochs:
+        super().restore(part)
+        for each in CoordinatorSnapshot.FromString(part).epochs:
             principal = each.principal if each.HasField("principal") else None
             self._epochs[principal, each.transactional_id] = (each.epoch, each.last_used_ms)
 

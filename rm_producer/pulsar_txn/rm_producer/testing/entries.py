@@ -28,7 +28,7 @@ class StoredSnapshot:
     """A snapshot that covers the buffer's main log up to `covers`."""
 
     covers: Position
-    data: bytes
+    parts: tuple[bytes, ...]
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@ themselves, `decode` inverts `encode`, invariants hold after every record, what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias, assert_never
 
 import attrs
@@ -86,7 +86,7 @@ class BufferHost:
         self._verifying: dict[TxnId, list[Publish | EndTxnOnPartition]] = {}
         self._awaiting: dict[TxnId, list[int]] = {}
         self._copies: list[CopyEntries] = []
-        self._storing: list[tuple[dict[str, Position], bytes]] = []
+        self._storing: list[tuple[dict[str, Position], Iterator[bytes]]] = []
         self._tokens = 0
         self._recover()
 
@@ -156,7 +156,7 @@ class BufferHost:
 
     def covered(self) -> StoredSnapshot:
         """A snapshot of this moment, as the host would store it."""
-        return StoredSnapshot(self._appended[self.buffer.logs[0]], self.buffer.snapshot())
+        return StoredSnapshot(self._appended[self.buffer.logs[0]], tuple(self.buffer.snapshot()))
 
     def make_marker(self, txn_id: TxnId, action: TxnAction, low_watermark: int = -1) -> TopicRecord:
         """The marker of an end; also what the buffer is constructed with."""
@@ -167,14 +167,17 @@ class BufferHost:
 
     def request(self, request: Request) -> None:
         """Decide (twice, to see that it leaves no trace) and carry out: H1, H2, H3."""
-        before = self.buffer.snapshot()
+        before = self._state()
         try:
             step = self.buffer.decide(request, self.now_ms)
             assert step == self.buffer.decide(request, self.now_ms), "H1: a decision does not repeat itself"
         except Refusal as refusal:
             step = Step(effects=(_refused(request, refusal),))
-        assert before == self.buffer.snapshot(), "H1: a decision changed the state"
+        assert before == self._state(), "H1: a decision changed the state"
         self._carry_out(step)
+
+    def _state(self) -> bytes:
+        return b"".join(self.buffer.snapshot())
 
     def _ask(self, request: Publish | EndTxnOnPartition) -> int:
         token: int = request.token
@@ -233,8 +236,9 @@ class BufferHost:
                 self._perform(effect, held.positions)
         self._copy()
         while self._storing and self._durable(self._storing[0][0]):
-            needs, data = self._storing.pop(0)
-            self._snapshot = StoredSnapshot(needs[self.buffer.logs[0]], data)
+            needs, slices = self._storing.pop(0)
+            # Only now: the slices must show nothing of what was applied since.
+            self._snapshot = StoredSnapshot(needs[self.buffer.logs[0]], tuple(slices))
             self._trim()
 
     def _publish(self) -> None:
@@ -291,7 +295,8 @@ class BufferHost:
     def _recover(self) -> None:
         main = self.buffer.logs[0]
         if self._snapshot is not None:
-            self.buffer.restore(self._snapshot.data)
+            for part in self._snapshot.parts:
+                self.buffer.restore(part)
         for log in self.buffer.logs:
             for _, position, data in [entry for entry in self.journal if entry[0] == log]:
                 if log != main or self._snapshot is None or position > self._snapshot.covers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -214,13 +214,13 @@ class HalfTopicTransactionBuffer:
         check = TopicRecord(EntryHeader("", txn.checks + 1, 0, now_ms, txn_id), b"")
         return Step((("op", check),), (AskProducer(txn.producer, txn_id, txn.halves[0], txn.checks + 1),))
 
-    def snapshot(self) -> bytes:
+    def snapshot(self) -> Iterator[bytes]:
         open_txns = [(txn_id, attrs.astuple(txn, recurse=False)) for txn_id, txn in self._open.items()]
         maps = [list(kept.items()) for kept in (self._copying, self._low_watermarks, self._counts)]
-        return json.dumps([self._last, open_txns, *maps]).encode()
+        return iter((json.dumps([self._last, open_txns, *maps]).encode(),))
 
-    def restore(self, data: bytes) -> None:
-        last, open_txns, copying, low_watermarks, counts = json.loads(data)
+    def restore(self, part: bytes) -> None:
+        last, open_txns, copying, low_watermarks, counts = json.loads(part)
         self._last = {log: (position[0], position[1]) for log, position in last.items()}
         self._copying = {TxnId(*txn_id): (before[0], before[1]) for txn_id, before in copying}
         self._low_watermarks, self._counts = dict(low_watermarks), {TxnAction(action): count for action, count in counts}

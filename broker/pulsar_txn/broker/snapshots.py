@@ -1,0 +1,124 @@
+"""Taking the snapshots of one machine: slice by slice, one snapshot at a time, and never in anybody's way (H7).
+
+A snapshot is fixed when it is asked for, and waits until everything it covers is durable. Then its slices go to the store,
+a few milliseconds' worth with each commit group of the log, so that a state of any size is stored while the machine goes
+on, and at most two groups' worth of slices are in flight.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LedgerError, Snapshot
+from pulsar_txn.wire.ids import Position
+
+from .envelope import Envelope
+
+if TYPE_CHECKING:
+    from .host import MachineHost
+
+_logger = logging.getLogger(__name__)
+
+
+class SnapshotTaker:
+    """Takes the snapshots of `host`. A host that failed has `abandon` called, and takes none any more."""
+
+    __slots__ = ("_again", "_host", "_now")
+
+    def __init__(self, host: MachineHost[Any, Any]) -> None:
+        self._host = host
+        self._now: _UnderWay | None = None
+        self._again: tuple[str, list[Callable[[], None]]] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether `advance` has something to do."""
+        return self._now is not None
+
+    def take(self, log: str, stored: Callable[[], None] | None) -> None:
+        """A snapshot of this moment in `log`, or of a later one when one is under way; `stored` is called at its end."""
+        callbacks = [] if stored is None else [stored]
+        if self._now is None:
+            self._begin(log, callbacks)
+        elif self._again is None:
+            self._again = log, callbacks
+        else:
+            self._again[1].extend(callbacks)
+
+    def advance(self) -> None:
+        """Go on with the snapshot under way, as far as one turn allows."""
+        now, host = self._now, self._host
+        if now is None or not host.is_durable(now.covers):
+            return
+        try:
+            done = now.write_some(host)
+        except (DiskFull, EntryTooLarge) as error:
+            _logger.warning("a snapshot of log %r could not be stored; the next one is tried: %s", now.log, error)
+            done = True
+        except LedgerError as error:
+            host.fail(error)
+            return
+        if done:
+            self._now = None
+            again, self._again = self._again, None
+            if again is not None:
+                self._begin(*again)
+
+    async def finish(self) -> None:
+        """Store what is under way and what waits behind it. Raises LedgerError when a log fails meanwhile."""
+        host = self._host
+        while self._now is not None:
+            for log in host.logs.values():
+                await log.flush()
+            self.advance()
+
+    def abandon(self) -> None:
+        """Drop everything: the machine is not to be believed any more."""
+        self._now = self._again = None
+
+    def _begin(self, log: str, callbacks: list[Callable[[], None]]) -> None:
+        self._now = _UnderWay(self._host, log, callbacks)
+        self.advance()
+
+
+class _UnderWay:
+    """One snapshot: what it covers, and the parts that are not written yet."""
+
+    __slots__ = ("_callbacks", "_parts", "covers", "log")
+
+    def __init__(self, host: MachineHost[Any, Any], log: str, callbacks: list[Callable[[], None]]) -> None:
+        self.log = log
+        self.covers: Mapping[str, Position] = host.applied()
+        envelope = Envelope(self.covers, host.snapshot_extra())
+        self._parts: Iterator[bytes] = chain(envelope.parts(), host.machine.snapshot())
+        self._callbacks = callbacks
+
+    def write_some(self, host: MachineHost[Any, Any]) -> bool:
+        """Write parts until the turn is used up; True when the last one was, and the snapshot is the newest."""
+        data = b"".join(pack_part(part) for part in self._parts)
+        host.logs[self.log].put_snapshot(Snapshot(self.covers[self.log], data))
+        host.trim(self.covers)
+        for stored in self._callbacks:
+            stored()
+        return True
+
+
+def pack_part(part: bytes) -> bytes:
+    """A part behind its length, as long as a log's snapshot is one piece."""
+    return len(part).to_bytes(4, "little") + part
+
+
+def unpack_parts(data: bytes) -> tuple[bytes, ...]:
+    """The inverse, for parts one behind the other; an envelope of version 1 is one part."""
+    if data.startswith(b"PTSN"):
+        return (data,)
+    parts: list[bytes] = []
+    at = 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
+        parts.append(data[at + 4 : end])
+        at = end
+    return tuple(parts)
