@@ -130,16 +130,6 @@ async def test_a_watcher_that_is_closed_or_whose_connection_is_gone_hears_nothin
     assert not bench.broker.topic_lists._of
 
 
-async def test_watchers_of_a_connection_are_bounded(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulsar_txn.broker.connection._MAX_CHANNELS", 3)
-    for watcher_id in range(3):
-        await watch(client, watcher_id=watcher_id)
-    await watch(client, watcher_id=2)
-    with pytest.raises(Refused) as refused:
-        await watch(client, watcher_id=3)
-    assert refused.value.code == ServerError.TooManyRequests
-
-
 async def test_watching_can_be_switched_off(benches: Any) -> None:
     bench = await benches(enable_broker_side_subscription_pattern_evaluation=False).start()
     client = bench.client()
@@ -148,3 +138,43 @@ async def test_watching_can_be_switched_off(benches: Any) -> None:
     assert refused.value.code == ServerError.NotAllowedError
     connected = dict(client.events)["connected"]
     assert not connected.feature_flags.supports_topic_watchers
+
+
+async def test_a_connection_watches_as_many_lists_as_its_key_says_also_while_they_are_made(benches: Any) -> None:
+    bench = await benches(max_topic_list_watchers_per_connection=3, max_topic_list_watchers=5).start()
+    for granted, key in ((3, "maxTopicListWatchersPerConnection"), (2, "maxTopicListWatchers")):
+        client = bench.client()
+        fields = {"namespace": "public/default", "topics_pattern": "public/default/.*"}
+        requests = [client.start("watchTopicList", watcher_id=each, **fields) for each in range(10)]
+        refusals = [each for each in [await client.refusal(request_id) for request_id in requests] if each is not None]
+        assert len(refusals) == 10 - granted
+        assert {each.code for each in refusals} == {ServerError.TooManyRequests}
+        assert all(key in str(each) for each in refusals)
+    assert bench.broker.topic_lists.count == 5
+    client.drop()
+    assert bench.broker.topic_lists.count == 3
+
+
+async def test_a_topic_that_is_made_while_a_list_is_made_is_told(benches: Any) -> None:
+    for turns in range(30):
+        bench = await benches().start()
+        client, other = bench.client(), bench.client()
+        list_topics = bench.broker.topic_lists._list_topics
+
+        async def slowly(tenant: str, namespace: str, of: Any = list_topics) -> Any:
+            found = await of(tenant, namespace)
+            for _ in range(15):
+                await asyncio.sleep(0)
+            return found
+
+        bench.broker.topic_lists._list_topics = slowly
+        request_id = client.start(
+            "watchTopicList", watcher_id=7, namespace="public/default", topics_pattern="public/default/.*"
+        )
+        await client.settle(turns)
+        await other.producer("new")
+        known = set((await client.answer(request_id)).topic)
+        await client.settle()
+        for name, body in client.events:
+            known |= set(body.new_topics) if name == "watchTopicUpdate" else set()
+        assert known == {f"{FULL}new"}

@@ -177,6 +177,14 @@ class RawClient:
             raise Refused(body.error, body.message, body)
         return body
 
+    async def refusal(self, request_id: int) -> Refused | None:
+        """How a request was refused; None when it was granted."""
+        try:
+            await self.answer(request_id)
+        except Refused as refused:
+            return refused
+        return None
+
     async def request(self, name: str, **fields: Any) -> Any:
         """Send a request and await its answer."""
         return await self.answer(self.start(name, **fields))

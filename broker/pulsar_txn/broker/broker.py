@@ -61,7 +61,11 @@ class Broker:
         self.clock = Clock(runtime)
         self.turn = Turn(runtime, self.clock)
         self.catalog = Catalog(store, config)
-        self.topic_lists = TopicLists(self.catalog.topics_and_partitions, self._spawn)
+        self.topic_lists = TopicLists(
+            self.catalog.topics_and_partitions,
+            self._spawn,
+            (config.max_topic_list_watchers_per_connection, config.max_topic_list_watchers),
+        )
         self.catalog.on_change = self.topic_lists.changed
         self.namespaces = Namespaces(store, config)
         self.connections: dict[Connection, None] = {}  # in the order in which they came
@@ -169,9 +173,11 @@ class Broker:
             await asyncio.wait([leaving])
             return await self.topic(name, create=create)
         await self._check_name(name, create=create)
+        if key in self.topics or key in self._leaving:  # somebody else opened it, or closed it again, meanwhile
+            return await self.topic(name, create=create)
         if not name.is_persistent:
             rules = await self.namespaces.rules(name.tenant, name.namespace)
-            return self.topics.setdefault(key, NonPersistentTopic(self.turn, name, rules))
+            return self.topics.setdefault(key, NonPersistentTopic(self.turn, name, rules, self.config))
         task = self._opening.get(key)
         if task is None:
             task = self._opening[key] = asyncio.get_running_loop().create_task(self._open(name))

@@ -12,7 +12,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Position, signed64, unsigned64
 from pulsar_txn.wire.topics import TopicName
 
-from .commands_lookup import check_subscription_name, check_user_topic, schema_of
+from .commands_lookup import check_client_name, check_subscription_name, check_user_topic, schema_of
 from .consumers import Consumer
 from .subscription import EXCLUSIVE, FAILOVER
 from .topic import Topic
@@ -25,22 +25,22 @@ _KEY_SHARED_STICKY: Final = 1
 
 async def on_subscribe(connection: Connection, body: Any) -> None:
     """SUBSCRIBE: answered once the subscription is durable and the consumer has its place."""
-    key = ("consumer", body.consumer_id)
     task = asyncio.current_task()
-    if key in connection.opening or task is None:
+    if body.consumer_id in connection.opening_consumers or task is None:
         raise Refusal(ServerError.ServiceNotReady, f"consumer {body.consumer_id} is being created already; retry")
-    connection.opening[key] = task
+    connection.check_room_for_consumer(body.consumer_id)
+    connection.opening_consumers[body.consumer_id] = task  # its place is taken before the first await
     try:
         await _subscribe(connection, body)
     finally:
-        connection.opening.pop(key, None)
+        del connection.opening_consumers[body.consumer_id]
 
 
 async def _subscribe(connection: Connection, body: Any) -> None:
     broker = connection.broker
     name = TopicName.parse(body.topic)
     check_user_topic(name)
-    connection.check_room(connection.consumers, body.consumer_id)
+    check_client_name("consumer", body.consumer_name)
     if body.consumer_id in connection.consumers:
         connection.write_command("success", request_id=body.request_id)
         return
@@ -70,10 +70,14 @@ async def _subscribe(connection: Connection, body: Any) -> None:
     if body.subType == EXCLUSIVE:
         for holder in [each.owner for each in subscription.consumers if each.owner is not connection]:
             await holder.is_alive()
-    if connection.closed or not topic.serving:
-        raise Refusal(ServerError.ServiceNotReady, f"{name} was closed meanwhile; retry")
+    if connection.closed or not topic.serving or topic.subscriptions.get(subscription.name) is not subscription:
+        raise Refusal(ServerError.ServiceNotReady, f"{name} or its subscription was closed meanwhile; retry")
     sticky = body.HasField("keySharedMeta") and body.keySharedMeta.keySharedMode == _KEY_SHARED_STICKY
-    subscription.add(consumer, body.subType, sticky=sticky)
+    try:
+        subscription.add(consumer, body.subType, sticky=sticky)
+    except Refusal:
+        subscription.drop_if_unused()
+        raise
     connection.consumers[body.consumer_id] = consumer
     connection.write_command("success", request_id=body.request_id)
 
@@ -125,7 +129,7 @@ def _consumer(connection: Connection, body: Any) -> Consumer:
 
 async def on_close_consumer(connection: Connection, body: Any) -> None:
     """CLOSE_CONSUMER, also of one that is still being created."""
-    opening = connection.opening.get(("consumer", body.consumer_id))
+    opening = connection.opening_consumers.get(body.consumer_id)
     if opening is not None:
         await asyncio.wait([opening])
     consumer = connection.consumers.pop(body.consumer_id, None)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.topics import ASSIGN_TOPIC, InvalidName, TopicName, check_subscription, is_transaction_internal
+from pulsar_txn.wire.topics import (
+    ASSIGN_TOPIC,
+    MAX_SUBSCRIPTION_BYTES,
+    InvalidName,
+    TopicName,
+    check_subscription,
+    is_transaction_internal,
+)
 
 from .catalog import Schema
 
@@ -146,6 +153,13 @@ def check_subscription_name(name: str) -> None:
         check_subscription(name)
     except InvalidName as error:
         raise Refusal(ServerError.NotAllowedError, str(error)) from None
+
+
+def check_client_name(kind: str, name: str) -> None:
+    """Refusal NotAllowedError for the name of a producer or consumer that is too long: the broker keeps it in memory."""
+    if len(name.encode()) > MAX_SUBSCRIPTION_BYTES:
+        text = f"the name of {kind} {name[:80]!r}… has more than {MAX_SUBSCRIPTION_BYTES} bytes; choose a shorter name"
+        raise Refusal(ServerError.NotAllowedError, text)
 
 
 def check_user_topic(name: TopicName) -> None:

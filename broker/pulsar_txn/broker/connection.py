@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -45,8 +45,6 @@ _HIGH_WATER: Final = 1 << 20
 _LOW_WATER: Final = 1 << 18
 _MAX_COLLECTED: Final = 4 << 20
 _STUCK_SECONDS: Final = 60.0
-_MAX_CHANNELS: Final = 1000
-"""Producers, and consumers, of one connection."""
 
 _LEDGER, _OUTBOUND, _SENDS, _DRAINING = 1, 2, 4, 8
 """Reasons not to read."""
@@ -66,8 +64,10 @@ class Connection(asyncio.Protocol):
         self.writable = True
         self.closed = False
         self.producers: dict[int, Producer] = {}
+        self.waiting_producers: dict[int, Producer] = {}
+        self.opening_producers: dict[int, asyncio.Task[None]] = {}
         self.consumers: dict[int, Consumer] = {}
-        self.opening: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self.opening_consumers: dict[int, asyncio.Task[None]] = {}
         self.client_version = ""
         self.peer = ""
         self._handlers = handlers
@@ -133,10 +133,11 @@ class Connection(asyncio.Protocol):
         self.broker.topic_lists.gone(self)
         for task in list(self._tasks):
             task.cancel()
-        for producer in list(self.producers.values()):
+        for producer in [*self.waiting_producers.values(), *self.producers.values()]:
             self.broker.remove_producer(producer)
         for consumer in list(self.consumers.values()):
             consumer.subscription.remove(consumer)
+        self.waiting_producers.clear()
         self.producers.clear()
         self.consumers.clear()
 
@@ -255,10 +256,21 @@ class Connection(asyncio.Protocol):
         code = error.code if isinstance(error, Refusal) else ServerError.InvalidTopicName
         self.write_command("error", request_id=body.request_id, error=int(code), message=str(error))
 
-    def check_room(self, channels: dict[int, Any], channel_id: int) -> None:
-        """Refusal when a connection has too many producers or consumers."""
-        if len(channels) >= _MAX_CHANNELS and channel_id not in channels:
-            raise Refusal(ServerError.TooManyRequests, f"{_MAX_CHANNELS} are open on this connection, as many as may be")
+    def check_room_for_producer(self, producer_id: int) -> None:
+        """Refusal when this connection has too many producers, those included that wait or are being created."""
+        held = (self.producers, self.waiting_producers, self.opening_producers)
+        self._check_room("producers", producer_id, held, self.broker.config.max_producers_per_connection)
+
+    def check_room_for_consumer(self, consumer_id: int) -> None:
+        """Refusal when this connection has too many consumers, those included that are being created."""
+        held = (self.consumers, self.opening_consumers)
+        self._check_room("consumers", consumer_id, held, self.broker.config.max_consumers_per_connection)
+
+    @staticmethod
+    def _check_room(kind: str, channel_id: int, held: Sequence[Collection[int]], limit: int) -> None:
+        if limit and sum(len(each) for each in held) >= limit and not any(channel_id in each for each in held):
+            text = f"this connection has {limit} {kind}, as many as it may (max{kind.capitalize()}PerConnection)"
+            raise Refusal(ServerError.TooManyRequests, f"{text}; close some, open another connection, or raise that key")
 
     # ---- writing
 

@@ -17,6 +17,7 @@ from .host import Answer
 from .policies import TopicRules
 from .producers import Producer, ProducerSet
 from .sequences import Sequences
+from .settings import BrokerConfig
 from .subscription import EXCLUSIVE, FAILOVER
 
 
@@ -62,8 +63,11 @@ class _Subscription:
     def remove(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         self._tell_active()
-        if not self.consumers:
-            self.topic.subscriptions.pop(self.name, None)
+        self.drop_if_unused()
+
+    def drop_if_unused(self) -> None:
+        if not self.consumers and self.topic.subscriptions.get(self.name) is self:
+            del self.topic.subscriptions[self.name]
 
     def _tell_active(self) -> None:
         if self.kind == FAILOVER:
@@ -104,14 +108,20 @@ class NonPersistentTopic:
 
     serving = True
 
-    def __init__(self, turn: _Home, name: TopicName, rules: TopicRules) -> None:
+    def __init__(self, turn: _Home, name: TopicName, rules: TopicRules, config: BrokerConfig) -> None:
         self.name = name
         self.rules = rules
         self.subscriptions: dict[str, _Subscription] = {}
         self.sequences = Sequences(0)
         self._turn = turn
         self._epoch = -1
-        self.producers = ProducerSet(str(name), 0, self._read_epoch, self._write_epoch)
+        self.producers = ProducerSet(
+            str(name),
+            config.max_producers_per_topic,
+            config.max_waiting_producers_per_topic,
+            self._read_epoch,
+            self._write_epoch,
+        )
 
     async def _read_epoch(self) -> int:
         return self._epoch

@@ -18,6 +18,8 @@ class BrokerConfig:
     connection_liveness_check_timeout_millis: int = 5000
     max_message_size: int = 5 * 1024 * 1024
     max_pending_publish_requests_per_connection: int = 1000
+    max_producers_per_connection: int = 1000
+    max_consumers_per_connection: int = 1000
     broker_shutdown_timeout_ms: int = 10_000  # Pulsar: 60000; nothing is handed over to another broker here
 
     # storage
@@ -38,9 +40,12 @@ class BrokerConfig:
     enable_non_persistent_topics: bool = True
     enable_broker_side_subscription_pattern_evaluation: bool = True
     subscription_pattern_max_length: int = 50
+    max_topic_list_watchers: int = 10_000
+    max_topic_list_watchers_per_connection: int = 1000
     force_delete_namespace_allowed: bool = False
     encryption_require_on_producer: bool = False
     max_producers_per_topic: int = 0
+    max_waiting_producers_per_topic: int = 1000
     max_consumers_per_subscription: int = 0
     broker_deduplication_enabled: bool = False
     broker_deduplication_max_number_of_producers: int = 10_000

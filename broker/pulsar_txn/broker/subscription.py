@@ -104,6 +104,10 @@ class Subscription:
     def remove(self, consumer: Consumer) -> None:
         """A consumer is gone."""
         self.dispatcher.remove(consumer)
+        self.drop_if_unused()
+
+    def drop_if_unused(self) -> None:
+        """A subscription that is not durable goes when it has no consumer."""
         if not self.durable and not self.consumers:
             self.topic.drop_subscription(self)
 

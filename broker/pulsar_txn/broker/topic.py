@@ -83,6 +83,7 @@ class Topic:
         self.rules = TopicRules.of(home.config, {})
         self.serving = False
         self.subscriptions: dict[str, Subscription] = {}
+        self._arriving: dict[str, asyncio.Task[Subscription]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self.sequences = Sequences(home.config.broker_deduplication_max_number_of_producers)
         self.retention = Retention(log, home.config)
@@ -94,6 +95,7 @@ class Topic:
         self.producers = ProducerSet(
             str(name),
             home.config.max_producers_per_topic,
+            home.config.max_waiting_producers_per_topic,
             partial(catalog.topic_epoch, name),
             partial(catalog.set_topic_epoch, name),
         )
@@ -272,15 +274,33 @@ class Topic:
     # ---- subscriptions
 
     async def subscribe(self, name: str, *, durable: bool, initial: Position) -> Subscription:
-        """The subscription, made at `initial` mark-delete when there is none. Durable ones are so when this returns."""
+        """The subscription, made at `initial` mark-delete when there is none. Durable ones are so when this returns.
+
+        If cancelled: a durable one is made all the same, so that its cursor never lies in the log unknown to the topic.
+        """
         leaving = self._leaving.get(name)
         if leaving is not None:  # its logs must be gone before there can be others of the same name
             await asyncio.wait([leaving])
         subscription = self.subscriptions.get(name)
         if subscription is not None:
             return subscription
-        cursor: Cursor = await self.log.open_cursor(name, initial=initial) if durable else MemoryCursor(self.log, name, initial)
-        return self.subscriptions.setdefault(name, Subscription(self, name, cursor, durable=durable))
+        if not durable:
+            cursor = MemoryCursor(self.log, name, initial)
+            return self.subscriptions.setdefault(name, Subscription(self, name, cursor, durable=False))
+        arriving = self._arriving.get(name)
+        if arriving is None:
+            arriving = self._arriving[name] = asyncio.get_running_loop().create_task(self._make_durable(name, initial))
+            arriving.add_done_callback(partial(self._arrived, name))
+        return await asyncio.shield(arriving)
+
+    async def _make_durable(self, name: str, initial: Position) -> Subscription:
+        cursor: Cursor = await self.log.open_cursor(name, initial=initial)
+        return self.subscriptions.setdefault(name, Subscription(self, name, cursor, durable=True))
+
+    def _arrived(self, name: str, task: asyncio.Task[Subscription]) -> None:
+        del self._arriving[name]
+        if not task.cancelled() and task.exception() is not None:
+            _logger.warning("subscription %r of %s was not made: %s", name, self.name, task.exception())
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Delete a subscription with its cursor and pending acks; durable when this returns. If cancelled: it goes on."""
@@ -363,7 +383,7 @@ class Topic:
     async def close(self) -> None:
         """Take a last snapshot, make everything durable, release the logs."""
         self.serving = False
-        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        await asyncio.gather(*self._arriving.values(), *self._leaving.values(), return_exceptions=True)
         for subscription in self.subscriptions.values():
             await subscription.close()
         await self.compaction.close()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Matches: TypeAlias = Callable[[str], bool]
 
-_MAX_PROGRAM_BYTES: Final = 1 << 20
+_MAX_PROGRAM_BYTES: Final = 1 << 18
 _SCHEME_END: Final = "://"
 
 
@@ -49,11 +49,13 @@ def hash_of(topics: Iterable[str]) -> str:
 
 
 class _Watcher:
-    def __init__(self, connection: Connection, watcher_id: int, matches: Matches, topics: set[str]) -> None:
+    def __init__(self, connection: Connection, watcher_id: int, matches: Matches) -> None:
         self.connection = connection
         self.watcher_id = watcher_id
         self.matches = matches
-        self.topics = topics
+        self.topics: set[str] = set()
+        self.namespace: tuple[str, str] | None = None  # once it is served
+        self.is_stale = False
 
 
 class _Namespace:
@@ -70,45 +72,68 @@ class TopicLists:
         self,
         list_topics: Callable[[str, str], Awaitable[list[str]]],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        limits: tuple[int, int] = (0, 0),
     ) -> None:
         self._list_topics = list_topics
         self._spawn = spawn
+        self.count = 0  # watchers of all connections
+        self._changes = 0
+        self._limits = limits  # per connection, and in all; 0: none
         self._namespaces: dict[tuple[str, str], _Namespace] = {}
-        self._of: dict[Connection, dict[int, tuple[str, str]]] = {}
+        self._of: dict[Connection, dict[int, _Watcher]] = {}
 
     async def watch(self, connection: Connection, watcher_id: int, name: tuple[str, str], matches: Matches) -> set[str]:
         """The topics that match now; what changes is told. A watcher of the same id takes the place of the one before."""
         self.close(connection, watcher_id)
-        ids = self._of.setdefault(connection, {})
-        connection.check_room(ids, watcher_id)
+        self._check_room(connection)
+        opening = _Watcher(connection, watcher_id, matches)
+        self._of.setdefault(connection, {})[watcher_id] = opening  # its place is taken before the first await
+        self.count += 1
+        changes = self._changes
         names = set(await self._list_topics(*name))
-        topics = {each for each in names if matches(each)}
-        if connection.closed:
-            self.gone(connection)
-            return topics
-        namespace = self._namespaces.setdefault(name, _Namespace(names))
-        namespace.watchers[connection, watcher_id] = _Watcher(connection, watcher_id, matches, topics)
-        ids[watcher_id] = name
-        return set(topics)
+        opening.topics = {each for each in names if matches(each)}
+        topics = set(opening.topics)
+        if self._of.get(connection, {}).get(watcher_id) is opening:  # not closed, or opened again, meanwhile
+            opening.namespace = name
+            namespace = self._namespaces.setdefault(name, _Namespace(names))
+            namespace.watchers[connection, watcher_id] = opening
+            if self._changes != changes:  # made or deleted while the list was made: nobody has told this one
+                opening.is_stale = True
+                self.changed(*name)
+        return topics
+
+    def _check_room(self, connection: Connection) -> None:
+        of_connection = len(self._of.get(connection, ()))
+        for limit, count, who, key in (
+            (self._limits[0], of_connection, "this connection watches", "maxTopicListWatchersPerConnection"),
+            (self._limits[1], self.count, "the clients of this broker watch", "maxTopicListWatchers"),
+        ):
+            if limit and count >= limit:
+                text = f"{who} {limit} lists of topics, as many as may be ({key}); close some, or raise that key"
+                raise Refusal(ServerError.TooManyRequests, text)
 
     def close(self, connection: Connection, watcher_id: int) -> None:
         """Nobody watches any more; no error when nobody did."""
-        name = self._of.get(connection, {}).pop(watcher_id, None)
-        if name is None:
+        of_connection = self._of.get(connection, {})
+        watcher = of_connection.pop(watcher_id, None)
+        if not of_connection:
+            self._of.pop(connection, None)
+        self.count -= watcher is not None
+        if watcher is None or watcher.namespace is None:
             return
-        namespace = self._namespaces[name]
+        namespace = self._namespaces[watcher.namespace]
         del namespace.watchers[connection, watcher_id]
         if not namespace.watchers:
-            del self._namespaces[name]
+            del self._namespaces[watcher.namespace]
 
     def gone(self, connection: Connection) -> None:
         """A connection is closed, and with it its watchers."""
         for watcher_id in list(self._of.get(connection, ())):
             self.close(connection, watcher_id)
-        self._of.pop(connection, None)
 
     def changed(self, tenant: str, name: str) -> None:
         """A topic of a namespace was made or deleted, or its partitions changed."""
+        self._changes += 1
         namespace = self._namespaces.get((tenant, name))
         if namespace is not None and not namespace.is_stale:
             namespace.is_stale = True
@@ -122,7 +147,11 @@ class TopicLists:
             added, removed = names - namespace.names, namespace.names - names
             namespace.names = names
             for watcher in namespace.watchers.values():
-                self._tell_one(watcher, added, removed)
+                if watcher.is_stale:
+                    watcher.is_stale = False
+                    self._tell_one(watcher, names, watcher.topics - names)
+                else:
+                    self._tell_one(watcher, added, removed)
 
     def _tell_one(self, watcher: _Watcher, added: set[str], removed: set[str]) -> None:
         new = {each for each in added if each not in watcher.topics and watcher.matches(each)}
