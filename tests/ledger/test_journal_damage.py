@@ -26,7 +26,7 @@ async def written(turns=60, segment_bytes=48 << 10, clean=True):
             truth[log.name].append(rng.randbytes(rng.choice([30, 200, 1000])))
             log.append(truth[log.name][-1])
         await store.durable()
-    logs[0].put_snapshot(Snapshot(logs[0].last_confirmed, b"state" * 100))
+    logs[0].put_snapshot(Snapshot(logs[0].last_confirmed, (b"state" * 100,)))
     await store.metadata.put("/a", b"value")
     await settled(store)
     if clean:

@@ -48,14 +48,16 @@ async def test_a_failure_of_any_operation_loses_nothing_acknowledged(code, monke
             await workload.flush()
         except StorageFailed:
             failed.append(fail.hit)
+        except DiskFull:  # no spare could be made: the run ends here
+            assert fail.hit in ("create", "truncate", "fill", "rename")
         if fail.hit is None:
             break
         hits.add(fail.hit)
         for loss in ("all", "none", "torn"):
-            left = files.after_power_loss(loss, random.Random(number))
+            left, acknowledged = files.after_power_loss(loss, random.Random(number)), workload.acknowledged
             again = simulated_store(left)
             await again.start()
-            await check_against(await seen(again), workload.states, workload.acknowledged)
+            await check_against(await seen(again), workload.states, acknowledged)
             again._release()
         store._release()
     assert number > 60
@@ -118,7 +120,7 @@ async def test_a_full_disk_refuses_new_data_only_and_service_resumes_by_itself(m
         log.append(b"the end of a transaction", reserve=True)
         cursor.delete([(log.ledger_id, _)])
         await store.durable()
-    log.put_snapshot(Snapshot(log.last_confirmed, b"state"))
+    log.put_snapshot(Snapshot(log.last_confirmed, (b"state",)))
     await store.metadata.put("/a", b"value")
     log.trim(log.last_confirmed)
     await store.durable()

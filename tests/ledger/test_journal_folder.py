@@ -8,6 +8,7 @@ from journal_world import simulated_store
 
 from pulsar_txn.ledger.journal import JournalStore, check
 from pulsar_txn.ledger.journal.files import RealFiles, is_network
+from pulsar_txn.ledger.journal.folder import FORMAT_VERSION
 from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import (
     LogDamaged,
@@ -47,8 +48,8 @@ async def test_a_newer_format_is_refused(tmp_path):
     async with JournalStore(tmp_path, **SMALL):
         pass
     form = tmp_path / "FORMAT"
-    form.write_text(form.read_text().replace("version 1", "version 2"))
-    with pytest.raises(StoreTooNew, match="format 2"):
+    form.write_text(form.read_text().replace(f"version {FORMAT_VERSION}", f"version {FORMAT_VERSION + 1}"))
+    with pytest.raises(StoreTooNew, match=f"format {FORMAT_VERSION + 1}"):
         await JournalStore(tmp_path, **SMALL).start()
 
 

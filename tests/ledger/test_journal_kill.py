@@ -36,7 +36,7 @@ WRITER = textwrap.dedent(
                 position = log.append(f"{log.name} {entry} ".encode() * 40)
                 if entry % 3 == 0: log.cursors["sub"].delete([position])
                 if entry % 50 == 49:
-                    log.put_snapshot(Snapshot(log.last_confirmed, b"s" * 100))
+                    log.put_snapshot(Snapshot(log.last_confirmed, (b"s" * 100,)))
                     log.trim((log.ledger_id, entry - 40))
             await asyncio.sleep(0)
 

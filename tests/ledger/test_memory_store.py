@@ -42,7 +42,7 @@ async def test_a_crash_leaves_what_was_confirmed_and_nothing_else():
     first = log.append(b"kept")
     cursor.delete([first])
     store.confirm()
-    log.put_snapshot(Snapshot(first, b"lost"))
+    log.put_snapshot(Snapshot(first, (b"lost",)))
     cursor.delete([log.append(b"lost")])
     log.trim(log.next_position(first))
     left = store.crash()
@@ -90,4 +90,4 @@ async def test_a_snapshot_of_what_is_not_confirmed_is_refused():
     log = await store.open("a")
     position = log.append(b"x")
     with pytest.raises(ValueError, match="not confirmed"):
-        log.put_snapshot(Snapshot(position, b""))
+        log.put_snapshot(Snapshot(position, (b"",)))

@@ -76,6 +76,8 @@ class Workload:
         self.states: list[Model] = [Model()]
         self.acknowledged = 0
         self.handles: dict[str, object] = {}
+        self.writers: dict[object, tuple] = {}
+        """Snapshots being written: writer, parts, what it covers."""
         self._calls_of: dict[tuple[str, int], int] = {}
 
     def log_confirmed(self, position) -> None:
@@ -99,11 +101,11 @@ class Workload:
             self._acknowledge()
         elif choice < 0.77:
             self._trim()
-        elif choice < 0.80:
+        elif choice < 0.82:
             self._snapshot()
-        elif choice < 0.83:
+        elif choice < 0.85:
             await self._metadata()
-        elif choice < 0.84:
+        elif choice < 0.86:
             await self._delete()
         elif choice < 0.95:
             await asyncio.sleep(0)
@@ -165,11 +167,25 @@ class Workload:
         log.trim((log.ledger_id, before))
 
     def _snapshot(self) -> None:
+        """A whole snapshot, or the next part of one, which counts when it is finished."""
         log, model = self._pick()
         data = self.rng.randbytes(self.rng.choice([10, 500, 2500]))
-        model.snapshot = (log.confirmed_entry, data)
-        self._done()
-        log.put_snapshot(Snapshot(log.last_confirmed, data))
+        writer, parts, covers = self.writers.pop(log, (None, [], log.last_confirmed))
+        if writer is None and self.rng.random() < 0.5:
+            model.snapshot = (log.confirmed_entry, data)
+            self._done()
+            log.put_snapshot(Snapshot(log.last_confirmed, (data,)))
+        elif writer is not None and self.rng.random() < 0.4:
+            if self.rng.random() < 0.2:
+                writer.abandon()
+                return
+            model.snapshot = (covers[1], b"".join(parts))
+            self._done()
+            writer.finish()
+        else:
+            writer = writer or log.write_snapshot(covers)
+            writer.write(data)
+            self.writers[log] = (writer, [*parts, data], covers)
 
     async def _metadata(self) -> None:
         path = self.rng.choice(["/a", "/b", "/c"])
@@ -188,7 +204,8 @@ class Workload:
 
     async def _delete(self) -> None:
         name = self.rng.choice(sorted(self.handles))
-        del self.handles[name], self.model.logs[name]
+        self.writers.pop(self.handles.pop(name), None)
+        del self.model.logs[name]
         self._done()
         await self.store.delete(name)
         self.acknowledged = len(self.states) - 1

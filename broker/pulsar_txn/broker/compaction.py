@@ -185,7 +185,7 @@ class Compaction:
                 unflushed = 0
                 await log.flush()
         await log.flush()
-        log.put_snapshot(Snapshot(log.last_confirmed, _HORIZON.pack(*horizon)))
+        log.put_snapshot(Snapshot(log.last_confirmed, (_HORIZON.pack(*horizon),)))
         await log.flush()
         return view
 

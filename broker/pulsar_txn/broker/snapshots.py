@@ -99,7 +99,7 @@ class _UnderWay:
     def write_some(self, host: MachineHost[Any, Any]) -> bool:
         """Write parts until the turn is used up; True when the last one was, and the snapshot is the newest."""
         data = b"".join(pack_part(part) for part in self._parts)
-        host.logs[self.log].put_snapshot(Snapshot(self.covers[self.log], data))
+        host.logs[self.log].put_snapshot(Snapshot.of(self.covers[self.log], data))
         host.trim(self.covers)
         for stored in self._callbacks:
             stored()

@@ -14,7 +14,16 @@ from typing import Final, Protocol
 
 from pulsar_txn.ledger.cursor_state import Changes, CursorState, encode_properties
 from pulsar_txn.ledger.group import CommitGroup
-from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, LogClosed, LogListener, LogStats, NameRefused
+from pulsar_txn.ledger.protocols import (
+    Buffer,
+    EntryTooLarge,
+    LedgerError,
+    LogClosed,
+    LogListener,
+    LogStats,
+    NameRefused,
+    Snapshot,
+)
 from pulsar_txn.wire.ids import Position
 
 logger = logging.getLogger(__name__)
@@ -52,6 +61,7 @@ class BaseLog(abc.ABC):
         self._name = name
         self._epoch = epoch
         self._listener: LogListener | None = None
+        self._writing: SnapshotParts | None = None
 
     @property
     def name(self) -> str:
@@ -120,6 +130,35 @@ class BaseLog(abc.ABC):
         self.check_open()
         await self.wait_durable()
 
+    def write_snapshot(self, covers: Position) -> SnapshotParts:
+        """Begin a snapshot; an unfinished one before it is abandoned."""
+        self.check_open()
+        if self._writing is not None:
+            self._writing.abandon()
+        self._writing = self.begin_snapshot(covers)
+        return self._writing
+
+    def put_snapshot(self, snapshot: Snapshot) -> None:
+        """Store a whole snapshot; ValueError when what it covers is not confirmed."""
+        self.check_covered(snapshot.covers)
+        writer = self.write_snapshot(snapshot.covers)
+        try:
+            for part in snapshot.parts:
+                writer.write(part)
+            writer.finish()
+        except BaseException:
+            writer.abandon()
+            raise
+
+    def check_covered(self, covers: Position) -> None:
+        """ValueError when `covers` is not confirmed yet."""
+        if self.entry_of(covers) > self.confirmed_entry:
+            raise ValueError(f"snapshot of {self._name!r} covers {covers}, which is not confirmed yet")
+
+    @abc.abstractmethod
+    def begin_snapshot(self, covers: Position) -> SnapshotParts:
+        """The provider's writer of a snapshot."""
+
     @abc.abstractmethod
     async def wait_durable(self) -> None:
         """Wait for the last group that may hold something of this log."""
@@ -171,6 +210,50 @@ class BaseLog(abc.ABC):
         """Close the handle without a failure."""
         if self.closed is None:
             self.closed = LogClosed(f"log {self._name!r} was closed; open it again")
+
+
+class SnapshotParts(abc.ABC):
+    """A snapshot that is being written (protocol `SnapshotWriter`); how parts are kept is the provider's."""
+
+    def __init__(self, log: BaseLog, covers: Position) -> None:
+        self.covers = covers
+        self._of = log
+        self._ended = False
+
+    def write(self, part: Buffer) -> None:
+        """The next part. Raises EntryTooLarge, DiskFull, LogClosed, StorageFailed; ValueError once it has ended."""
+        self._check()
+        self.keep(part if type(part) is bytes else bytes(memoryview(part)))
+
+    def finish(self) -> None:
+        """All parts were written. ValueError while `covers` is not confirmed, or once it has ended."""
+        self._check()
+        self._of.check_covered(self.covers)
+        self._ended = True
+        self.kept()
+
+    def abandon(self) -> None:
+        """Give it up. Idempotent."""
+        if not self._ended:
+            self._ended = True
+            self.dropped()
+
+    def _check(self) -> None:
+        self._of.check_open()
+        if self._ended:
+            raise ValueError(f"this snapshot of {self._of.name!r} was finished or abandoned; begin another one")
+
+    @abc.abstractmethod
+    def keep(self, part: bytes) -> None:
+        """One more part joins the open group."""
+
+    @abc.abstractmethod
+    def kept(self) -> None:
+        """It is complete: the newest one once the open group is durable."""
+
+    @abc.abstractmethod
+    def dropped(self) -> None:
+        """Its parts are not needed."""
 
 
 class BaseCursor:

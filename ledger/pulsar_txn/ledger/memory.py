@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from pulsar_txn.ledger.cursor_state import CursorState, apply_changes
 from pulsar_txn.ledger.group import CommitGroup
-from pulsar_txn.ledger.handles import BaseCursor, BaseLog, new_waiter
+from pulsar_txn.ledger.handles import BaseCursor, BaseLog, SnapshotParts, new_waiter
 from pulsar_txn.ledger.metadata import MetadataTree
 from pulsar_txn.ledger.names import check_name
 from pulsar_txn.ledger.pressure import DEFAULT_HIGH_WATER_BYTES, Pressure
@@ -291,7 +291,7 @@ class MemoryLog(BaseLog):
             raise DiskFull("the disk is full; new data is refused until there is room")
         entry, self.next_entry = self.next_entry, self.next_entry + 1
         self._entries[entry] = entry_bytes
-        group = self._change(self.durable.append, entry, [entry_bytes])
+        group = self.change(self.durable.append, entry, [entry_bytes])
         group.bytes += len(entry_bytes)
         self.store.pressure.enter(len(entry_bytes))
         return (self.ledger_id, entry)
@@ -322,14 +322,11 @@ class MemoryLog(BaseLog):
         for old in range(self.first_entry, entry):
             self._entries.pop(old, None)
         self.first_entry = entry
-        self._change(self.durable.trim, entry)
+        self.change(self.durable.trim, entry)
 
-    def put_snapshot(self, snapshot: Snapshot) -> None:
-        """Store a snapshot; what it covers must be confirmed already (ValueError)."""
-        self.check_open()
-        if self.entry_of(snapshot.covers) > self.confirmed_entry:
-            raise ValueError(f"snapshot of {self._name!r} covers {snapshot.covers}, which is not confirmed yet")
-        self._change(self.durable.put_snapshot, snapshot)
+    def begin_snapshot(self, covers: Position) -> MemorySnapshot:
+        """A snapshot that is kept when it is finished."""
+        return MemorySnapshot(self, covers)
 
     async def latest_snapshot(self) -> Snapshot | None:
         """The newest durable snapshot."""
@@ -343,7 +340,7 @@ class MemoryLog(BaseLog):
             check_name("cursor", name)
             entry = self.first_entry - 1 if initial is None else max(-1, min(self.entry_of(initial), self.next_entry - 1))
             self.cursors[name] = BaseCursor(self, name, CursorState(entry))
-            self._change(self.durable.cursors.__setitem__, name, CursorState(entry))
+            self.change(self.durable.cursors.__setitem__, name, CursorState(entry))
             await self.store.settle()
         return self.cursors[name]
 
@@ -351,7 +348,7 @@ class MemoryLog(BaseLog):
         """Delete a durable cursor; returns when that is durable."""
         self.check_open()
         if self.cursors.pop(name, None) is not None:
-            self._change(self.durable.cursors.pop, name)
+            self.change(self.durable.cursors.pop, name)
             await self.store.settle()
 
     async def close(self) -> None:
@@ -374,7 +371,33 @@ class MemoryLog(BaseLog):
         """Bytes appended and not confirmed."""
         return sum(len(self._entries[entry]) for entry in range(self.confirmed_entry + 1, self.next_entry))
 
-    def _change(self, function: Callable[..., Any], *arguments: object) -> CommitGroup:
+    def change(self, function: Callable[..., Any], *arguments: object) -> CommitGroup:
+        """Call `function` with the durable part once the open group is confirmed."""
         group = self.join()
         self.store.open_group.calls.append((function, arguments))
         return group
+
+
+class MemorySnapshot(SnapshotParts):
+    """The parts of a snapshot; they become durable as one with its end."""
+
+    def __init__(self, log: MemoryLog, covers: Position) -> None:
+        super().__init__(log, covers)
+        self._log = log
+        self._parts: list[bytes] = []
+
+    def keep(self, part: bytes) -> None:
+        """Remember it."""
+        store = self._log.store
+        if len(part) > store.max_entry_bytes:
+            raise EntryTooLarge(f"snapshot part of {len(part)} bytes; the limit is {store.max_entry_bytes}")
+        self._parts.append(part)
+        self._log.join()
+
+    def kept(self) -> None:
+        """Durable with the open group."""
+        self._log.change(self._log.durable.put_snapshot, Snapshot(self.covers, tuple(self._parts)))
+
+    def dropped(self) -> None:
+        """Forget the parts."""
+        self._parts.clear()

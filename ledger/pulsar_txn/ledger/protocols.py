@@ -12,13 +12,16 @@ All methods are called from one event loop; providers call listeners on that loo
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import attrs
 
 from pulsar_txn.wire.ids import Position
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+SNAPSHOT_PART_BYTES: Final = 256 << 10
+"""A good size for a part of a snapshot: written and checked in well below a millisecond."""
 
 #                LedgerError tree
 # LedgerError(Exception)
@@ -101,10 +104,42 @@ class VersionConflict(LedgerError):  # noqa: N818 - named by what happened
 
 @attrs.frozen
 class Snapshot:
-    """A machine's stored state: `data` holds all effects of entries up to and including `covers`."""
+    """A machine's stored state, in the parts it was written in: all effects of entries up to and including `covers`."""
 
     covers: Position
-    data: bytes
+    parts: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, covers: Position, data: bytes) -> Snapshot:
+        """A snapshot of bytes that are all there, cut into parts of `SNAPSHOT_PART_BYTES`."""
+        cuts = range(0, max(1, len(data)), SNAPSHOT_PART_BYTES)
+        return cls(covers, tuple(data[cut : cut + SNAPSHOT_PART_BYTES] for cut in cuts))
+
+    @property
+    def data(self) -> bytes:
+        """The parts joined, for states that are small."""
+        return b"".join(self.parts)
+
+
+class SnapshotWriter(Protocol):
+    """A snapshot on its way into a log. The one before it stays the newest until this one is finished and durable.
+
+    Parts become durable in the order of the calls. The caller bounds what is in flight: `await log.flush()` after every
+    few parts. A process that ends before `finish` is durable leaves nothing.
+    """
+
+    def write(self, part: Buffer) -> None:
+        """The next part, of any size an entry may have. Raises EntryTooLarge, DiskFull, LogClosed, StorageFailed.
+
+        After an error the snapshot is as it was before the call: the part may be written again, or all abandoned.
+        ValueError after `finish` or `abandon`, or when a later `write_snapshot` took its place.
+        """
+
+    def finish(self) -> None:
+        """All parts were written: once durable it is the newest snapshot. ValueError while `covers` is not confirmed."""
+
+    def abandon(self) -> None:
+        """Give it up; the room of its parts is used again. Idempotent, and nothing after `finish`."""
 
 
 @attrs.frozen
@@ -182,11 +217,14 @@ class Log(Protocol):
     def trim(self, before: Position) -> None:
         """Entries before `before` are not needed any more. In bounded slices; order as for appends; never blocks."""
 
+    def write_snapshot(self, covers: Position) -> SnapshotWriter:
+        """Begin a snapshot of any size, in parts. One is written at a time: an unfinished one before it is abandoned."""
+
     def put_snapshot(self, snapshot: Snapshot) -> None:
-        """Store a snapshot; the newest one wins. `covers` must be confirmed already."""
+        """A whole snapshot at once, for states of a few parts; the newest one wins. Errors as of `SnapshotWriter`."""
 
     async def latest_snapshot(self) -> Snapshot | None:
-        """The newest durable snapshot, or None. Raises LogDamaged."""
+        """The newest finished and durable snapshot, or None. Read part by part, the loop runs on. Raises LogDamaged."""
 
     async def open_cursor(self, name: str, *, initial: Position | None = None) -> Cursor:
         """A durable cursor of this log, created at `initial` mark-delete (default: before the first entry).

@@ -297,7 +297,7 @@ async def a_restart_keeps_everything(stores: Stores, store: LogStore) -> LogStor
     cursor.delete([(logs[0].last_appended[0], entry) for entry in (0, 1, 5, 7)])
     cursor.put_properties({"k": "v"})
     await logs[1].flush()
-    logs[1].put_snapshot(Snapshot(logs[1].last_confirmed, b"state" * 1000))
+    logs[1].put_snapshot(Snapshot(logs[1].last_confirmed, (b"state" * 1000,)))
     await store.metadata.put("/topics/a", b"value")
     store = await stores.reopened(store)
     for number in range(5):
@@ -310,7 +310,7 @@ async def a_restart_keeps_everything(stores: Stores, store: LogStore) -> LogStor
             equal([start[1] for start, _ in again.deleted_ranges()], [5, 7], "deleted ranges")
             equal(again.properties, {"k": "v"}, "properties")
         if number == 1:
-            equal(await log.latest_snapshot(), Snapshot(log.last_confirmed, b"state" * 1000), "snapshot")
+            equal(await log.latest_snapshot(), Snapshot(log.last_confirmed, (b"state" * 1000,)), "snapshot")
     value = await store.metadata.get("/topics/a")
     equal(value.data if value else None, b"value", "metadata")
     return store
@@ -414,13 +414,60 @@ async def the_newest_snapshot_wins(stores: Stores, store: LogStore) -> LogStore:
     for size in (10, 100_000, 1000):
         position = log.append(b"x")
         await log.flush()
-        log.put_snapshot(Snapshot(position, bytes(size)))
+        log.put_snapshot(Snapshot(position, (bytes(size),)))
         await log.flush()
-        equal(await log.latest_snapshot(), Snapshot(position, bytes(size)), "the newest one")
+        equal(await log.latest_snapshot(), Snapshot(position, (bytes(size),)), "the newest one")
     store = await stores.reopened(store)
     log = await store.open("a")
-    equal(await log.latest_snapshot(), Snapshot((position[0], 2), bytes(1000)), "after a restart")
+    equal(await log.latest_snapshot(), Snapshot((position[0], 2), (bytes(1000),)), "after a restart")
     return store
+
+
+@_check
+async def a_snapshot_has_any_number_of_parts_and_counts_when_it_is_finished(stores: Stores, store: LogStore) -> LogStore:
+    """Parts come back as they were written; one that is not finished, or given up, replaces nothing."""
+    log = await store.open("a")
+    position = log.append(b"x")
+    await log.flush()
+    log.put_snapshot(Snapshot(position, (b"old",)))
+    parts = tuple(bytes([number]) * size for number, size in enumerate((0, 1, 70_000, 0, 100_000, 3)))
+    writer = log.write_snapshot(position)
+    for part in parts:
+        writer.write(part)
+        await log.flush()
+        equal(await log.latest_snapshot(), Snapshot(position, (b"old",)), "the old one while the new one is written")
+    refuses(EntryTooLarge, lambda: writer.write(bytes(256 << 20)))
+    writer.finish()
+    refuses(ValueError, lambda: writer.write(b"more"))
+    refuses(ValueError, writer.finish)
+    writer.abandon()
+    await log.flush()
+    equal(await log.latest_snapshot(), Snapshot(position, parts), "all parts, in order")
+    given_up = log.write_snapshot(position)
+    given_up.write(b"given up")
+    given_up.abandon()
+    given_up.abandon()
+    refuses(ValueError, given_up.finish)
+    replaced = log.write_snapshot(position)
+    replaced.write(b"replaced")
+    unfinished = log.write_snapshot(position)
+    refuses(ValueError, replaced.finish)
+    unfinished.write(b"unfinished")
+    early = log.write_snapshot(log.append(b"not confirmed"))
+    refuses(ValueError, early.finish)
+    await log.flush()
+    equal(await log.latest_snapshot(), Snapshot(position, parts), "nothing else was finished")
+    store = await stores.reopened(store)
+    log = await store.open("a")
+    equal(await log.latest_snapshot(), Snapshot(position, parts), "after a restart")
+    log.put_snapshot(Snapshot(position, ()))
+    await log.flush()
+    equal(await log.latest_snapshot(), Snapshot(position, ()), "a snapshot without parts")
+    left = await stores.crashed(store)
+    if left is None:
+        return store
+    equal(await (await left.open("a")).latest_snapshot(), Snapshot(position, ()), "after a crash")
+    return left
 
 
 @_check

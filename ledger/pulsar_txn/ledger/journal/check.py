@@ -73,11 +73,14 @@ async def _check_log(reader: RunReader, log: LogState) -> list[Finding]:
     """Every entry of a log; after damage, on with the entry behind it."""
     findings: list[Finding] = []
     entry, last = log.first_entry, log.next_entry - 1
-    if log.snapshot_serial:
-        try:
-            reader.snapshot(log)
-        except LogDamaged as error:
-            findings.append(Finding(log.name, None, str(error)))
+    stored = log.durable_snapshot()
+    if stored is not None:
+        for serial in range(stored.first, stored.first + stored.count):
+            await asyncio.sleep(0)
+            try:
+                reader.part(log, stored, serial)
+            except LogDamaged as error:
+                findings.append(Finding(log.name, None, str(error)))
     while entry <= last:
         await asyncio.sleep(0)
         try:

@@ -17,7 +17,10 @@ from pulsar_txn.ledger.protocols import (
     StoreUnsupported,
 )
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""2: snapshots in parts, checkpoints in slices. 1 is read, too; the folder is marked as 2 before anything is written."""
+
+_OLDEST_VERSION: Final = 1
 _FORMAT_NAME: Final = "FORMAT"
 _LOCK_NAME: Final = "LOCK"
 _TITLE: Final = "pulsar-txn journal"
@@ -31,6 +34,7 @@ class Format:
 
     uuid: bytes
     started: bool
+    version: int = FORMAT_VERSION
 
 
 def enter(files: Files, folder: str) -> int:
@@ -106,6 +110,7 @@ def _parse(folder: str, text: str) -> Format:
         uuid = bytes.fromhex(fields.get("uuid", ""))
     except ValueError:
         uuid = b""
-    if lines[0] != _TITLE or version != str(FORMAT_VERSION) or len(uuid) != 16 or "end" not in lines:
+    readable = version.isdecimal() and _OLDEST_VERSION <= int(version) <= FORMAT_VERSION
+    if lines[0] != _TITLE or not readable or len(uuid) != 16 or "end" not in lines:
         raise LogDamaged(f"{folder}/{_FORMAT_NAME}", None, "it does not say what it should")
-    return Format(uuid, fields.get("state") == "started")
+    return Format(uuid, fields.get("state") == "started", int(version))

@@ -155,7 +155,7 @@ class LogIndex:
 
 
 class SegmentUse:
-    """What a segment holds for whom: per log its last entry, entries and bytes there, per log the bytes of its snapshot."""
+    """What a segment holds: per log its last entry, entries and bytes; per log how many parts of snapshots, and their bytes."""
 
     __slots__ = ("bytes", "logs", "number", "pinned", "sealed", "snapshots")
 
@@ -165,7 +165,7 @@ class SegmentUse:
         self.pinned = False
         self.bytes = 0
         self.logs: dict[int, tuple[int, int, int]] = {}
-        self.snapshots: dict[int, int] = {}
+        self.snapshots: dict[int, tuple[int, int]] = {}
 
     @property
     def empty(self) -> bool:
@@ -179,7 +179,6 @@ class Usage:
     def __init__(self) -> None:
         self.segments: dict[int, SegmentUse] = {}
         self._of_log: dict[int, deque[int]] = {}
-        self._snapshot_of: dict[int, int] = {}
 
     def segment(self, number: int) -> SegmentUse:
         """The segment's use; a new one if it was not known."""
@@ -188,13 +187,21 @@ class Usage:
             use = self.segments[number] = SegmentUse(number)
         return use
 
-    def add_snapshot(self, number: int, ledger_id: int, size: int) -> None:
-        """The log's newest snapshot lies in the segment; the one before is not needed any more."""
-        self.forget_snapshot(ledger_id)
-        use = self.segment(number)
-        use.snapshots[ledger_id] = size
+    def add_part(self, place: int, ledger_id: int, size: int) -> None:
+        """A part of a snapshot of the log, one that is needed, lies at `place`."""
+        use = self.segment(place >> 32)
+        parts, known = use.snapshots.get(ledger_id, (0, 0))
+        use.snapshots[ledger_id] = (parts + 1, known + size)
         use.bytes += size
-        self._snapshot_of[ledger_id] = number
+
+    def remove_part(self, place: int, ledger_id: int, size: int) -> None:
+        """The part at `place` is not needed there any more."""
+        use = self.segments.get(place >> 32)
+        if use is not None:
+            parts, known = use.snapshots.pop(ledger_id)
+            if parts > 1:
+                use.snapshots[ledger_id] = (parts - 1, known - size)
+            use.bytes -= size
 
     def add_data(self, number: int, ledger_id: int, end: int, entries: int, size: int) -> None:
         """Some entries of a log, the last of them before `end`, lie in the segment."""
@@ -236,13 +243,6 @@ class Usage:
         """The log was deleted."""
         self.trim(ledger_id, 2**63)
         self._of_log.pop(ledger_id, None)
-        self.forget_snapshot(ledger_id)
-
-    def forget_snapshot(self, ledger_id: int) -> None:
-        """The log's snapshot was replaced."""
-        use = self.segments.get(self._snapshot_of.pop(ledger_id, -1))
-        if use is not None:
-            use.bytes -= use.snapshots.pop(ledger_id, 0)
 
     def remove_log_from(self, number: int, ledger_id: int) -> None:
         """All of the log's needed runs were copied out of the segment."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -12,8 +13,9 @@ from pulsar_txn.ledger.cursor_state import CursorState
 from pulsar_txn.ledger.group import CommitGroup
 from pulsar_txn.ledger.handles import BaseCursor, BaseLog, new_waiter
 from pulsar_txn.ledger.journal import records
-from pulsar_txn.ledger.journal.frame import DATA, SNAPSHOT, Run, crc_seed, entry_crc
-from pulsar_txn.ledger.journal.records import NUMBER, encode_record
+from pulsar_txn.ledger.journal.frame import DATA, Run, crc_seed
+from pulsar_txn.ledger.journal.records import encode_record
+from pulsar_txn.ledger.journal.snapshots import JournalSnapshot, stored_snapshot
 from pulsar_txn.ledger.journal.state import LogState
 from pulsar_txn.ledger.names import check_name
 from pulsar_txn.ledger.protocols import Buffer, DiskFull, EntryTooLarge, LogDamaged, Snapshot
@@ -131,37 +133,28 @@ class JournalLog(BaseLog):
         entry = min(self.entry_of(before), self.next_entry)
         if entry <= self.first_entry:
             return
-        group = self._change()
+        group = self.change()
         self.first_entry = self.state.first_entry = entry
         group.confirmed.append(partial(self.store.reclaimer.trimmed, self.state, entry))
 
-    def put_snapshot(self, snapshot: Snapshot) -> None:
-        """Store a snapshot of at most a quarter of a segment; what it covers must be confirmed already (ValueError)."""
-        self.check_open()
-        covers = self.entry_of(snapshot.covers)
-        if covers > self.confirmed_entry:
-            raise ValueError(f"snapshot of {self.name!r} covers {snapshot.covers}, which is not confirmed yet")
-        if len(snapshot.data) > self.store.max_snapshot_bytes:
-            raise EntryTooLarge(f"snapshot of {len(snapshot.data)} bytes; the limit is {self.store.max_snapshot_bytes}")
-        state = self.state
-        data = NUMBER.pack(covers & 0xFFFF_FFFF_FFFF_FFFF) + snapshot.data
-        group = self.store.join(len(data))
-        run = Run(state, state.ledger_id, state.next_serial, SNAPSHOT)
-        run.data, run.lengths, run.bytes, run.count = [data], [len(data)], len(data), 1
-        run.crcs = [entry_crc(crc_seed(state.ledger_id, SNAPSHOT), state.next_serial, data)]
-        state.next_serial += 1
-        group.runs.append(run)
-        self._change()
+    def begin_snapshot(self, covers: Position) -> JournalSnapshot:
+        """Parts join the open groups as they come."""
+        return JournalSnapshot(self, covers)
 
     async def latest_snapshot(self) -> Snapshot | None:
-        """The newest durable snapshot. Raises LogDamaged."""
+        """The newest durable snapshot, read part by part. Raises LogDamaged. If cancelled: nothing changed."""
         self.check_open()
-        if not self.state.snapshot_serial:
-            return None
-        data = self.store.reader.snapshot(self.state)
-        covers = NUMBER.unpack_from(data)[0]
-        covers = covers - (1 << 64) if covers >= 1 << 63 else covers
-        return Snapshot((self.ledger_id, covers), data[NUMBER.size :])
+        while (stored := self.state.durable_snapshot()) is not None:
+            parts: list[bytes] = []
+            for serial in range(stored.first, stored.first + stored.count):
+                parts.append(self.store.reader.part(self.state, stored, serial))
+                await asyncio.sleep(0)
+                self.check_open()
+                if self.state.durable_snapshot() is not stored:  # replaced meanwhile, and perhaps overwritten
+                    break
+            else:
+                return stored_snapshot(self.ledger_id, stored, parts)
+        return None
 
     async def open_cursor(self, name: str, *, initial: Position | None = None) -> BaseCursor:
         """A durable cursor of this log; an existing one is returned as it is. If cancelled: it may exist."""
@@ -172,7 +165,7 @@ class JournalLog(BaseLog):
             entry = self.first_entry - 1 if initial is None else max(-1, min(self.entry_of(initial), self.next_entry - 1))
             stored = self.store.state.create_cursor(self.state, name, CursorState(entry))
             self.cursors[name] = BaseCursor(self, name, stored.state, stored.cursor_id)
-            self._change().records.append(stored.base())
+            self.change().records.append(stored.base())
         cursor = self.cursors[name]
         await self.wait_durable()
         return cursor
@@ -183,7 +176,7 @@ class JournalLog(BaseLog):
         cursor = self.cursors.pop(name, None)
         if cursor is not None:
             self.store.state.remove_cursor(cursor.cursor_id)
-            self._change().records.append(encode_record(records.CURSOR_GONE, cursor.cursor_id))
+            self.change().records.append(encode_record(records.CURSOR_GONE, cursor.cursor_id))
         await self.wait_durable()
 
     async def close(self) -> None:
@@ -227,7 +220,7 @@ class JournalLog(BaseLog):
             raise DiskFull(f"no room for the journal in {store.folder}; new data is refused until there is")
         return store.join(0, size)
 
-    def _change(self) -> JournalGroup:
+    def change(self) -> JournalGroup:
         """This log's record, and what else the caller adds, go with the open group."""
         self.join()
         group = self.store.writer.open_group

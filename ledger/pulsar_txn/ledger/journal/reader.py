@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from pulsar_txn.ledger.journal.frame import COPY, DATA, RUN, SNAPSHOT, crc_seed, entry_crc, split_run
 from pulsar_txn.ledger.journal.index import split_location
 from pulsar_txn.ledger.journal.segments import OpenSegments, Segment
+from pulsar_txn.ledger.journal.snapshots import StoredSnapshot
 from pulsar_txn.ledger.journal.state import LogState
 
 _FIRST_READ_BYTES: Final = 16 << 10
@@ -48,12 +49,11 @@ class RunReader:
         data = self._data(log, run, start, sum(lengths), entry)
         return self._split(log, run, data, lengths, skip, entry)
 
-    def snapshot(self, log: LogState) -> bytes:
-        """The bytes of the log's newest snapshot run."""
-        run = self._open(log, log.snapshot_serial, log.snapshot_at, SNAPSHOT, log.first_entry)
+    def part(self, log: LogState, stored: StoredSnapshot, serial: int) -> bytes:
+        """The bytes of one part of a snapshot of the log."""
+        run = self._open(log, serial, stored.place(serial), SNAPSHOT, log.first_entry)
         data = self._data(log, run, 0, run.size, log.first_entry)
-        crc = entry_crc(crc_seed(log.ledger_id, SNAPSHOT), log.snapshot_serial, data)
-        if crc != run.crcs[0]:
+        if entry_crc(crc_seed(log.ledger_id, SNAPSHOT), serial, data) != run.crcs[0]:
             raise log.damaged(log.first_entry, f"its snapshot does not fit its checksum{_where(run)}")
         return data
 

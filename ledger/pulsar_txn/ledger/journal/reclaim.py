@@ -18,6 +18,7 @@ from pulsar_txn.ledger.journal.index import SegmentIndex, SegmentUse, location
 from pulsar_txn.ledger.journal.reader import RunReader
 from pulsar_txn.ledger.journal.records import encode_record
 from pulsar_txn.ledger.journal.segments import SegmentFiles
+from pulsar_txn.ledger.journal.snapshots import StoredSnapshot
 from pulsar_txn.ledger.journal.state import JournalState, LogState
 from pulsar_txn.ledger.journal.writer import JournalGroup, JournalWriter
 from pulsar_txn.ledger.protocols import LedgerError, LogDamaged
@@ -60,7 +61,24 @@ class Reclaimer:
         """A deletion is durable."""
         log.index.clear()
         self._state.usage.forget_log(log.ledger_id)
+        for stored in log.snapshots:
+            stored.free(self._state.usage, log.ledger_id)
+        log.snapshots.clear()
         self.look()
+
+    def finished(self, log: LogState, stored: StoredSnapshot) -> None:
+        """A snapshot is durable: those before it are not needed any more."""
+        stored.durable = True
+        while log.snapshots and log.snapshots[0] is not stored:
+            log.snapshots.pop(0).free(self._state.usage, log.ledger_id)
+        self.look()
+
+    def abandoned(self, log: LogState, stored: StoredSnapshot) -> None:
+        """A snapshot will not be finished."""
+        if stored in log.snapshots:
+            log.snapshots.remove(stored)
+            stored.free(self._state.usage, log.ledger_id)
+            self.look()
 
     def look(self) -> None:
         """Drop what is empty; begin to copy what is nearly empty."""
@@ -137,9 +155,10 @@ class Reclaimer:
         return run
 
     def _is_needed(self, log: LogState, kind: int, run: tuple[int, int], old: int) -> bool:
-        if kind & SNAPSHOT:
-            return log.snapshot_at == old
         first, end = run
+        if kind & SNAPSHOT:
+            stored = log.snapshot_of(first)
+            return stored is not None and stored.place(first) == old
         return end > log.first_entry and log.index.holds(first, old)
 
     async def _durable(self, group: JournalGroup) -> None:

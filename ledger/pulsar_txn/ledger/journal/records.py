@@ -4,7 +4,8 @@
 
 | kind         | number          | key  | value                                                 |
 |--------------|-----------------|------|-------------------------------------------------------|
-| LOG          | ledger id       | name | epoch, first entry, next entry, snapshot serial       |
+| LOG          | ledger id       | name | epoch, first entry, next entry, newest serial, and of |
+|              |                 |      | the snapshot: first serial (0: none), parts, covers   |
 | LOG_GONE     | ledger id       |      |                                                       |
 | CURSOR       | cursor id       | name | ledger id, base of the cursor state                   |
 | CHANGE       | cursor id       |      | changes since the last group                          |
@@ -30,6 +31,7 @@ META, META_GONE, COUNTER, SEGMENT_LIVE, SEGMENT_GONE, IDS = 6, 7, 8, 9, 10, 11
 
 _RECORD: Final = struct.Struct("<BQHI")
 LOG_VALUE: Final = struct.Struct("<QqqQ")
+"""Before what is said of the snapshot. In format 1 it is all: the newest serial is that of a snapshot of one part."""
 NUMBER: Final = struct.Struct("<Q")
 
 

@@ -14,6 +14,7 @@ from pulsar_txn.ledger.journal import records
 from pulsar_txn.ledger.journal.frame import CHECKPOINT, DATA, SNAPSHOT
 from pulsar_txn.ledger.journal.index import LogIndex, Section, SegmentIndex, Usage, location
 from pulsar_txn.ledger.journal.records import LOG_VALUE, NUMBER, encode_record
+from pulsar_txn.ledger.journal.snapshots import NO_SNAPSHOT, StoredSnapshot
 from pulsar_txn.ledger.protocols import EntryTooLarge, LogDamaged, Versioned
 
 _NAME_OVERHEAD_BYTES: Final = 64
@@ -50,8 +51,7 @@ class LogState:
         "name",
         "next_entry",
         "next_serial",
-        "snapshot_at",
-        "snapshot_serial",
+        "snapshots",
     )
 
     def __init__(self, name: str, ledger_id: int) -> None:
@@ -61,17 +61,26 @@ class LogState:
         self.first_entry = 0
         self.next_entry = 0
         self.next_serial = 1
-        self.snapshot_serial = 0
-        """Serial of the newest durable snapshot, 0: none; `snapshot_at` is its location, -1: not found."""
-        self.snapshot_at = -1
+        self.snapshots: list[StoredSnapshot] = []
+        """Oldest first: the durable one, those that are finished and not durable yet, and the one being written."""
         self.index = LogIndex()
         self.cursors: dict[str, StoredCursor] = {}
         self.damage: LogDamaged | None = None
 
     def record(self) -> bytes:
         """The record of everything but entries and cursors."""
+        newest = next((stored for stored in reversed(self.snapshots) if stored.finished), None)
         value = LOG_VALUE.pack(self.epoch, self.first_entry, self.next_entry, self.next_serial - 1)
+        value += NO_SNAPSHOT if newest is None else newest.value()
         return encode_record(records.LOG, self.ledger_id, self.name.encode(), value)
+
+    def durable_snapshot(self) -> StoredSnapshot | None:
+        """The newest durable snapshot: those after it in `snapshots` are not finished, or not confirmed."""
+        return self.snapshots[0] if self.snapshots and self.snapshots[0].durable else None
+
+    def snapshot_of(self, serial: int) -> StoredSnapshot | None:
+        """The snapshot that this part belongs to, None when nobody needs it."""
+        return next((stored for stored in self.snapshots if stored.has(serial)), None)
 
     def damaged(self, entry: int, detail: str) -> LogDamaged:
         """The error to raise; the first one is remembered, and refuses the log when it is opened."""
@@ -152,8 +161,8 @@ class JournalState:
             end = _index_sections(log, sorted(found, key=lambda pair: (pair[1].firsts[0], pair[0])))
             if end < log.next_entry:
                 log.damaged(end, f"entries up to {log.next_entry - 1} are missing")
-            if log.snapshot_serial != log.next_serial - 1:
-                log.damaged(log.first_entry, "its snapshot is missing")
+            if any(place < 0 for stored in log.snapshots for place in stored.places):
+                log.damaged(log.first_entry, "its snapshot, or a part of it, is missing")
         self._found.clear()
 
     def apply(self, flags: int, runs: Iterable[tuple[int, int, int, int]], data: memoryview) -> None:
@@ -176,7 +185,7 @@ class JournalState:
             if log is None:
                 continue
             if section.kind & SNAPSHOT:
-                self._found_snapshot(log, number, section)
+                self._found_parts(log, number, section)
             elif section.end > log.first_entry:
                 self.usage.add_data(number, log.ledger_id, section.end, section.end - section.firsts[0], section.bytes)
                 self._found.setdefault(log.ledger_id, []).append((number, section))
@@ -228,22 +237,28 @@ class JournalState:
             raise ValueError(f"record of unknown kind {kind}")
 
     def _apply_log(self, ledger_id: int, name: str, value: bytes) -> tuple[LogState, int]:
-        epoch, first_entry, next_entry, serial = LOG_VALUE.unpack(value)
+        epoch, first_entry, next_entry, serial = LOG_VALUE.unpack_from(value)
         log = self.logs.get(ledger_id)
         if log is None:
             log = LogState(name, ledger_id)
             log.next_entry = next_entry
             self._add_log(log)
         log.epoch, log.first_entry, log.next_serial = epoch, first_entry, max(serial + 1, log.next_serial)
+        if len(value) > LOG_VALUE.size:
+            stored = StoredSnapshot.decode(value[LOG_VALUE.size :])
+        else:
+            stored = StoredSnapshot(serial, 1, None, durable=True) if serial else None
+        log.snapshots = [] if stored is None else [stored]
         return log, next_entry
 
-    def _found_snapshot(self, log: LogState, segment: int, section: Section) -> None:
+    def _found_parts(self, log: LogState, segment: int, section: Section) -> None:
+        """Parts of snapshots, finished or not; of a part and its copies, or a serial used again, the newest place counts."""
+        size = section.bytes // len(section.firsts)
         for serial, offset in zip(section.firsts, section.offsets, strict=True):
-            at = location(segment, offset)
-            if (serial, at) >= (log.snapshot_serial, log.snapshot_at):
-                log.snapshot_serial, log.snapshot_at = serial, at
-                log.next_serial = max(log.next_serial, serial + 1)
-                self.usage.add_snapshot(segment, log.ledger_id, section.bytes)
+            log.next_serial = max(log.next_serial, serial + 1)
+            stored, place = log.snapshot_of(serial), location(segment, offset)
+            if stored is not None and stored.place(serial) < place:
+                stored.put(self.usage, log.ledger_id, serial, place, size)
 
     def _add_log(self, log: LogState) -> None:
         self.names_bytes += _cost(log.name)

@@ -71,7 +71,6 @@ class JournalStore:
     ) -> None:
         self.folder = str(folder)
         self.max_entry_bytes = min(max_entry_bytes, segment_bytes // 4)
-        self.max_snapshot_bytes = segment_bytes // 4
         self.max_names_bytes = segment_bytes // 2
         self.group_bytes = min(_GROUP_BYTES, segment_bytes // 16)
         self.pressure = Pressure(high_water_bytes)
@@ -257,6 +256,8 @@ class JournalStore:
         self.segment_files.find()
         found = recover(self.segment_files.opened, form.uuid, started=form.started)
         self.state, self.findings = found.state, found.findings
+        if form.version != folders.FORMAT_VERSION:
+            folders.write_format(self._files, self.folder, folders.Format(form.uuid, form.started))
         self._syncer = self._files.start_syncer(self._helper_died)
         self._begin(found)
         if found.sealed:
@@ -330,9 +331,9 @@ class JournalStore:
         state: LogState = run.owner  # type: ignore[assignment] # owners of snapshots and copies are log states
         usage, new = self.state.usage, location(segment, offset)
         if run.kind & SNAPSHOT:
-            if run.first > state.snapshot_serial or state.snapshot_at == run.old_location:
-                state.snapshot_serial, state.snapshot_at = run.first, new
-                usage.add_snapshot(segment, run.ledger_id, run.bytes)
+            stored = state.snapshot_of(run.first)
+            if stored is not None and stored.place(run.first) == run.old_location:  # -1 of a part that is no copy
+                stored.put(usage, run.ledger_id, run.first, new, run.bytes)
         elif run.kind & COPY and state.index.move(run.first, run.old_location, new):
             usage.add_data(segment, run.ledger_id, run.first + run.count, run.count, run.bytes)
 

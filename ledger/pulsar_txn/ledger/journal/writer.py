@@ -237,7 +237,7 @@ class JournalWriter:
         planned = self._queue[0]
         if self._segment is None or self._segment.number != planned.segment:
             segment = self._segment_files.take(planned.segment)
-            if segment is None:
+            if segment is None or self._stopped:  # taking it may fail, and ends the store then
                 return
             self._segment = segment
         self._queue.popleft()
