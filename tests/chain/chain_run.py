@@ -1,0 +1,211 @@
+"""One run: the processes of each phase, its faults, the end of its work, and the folder with its history."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import attrs
+from chain_schedule import Fault, Phase, Worker
+from history_format import HistoryWriter
+
+HERE: Final = Path(__file__).resolve().parent
+MODULES: Final = os.pathsep.join([str(HERE), str(HERE.parent / "history")])
+DRAIN_SECONDS: Final = 30.0
+"""After the last fault everything has to come through within this time, and the time in which it came in."""
+END_SECONDS: Final = 20.0
+"""A worker that is asked to end does so within its client's operation timeout, and some."""
+CHECKS: Final = tuple(f"K{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9, 11, 13, 14, 15))
+BOUNDS: Final = {"txn_decided_ms": 6000, "unseen_ms": 60_000, "answer_ms": 30_000}
+
+
+class Server(Protocol):
+    """A broker that can be killed."""
+
+    @property
+    def service_url(self) -> str:
+        """`pulsar://host:port`."""
+        ...
+
+    def start(self) -> object:
+        """Start it, and return when it answers."""
+        ...
+
+    def stop(self) -> None:
+        """End it."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL; it may be started again on the same folder and ports."""
+        ...
+
+
+class ChainError(Exception):
+    """The run itself did not go as it has to: a process crashed or hangs, or the work does not come to its end."""
+
+
+@attrs.define
+class Counts:
+    """What was done to the processes of a phase, and how long it took: seconds."""
+
+    broker_kills: int = 0
+    worker_kills: int = 0
+    worker_closes: int = 0
+    complete: int = 0
+    drained_after: float = 0.0
+    slowest_start: float = 0.0
+
+
+class PhaseRun:
+    """Runs one phase into a folder. `python`: the interpreter of the processes; the environment that is under test."""
+
+    def __init__(self, phase: Phase, server: Server, folder: Path, *, seed: int, command: str, python: str) -> None:
+        self.counts = Counts()
+        self._phase = phase
+        self._server = server
+        self._folder = folder
+        self._python = python
+        self._history = folder / "history"
+        self._history.mkdir(parents=True)
+        self._phase_file = folder / "phase.json"
+        self._phase_file.write_text(phase.as_json(), encoding="utf-8")
+        self._incarnations = dict.fromkeys((worker.name for worker in phase.workers), 0)
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        self._others: list[subprocess.Popen[bytes]] = []
+        self._nemesis = HistoryWriter(self._history, "nemesis")
+        hops = [{"from": [hop.source], "to": [hop.target]} for chain in phase.chains for hop in chain.hops]
+        self._nemesis.event("meta", seed=seed, command=command, checks=CHECKS, bounds=BOUNDS, hops=hops)
+
+    @property
+    def history(self) -> Path:
+        """The folder of the history."""
+        return self._history
+
+    def run(self) -> None:
+        """Everything, on a broker that is running. Raises ChainError. All processes have ended then."""
+        try:
+            self._run()
+        finally:
+            for process in [*self._workers.values(), *self._others]:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait(15)
+            self._nemesis.close()
+
+    def _run(self) -> None:
+        follower = self._start("chain_official.py", "follow")
+        for worker in self._phase.workers:
+            self._start_worker(worker)
+        source = self._start("chain_source.py")
+        begin = time.monotonic()
+        for fault in self._phase.faults:
+            self._wait(lambda: None, max(0.0, begin + fault.at - time.monotonic()))
+            self._inflict(fault)
+        self._wait(lambda: source.poll(), begin + self._phase.seconds + DRAIN_SECONDS - time.monotonic())
+        if source.poll() != 0:
+            raise ChainError(f"the source did not end well: {source.poll()}\n{self._log_tail('chain_source.py')}")
+        self._nemesis.event("heal")
+        healed = time.monotonic()
+        whole = len(self._phase.chains)
+        self._wait(lambda: self._completed() == whole or None, self._phase.seconds + DRAIN_SECONDS)
+        self.counts.drained_after = time.monotonic() - healed
+        self.counts.complete = self._completed()
+        self._end_workers()
+        self._end(follower, "the follower")
+        final = self._start("chain_official.py", "final")
+        if self._wait(lambda: final.poll(), DRAIN_SECONDS) != 0:
+            raise ChainError(f"the final reads did not end well: {final.poll()}\n{self._log_tail('chain_official.py-final')}")
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def _inflict(self, fault: Fault) -> None:
+        if fault.what == "kill-broker":
+            self._nemesis.event("kill", target="broker", how="SIGKILL")
+            self._server.kill()
+            before = time.monotonic()
+            self._server.start()
+            self.counts.slowest_start = max(self.counts.slowest_start, time.monotonic() - before)
+            self.counts.broker_kills += 1
+            return
+        worker = next(each for each in self._phase.workers if each.name == fault.target)
+        process = self._workers[worker.name]
+        hard = fault.what == "kill-worker"
+        self._nemesis.event("kill", target=worker.name, how="SIGKILL" if hard else "SIGTERM")
+        if hard:
+            process.kill()
+            process.wait(15)
+            self.counts.worker_kills += 1
+        else:
+            self._end(process, f"worker {worker.name}")
+            self.counts.worker_closes += 1
+        self._start_worker(worker)
+
+    def _end_workers(self) -> None:
+        for process in self._workers.values():
+            process.send_signal(signal.SIGTERM)
+        for name, process in self._workers.items():
+            self._end(process, f"worker {name}")
+
+    def _end(self, process: subprocess.Popen[bytes], what: str) -> None:
+        """Ask a process to end; one that does not is a fault, and shows where it is in its log."""
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            status = process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGUSR1)
+            time.sleep(0.5)  # it writes its stacks
+            raise ChainError(f"{what} hangs: it did not end within {END_SECONDS:g} s; see the logs in {self._folder}") from None
+        if status not in (0, -signal.SIGTERM):  # which ends a process that has just begun
+            raise ChainError(f"{what} ended with {status}; see the logs in {self._folder}")
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def _start_worker(self, worker: Worker) -> None:
+        number = self._incarnations[worker.name]
+        self._incarnations[worker.name] += 1
+        self._workers[worker.name] = self._spawn(
+            f"{worker.name}.{number}", "chain_worker.py", [str(self._phase_file), worker.name, str(number)]
+        )
+
+    def _start(self, program: str, *verbs: str) -> subprocess.Popen[bytes]:
+        name = "-".join([program, *verbs])
+        process = self._spawn(name, program, [*verbs, str(self._phase_file)])
+        self._others.append(process)
+        return process
+
+    def _spawn(self, name: str, program: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+        command = [self._python, str(HERE / program), *arguments, str(self._history), self._server.service_url]
+        with self._log(name).open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": MODULES})
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+    def _log_tail(self, name: str) -> str:
+        log = self._log(name)
+        return log.read_text(encoding="utf-8", errors="replace")[-3000:] if log.exists() else ""
+
+    def _completed(self) -> int:
+        return self._log("chain_official.py-follow").read_text(encoding="utf-8", errors="replace").count("complete ")
+
+    def _wait(self, done: Callable[[], int | None], seconds: float) -> int | None:
+        """Until `done()` is not None, or for so long; ChainError when a worker has crashed meanwhile."""
+        until = time.monotonic() + seconds
+        while (found := done()) is None and time.monotonic() < until:
+            for name, process in self._workers.items():
+                if process.poll() not in (None, 0):
+                    raise ChainError(f"worker {name} crashed:\n{self._log_tail(f'{name}.{self._incarnations[name] - 1}')}")
+            time.sleep(0.05)
+        return found
+
+
+def as_text(counts: Counts) -> str:
+    """One line."""
+    return json.dumps(attrs.asdict(counts))

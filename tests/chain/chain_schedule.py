@@ -1,0 +1,155 @@
+"""What a run of the black-box chain does: topics, subscriptions, workers and faults, all drawn from one seed.
+
+A schedule is a few phases, one after the other, each with a broker of its own: without kills of the broker, and with
+them. In a phase several chains run at once. A chain has the topics a → b → c → d and a hop between two of them, each
+with its subscription type; workers move each message over a hop in a transaction. Every phase has all four types, each
+on batched and on unbatched input. Equal seeds and options give equal schedules; what the processes make of them is
+theirs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+import attrs
+
+MODES: Final = ("Exclusive", "Failover", "Shared", "Key_Shared")
+STYLES: Final = ("single", "interleaved", "batch", "pipeline", "sync")
+"""How a worker consumes, processes and produces; see `chain_styles`."""
+HOPS: Final = 3
+CHAINS: Final = 4
+"""Of each phase: the first half has batched input, the others unbatched."""
+WORKERS: Final = 2
+"""Processes of each chain; each works on all hops."""
+LETTERS: Final = "abcd"
+RATE: Final = 14
+"""Messages a second that enter each chain."""
+BROKER_KILL_EVERY: Final = 4.5
+WORKER_FAULT_EVERY: Final = 2.5
+"""Mean seconds between two faults of a kind."""
+
+
+@attrs.frozen
+class Hop:
+    """From one topic to the next. `batched`: whether the messages in `source` are."""
+
+    source: str
+    target: str
+    mode: str
+    batched: bool
+
+
+@attrs.frozen
+class Chain:
+    """Hops one after the other, and how many messages enter the first."""
+
+    name: str
+    hops: tuple[Hop, ...]
+    messages: int
+
+
+@attrs.frozen
+class Worker:
+    """One process that is started again after each fault; `styles` are those of its chain's hops."""
+
+    name: str
+    chain: str
+    styles: tuple[str, ...]
+    seed: int
+
+
+@attrs.frozen
+class Fault:
+    """`what`: kill-worker, close-worker or kill-broker; `at` is seconds after the beginning of the phase."""
+
+    at: float
+    what: str
+    target: str
+
+
+@attrs.frozen
+class Phase:
+    """Chains that run at once on one broker. After `seconds` no more faults come, and what is left has to get through."""
+
+    name: str
+    seconds: float
+    deduplication: bool
+    chains: tuple[Chain, ...]
+    workers: tuple[Worker, ...]
+    faults: tuple[Fault, ...]
+
+    def chain_of(self, worker: Worker) -> Chain:
+        """The chain that a worker works on."""
+        return next(chain for chain in self.chains if chain.name == worker.chain)
+
+    def as_json(self) -> str:
+        """For the processes."""
+        return json.dumps(attrs.asdict(self))
+
+
+def draw(seed: int, seconds: float, *, phases: Sequence[str] = ("calm", "kills"), modes: Sequence[str] = MODES) -> list[Phase]:
+    """The phases of a seed. `seconds` is the time with faults of all phases together."""
+    return [_phase(random.Random(f"{seed} {name}"), name, seconds / len(phases), modes) for name in phases]
+
+
+def _phase(rng: random.Random, name: str, seconds: float, modes: Sequence[str]) -> Phase:
+    messages = max(20, int(RATE * seconds))
+    chains = tuple(
+        Chain(f"{name}{number}", tuple(_hops(f"{name}{number}", order, batched)), messages)
+        for number, (order, batched) in enumerate(_orders(rng, modes))
+    )
+    workers = tuple(
+        Worker(f"{chain.name}w{number}", chain.name, tuple(rng.choice(STYLES) for _ in chain.hops), rng.randrange(2**32))
+        for chain in chains
+        for number in range(WORKERS)
+    )
+    kills = name == "kills"
+    return Phase(name, seconds, kills, chains, workers, tuple(_faults(rng, seconds, workers, kills=kills)))
+
+
+def _orders(rng: random.Random, modes: Sequence[str]) -> list[tuple[list[str], bool]]:
+    """The types of each chain's hops, and whether it is batched: all types on both, the others of Shared and at random."""
+    orders = []
+    for batched in (True, False):
+        drawn = [*modes, "Shared" if "Shared" in modes else modes[0]]
+        drawn += [rng.choice(modes) for _ in range(HOPS * CHAINS // 2 - len(drawn))]
+        rng.shuffle(drawn)
+        orders += [(drawn[start : start + HOPS], batched) for start in range(0, len(drawn), HOPS)]
+    return orders
+
+
+def _hops(chain: str, order: Sequence[str], batched: bool) -> list[Hop]:
+    return [
+        Hop(f"persistent://public/default/{chain}-{source}", f"persistent://public/default/{chain}-{target}", mode, batched)
+        for (source, target), mode in zip(itertools.pairwise(LETTERS), order, strict=True)
+    ]
+
+
+def _faults(rng: random.Random, seconds: float, workers: Sequence[Worker], *, kills: bool) -> list[Fault]:
+    """In the order of their times; none in the first moment, in which everything starts."""
+    faults = []
+    for at in _times(rng, WORKER_FAULT_EVERY, seconds):
+        faults.append(Fault(at, rng.choice(("kill-worker", "close-worker")), rng.choice(workers).name))
+    if kills:
+        faults += [Fault(at, "kill-broker", "broker") for at in _times(rng, BROKER_KILL_EVERY, seconds)]
+    return sorted(faults, key=lambda fault: fault.at)
+
+
+def _times(rng: random.Random, every: float, seconds: float) -> list[float]:
+    times: list[float] = []
+    at = 2.0
+    while (at := at + every * rng.uniform(0.5, 1.5)) < seconds:
+        times.append(round(at, 3))
+    return times or [round(seconds * 0.6, 3)]
+
+
+def phase_of(data: dict[str, Any]) -> Phase:
+    """A phase out of its JSON."""
+    chains = tuple(Chain(each["name"], tuple(Hop(**hop) for hop in each["hops"]), each["messages"]) for each in data["chains"])
+    workers = tuple(Worker(**{**each, "styles": tuple(each["styles"])}) for each in data["workers"])
+    faults = tuple(Fault(**each) for each in data["faults"])
+    return Phase(data["name"], data["seconds"], data["deduplication"], chains, workers, faults)

@@ -1,0 +1,329 @@
+"""How workers write consume, process, produce: each style in the way in which programs write it.
+
+| style | |
+|---|---|
+| single | a transaction for a few messages; each is sent on and acknowledged by itself, so batches are taken in pieces |
+| interleaved | several transactions at once, the messages of one batch spread over them, ended in any order |
+| batch | `consumer.transactional_batch()`: everything is acknowledged together at the end |
+| pipeline | `client.pipeline()` |
+| sync | as single, with the sync client, on a thread |
+
+An error of the client ends the unit of work, which is given back; every other error ends the process, and the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from chain_recorder import Fate, HopRecorder, Output, Transactions
+
+from pulsar_txn.client import (
+    Client,
+    CommitOutcomeUnknown,
+    Consumer,
+    Message,
+    Producer,
+    PulsarError,
+    Transaction,
+    TransactionAborted,
+    TransactionalBatch,
+    TransactionState,
+)
+from pulsar_txn.client import sync as blocking
+
+RESOLVE_ATTEMPTS: Final = 20
+PIPELINE_TIMEOUT: Final = 2.0
+AFTER_A_FAILURE: Final = 0.02
+"""Seconds: what conflicts with an open transaction comes again at once, and conflicts again."""
+WAIT: Final = 0.2
+"""Seconds that a style waits for messages before it looks whether it is to stop."""
+
+
+class Place:
+    """Where a style works: the resources of one hop in one process."""
+
+    def __init__(
+        self,
+        client: Client,
+        consumer: Consumer[bytes],
+        producer: Producer[bytes],
+        transactions: Transactions,
+        stop: asyncio.Event,
+    ) -> None:
+        self.client = client
+        self.consumer = consumer
+        self.producer = producer
+        self.transactions = transactions
+        self.stop = stop
+
+
+Style = Callable[[Place, HopRecorder, random.Random], Awaitable[None]]
+
+
+async def single(place: Place, recorder: HopRecorder, rng: random.Random) -> None:
+    """See the module's table."""
+    while not place.stop.is_set():
+        messages = await place.consumer.receive_many(rng.randint(1, 4), max_wait=WAIT)
+        if messages:
+            await _spread(place, [recorder], rng, messages, recorder.delivered(messages))
+
+
+async def interleaved(place: Place, recorder: HopRecorder, rng: random.Random) -> None:
+    """See the module's table."""
+    slots = [recorder] + [HopRecorder(recorder.writer, recorder.hop, f"{recorder.producer}.{number}") for number in (1, 2)]
+    while not place.stop.is_set():
+        messages = await place.consumer.receive_many(rng.randint(2, 9), max_wait=WAIT)
+        if messages:
+            await _spread(place, slots[: rng.randint(1, 3)], rng, messages, recorder.delivered(messages))
+
+
+async def _spread(
+    place: Place, slots: Sequence[HopRecorder], rng: random.Random, messages: Sequence[Message[bytes]], inputs: Sequence[Any]
+) -> None:
+    """Work on messages in as many transactions as there are slots."""
+    shares: list[list[int]] = [[] for _ in slots]
+    for number in range(len(messages)):
+        rng.choice(shares).append(number)
+    units = [
+        _Unit(place, slot, [messages[number] for number in share], [inputs[number] for number in share], Fate(rng))
+        for slot, share in zip(slots, shares, strict=True)
+        if share
+    ]
+    for unit in units:
+        await unit.attempt(unit.begin())
+    steps = [unit for unit in units for _ in unit.messages]
+    rng.shuffle(steps)
+    for unit in steps:
+        await unit.attempt(unit.step())
+    rng.shuffle(units)
+    for unit in units:
+        await unit.finish()
+
+
+class _Unit:
+    """One transaction: each message is sent on and acknowledged."""
+
+    def __init__(
+        self, place: Place, recorder: HopRecorder, messages: Sequence[Message[bytes]], inputs: Sequence[Any], fate: Fate
+    ) -> None:
+        self.messages = messages
+        self._place = place
+        self._recorder = recorder
+        self._inputs = inputs
+        self._fate = fate
+        self._name = ""
+        self._txn: Transaction | None = None
+        self._outputs: list[Output] = []
+        self._next = 0
+        self._failed = False
+
+    async def attempt(self, work: Any) -> None:
+        """Do something, unless something has failed before."""
+        if self._failed:
+            work.close()
+            return
+        try:
+            await work
+        except PulsarError:
+            self._failed = True
+
+    async def begin(self) -> None:
+        """Open the transaction."""
+        self._name = self._place.transactions.begin(self._fate.timeout)
+        self._txn = await self._place.client.begin_transaction(timeout=self._fate.timeout, name=self._name)
+        self._outputs = self._recorder.outputs(self._name, self._inputs)
+
+    async def step(self) -> None:
+        """Send the next message on, and acknowledge it."""
+        assert self._txn is not None
+        number, self._next = self._next, self._next + 1
+        await send(self._place.producer, self._recorder, self._txn, self._outputs[number])
+        op = self._recorder.acknowledging(self._name, [self.messages[number]])
+        try:
+            await self._place.consumer.acknowledge(self.messages[number], txn=self._txn)
+        except PulsarError as error:
+            self._recorder.writer.info(op, error=repr(error))
+            raise
+        self._recorder.writer.ok(op)
+
+    async def finish(self) -> None:
+        """End the transaction as was drawn; give the messages back if that is no commit."""
+        committed = False
+        if self._txn is not None:
+            if not self._failed:
+                await asyncio.sleep(self._fate.pause)
+            committed = await self._end(self._txn)
+        if not committed:
+            if self._failed:
+                await asyncio.sleep(AFTER_A_FAILURE)
+            self._place.consumer.give_back(self.messages)
+
+    async def _end(self, txn: Transaction) -> bool:
+        try:
+            if not self._failed and not self._fate.aborts:
+                await txn.commit()
+                return True
+            await txn.abort()
+        except CommitOutcomeUnknown as unknown:
+            return await resolved(unknown) is TransactionState.COMMITTED
+        except PulsarError:  # the coordinator aborts it at its timeout, if it is not aborted yet
+            await asyncio.sleep(AFTER_A_FAILURE)
+        return False
+
+
+async def send(producer: Producer[bytes], recorder: HopRecorder, txn: Transaction, output: Output) -> None:
+    """Send one message in a transaction."""
+    op = recorder.sending(output)
+    try:
+        message_id = await producer.send(output.data, key=output.key, txn=txn)
+    except PulsarError as error:
+        recorder.writer.info(op, error=repr(error))
+        raise
+    recorder.writer.ok(op, position=[message_id.ledger_id, message_id.entry_id, message_id.batch_index])
+
+
+async def resolved(unknown: CommitOutcomeUnknown) -> TransactionState:
+    """What became of a commit without an answer; UNKNOWN when nobody says it for a while."""
+    for attempt in range(RESOLVE_ATTEMPTS):
+        with contextlib.suppress(PulsarError):
+            state: TransactionState = await unknown.resolve()
+            if state is not TransactionState.UNKNOWN:
+                return state
+        await asyncio.sleep(0.1 * attempt)
+    return TransactionState.UNKNOWN
+
+
+async def batch(place: Place, recorder: HopRecorder, rng: random.Random) -> None:
+    """See the module's table."""
+    while not place.stop.is_set():
+        fate = Fate(rng)
+        block = place.consumer.transactional_batch(max_messages=rng.randint(1, 12), max_wait=WAIT, timeout=fate.timeout)
+        try:
+            async with block as taken:
+                await _work_on(taken, place, recorder, fate, fate.timeout)
+        except CommitOutcomeUnknown as unknown:
+            if await resolved(unknown) is not TransactionState.COMMITTED:
+                taken.redeliver()
+        except PulsarError:
+            await asyncio.sleep(AFTER_A_FAILURE)
+
+
+async def pipeline(place: Place, recorder: HopRecorder, rng: random.Random) -> None:
+    """See the module's table."""
+    lanes = rng.randint(1, 3)
+    free = [HopRecorder(recorder.writer, recorder.hop, f"{recorder.producer}.{number}") for number in range(lanes)]
+
+    async def handle(taken: TransactionalBatch[bytes]) -> None:
+        lane = free.pop()
+        try:
+            await _work_on(taken, place, lane, Fate(rng), PIPELINE_TIMEOUT)
+        finally:
+            free.append(lane)
+
+    await place.client.pipeline(
+        place.consumer,
+        handle,
+        stop=place.stop,
+        concurrency=lanes,
+        max_messages=rng.randint(1, 12),
+        max_wait=WAIT,
+        timeout=PIPELINE_TIMEOUT,
+        max_aborts=10_000,
+    )
+
+
+async def _work_on(taken: TransactionalBatch[bytes], place: Place, recorder: HopRecorder, fate: Fate, timeout: float) -> None:
+    """The body of a batch."""
+    if not taken:
+        return
+    name = place.transactions.adopt(taken.txn, timeout)
+    outputs = recorder.outputs(name, recorder.delivered(taken.messages))
+    await asyncio.gather(*(send(place.producer, recorder, taken.txn, output) for output in outputs))
+    await asyncio.sleep(fate.pause)
+    if fate.aborts:
+        taken.txn.rollback()
+    place.transactions.acknowledging(taken.txn, recorder.acknowledging(name, taken.messages))
+
+
+def blocking_single(
+    client: blocking.Client,
+    consumer: blocking.Consumer[bytes],
+    producer: blocking.Producer[bytes],
+    recorder: HopRecorder,
+    rng: random.Random,
+    stop: threading.Event,
+) -> None:
+    """The style sync; returns when it is to stop."""
+    number = 0
+    while not stop.is_set():
+        messages = consumer.receive_many(rng.randint(1, 4), max_wait=WAIT)
+        if messages:
+            number += 1
+            _blocking_unit(
+                client, consumer, producer, recorder, Fate(rng), messages, f"{recorder.writer.process}/{number}", stop
+            )
+
+
+def _blocking_unit(
+    client: blocking.Client,
+    consumer: blocking.Consumer[bytes],
+    producer: blocking.Producer[bytes],
+    recorder: HopRecorder,
+    fate: Fate,
+    messages: Sequence[Any],
+    name: str,
+    stop: threading.Event,
+) -> None:
+    writer = recorder.writer
+    outputs = recorder.outputs(name, recorder.delivered(messages))
+    end = "abort" if fate.aborts else "commit"
+    committed = ending = False
+    txn: blocking.Transaction | None = None
+    op = writer.invoke("begin", txn=name, timeout_ms=int(fate.timeout * 1000))
+    try:
+        txn = client.begin_transaction(timeout=fate.timeout)
+        writer.ok(op, id=str(txn.id))
+        for message, output in zip(messages, outputs, strict=True):
+            op = recorder.sending(output)
+            message_id = producer.send(output.data, key=output.key, txn=txn)
+            writer.ok(op, position=[message_id.ledger_id, message_id.entry_id, message_id.batch_index])
+            op = recorder.acknowledging(name, [message])
+            consumer.acknowledge(message, txn=txn)
+            writer.ok(op)
+        stop.wait(fate.pause)
+        op, ending = writer.invoke(end, txn=name), True
+        (txn.abort if fate.aborts else txn.commit)()
+        writer.ok(op)
+        committed = not fate.aborts
+    except CommitOutcomeUnknown as unknown:
+        writer.info(op, error=repr(unknown))
+        committed = _blocking_resolved(unknown, writer, name, stop) is TransactionState.COMMITTED
+    except PulsarError as error:
+        refused = ending and not fate.aborts and isinstance(error, TransactionAborted)
+        (writer.fail if refused else writer.info)(op, error=repr(error))
+        if txn is not None:
+            with contextlib.suppress(PulsarError):  # then the coordinator aborts it at its timeout
+                txn.abort()
+    if not committed:
+        consumer.give_back(messages)
+
+
+def _blocking_resolved(unknown: CommitOutcomeUnknown, writer: Any, name: str, stop: threading.Event) -> TransactionState:
+    for attempt in range(RESOLVE_ATTEMPTS):
+        with contextlib.suppress(PulsarError):
+            state: TransactionState = unknown.resolve()
+            if state is not TransactionState.UNKNOWN:
+                status = "committed" if state is TransactionState.COMMITTED else "aborted"
+                writer.ok(writer.invoke("status", txn=name), status=status)
+                return state
+        stop.wait(0.1 * attempt)
+    return TransactionState.UNKNOWN
+
+
+STYLES: Final[dict[str, Style]] = {"single": single, "interleaved": interleaved, "batch": batch, "pipeline": pipeline}
+"""Those of asyncio."""

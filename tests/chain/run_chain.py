@@ -1,0 +1,114 @@
+"""Run the black-box chain: `python tests/chain/run_chain.py --seed 7 --seconds 40`.
+
+Without `--seed` one is drawn, and printed. Ends with 1, and the command to run it again, when anything is not as promised.
+`--python` names the interpreter of another environment, whose broker and client are run instead; `--stock VERSION` takes
+a stock server, which is not killed; `--rounds` goes on with the seeds behind the first; `--minutes` goes on for so long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parent / "history")]
+
+from chain_judge import compare, ends_of_transactions  # noqa: E402 - the path comes first
+from chain_run import ChainError, PhaseRun, Server, as_text  # noqa: E402
+from chain_schedule import MODES, Phase, draw  # noqa: E402
+from history_reader import read_history  # noqa: E402
+from our_broker import OurBroker  # noqa: E402
+from stock_pulsar import StockPulsar  # noqa: E402
+
+
+def run(seed: int, arguments: argparse.Namespace, folder: Path) -> bool:
+    """All phases of one seed; whether everything was right."""
+    phases = draw(seed, arguments.seconds, phases=arguments.phases, modes=arguments.modes)
+    right = True
+    for phase in phases:
+        begin = time.monotonic()
+        verdicts = _phase(seed, phase, arguments, folder / phase.name)
+        right = right and not verdicts
+        for line in verdicts:
+            print(f"seed {seed}, phase {phase.name}: {line}", flush=True)
+        print(f"seed {seed}, phase {phase.name}: {time.monotonic() - begin:.1f} s", flush=True)
+    return right
+
+
+def _phase(seed: int, phase: Phase, arguments: argparse.Namespace, folder: Path) -> list[str]:
+    """What is wrong; empty when nothing is."""
+    server = _server(phase, arguments, folder)
+    run = PhaseRun(phase, server, folder, seed=seed, command=_command(seed, arguments), python=arguments.python)
+    wrong: list[str] = []
+    try:
+        server.start()
+        run.run()
+    except ChainError as error:
+        wrong.append(str(error))
+    finally:
+        server.stop()
+    history = read_history(run.history)
+    comparison = compare(phase, history)
+    print(f"seed {seed}, phase {phase.name}: {comparison}; {as_text(run.counts)} {ends_of_transactions(history)}", flush=True)
+    if not comparison.is_right:
+        wrong.append(str(comparison))
+    return wrong
+
+
+def _command(seed: int, arguments: argparse.Namespace) -> str:
+    phases, modes = " ".join(arguments.phases), " ".join(arguments.modes)
+    return f"python tests/chain/run_chain.py --seed {seed} --seconds {arguments.seconds:g} --phases {phases} --modes {modes}"
+
+
+def _server(phase: Phase, arguments: argparse.Namespace, folder: Path) -> Server:
+    data = folder / "data"
+    folder.mkdir(parents=True)
+    if arguments.stock:
+        data.mkdir()
+        return StockPulsar(arguments.stock, data_dir=data)
+    conf = {"brokerDeduplicationEnabled": str(phase.deduplication).lower()}
+    return OurBroker(data_dir=data, conf=conf, python=arguments.python)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """The program; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--seconds", type=float, default=40.0, help="with faults, of all phases together")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=0.0)
+    parser.add_argument("--phases", nargs="+", default=["calm", "kills"])
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--stock", default="")
+    parser.add_argument("--folder", type=Path, help="where the histories go; kept then")
+    arguments = parser.parse_args(given)
+    first = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
+    until = time.monotonic() + arguments.minutes * 60
+    failed = []
+    seed = first
+    while seed < first + arguments.rounds or time.monotonic() < until:
+        folder = (arguments.folder or Path(tempfile.mkdtemp(prefix="chain-"))) / str(seed)
+        if run(seed, arguments, folder):
+            if arguments.folder is None:
+                shutil.rmtree(folder.parent)
+        else:
+            failed.append(seed)
+            print(
+                f"seed {seed}: FAILED; everything is in {folder}; again: --seed {seed} --seconds {arguments.seconds:g}",
+                flush=True,
+            )
+        seed += 1
+    print(f"{seed - first} runs, failed: {failed or 'none'}", flush=True)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

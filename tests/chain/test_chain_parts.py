@@ -1,0 +1,129 @@
+"""A seed says what a run of the chain does, and the comparison of what came out with what went in sees every fault."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from chain_judge import compare
+from chain_schedule import MODES, draw, phase_of
+from history_format import HistoryWriter, make_payload
+from history_reader import read_history
+
+SEEDS = range(50)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 123_456])
+def test_equal_seeds_give_equal_schedules_and_other_seeds_others(seed):
+    assert draw(seed, 40) == draw(seed, 40)
+    assert draw(seed, 40) != draw(seed + 1, 40)
+
+
+def test_every_seed_has_all_types_batched_and_unbatched_with_and_without_kills():
+    for seed in SEEDS:
+        calm, kills = draw(seed, 40)
+        for phase in (calm, kills):
+            hops = {(hop.mode, hop.batched) for chain in phase.chains for hop in chain.hops}
+            assert hops == set(itertools.product(MODES, (True, False)))
+        faults = [{fault.what for fault in phase.faults} for phase in (calm, kills)]
+        assert "kill-broker" not in faults[0]
+        assert "kill-broker" in faults[1]
+        assert all(found & {"kill-worker", "close-worker"} for found in faults)
+
+
+def test_fifty_seeds_have_every_style_on_every_type():
+    phases = [phase for seed in SEEDS for phase in draw(seed, 40)]
+    drawn = {
+        (hop.mode, style)
+        for phase in phases
+        for worker in phase.workers
+        for hop, style in zip(phase.chain_of(worker).hops, worker.styles, strict=True)
+    }
+    assert drawn == set(itertools.product(MODES, ("single", "interleaved", "batch", "pipeline", "sync")))
+
+
+def test_the_processes_read_the_schedule_that_was_drawn():
+    for phase in draw(3, 40):
+        assert phase_of(json.loads(phase.as_json())) == phase
+
+
+class Story:
+    """The final reads of a phase in which everything went well, but for what a test changes."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.phase = draw(1, 0, phases=["calm"])[0]
+        self.sent = HistoryWriter(folder, "source")
+        self.writers = {}
+
+    def send(self, chain, seq, answered=True):
+        topic = chain.hops[0].source
+        payload = make_payload(chain.name, seq) | {"root": [chain.name, seq]}
+        asked = {"topic": topic, "partition": -1, "producer": chain.name, "seq": seq, "txn": None, "payload": payload}
+        op = self.sent.invoke("send", **asked)
+        if answered:
+            self.sent.ok(op, position=[1, seq, -1])
+
+    def find(self, process, topic, root):
+        writer = self.writers.get(process) or self.writers.setdefault(process, HistoryWriter(self.folder, process))
+        payload = make_payload("p", 0) | {"root": list(root)}
+        where = {"topic": topic, "partition": -1, "subscription": None, "consumer": None, "reader": process}
+        writer.event("deliver", **where, position=[1, 0, -1], payload=payload, redeliveries=0)
+
+    def through(self, chain, seq):
+        self.send(chain, seq)
+        self.find("final-a", chain.hops[0].source, (chain.name, seq))
+        self.find("final-d", chain.hops[-1].target, (chain.name, seq))
+
+    def verdict(self):
+        return compare(self.phase, read_history(self.folder))
+
+
+@pytest.fixture
+def story(tmp_path):
+    story = Story(tmp_path)
+    for chain in story.phase.chains:
+        for seq in range(3):
+            story.through(chain, seq)
+    return story
+
+
+def test_what_came_through_once_is_right(story):
+    verdict = story.verdict()
+    assert verdict.is_right
+    assert verdict.sent == 12
+    assert str(verdict) == "12 messages: each is at the end once"
+
+
+def test_what_was_answered_and_is_not_at_the_end_is_lost(story):
+    chain = story.phase.chains[0]
+    story.send(chain, 3)
+    story.send(chain, 4, answered=False)
+    assert story.verdict().lost == ((chain.name, 3),)
+
+
+def test_what_is_at_the_beginning_without_an_answer_has_to_come_through(story):
+    chain = story.phase.chains[0]
+    story.send(chain, 4, answered=False)
+    story.find("final-a", chain.hops[0].source, (chain.name, 4))
+    assert story.verdict().lost == ((chain.name, 4),)
+
+
+def test_a_second_copy_at_the_end_is_doubled(story):
+    chain = story.phase.chains[1]
+    story.find("final-d", chain.hops[-1].target, (chain.name, 2))
+    assert story.verdict().doubled == ((chain.name, 2),)
+
+
+def test_what_never_went_in_is_foreign(story):
+    chain = story.phase.chains[2]
+    story.find("final-d", chain.hops[-1].target, (chain.name, 99))
+    assert story.verdict().foreign == ((chain.name, 99),)
+
+
+def test_what_is_left_on_a_subscription_is_a_fault(story):
+    hop = story.phase.chains[0].hops[1]
+    story.find("rest-b", hop.source, ("x", 1))
+    assert not story.verdict().is_right
+    assert "1 left" in str(story.verdict())
