@@ -7,24 +7,26 @@ go out for that reason, or for lack of permits, wait in the replay, and everythi
 
 from __future__ import annotations
 
+import heapq
 from base64 import b64decode
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from pulsar_txn.wire.entries import read_metadata
-from pulsar_txn.wire.errors import Refusal, ServerError, WireError
-from pulsar_txn.wire.hashing import KEY_SLOTS, key_slot, murmur3_32
+from pulsar_txn.wire.errors import WireError
+from pulsar_txn.wire.hashing import key_slot
 from pulsar_txn.wire.ids import DispatchHints, Position
 
 from .consumers import Consumer
 from .dispatch import ENTRIES_PER_TURN
 from .dispatch_shared import SharedDispatcher
+from .key_ring import HashRing, SlotOwners, StickyRanges
+from .slot_replay import SlotReplay
 
 if TYPE_CHECKING:
     from .subscription import Subscription
 
-_POINTS: Final = 100
 _LOOK_AHEAD: Final = 2000
+_SLOTS_PER_TURN: Final = 2000
 
 
 def sticky_slot(data: bytes) -> int:
@@ -53,27 +55,32 @@ def _from_base64(text: str) -> bytes:
 class KeySharedDispatcher(SharedDispatcher):
     """The Shared dispatcher with a fixed consumer per slot."""
 
+    replay: SlotReplay
+
     def __init__(self, subscription: Subscription, *, sticky: bool) -> None:
         super().__init__(subscription)
-        self._sticky = sticky
-        self._ring: list[tuple[int, Consumer]] = []
+        self._owners: SlotOwners = StickyRanges() if sticky else HashRing()
         self._slots: dict[Position, int] = {}
         self._holders: dict[int, tuple[Consumer, int]] = {}
+        self._able: set[Consumer] = set()
+        self.replay = SlotReplay(self._slots, self._owners.owner)
 
     def add(self, consumer: Consumer) -> None:
         """Refusal ConsumerAssignError when its ranges are missing, or taken by another consumer."""
-        if self._sticky:
-            self._check_ranges(consumer)
+        self._owners.add(consumer)
         super().add(consumer)
-        self._divide()
+        self.replay.owners_changed()
 
     def remove(self, consumer: Consumer) -> None:
         """Its slots go to the others."""
+        if consumer not in self.consumers:
+            return
+        self._owners.remove(consumer)
         super().remove(consumer)
+        self.replay.owners_changed()
         if not self.consumers:
             self._slots.clear()
             self._holders.clear()
-        self._divide()
 
     def rewind(self) -> None:
         """Slots are read again with their entries."""
@@ -81,92 +88,109 @@ class KeySharedDispatcher(SharedDispatcher):
         self._slots.clear()
         self._holders.clear()
 
-    def _check_ranges(self, consumer: Consumer) -> None:
-        ranges = consumer.key_ranges or ()
-        if not ranges or any(not 0 <= start <= end < KEY_SLOTS for start, end in ranges):
-            raise Refusal(ServerError.ConsumerAssignError, f"ranges {ranges}: give some within 0 to {KEY_SLOTS - 1}")
-        for other in self.consumers:
-            if any(start <= b and a <= end for start, end in ranges for a, b in other.key_ranges or ()):
-                raise Refusal(ServerError.ConsumerAssignError, f"a range of {ranges} belongs to consumer {other.name!r}")
-
-    def _divide(self) -> None:
-        self._ring = (
-            []
-            if self._sticky
-            else sorted(
-                (
-                    (murmur3_32(f"{each.name}-{each.consumer_id}-{point}".encode()) % KEY_SLOTS, each)
-                    for each in self.consumers
-                    for point in range(_POINTS)
-                ),
-                key=lambda item: (item[0], item[1].name),
-            )
-        )
-        self.wake()
-
-    def _owner(self, slot: int) -> Consumer | None:
-        if self._sticky:
-            return next((each for each in self.consumers for start, end in each.key_ranges or () if start <= slot <= end), None)
-        if not self._ring:
-            return None
-        place = bisect_left(self._ring, slot, key=lambda item: item[0])
-        return self._ring[place % len(self._ring)][1]
-
-    def _taker(self, slot: int) -> Consumer | None:
-        """The slot's consumer if it can take something, and nobody else still holds entries of the slot."""
-        owner = self._owner(slot)
-        if owner is None or not self._can_take(owner):
-            return None
-        holder = self._holders.get(slot)
-        return owner if holder is None or holder[0] is owner else None
-
     def _dispatch(self) -> None:
-        blocked: set[int] = set()
         if not self.consumers or self._is_full():
             return
-        for position, indexes in self.replay.in_order():
-            slot = self._slots.get(position)
-            if slot is not None and (slot in blocked or self._taker(slot) is None):
-                blocked.add(slot)
-                continue
-            if not self._pass_on(position, indexes, blocked):
-                return
-        entries = ENTRIES_PER_TURN
-        while self.read_position <= self._topic.published and len(self.replay) < _LOOK_AHEAD:
-            if not any(self._can_take(each) for each in self.consumers):
-                return
-            if not entries:
-                self.wake()
-                return
-            position = self.read_position
-            if not self._pass_on(position, None, blocked):
-                return
-            self.read_position = self._topic.log.next_position(position)
-            entries -= 1
+        self._able = {each for each in self.consumers if self._can_take(each)}
+        more = self.replay.regroup(_SLOTS_PER_TURN)
+        left = self._replay_fresh(ENTRIES_PER_TURN)
+        left = self._replay_by_owner(left)
+        left = self._read_on(left)
+        if more or not left:
+            self.wake()
 
-    def _pass_on(self, position: Position, indexes: int | None, blocked: set[int]) -> bool:
-        """Send an entry, put it into the replay, or drop it; False when it has to be read first."""
-        data = self._entry(position)
-        if data is None:
-            return False
-        delivery = self._prepare(position, data, indexes)
-        if delivery is None:
-            self.replay.discard(position)
-            self._slots.pop(position, None)
-            return True
+    def _replay_fresh(self, left: int) -> int:
+        """Learn the slots of what was delayed. Like the next two: takes and returns how many entries this turn may look at,
+        negative when one has to be read first."""
+        while left > 0 and self._able and (first := self.replay.first_fresh()) is not None:
+            left -= 1
+            position, indexes = first
+            data = self._entry(position)
+            if data is None:
+                return -1
+            self.replay.take_fresh()
+            self._pass_on(position, data, indexes)
+        return left
+
+    def _replay_by_owner(self, left: int) -> int:
+        """Send what waits and has a consumer that can take it: the earliest entries first, whoever's they are."""
+        replay, holders = self.replay, self._holders
+        offers: list[tuple[Position, int, Consumer]] = []
+        for number, consumer in enumerate(self.consumers if left > 0 and replay else ()):
+            if consumer in self._able and (found := replay.first_of(consumer)) is not None:
+                offers.append((found[0], number, consumer))
+        heapq.heapify(offers)
+        while offers and left > 0:
+            left -= 1
+            _, number, consumer = offers[0]
+            found = replay.first_of(consumer) if self._can_take(consumer) else None
+            if found is not None:
+                position, slot = found
+                holder = holders.get(slot)
+                if holder is not None and holder[0] is not consumer:
+                    replay.hold(slot)
+                else:
+                    data = self._entry(position)
+                    if data is None:
+                        return -1
+                    self._send_or_drop(consumer, slot, position, data, replay.indexes_of(position))
+                found = replay.first_of(consumer) if consumer in self._able else None
+            if found is None:
+                heapq.heappop(offers)
+            else:
+                heapq.heapreplace(offers, (found[0], number, consumer))
+        return left
+
+    def _read_on(self, left: int) -> int:
+        """Read entries that nobody was offered yet; what cannot go out now waits in the replay."""
+        published, following = self._topic.published, self._topic.log.next_position
+        while left > 0 and self._able and self.read_position <= published and len(self.replay) < _LOOK_AHEAD:
+            left -= 1
+            position = self.read_position
+            data = self._entry(position)
+            if data is None:
+                return -1
+            self.read_position = following(position)
+            self._pass_on(position, data, None)
+        return left
+
+    def _pass_on(self, position: Position, data: bytes, indexes: int | None) -> None:
+        """Send an entry whose slot is not known yet, let it wait for its consumer, or drop it."""
         slot = self._slots.get(position)
         if slot is None:
-            slot = self._slots[position] = sticky_slot(data)
-        taker = None if slot in blocked else self._taker(slot)
-        if taker is None:
-            blocked.add(slot)
-            self.replay.add(position, indexes)
-            return True
+            slot = sticky_slot(data)
+        taker = self._owners.owner(slot)
+        holder = self._holders.get(slot)
+        is_free = holder is None or holder[0] is taker
+        if taker is not None and taker in self._able and self._can_take(taker) and is_free and not self.replay.is_waiting(slot):
+            self._send_or_drop(taker, slot, position, data, indexes)
+        elif self._prepare(position, data, indexes) is None:
+            self._drop(position)
+        else:
+            self._slots[position] = slot
+            if position in self.replay:
+                self.replay.wait(position, slot)
+            else:
+                self.replay.add(position, indexes)
+
+    def _send_or_drop(self, taker: Consumer, slot: int, position: Position, data: bytes, indexes: int | None) -> None:
+        delivery = self._prepare(position, data, indexes)
+        if delivery is None:
+            self._drop(position)
+            return
         self.replay.discard(position)
+        self._slots[position] = slot
         if position not in taker.unacked:
             self._holders[slot] = (taker, self._holders.get(slot, (taker, 0))[1] + 1)
         self._send(taker, position, data, delivery)
-        return True
+        if not self._can_take(taker):
+            self._able.discard(taker)
+        if self._is_full():
+            self._able.clear()
+
+    def _drop(self, position: Position) -> None:
+        self.replay.discard(position)
+        self._slots.pop(position, None)
 
     def _waits_for_its_taker(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
         return False  # the chunks of a message have one key, or one sequence id: one slot
@@ -180,6 +204,7 @@ class KeySharedDispatcher(SharedDispatcher):
             return
         if holder[1] == 1:
             del self._holders[slot]
+            self.replay.release(slot)
             self.wake()
         else:
             self._holders[slot] = (consumer, holder[1] - 1)

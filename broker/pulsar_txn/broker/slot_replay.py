@@ -1,0 +1,142 @@
+"""What waits in a Key_Shared subscription, by slot and by the consumer that the slot belongs to.
+
+Of each slot the earliest position is announced to the slot's owner; so a dispatcher finds what a consumer may take without
+looking at what all others wait for. A slot that another consumer still holds entries of is put aside until it is released.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+
+from pulsar_txn.wire.ids import Position
+
+from .consumers import Consumer
+from .replay import Replay
+
+
+class SlotReplay(Replay):
+    """A `Replay` whose positions are taken by owner. Positions whose slot is not known yet are `fresh`: read them first."""
+
+    __slots__ = ("_announced", "_fresh", "_held", "_of_slot", "_owner", "_slots", "_ungrouped")
+
+    def __init__(self, slots: Mapping[Position, int], owner: Callable[[int], Consumer | None]) -> None:
+        super().__init__()
+        self._slots = slots
+        self._owner = owner
+        self._fresh: list[Position] = []
+        self._of_slot: dict[int, list[Position]] = {}  # heaps
+        self._announced: dict[Consumer | None, list[tuple[Position, int]]] = {}  # heaps; what is out of date is passed over
+        self._held: set[int] = set()
+        self._ungrouped: Iterator[int] | None = None
+
+    def add(self, position: Position, indexes: int | None = None) -> None:
+        """Deliver it again; more indexes of an entry that waits already join it."""
+        if position in self._indexes:
+            known = self._indexes[position]
+            self._indexes[position] = None if known is None or indexes is None else known | indexes
+            return
+        self._indexes[position] = indexes
+        slot = self._slots.get(position)
+        if slot is None:
+            heapq.heappush(self._fresh, position)
+        else:
+            self.wait(position, slot)
+
+    def wait(self, position: Position, slot: int) -> None:
+        """A position that was added waits in its slot."""
+        queue = self._of_slot.setdefault(slot, [])
+        heapq.heappush(queue, position)
+        if queue[0] == position:
+            self._announce(position, slot)
+
+    def is_waiting(self, slot: int) -> bool:
+        """Whether something of a slot waits: what comes later has to wait behind it."""
+        return self._head(slot) is not None
+
+    def first_fresh(self) -> tuple[Position, int | None] | None:
+        """The earliest position whose slot is not known; it stays until `discard` or `take_fresh`."""
+        fresh = self._fresh
+        while fresh:
+            position = fresh[0]
+            if position in self._indexes:
+                return position, self._indexes[position]
+            heapq.heappop(fresh)
+        return None
+
+    def take_fresh(self) -> None:
+        """The position that `first_fresh` told is not fresh any more."""
+        heapq.heappop(self._fresh)
+
+    def first_of(self, owner: Consumer) -> tuple[Position, int] | None:
+        """The earliest position, and its slot, that an owner may be given; it stays until `discard` or `hold`."""
+        announced = self._announced.get(owner)
+        while announced:
+            position, slot = announced[0]
+            head = self._head(slot)
+            if head == position and slot not in self._held:
+                return position, slot
+            heapq.heappop(announced)
+            if head is not None and head > position:  # an earlier one announced itself when it came
+                self._announce(head, slot)
+        return None
+
+    def indexes_of(self, position: Position) -> int | None:
+        """Which batch indexes of a waiting entry to deliver (None: whatever is not settled)."""
+        return self._indexes[position]
+
+    def hold(self, slot: int) -> None:
+        """Another consumer holds entries of a slot: what waits in it is offered to nobody until `release`."""
+        self._held.add(slot)
+
+    def release(self, slot: int) -> None:
+        """Nobody holds entries of a slot any more."""
+        if slot in self._held:
+            self._held.discard(slot)
+            head = self._head(slot)
+            if head is not None:
+                self._announce(head, slot)
+
+    def owners_changed(self) -> None:
+        """Slots may belong to others now; `regroup` tells the new owners."""
+        self._announced.clear()
+        self._held.clear()
+        self._ungrouped = iter(list(self._of_slot))
+
+    def regroup(self, most: int) -> bool:
+        """Announce up to `most` slots to their owners after `owners_changed`. Whether there are more."""
+        if self._ungrouped is None:
+            return False
+        for slot in self._ungrouped:
+            head = self._head(slot)
+            if head is not None:
+                self._announce(head, slot)
+            most -= 1
+            if not most:
+                return True
+        self._ungrouped = None
+        return False
+
+    def clear(self) -> None:
+        """Forget all."""
+        super().clear()
+        self._fresh.clear()
+        self._of_slot.clear()
+        self._announced.clear()
+        self._held.clear()
+        self._ungrouped = None
+
+    def _announce(self, position: Position, slot: int) -> None:
+        if slot not in self._held:
+            heapq.heappush(self._announced.setdefault(self._owner(slot), []), (position, slot))
+
+    def _head(self, slot: int) -> Position | None:
+        queue = self._of_slot.get(slot)
+        if queue is None:
+            return None
+        while queue and queue[0] not in self._indexes:
+            heapq.heappop(queue)
+        if not queue:
+            del self._of_slot[slot]
+            return None
+        return queue[0]
