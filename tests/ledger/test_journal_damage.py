@@ -167,7 +167,7 @@ async def test_a_missing_segment_is_named_and_only_its_logs_are_refused():
     del files.files[segments(files)[0]]
     store = simulated_store(files)
     await store.start()
-    assert any("missing" in finding for finding in store.findings)
+    assert any("missing" in finding.detail for finding in store.findings)
     for name in NAMES:
         with pytest.raises(LogDamaged) as caught:
             await store.open(name)

@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import attrs
 import click
 
 from pulsar_txn.ledger.journal import Finding, check
@@ -15,7 +16,7 @@ from .exits import STORAGE_FAILED, STORE_REFUSED, USAGE, Ending
 
 @click.command("check")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="A list of findings with log, position and detail.")
+@click.option("--json", "as_json", is_flag=True, help="A list of findings, with their places.")
 def command(folder: Path, as_json: bool) -> None:
     """Check the data FOLDER of a broker that is stopped: every frame, entry and snapshot. Changes nothing.
 
@@ -40,4 +41,4 @@ def command(folder: Path, as_json: bool) -> None:
 
 
 def _as_dict(finding: Finding) -> dict[str, object]:
-    return {"log": finding.log, "position": finding.position, "detail": finding.detail}
+    return attrs.asdict(finding)

@@ -27,6 +27,7 @@ SNAPSHOT_PART_BYTES: Final = 256 << 10
 # LedgerError(Exception)
 # ├── StorageFailed      a write or sync failed: every log of the store is closed, the process ends with code 74
 # ├── LogDamaged         bytes that should be there are not, or are wrong: names log and position; never served
+# ├── ReadFailed         bytes could not be read just now, which proves nothing: retriable
 # ├── LogFenced          another owner opened the log
 # ├── LogClosed          used after close, or after a failure
 # ├── LogExists / LogNotFound
@@ -52,6 +53,20 @@ class LogDamaged(LedgerError):  # noqa: N818 - named by what happened
         super().__init__(f"log {log!r} is damaged at {position}: {detail}; restore it from a copy, or delete this log")
         self.log = log
         self.position = position
+        self.detail = detail
+
+
+class ReadFailed(LedgerError):  # noqa: N818 - named by what happened
+    """Stored bytes cannot be read at the moment: no descriptor, no memory, an error of the disk. Retriable.
+
+    It proves no damage. The log stays open where it is open, and the next read tries again.
+    """
+
+    def __init__(self, log: str, position: Position | None, detail: str) -> None:
+        super().__init__(f"log {log!r} cannot be read at {position}: {detail}; try again, and look at the disk if that goes on")
+        self.log = log
+        self.position = position
+        self.detail = detail
 
 
 class LogFenced(LedgerError):  # noqa: N818 - named by what happened

@@ -3,6 +3,7 @@
 store     the provider                      writer     groups → frames → disk → confirmations
 log       handles of logs                   segments   files made ahead of need, and recycled
 frame     how a group lies in a segment     recovery   from segments to the state they add up to
+scan      the frames of a segment           findings   what is wrong with a journal
 records   everything that is not an entry   reclaim    trim, drop, copy forward
 index     where entries are                 files      the file operations layer (`simulated`: in memory)
 reader    entries, checksums checked        syncer     who waits for the disk (`sync_helper`: its process)
@@ -10,7 +11,8 @@ reader    entries, checksums checked        syncer     who waits for the disk (`
 
 from __future__ import annotations
 
-from pulsar_txn.ledger.journal.check import Finding, check
+from pulsar_txn.ledger.journal.check import check
+from pulsar_txn.ledger.journal.findings import Finding
 from pulsar_txn.ledger.journal.store import JournalStore
 
 __all__ = ["Finding", "JournalStore", "check"]

@@ -9,24 +9,15 @@ import attrs
 
 from pulsar_txn.ledger.journal import folder as folders
 from pulsar_txn.ledger.journal.files import Files, RealFiles
+from pulsar_txn.ledger.journal.findings import Finding, of_error
 from pulsar_txn.ledger.journal.reader import RunReader
 from pulsar_txn.ledger.journal.recovery import recover
 from pulsar_txn.ledger.journal.segments import SEGMENT_NAME, OpenSegments
 from pulsar_txn.ledger.journal.state import LogState
-from pulsar_txn.ledger.protocols import LogDamaged
-from pulsar_txn.wire.ids import Position
+from pulsar_txn.ledger.protocols import LogDamaged, ReadFailed
 
 _BATCH_ENTRIES = 1000
 _BATCH_BYTES = 4 << 20
-
-
-@attrs.frozen
-class Finding:
-    """One thing that is wrong: the log (None: not of one log), the position, a sentence."""
-
-    log: str | None
-    position: Position | None
-    detail: str
 
 
 async def check(folder: str | Path, *, files: Files | None = None) -> list[Finding]:
@@ -39,32 +30,32 @@ async def check(folder: str | Path, *, files: Files | None = None) -> list[Findi
     try:
         files.names(path)
     except OSError as error:
-        return [Finding(None, None, f"{path} cannot be read: {error.strerror}")]
+        return [Finding(None, None, f"{path} cannot be read: {error.strerror}", unreadable=True, fatal=True)]
     lock = folders.enter(files, path)
     opened = OpenSegments(files, read_only=True)
     opened.busy_from = 1 << 63
     try:
-        form = folders.read_format(files, path)
-        if form is None:
-            return [Finding(None, None, f"{path} holds no journal")]
-        for name in files.names(path):
-            if match := SEGMENT_NAME.fullmatch(name):
-                opened.find(int(match[1]), f"{path}/{name}")
-        return await _check_segments(opened, form)
-    except LogDamaged as error:
-        return [Finding(error.log, error.position, str(error))]
+        return await _check_folder(files, path, opened)
+    except (LogDamaged, ReadFailed) as error:
+        return [of_error(error, "folder", fatal=True)]
+    except OSError as error:
+        return [Finding(None, None, f"{error.filename or path} cannot be read: {error.strerror}", unreadable=True, fatal=True)]
     finally:
         opened.close_all()
         files.close(lock)
 
 
-async def _check_segments(opened: OpenSegments, form: folders.Format) -> list[Finding]:
+async def _check_folder(files: Files, path: str, opened: OpenSegments) -> list[Finding]:
+    form = folders.read_format(files, path)
+    if form is None:
+        return [Finding(None, None, f"{path} holds no journal")]
+    for name in files.names(path):
+        if match := SEGMENT_NAME.fullmatch(name):
+            opened.find(int(match[1]), f"{path}/{name}")
     found = recover(opened, form.uuid, started=form.started)
-    logs = found.state.logs.values()
-    of_logs = {str(log.damage) for log in logs if log.damage is not None}
-    findings = [Finding(None, None, finding) for finding in found.findings if finding not in of_logs]
+    findings = [finding for finding in found.findings if finding.kind != "log"]
     reader = RunReader(opened)
-    for log in logs:
+    for log in found.state.logs.values():
         findings += await _check_log(reader, log)
     return findings
 
@@ -79,13 +70,13 @@ async def _check_log(reader: RunReader, log: LogState) -> list[Finding]:
             await asyncio.sleep(0)
             try:
                 reader.part(log, stored, serial)
-            except LogDamaged as error:
-                findings.append(Finding(log.name, None, str(error)))
+            except (LogDamaged, ReadFailed) as error:
+                findings.append(of_error(error, "snapshot"))
     while entry <= last:
         await asyncio.sleep(0)
         try:
             entry += len(reader.entries(log, entry, last, _BATCH_ENTRIES, _BATCH_BYTES))
-        except LogDamaged as error:
-            findings.append(Finding(log.name, (log.ledger_id, entry), str(error)))
+        except (LogDamaged, ReadFailed) as error:
+            findings.append(attrs.evolve(of_error(error, "entry"), position=(log.ledger_id, entry)))
             entry += 1
     return findings

@@ -22,6 +22,12 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
 )
 
 
+UNREADABLE: Final = frozenset(
+    {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EREMOTEIO, errno.ENXIO, errno.ENODEV, errno.ETIMEDOUT}
+)
+"""Errors that speak of the medium, not of this process: these bytes cannot be read, others may be."""
+
+
 class Files(Protocol):
     """What the journal asks of a file system; failures are OSErrors. Paths are strings, descriptors ints."""
 

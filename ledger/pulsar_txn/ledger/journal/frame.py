@@ -195,18 +195,30 @@ def split_run(chunk: Buffer, count: int) -> tuple[array[int], array[int]]:
     return lengths, crcs
 
 
-TRAILER: Final = struct.Struct("<4sIQ16s")
-_TRAILER_MAGIC: Final = b"PTJE"
+TRAILER: Final = struct.Struct("<4sIQ16sI")
+_TRAILER_MAGIC: Final = b"PTJF"
+_FIRST_TRAILER: Final = struct.Struct("<4sIQ16s")
+_FIRST_TRAILER_MAGIC: Final = b"PTJE"
 
 
 def encode_trailer(uuid: bytes, segment: int, seal_offset: int) -> bytes:
-    """The last bytes of a sealed segment: where its SEAL frame is."""
-    return TRAILER.pack(_TRAILER_MAGIC, seal_offset, segment, uuid)
+    """The last bytes of a sealed segment: where its SEAL frame is, with a checksum."""
+    data = TRAILER.pack(_TRAILER_MAGIC, seal_offset, segment, uuid, 0)[: _FIRST_TRAILER.size]
+    return data + struct.pack("<I", crc32c(data))
 
 
 def decode_trailer(data: bytes, uuid: bytes, segment: int) -> int | None:
-    """The offset of the SEAL frame, None when the segment has no trailer of this life."""
+    """The offset of the SEAL frame, None when the segment has no trailer of this life, or it does not fit its checksum.
+
+    Segments of format version 1 have a trailer without a checksum: the caller checks the frame it leads to.
+    """
     if len(data) != TRAILER.size:
         return None
-    magic, offset, found_segment, found_uuid = TRAILER.unpack(data)
-    return offset if (magic, found_segment, found_uuid) == (_TRAILER_MAGIC, segment, uuid) else None
+    magic, offset, found_segment, found_uuid, crc = TRAILER.unpack(data)
+    if magic == _TRAILER_MAGIC and crc != crc32c(data[: _FIRST_TRAILER.size]):
+        return None
+    if magic != _TRAILER_MAGIC:
+        magic, offset, found_segment, found_uuid = _FIRST_TRAILER.unpack(data[-_FIRST_TRAILER.size :])
+        if magic != _FIRST_TRAILER_MAGIC:
+            return None
+    return int(offset) if (found_segment, found_uuid) == (segment, uuid) else None

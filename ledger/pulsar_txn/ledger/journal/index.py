@@ -126,8 +126,10 @@ class LogIndex:
         self._offsets.extend(section.offsets)
 
     def find(self, entry: int) -> tuple[int, int]:
-        """(first entry, location) of the run that should hold `entry`; the entry must not lie before the first run."""
+        """(first entry, location) of the run that should hold `entry`. LookupError when it lies before the first run."""
         at = bisect_right(self._firsts, entry) - 1
+        if at < 0:
+            raise LookupError(entry)
         return self._firsts[at], location(self._segments[at], self._offsets[at])
 
     def move(self, first: int, old: int, new: int) -> bool:

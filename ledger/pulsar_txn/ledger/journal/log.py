@@ -18,7 +18,7 @@ from pulsar_txn.ledger.journal.records import encode_record
 from pulsar_txn.ledger.journal.snapshots import JournalSnapshot, stored_snapshot
 from pulsar_txn.ledger.journal.state import LogState
 from pulsar_txn.ledger.names import check_name
-from pulsar_txn.ledger.protocols import Buffer, DiskFull, EntryTooLarge, LogDamaged, Snapshot
+from pulsar_txn.ledger.protocols import Buffer, DiskFull, EntryTooLarge, LogDamaged, ReadFailed, Snapshot
 from pulsar_txn.wire.ids import Position
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class JournalLog(BaseLog):
         return (self.ledger_id, entry)
 
     async def read(self, start: Position, *, max_entries: int = 100, max_bytes: int = 1 << 20) -> list[tuple[Position, bytes]]:
-        """Confirmed entries from `start` on. Raises LogDamaged, LogClosed. If cancelled: nothing changed."""
+        """Confirmed entries from `start` on. Raises LogDamaged, ReadFailed, LogClosed. If cancelled: nothing changed."""
         self.check_open()
         entry = max(self.entry_of(start), self.first_entry)
         upto, ledger_id, tail = self.confirmed_entry, self.ledger_id, self.tail
@@ -106,7 +106,7 @@ class JournalLog(BaseLog):
                     break
                 try:
                     pieces = self.store.reader.entries(self.state, entry, upto, left, max_bytes)
-                except LogDamaged:
+                except (LogDamaged, ReadFailed):
                     if found:
                         return found  # the good ones first; the next read says what is wrong
                     raise
@@ -142,7 +142,7 @@ class JournalLog(BaseLog):
         return JournalSnapshot(self, covers)
 
     async def latest_snapshot(self) -> Snapshot | None:
-        """The newest durable snapshot, read part by part. Raises LogDamaged. If cancelled: nothing changed."""
+        """The newest durable snapshot, read part by part. Raises LogDamaged, ReadFailed. If cancelled: nothing changed."""
         self.check_open()
         while (stored := self.state.durable_snapshot()) is not None:
             parts: list[bytes] = []

@@ -11,6 +11,7 @@ from pulsar_txn.ledger.journal.index import split_location
 from pulsar_txn.ledger.journal.segments import OpenSegments, Segment
 from pulsar_txn.ledger.journal.snapshots import StoredSnapshot
 from pulsar_txn.ledger.journal.state import LogState
+from pulsar_txn.ledger.protocols import ReadFailed
 
 _FIRST_READ_BYTES: Final = 16 << 10
 
@@ -29,24 +30,35 @@ class OpenRun(NamedTuple):
 
 
 class RunReader:
-    """Reads entries by the location of their run. Damage is a LogDamaged naming log and position."""
+    """Reads entries by the location of their run.
+
+    Damage is a LogDamaged naming log and position. Bytes that cannot be read are a ReadFailed, but only for those who
+    asked for them: what is read along, to save a call, may fail.
+    """
 
     def __init__(self, opened: OpenSegments) -> None:
         self._opened = opened
 
     def entries(self, log: LogState, entry: int, upto: int, max_entries: int, max_bytes: int) -> list[bytes]:
         """Entries from `entry` on, of one run, at most up to `upto`; at least one."""
-        first, place = log.index.find(entry)
+        try:
+            first, place = log.index.find(entry)
+        except LookupError:
+            raise log.missing(entry, "no run of it was found") from None
         run = self._open(log, first, place, DATA, entry)
         skip = entry - first
         if skip >= run.entries:
-            raise log.damaged(entry, f"its run has only {run.entries} entries")
+            raise log.missing(entry, f"its run has only {run.entries} entries")
         wanted = min(run.entries - skip, max_entries, upto - entry + 1)
         lengths = run.lengths[skip : skip + wanted]
         fitting = sum(1 for total in accumulate(lengths) if total <= max_bytes)
         lengths = lengths[: max(1, fitting)]
         start = sum(run.lengths[:skip])
-        data = self._data(log, run, start, sum(lengths), entry)
+        try:
+            data = self._data(log, run, start, sum(lengths), entry)
+        except ReadFailed:
+            lengths = lengths[:1]  # perhaps only one behind it cannot be read
+            data = self._data(log, run, start, sum(lengths), entry)
         return self._split(log, run, data, lengths, skip, entry)
 
     def part(self, log: LogState, stored: StoredSnapshot, serial: int) -> bytes:
@@ -67,7 +79,7 @@ class RunReader:
         segment = self._opened.segments.get(number)
         if segment is None:
             raise log.damaged(entry, f"segment {number} is missing")
-        chunk = self._read(log, segment, _FIRST_READ_BYTES, offset, entry)
+        chunk = self._read_along(log, segment, offset, entry)
         if len(chunk) >= RUN.size:
             ledger_id, found_first, count, found_kind, table_at, data_at, size = RUN.unpack_from(chunk)
             fits = (ledger_id, found_first, found_kind & ~COPY) == (log.ledger_id, first, kind & ~COPY)
@@ -105,11 +117,18 @@ class RunReader:
             found.append(piece)
         return found
 
+    def _read_along(self, log: LogState, segment: Segment, offset: int, entry: int) -> bytes:
+        """A run's header, and what lies behind it if that can be read."""
+        try:
+            return self._opened.read(segment, _FIRST_READ_BYTES, offset)
+        except OSError:
+            return self._read(log, segment, RUN.size, offset, entry)
+
     def _read(self, log: LogState, segment: Segment, size: int, offset: int, entry: int) -> bytes:
         try:
             return self._opened.read(segment, size, offset)
         except OSError as error:
-            raise log.damaged(entry, f"cannot read {segment.path} at {offset}: {error}") from error
+            raise ReadFailed(log.name, (log.ledger_id, entry), f"{segment.path} at {offset}: {error.strerror}") from error
 
 
 def _where(run: OpenRun) -> str:

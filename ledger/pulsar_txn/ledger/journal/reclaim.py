@@ -21,7 +21,7 @@ from pulsar_txn.ledger.journal.segments import SegmentFiles
 from pulsar_txn.ledger.journal.snapshots import StoredSnapshot
 from pulsar_txn.ledger.journal.state import JournalState, LogState
 from pulsar_txn.ledger.journal.writer import JournalGroup, JournalWriter
-from pulsar_txn.ledger.protocols import LedgerError, LogDamaged
+from pulsar_txn.ledger.protocols import LedgerError, LogDamaged, ReadFailed
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Reclaimer:
                     await self._durable(group)
             if copied:
                 await self._durable(self._writer.open_group)
-        except LogDamaged as error:
+        except (LogDamaged, ReadFailed) as error:
             use.pinned = True
             logger.error("segment %d is kept: %s", use.number, error)  # noqa: TRY400 - the error says it all
         except LedgerError:

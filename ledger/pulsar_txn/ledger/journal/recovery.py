@@ -15,10 +15,11 @@ synced and built on. Every frame before it is proven by the one that follows, wh
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 import attrs
 
+from pulsar_txn.ledger.journal.files import UNREADABLE
+from pulsar_txn.ledger.journal.findings import Finding, of_error
 from pulsar_txn.ledger.journal.frame import (
     ALIGNMENT,
     CHECKPOINT,
@@ -26,42 +27,19 @@ from pulsar_txn.ledger.journal.frame import (
     RUN,
     SEAL,
     TRAILER,
-    FrameHeader,
-    aligned,
     decode_trailer,
     directory_fits,
     encode_trailer,
-    frame_fits,
-    frame_prefix,
     read_header,
     read_records,
     read_runs,
 )
 from pulsar_txn.ledger.journal.index import SegmentIndex
+from pulsar_txn.ledger.journal.scan import Content, FoundFrame, Scan, read_content, scan_segment
 from pulsar_txn.ledger.journal.segments import OpenSegments, Segment
 from pulsar_txn.ledger.journal.state import JournalState
-from pulsar_txn.ledger.protocols import LogDamaged
 
 logger = logging.getLogger(__name__)
-
-
-@attrs.frozen
-class FoundFrame:
-    """A frame whose directory fits; `whole` says whether its data does."""
-
-    offset: int
-    header: FrameHeader
-    whole: bool
-
-
-@attrs.frozen
-class Scan:
-    """The frames of a segment, where they end, and what is wrong between them."""
-
-    frames: list[FoundFrame]
-    end: int
-    damage: list[tuple[int, str]]
-    torn: bool
 
 
 @attrs.define
@@ -79,90 +57,56 @@ class Recovered:
     index: SegmentIndex = attrs.field(factory=SegmentIndex)
     tail: list[tuple[int, bytes]] = attrs.field(factory=list)
     unneeded: list[int] = attrs.field(factory=list)
-    findings: list[str] = attrs.field(factory=list)
-
-
-def scan_segment(data: bytes, uuid: bytes, number: int) -> Scan:
-    """Walk the frames of a segment's bytes."""
-    view, prefix = memoryview(data), frame_prefix(uuid)
-    frames: list[FoundFrame] = []
-    damage: list[tuple[int, str]] = []
-    offset, sequence = 0, -1
-    while True:
-        header = read_header(view, offset, uuid, number)
-        known = header is not None and directory_fits(view, offset, header)
-        whole = known and header is not None and frame_fits(view, offset, header)
-        if header is not None and whole:
-            if frames and header.sequence != sequence + 1:
-                damage.append((offset, f"frame {header.sequence} follows frame {sequence}"))
-            frames.append(FoundFrame(offset, header, whole=True))
-            offset, sequence = offset + aligned(header.length), header.sequence
-            continue
-        behind = _next_frame(data, view, prefix, (offset, number), uuid, sequence)
-        if behind is None:
-            torn = header is not None or data.startswith(prefix, offset)
-            return Scan(frames, offset, damage, torn)
-        if header is not None and known:
-            frames.append(FoundFrame(offset, header, whole=False))
-            damage.append((offset, "the data of a frame does not fit its checksum"))
-            sequence = header.sequence
-        else:
-            damage.append((offset, UNKNOWN_FRAME))
-            sequence = -1 if not frames else sequence + 1
-        offset = behind
-
-
-UNKNOWN_FRAME: Final = "a frame is unreadable and valid ones follow: what it held cannot be known"
-
-
-def _next_frame(data: bytes, view: memoryview, prefix: bytes, place: tuple[int, int], uuid: bytes, sequence: int) -> int | None:
-    """The offset of the first frame behind `place` that is evidence of damage: it fits, and it was written later."""
-    offset, number = place
-    at = data.find(prefix, offset + ALIGNMENT)
-    while at >= 0:
-        header = read_header(view, at, uuid, number) if at % ALIGNMENT == 0 else None
-        if header is not None and header.sequence > sequence + 1 and directory_fits(view, at, header):
-            return at
-        at = data.find(prefix, at + 1)
-    return None
+    findings: list[Finding] = attrs.field(factory=list)
+    unreadable_runs: bool = False
+    """Some runs are not known because a medium could not be read: what is missing may come back."""
 
 
 def recover(opened: OpenSegments, uuid: bytes, *, started: bool) -> Recovered:
-    """Read everything. Raises LogDamaged when what all logs share is damaged; damage of single logs is in the state."""
+    """Read everything, and say what is wrong in `findings`; a fatal one means that the state cannot be relied on.
+
+    Raises OSError for errors that are not the medium's: too many open files, no memory.
+    """
     state = JournalState()
     found = Recovered(state)
     segments = opened.segments
     for number in sorted(segments, reverse=True):
         segment = segments[number]
-        data = opened.read(segment, segment.size, 0)
-        scan = scan_segment(data, uuid, number)
+        content = read_content(opened, segment)
+        scan = scan_segment(content, uuid, number)
+        _add_damage(found, segment, scan, newest=True)
         if scan.frames:
-            _apply_newest(found, segment, data, scan)
-            found.tail = _tail(segment, data, scan.frames[-1], uuid)
+            _apply_newest(found, segment, content, scan)
+            found.tail = _tail(segment, content, scan.frames[-1], uuid)
             break
         found.unneeded.append(number)
     if found.number < 0 and started:
-        raise LogDamaged("(the whole journal)", None, "no segment begins with a valid checkpoint")
+        found.findings.append(Finding(None, None, "no segment begins with a valid checkpoint", "checkpoint", fatal=True))
     _add_older(found, opened, uuid)
-    state.build_indexes()
-    for log in state.logs.values():
-        if log.damage is not None:
-            found.findings.append(str(log.damage))
+    state.build_indexes(unreadable=found.unreadable_runs)
+    found.findings += [of_error(log.damage, "log") for log in state.logs.values() if log.damage is not None]
     for finding in found.findings:
-        logger.error("%s", finding)
+        logger.error("%s", finding.detail)
     return found
 
 
-def _apply_newest(found: Recovered, segment: Segment, data: bytes, scan: Scan) -> None:
+def _add_damage(found: Recovered, segment: Segment, scan: Scan, *, newest: bool) -> None:
+    """Findings of what is wrong between a segment's frames; what cannot be known of the newest one is fatal."""
+    for each in scan.damage:
+        fatal = newest and each.unknown
+        detail = f"{segment.path} at offset {each.offset}: {each.detail}"
+        place = (segment.number, each.offset)
+        found.findings.append(Finding(None, None, detail, each.kind, *place, unreadable=each.unreadable, fatal=fatal))
+        found.unreadable_runs |= each.unreadable and each.unknown
+
+
+def _apply_newest(found: Recovered, segment: Segment, content: Content, scan: Scan) -> None:
     """The newest segment's checkpoint and everything behind it."""
     first = scan.frames[0]
     if first.offset or not first.header.flags & CHECKPOINT:
-        raise LogDamaged(segment.path, None, "its checkpoint is unreadable and valid frames follow")
-    view = memoryview(data)
-    for offset, detail in scan.damage:
-        if detail == UNKNOWN_FRAME:
-            raise LogDamaged(segment.path, None, f"at offset {offset} {detail}")
-        found.findings.append(f"{segment.path} at offset {offset}: {detail}")
+        detail = f"{segment.path}: its checkpoint is unreadable and valid frames follow"
+        found.findings.append(Finding(None, None, detail, "checkpoint", segment.number, 0, fatal=True))
+    view = memoryview(content.data)
     for frame in scan.frames:
         found.sequence = frame.header.sequence + 1
         if not frame.header.flags & SEAL:
@@ -171,19 +115,20 @@ def _apply_newest(found: Recovered, segment: Segment, data: bytes, scan: Scan) -
             try:
                 found.state.apply(frame.header.flags, runs, records)
             except (ValueError, LookupError) as error:
-                raise LogDamaged(segment.path, None, f"records at offset {frame.offset}: {error}") from error
+                detail = f"{segment.path} at offset {frame.offset}: its records make no sense: {error}"
+                found.findings.append(Finding(None, None, detail, "records", segment.number, frame.offset, fatal=True))
     if scan.torn:
         logger.warning("%s: dropped a torn frame at offset %d; it was never confirmed", segment.path, scan.end)
     found.number, found.offset = segment.number, scan.end
-    found.sealed = bool(scan.frames[-1].header.flags & SEAL)
+    found.sealed = not scan.writable or bool(scan.frames[-1].header.flags & SEAL)
     found.state.usage.segment(segment.number).sealed = found.sealed
     found.state.add_segment(segment.number, found.index)
 
 
-def _tail(segment: Segment, data: bytes, last: FoundFrame, uuid: bytes) -> list[tuple[int, bytes]]:
+def _tail(segment: Segment, content: Content, last: FoundFrame, uuid: bytes) -> list[tuple[int, bytes]]:
     """What nothing proves to be on the disk: the last frame, and the trailer that goes with a SEAL."""
     end, trailer_at = last.offset + last.header.length, segment.size - TRAILER.size
-    tail = [(last.offset, data[last.offset : end])]
+    tail = content.readable(last.offset, end)
     if last.header.flags & SEAL and end <= trailer_at:
         tail.append((trailer_at, encode_trailer(uuid, segment.number, last.offset)))
     return tail
@@ -209,21 +154,31 @@ def _add_older(found: Recovered, opened: OpenSegments, uuid: bytes) -> None:
         if number not in state.live_segments:
             found.unneeded.append(number)
             continue
-        index = read_index(opened, segments[number], uuid)
+        segment = segments[number]
+        index = read_index(opened, segment, uuid)
         if index is None:
-            index = _scan_old(found, opened, segments[number], uuid)
+            index = _scan_old(found, opened, segment, uuid)
         state.usage.segment(number).sealed = True
         state.add_segment(number, index)
-    missing = sorted(state.live_segments - set(segments))
-    if missing:
-        found.findings.append(f"segments {missing} are missing")
+    for number in sorted(state.live_segments - set(segments)):
+        found.findings.append(Finding(None, None, f"segment {number} is missing", "segment", number))
 
 
 def read_index(opened: OpenSegments, segment: Segment, uuid: bytes) -> SegmentIndex | None:
-    """The runs of a sealed segment, by its index; None when there is no index that fits."""
-    trailer = opened.read(segment, TRAILER.size, segment.size - TRAILER.size)
-    offset = decode_trailer(trailer, uuid, segment.number)
-    if offset is None:
+    """The runs of a sealed segment, by its index; None when there is no index that fits, or it cannot be read."""
+    try:
+        return _read_index(opened, segment, uuid)
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
+        return None
+
+
+def _read_index(opened: OpenSegments, segment: Segment, uuid: bytes) -> SegmentIndex | None:
+    if segment.size < ALIGNMENT:
+        return None
+    offset = decode_trailer(opened.read(segment, TRAILER.size, segment.size - TRAILER.size), uuid, segment.number)
+    if offset is None or not offset < segment.size - TRAILER.size:
         return None
     data = opened.read(segment, segment.size - offset, offset)
     header = read_header(data, 0, uuid, segment.number)
@@ -234,9 +189,9 @@ def read_index(opened: OpenSegments, segment: Segment, uuid: bytes) -> SegmentIn
 
 def scan_runs(opened: OpenSegments, segment: Segment, uuid: bytes) -> tuple[SegmentIndex, Scan]:
     """The runs of a segment, by its frames."""
-    data = opened.read(segment, segment.size, 0)
-    scan = scan_segment(data, uuid, segment.number)
-    view = memoryview(data)
+    content = read_content(opened, segment)
+    scan = scan_segment(content, uuid, segment.number)
+    view = memoryview(content.data)
     index = SegmentIndex()
     for frame in scan.frames:
         if not frame.header.flags & SEAL:
@@ -246,6 +201,7 @@ def scan_runs(opened: OpenSegments, segment: Segment, uuid: bytes) -> tuple[Segm
 
 def _scan_old(found: Recovered, opened: OpenSegments, segment: Segment, uuid: bytes) -> SegmentIndex:
     index, scan = scan_runs(opened, segment, uuid)
-    for offset, detail in scan.damage:
-        found.findings.append(f"{segment.path} at offset {offset}: {detail}")
+    detail = f"{segment.path}: its index or its trailer is unreadable; its frames were read instead"
+    found.findings.append(Finding(None, None, detail, "index", segment.number))
+    _add_damage(found, segment, scan, newest=False)
     return index

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from pulsar_txn.ledger.journal.files import Files
+from pulsar_txn.ledger.journal.files import UNREADABLE, Files
 from pulsar_txn.ledger.journal.syncer import SYNC_DIRECTORY, ZERO_FILL, Syncer, describe
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,9 @@ FULL_RETRY_SECONDS: Final = 1.0
 
 
 MAX_OPEN_FILES: Final = 64
+_READ_ATTEMPTS: Final = 3
+UNKNOWN_SIZE: Final = -1
+"""Of a segment file that cannot be opened."""
 
 
 class Segment:
@@ -60,8 +63,12 @@ class OpenSegments:
 
     def find(self, number: int, path: str) -> None:
         """A segment file of the folder."""
-        segment = self.segments[number] = Segment(number, path, -1, 0)
-        segment.size = self.files.size(self.fd(segment))
+        segment = self.segments[number] = Segment(number, path, -1, UNKNOWN_SIZE)
+        try:
+            self.fd(segment)
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
 
     def add(self, segment: Segment) -> None:
         """A segment that was just opened for the writer."""
@@ -72,12 +79,24 @@ class OpenSegments:
         """The segment's descriptor; opens it if need be, and closes one that was not read for long."""
         if segment.fd < 0:
             segment.fd = self._open(segment.path)
+            if segment.size == UNKNOWN_SIZE:
+                segment.size = self.files.size(segment.fd)
         self._touch(segment)
         return segment.fd
 
     def read(self, segment: Segment, size: int, offset: int) -> bytes:
-        """Up to `size` bytes at `offset`."""
-        return self.files.read(self.fd(segment), size, offset)
+        """Up to `size` bytes at `offset`, fewer only at the file's end. Tries again; OSError when that does not help."""
+        for _ in range(_READ_ATTEMPTS - 1):
+            with contextlib.suppress(OSError):
+                return self._read(segment, size, offset)
+        return self._read(segment, size, offset)
+
+    def _read(self, segment: Segment, size: int, offset: int) -> bytes:
+        fd = self.fd(segment)
+        data = self.files.read(fd, size, offset)
+        if len(data) < size and offset + len(data) < self.files.size(fd):
+            raise OSError(errno.EIO, f"only {len(data)} of {size} bytes were read", segment.path)
+        return data
 
     def write_again(self, segment: Segment, pieces: list[tuple[int, bytes]]) -> None:
         """Write what was read from there, and sync it. Blocks: for the start only."""

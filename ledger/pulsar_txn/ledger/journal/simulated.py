@@ -34,9 +34,11 @@ class _File:
     has said so once and calls the pages clean since, so that only another write brings them to the disk.
     """
 
-    __slots__ = ("clean", "content", "durable", "takes_room", "unsynced")
+    __slots__ = ("bad", "clean", "content", "durable", "takes_room", "unsynced")
 
     def __init__(self) -> None:
+        self.bad: set[int] = set()
+        """Sectors that cannot be read; writing one mends it."""
         self.takes_room = False
         self.content = bytearray()
         self.durable = bytearray()
@@ -51,6 +53,13 @@ class _File:
         for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
             self.unsynced[sector] = None
             self.clean.pop(sector, None)
+            self.bad.discard(sector)
+
+    def read(self, size: int, offset: int) -> bytes:
+        end = min(offset + size, len(self.content))
+        if self.bad and not self.bad.isdisjoint(range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES))):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return bytes(self.content[offset:end])
 
     def sync(self) -> None:
         self._resize()
@@ -68,12 +77,12 @@ class _File:
         left = _File()
         left.takes_room = self.takes_room
         left.content, left.durable = bytearray(self.content), bytearray(self.durable)
-        left.unsynced, left.clean = dict(self.unsynced), dict(self.clean)
+        left.unsynced, left.clean, left.bad = dict(self.unsynced), dict(self.clean), set(self.bad)
         return left
 
     def after_loss(self, loss: Loss, rng: random.Random) -> _File:
         left = _File()
-        left.takes_room = self.takes_room
+        left.takes_room, left.bad = self.takes_room, set(self.bad)
         left.durable = bytearray(self.durable)
         if loss != "all":
             left.durable.extend(bytes(max(0, len(self.content) - len(left.durable))))
@@ -114,6 +123,10 @@ class SimulatedFiles:
         self.operations = 0
         self.on_operation: Callable[[str], None] | None = None
         """Called before each operation that changes something, with its name; may raise OSError."""
+        self.on_access: Callable[[str], None] | None = None
+        """Called before each open, size and read, with its name; may raise OSError."""
+        self.short_read_bytes: int | None = None
+        """How much one read gives at most."""
         self.free_bytes: int | None = None
         """What is left on the disk; None: plenty."""
         self.forget_folder_syncs = False
@@ -152,6 +165,10 @@ class SimulatedFiles:
         left.renamed = [(name, old, copy(file)) for name, old, file in self.renamed]
         return left
 
+    def spoil(self, path: str, start: int, end: int) -> None:
+        """The sectors of these bytes cannot be read until they are written."""
+        self.files[path].bad |= set(range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
+
     def make_folder(self, path: str) -> None:
         """Folders need not be made, but a read-only place says so."""
         if self.read_only:
@@ -172,6 +189,7 @@ class SimulatedFiles:
 
     def open_to_read(self, path: str) -> int:
         """Open what is there."""
+        self._access("open")
         if path not in self.files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return self._descriptor(path, self.files[path])
@@ -187,20 +205,27 @@ class SimulatedFiles:
 
     def size(self, fd: int) -> int:
         """The size now."""
+        self._access("size")
         return len(self._open[fd][1].content)
 
     def truncate(self, fd: int, size: int) -> None:
         """Set the size."""
+        _check_arguments(size, 0)
         self._change("truncate")
         file = self._open[fd][1]
         file.content = file.content[:size] + bytes(max(0, size - len(file.content)))
 
     def read(self, fd: int, size: int, offset: int) -> bytes:
         """The content now."""
-        return bytes(self._open[fd][1].content[offset : offset + size])
+        _check_arguments(size, offset)
+        self._access("read")
+        if self.short_read_bytes is not None:
+            size = min(size, self.short_read_bytes)
+        return self._open[fd][1].read(size, offset)
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Write; becomes durable with a sync."""
+        _check_arguments(0, offset)
         self._change("write")
         data = b"".join(buffers)
         self._open[fd][1].write(data, offset)
@@ -276,6 +301,10 @@ class SimulatedFiles:
             self.on_operation(operation)
         self.operations += 1
 
+    def _access(self, operation: str) -> None:
+        if self.on_access is not None:
+            self.on_access(operation)
+
     def _descriptor(self, path: str, file: _File) -> int:
         self._next_fd += 1
         self._open[self._next_fd] = (path, file)
@@ -286,6 +315,12 @@ class SimulatedFiles:
             names.pop(old, None)
         if name:
             names[name] = file
+
+
+def _check_arguments(size: int, offset: int) -> None:
+    """As the system calls do: a negative number is an error, it does not count from the end."""
+    if size < 0 or offset < 0:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 class SimulatedSyncer:

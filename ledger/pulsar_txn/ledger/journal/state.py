@@ -15,7 +15,7 @@ from pulsar_txn.ledger.journal.frame import CHECKPOINT, DATA, SNAPSHOT
 from pulsar_txn.ledger.journal.index import LogIndex, Section, SegmentIndex, Usage, location
 from pulsar_txn.ledger.journal.records import LOG_VALUE, NUMBER, encode_record
 from pulsar_txn.ledger.journal.snapshots import NO_SNAPSHOT, StoredSnapshot
-from pulsar_txn.ledger.protocols import EntryTooLarge, LogDamaged, Versioned
+from pulsar_txn.ledger.protocols import EntryTooLarge, LogDamaged, ReadFailed, Versioned
 
 _NAME_OVERHEAD_BYTES: Final = 64
 """Of a log's or cursor's record beside its name, with an empty cursor state."""
@@ -65,7 +65,7 @@ class LogState:
         """Oldest first: the durable one, those that are finished and not durable yet, and the one being written."""
         self.index = LogIndex()
         self.cursors: dict[str, StoredCursor] = {}
-        self.damage: LogDamaged | None = None
+        self.damage: LogDamaged | ReadFailed | None = None
 
     def record(self) -> bytes:
         """The record of everything but entries and cursors."""
@@ -88,6 +88,12 @@ class LogState:
         if self.damage is None:
             self.damage = found
         return found
+
+    def missing(self, entry: int, detail: str) -> LogDamaged | ReadFailed:
+        """The error to raise where a run should be: damage, unless what could not be read may hold it."""
+        if isinstance(self.damage, ReadFailed):
+            return ReadFailed(self.name, (self.ledger_id, entry), detail)
+        return self.damaged(entry, detail)
 
 
 class JournalState:
@@ -154,8 +160,11 @@ class JournalState:
         parts += [encode_record(records.COUNTER, value, path.encode()) for path, value in self.counters.items()]
         return b"".join(parts)
 
-    def build_indexes(self) -> None:
-        """After the last segment: from all sections that were found, the index of each log. Gaps are damage."""
+    def build_indexes(self, *, unreadable: bool) -> None:
+        """After the last segment: from all sections that were found, the index of each log. Gaps are damage.
+
+        `unreadable`: sections may be missing only because a medium could not be read.
+        """
         for log in self.logs.values():
             found = self._found.pop(log.ledger_id, [])
             end = _index_sections(log, sorted(found, key=lambda pair: (pair[1].firsts[0], pair[0])))
@@ -163,6 +172,9 @@ class JournalState:
                 log.damaged(end, f"entries up to {log.next_entry - 1} are missing")
             if any(place < 0 for stored in log.snapshots for place in stored.places):
                 log.damaged(log.first_entry, "its snapshot, or a part of it, is missing")
+            if unreadable and log.damage is not None:
+                detail = f"{log.damage.detail}; a segment that may hold them cannot be read"
+                log.damage = ReadFailed(log.name, log.damage.position, detail)
         self._found.clear()
 
     def apply(self, flags: int, runs: Iterable[tuple[int, int, int, int]], data: memoryview) -> None:

@@ -15,6 +15,7 @@ from pulsar_txn.ledger.handles import new_waiter
 from pulsar_txn.ledger.journal import folder as folders
 from pulsar_txn.ledger.journal import records
 from pulsar_txn.ledger.journal.files import Files, RealFiles
+from pulsar_txn.ledger.journal.findings import Finding, first_fatal
 from pulsar_txn.ledger.journal.frame import COPY, SNAPSHOT, Run
 from pulsar_txn.ledger.journal.index import SegmentIndex, location
 from pulsar_txn.ledger.journal.log import JournalLog
@@ -35,6 +36,7 @@ from pulsar_txn.ledger.protocols import (
     LogExists,
     LogNotFound,
     MetadataStore,
+    ReadFailed,
     StorageFailed,
     StoreInUse,
     Versioned,
@@ -75,8 +77,8 @@ class JournalStore:
         self.group_bytes = min(_GROUP_BYTES, segment_bytes // 16)
         self.pressure = Pressure(high_water_bytes)
         self.state = JournalState()
-        self.findings: list[str] = []
-        """What recovery found to be damaged, a sentence each; the logs concerned are refused when they are opened."""
+        self.findings: list[Finding] = []
+        """What recovery found to be wrong; the logs concerned are refused when they are opened."""
         self._files: Files = files or RealFiles()
         self.segment_files = SegmentFiles(self._files, self.folder, segment_bytes, spare_count)
         self.metadata: MetadataStore
@@ -93,7 +95,10 @@ class JournalStore:
         self._cached: deque[tuple[JournalLog, int, int, int]] = deque()
 
     async def start(self) -> None:
-        """Recover, or create. Raises StoreInUse, StoreTooNew, StoreReadOnly, StoreUnsupported, LogDamaged, StorageFailed."""
+        """Recover, or create.
+
+        Raises StoreInUse, StoreTooNew, StoreReadOnly, StoreUnsupported, LogDamaged, ReadFailed, StorageFailed.
+        """
         try:
             await self._start()
         except OSError as error:
@@ -256,6 +261,8 @@ class JournalStore:
         self.segment_files.find()
         found = recover(self.segment_files.opened, form.uuid, started=form.started)
         self.state, self.findings = found.state, found.findings
+        if (fatal := first_fatal(found.findings)) is not None:
+            raise fatal.error()
         if form.version != folders.FORMAT_VERSION:
             folders.write_format(self._files, self.folder, folders.Format(form.uuid, form.started))
         self._syncer = self._files.start_syncer(self._helper_died)
@@ -343,8 +350,17 @@ class JournalStore:
 
     def _index_of(self, number: int) -> SegmentIndex:
         opened = self.segment_files.opened
-        index = read_index(opened, opened.segments[number], self._uuid)
-        return scan_runs(opened, opened.segments[number], self._uuid)[0] if index is None else index
+        segment = opened.segments[number]
+        try:
+            index = read_index(opened, segment, self._uuid)
+            if index is not None:
+                return index
+            index, scan = scan_runs(opened, segment, self._uuid)
+        except OSError as error:
+            raise ReadFailed(segment.path, None, str(error)) from error
+        if any(damage.unknown for damage in scan.damage):
+            raise ReadFailed(segment.path, None, "some of its frames are not known")
+        return index
 
     def _shrink_cache(self) -> None:
         while self._cached_bytes > self._cache_bytes:
