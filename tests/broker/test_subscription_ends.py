@@ -45,7 +45,8 @@ async def test_a_topic_that_is_unloaded_while_pending_acks_are_opened_can_open_t
     await client.add_subscriptions(txn, (FULL + "a", "s"))
     message = await client.receive()
     subscription = bench.broker.topics[FULL + "a"].subscriptions["s"]
-    subscription.acknowledge_in(txn, [(*message.position, None, 0)], lambda *_: None, cumulative=False)
+    (consumer,) = subscription.consumers
+    subscription.acknowledge_in(consumer, txn, [(*message.position, None, 0)], lambda *_: None, cumulative=False)
     await client.settle(turns)
     await bench.broker.unload_topic(bench.broker.topics[FULL + "a"].name)
     later = bench.client()
@@ -91,10 +92,12 @@ async def test_a_subscription_that_is_closed_opens_no_pending_acks_any_more(clie
     position = await client.sent(b"x")
     await client.subscribe("a")
     subscription = bench.broker.topics[FULL + "a"].subscriptions["s"]
+    (consumer,) = subscription.consumers
     await client.request("unsubscribe", consumer_id=0)
     answers: list[Any] = []
     txn = await client.new_txn()
-    subscription.acknowledge_in(txn, [(*position, None, 0)], lambda *answer: answers.append(answer), cumulative=False)
+    ids = [(*position, None, 0)]
+    subscription.acknowledge_in(consumer, txn, ids, lambda *answer: answers.append(answer), cumulative=False)
     await client.settle()
     assert [code for _, code, _ in answers] == [ServerError.ServiceNotReady]
     assert not [name for name in bench.store.names() if name.endswith("pending_ack")]

@@ -49,6 +49,7 @@ def happen(host: Subscription, event: Event) -> Step[object] | Refusal:
     request = {
         Event.ACK_INDIVIDUAL: ack(TXN, indexes(1, 3)),
         Event.ACK_CUMULATIVE: ack_up_to(TXN, whole(2)),
+        Event.ACK_REPEATED: ack(TXN, whole(0), indexes(1, 0)),
         Event.VERIFIED: Verified(ack(TXN, indexes(1, 3)), registered=True),
         Event.NOT_VERIFIED: Verified(ack(TXN, indexes(1, 3)), registered=False),
         Event.COMMIT: commit(TXN),

@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
             raise WireError(f"ACK of a batch with more than {MAX_BATCH_SIZE} messages, or less than none")
         if txn_id is not None:
             answer = partial(self._acknowledged, consumer_id, request_id, txn_id)
-            subscription.acknowledge_in(txn_id, ids, answer, cumulative=cumulative)
+            subscription.acknowledge_in(consumer, txn_id, ids, answer, cumulative=cumulative)
             return
         try:
             ticket = subscription.acknowledge(consumer, ids, cumulative=cumulative)

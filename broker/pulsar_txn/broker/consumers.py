@@ -11,6 +11,8 @@ from pulsar_txn.wire.ids import Position
 MAX_BATCH_SIZE: Final = 100_000
 """Messages of one batch; an ack set has as many bits, so this bounds what a client's number can make us hold."""
 
+_PRUNE_GIVEN: Final = 1024
+
 
 class ConsumerOwner(Protocol):
     """The connection of a consumer."""
@@ -35,13 +37,17 @@ class Consumer:
 
     `unacked` is kept for Shared and Key_Shared: which batch indexes of an entry (bit set; 1 for a single message) this
     consumer was sent and has not settled; `pledged` which of them an open transaction acknowledged, so that they are not in
-    `unacked_count`. `epoch` is None unless the client counts its redelivery requests (PIP-84).
+    `unacked_count`. `given` says what the consumer was given, as (indexes, batch size), of entries that it was not given as a
+    whole: that is what its acknowledgement of the whole entry means. `epoch` is None unless the client counts its
+    redelivery requests (PIP-84).
     """
 
     __slots__ = (
+        "_given_limit",
         "consumer_id",
         "delivered",
         "epoch",
+        "given",
         "key_ranges",
         "name",
         "owner",
@@ -77,6 +83,8 @@ class Consumer:
         self.unacked: dict[Position, int] = {}
         self.unacked_count = 0
         self.pledged: dict[Position, int] = {}
+        self.given: dict[Position, tuple[int, int]] = {}
+        self._given_limit = _PRUNE_GIVEN
         self.delivered = 0
         self.subscription: Any = None
 
@@ -86,6 +94,10 @@ class Consumer:
         """Write a MESSAGE and take its permits."""
         self.permits -= messages
         self.delivered += messages
+        if ack_set is not None:
+            self._give_part(position, ack_set, batch_size)
+        elif self.given:
+            self.given.pop(position, None)
         self.owner.write_many(
             encode_message(
                 self.consumer_id,
@@ -99,6 +111,19 @@ class Consumer:
                 consumer_epoch=self.epoch,
             )
         )
+
+    def _give_part(self, position: Position, indexes: int, batch_size: int) -> None:
+        """Note a delivery of less than the whole entry, together with what the consumer has in its hands of it already.
+
+        The note stays when the consumer gives the entry back, or somebody else settles it: an acknowledgement may be on its
+        way. Notes of entries that are done with are dropped now and then, so that acknowledgements cost nothing here.
+        """
+        in_hand = self.unacked.get(position, 0) & ~self.pledged.get(position, 0)
+        self.given[position] = (in_hand | indexes, batch_size)
+        if len(self.given) > self._given_limit:
+            is_deleted = self.subscription.cursor.is_deleted
+            self.given = {kept: part for kept, part in self.given.items() if not is_deleted(kept)}
+            self._given_limit = max(_PRUNE_GIVEN, 2 * len(self.given))
 
     def hold(self, position: Position, indexes: int) -> None:
         """Note what was sent."""

@@ -113,7 +113,7 @@ class Dispatcher(abc.ABC):
         self.replay.clear()
         self._forget_delayed()
         self._fetched.clear()
-        self.subscription.hidden.clear()
+        self.subscription.moves.hidden.clear()
         self.read_position = self._start()
         self.wake()
 
@@ -187,7 +187,7 @@ class Dispatcher(abc.ABC):
             return None
         header = read_header(data)
         if self._topic.buffer.is_hidden(position, header):
-            subscription.hide(position)
+            subscription.moves.hide(position)
             return None
         handle = subscription.pending_ack
         pending = False if handle is None else handle.pending(position)

@@ -89,7 +89,9 @@ class _Subscription:
     def when_stored(self, ticket: int, answer: Callable[[], None]) -> None:
         answer()
 
-    def acknowledge_in(self, txn_id: TxnId, ids: Sequence[AckId], answer: Answer, *, cumulative: bool) -> None:
+    def acknowledge_in(
+        self, consumer: Consumer, txn_id: TxnId, ids: Sequence[AckId], answer: Answer, *, cumulative: bool
+    ) -> None:
         text = f"{self.topic.name} is not persistent: acknowledge outside transaction {txn_id}"
         answer(None, ServerError.NotAllowedError, text)
 

@@ -1,18 +1,13 @@
-"""A subscription: a cursor, a pending-ack handle and a dispatcher.
-
-Entries that no consumer ever sees (markers, aborted data) are acknowledged on its behalf, but together with the
-acknowledgement next to them: their positions are remembered (`hidden`) when the dispatcher passes them, and join the change
-of the cursor that reaches them. So they cost no change and leave no hole of their own.
-"""
+"""A subscription: a cursor, a pending-ack handle and a dispatcher."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pulsar_txn.ledger.machine import MoveCursor, Reply
 from pulsar_txn.ledger.protocols import Cursor, EntryTooLarge, LedgerError, NameRefused, StorageFailed
@@ -32,6 +27,7 @@ from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId, full_ack_set
 
 from .consumers import Consumer
+from .cursor_moves import CursorMoves
 from .dispatch import Dispatcher, SingleActiveDispatcher
 from .dispatch_shared import SharedDispatcher
 from .host import Answer
@@ -46,8 +42,6 @@ _logger = logging.getLogger(__name__)
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
 """Protocol enum CommandSubscribe.SubType."""
 
-_PRUNE_HIDDEN: Final = 1024
-
 
 class Subscription:
     """One subscription of one topic. Not durable ones live as long as their consumers."""
@@ -58,7 +52,7 @@ class Subscription:
         self.cursor = cursor
         self.durable = durable
         self.kind = EXCLUSIVE
-        self.hidden: set[Position] = set()
+        self.moves = CursorMoves(cursor, topic.log)
         self.failure: Exception | None = None
         self.host: PendingAckHost | None = None
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}  # since the start, for metrics
@@ -138,9 +132,13 @@ class Subscription:
         for ledger_id, entry_id, ack_set, batch_size in ids:
             position = (ledger_id, entry_id)
             if ack_set:
-                self._acknowledge_part(consumer, position, ack_set, batch_size, items)
+                items += self._part(consumer, position, ack_set, batch_size)
+            elif ack_set is None and position in consumer.given:
+                items.append((position, *consumer.given[position]))
             else:
                 whole.append(position)
+        if items:
+            self._delete_indexes(items)
         if whole:
             self._delete(whole)
             items += [(position, None, 0) for position in whole]
@@ -151,20 +149,12 @@ class Subscription:
                 self.host.submit(PlainAcked(touched), reserve=True)
         return self.cursor.ticket
 
-    def _acknowledge_part(
-        self, consumer: Consumer, position: Position, ack_set: int, batch_size: int, items: list[AckItem]
-    ) -> None:
-        if not self.topic.config.acknowledgment_at_batch_index_level_enabled:
-            return
-        if position > self.topic.log.last_appended:
-            return
+    def _part(self, consumer: Consumer, position: Position, ack_set: int, batch_size: int) -> tuple[AckItem, ...]:
+        if not self.topic.config.acknowledgment_at_batch_index_level_enabled or position > self.topic.log.last_appended:
+            return ()
         held = consumer.unacked.get(position)
         size = batch_size or (held.bit_length() if held else self._batch_size(position, ack_set))
-        acked = full_ack_set(size) & ~ack_set
-        self.cursor.delete_indexes(position, acked, size)
-        items.append((position, acked, size))
-        if self.dispatcher.individual:
-            self._settled(position, None if self.cursor.is_deleted(position) else acked)
+        return ((position, full_ack_set(size) & ~ack_set, size),)
 
     def _batch_size(self, position: Position, ack_set: int) -> int:
         """Of a batch whose client does not say it, as those over the C++ one: what the entry says, else what is left of it."""
@@ -183,61 +173,26 @@ class Subscription:
         position = (ledger_id, entry_id)
         size = batch_size or (self._batch_size(position, ack_set) if ack_set else 0)
         acked = full_ack_set(size) & ~ack_set if ack_set else None
-        self._mark_delete_upto(position, acked, size)
+        self.moves.delete_upto(position, acked, size)
         if self.host is not None:
             self.host.submit(PlainAcked(cumulative=(position, acked, size)), reserve=True)
         return self.cursor.ticket
 
-    def _mark_delete_upto(self, position: Position, acked: int | None, batch_size: int) -> None:
-        """Everything before `position`, and of its own entry the indexes in `acked` (None: all)."""
-        if acked is None:
-            self.cursor.mark_delete_to(position)
-        else:
-            self.cursor.mark_delete_to((position[0], position[1] - 1))
-            self.cursor.delete_indexes(position, acked, batch_size)
-        self._absorb_hidden()
-
     def _delete(self, positions: list[Position]) -> None:
-        """Acknowledge whole entries, and the hidden ones next to them."""
-        hidden = self.hidden
-        if hidden:
-            following = self.topic.log.next_position
-            for position in list(positions):
-                after = following(position)
-                while after in hidden:
-                    hidden.discard(after)
-                    positions.append(after)
-                    after = following(after)
-        self.cursor.delete(positions)
+        self.moves.delete(positions)
         if self.dispatcher.individual:
             for position in positions:
                 self._settled(position, None)
 
+    def _delete_indexes(self, items: Sequence[AckItem]) -> None:
+        self.moves.delete_indexes(items)
+        if self.dispatcher.individual:
+            for position, acked, _ in items:
+                self._settled(position, None if self.cursor.is_deleted(position) else acked)
+
     def _settled(self, position: Position, indexes: int | None) -> None:
         self.dispatcher.settled(position, indexes)
         self.dispatcher.wake()
-
-    def hide(self, position: Position) -> None:
-        """The dispatcher passed an entry that is for nobody."""
-        self.hidden.add(position)
-        if self.topic.log.next_position(self.cursor.mark_delete) == position:
-            self._absorb_hidden()
-        elif len(self.hidden) % _PRUNE_HIDDEN == 0:
-            mark = self.cursor.mark_delete
-            self.hidden = {kept for kept in self.hidden if kept > mark}
-
-    def _absorb_hidden(self) -> None:
-        hidden = self.hidden
-        if not hidden:
-            return
-        log, mark = self.topic.log, None
-        after = log.next_position(self.cursor.mark_delete)
-        while after in hidden:
-            hidden.discard(after)
-            mark = after
-            after = log.next_position(after)
-        if mark is not None:
-            self.cursor.mark_delete_to(mark)
 
     def when_stored(self, ticket: int, answer: Callable[[], None]) -> None:
         """Call `answer` once the cursor's change `ticket` is durable."""
@@ -258,9 +213,12 @@ class Subscription:
 
     # ---- acknowledgements in transactions
 
-    def acknowledge_in(self, txn_id: TxnId, ids: Sequence[AckId], answer: Answer, *, cumulative: bool) -> None:
-        """An ACK in a transaction; answered once it is durable."""
-        items = tuple([_item(each) for each in ids])
+    def acknowledge_in(
+        self, consumer: Consumer, txn_id: TxnId, ids: Sequence[AckId], answer: Answer, *, cumulative: bool
+    ) -> None:
+        """An ACK in a transaction; answered once it is durable. A whole entry is what the consumer was given of it."""
+        given = {} if cumulative else consumer.given
+        items = tuple([_item(each, given) for each in ids])
         last = self.topic.log.last_appended
         if not items or any(position > last for position, _, _ in items):
             answer(None, ServerError.NotAllowedError, f"acknowledgement of {ids}: there are no such messages")
@@ -352,17 +310,14 @@ class Subscription:
     def apply_move(self, move: MoveCursor) -> None:
         """Acknowledge what a transaction committed."""
         whole = [position for position, acked, _ in move.individual if acked is None]
-        for position, acked, batch_size in move.individual:
-            if acked is not None:
-                self.cursor.delete_indexes(position, acked, batch_size)
-                if self.dispatcher.individual:
-                    self._settled(position, None if self.cursor.is_deleted(position) else acked)
+        if len(whole) < len(move.individual):
+            self._delete_indexes([item for item in move.individual if item[1] is not None])
         if whole:
             self._delete(whole)
         if move.cumulative is not None:
             position, left, batch_size = move.cumulative
             acked = None if not left else full_ack_set(batch_size) & ~left
-            self._mark_delete_upto(position, acked, batch_size)
+            self.moves.delete_upto(position, acked, batch_size)
 
     def release(self, position: Position, indexes: int | None) -> None:
         """Deliver again what a transaction gave back."""
@@ -373,8 +328,7 @@ class Subscription:
     def seek(self, mark_delete: Position, answer: Callable[[], None]) -> None:
         """Stand behind `mark_delete`: consumers are closed and connect again; `answer` once it is durable."""
         self.disconnect_all()  # the subscription stays, also one that is not durable: its consumers come back
-        ticket = self.cursor.reset(mark_delete)
-        self.hidden.clear()
+        ticket = self.moves.reset(mark_delete)
         self.dispatcher.rewind()
         if self.host is None:
             self.when_stored(ticket, answer)
@@ -419,8 +373,12 @@ def _refuse(request: Request, message: str, code: ServerError = ServerError.Serv
         token(None, code, message)
 
 
-def _item(ack_id: AckId) -> AckItem:
+def _item(ack_id: AckId, given: Mapping[Position, tuple[int, int]]) -> AckItem:
     ledger_id, entry_id, ack_set, batch_size = ack_id
-    if not ack_set or not batch_size:
-        return (ledger_id, entry_id), None, batch_size
-    return (ledger_id, entry_id), full_ack_set(batch_size) & ~ack_set, batch_size
+    position = (ledger_id, entry_id)
+    if ack_set is None:
+        part = given.get(position)
+        return (position, None, batch_size) if part is None else (position, *part)
+    if not batch_size:
+        return position, None, batch_size
+    return position, full_ack_set(batch_size) & ~ack_set, batch_size

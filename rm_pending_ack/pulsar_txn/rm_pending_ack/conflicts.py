@@ -1,5 +1,8 @@
 """Which acks a subscription cannot take: decided before anything is written.
 
+An acknowledgement names exactly the messages that its consumer was given and that are not settled. A repeat of one that
+its transaction holds already is no conflict (`unheld`, `repeats`).
+
 Raises Refusal with TransactionConflict where a message is acknowledged or held already, NotAllowedError where the request
 itself makes no sense. Nothing here changes state.
 """
@@ -43,34 +46,37 @@ def merged(items: Iterable[AckItem]) -> tuple[AckItem, ...]:
     return tuple((position, bits, batch_size) for position, (bits, batch_size) in entries.items())
 
 
-def without_settled(state: PendingState, item: AckItem) -> AckItem:
-    """The item, or its rest when it acks a whole entry of which indexes are settled and nothing else is held.
-
-    A whole entry may be acknowledged over indexes that the cursor has; it must not matter whether it has them yet.
-    """
-    position, bits, _ = item
-    gone = state.pending.get(position)
-    if bits is not None or gone is None or state.held_part(item) is not None:
+def unheld(own: Held, item: AckItem) -> AckItem | None:
+    """What of an item its own transaction does not hold yet; None when it holds all of it: the ack is a repeat."""
+    position, bits, batch_size = item
+    if (held := own.items.get(position)) is None:
         return item
-    size = max(size for settled in state.settled for place, _, size in settled.items if place == position)
-    rest = difference(None, gone, size)
-    return (position, rest, size) if rest else item
+    size = max(held[1], batch_size)
+    rest = difference(bits, held[0], size)
+    return (position, rest, size) if rest else None
+
+
+def repeats(own: Held, item: AckItem) -> bool:
+    """Whether a cumulative ack covers nothing beyond the one that its own transaction holds."""
+    return own.cumulative is not None and reaches(own.cumulative, item)
 
 
 def check_individual(state: PendingState, cursor: CursorView, own: Held | None, item: AckItem) -> None:
-    """Refuse an individual ack of what is acknowledged, or held by any transaction, this one included."""
+    """Refuse an individual ack that names a message which is acknowledged, or held by a transaction.
+
+    A whole entry names all its messages: one of them that is acknowledged already refuses it. `item` has nothing that its
+    own transaction holds (see `unheld`).
+    """
     position, bits, _ = item
     if cursor.is_deleted(position):
         _acknowledged(position)
-    if bits is not None and (left := cursor.ack_set(position)) is not None and bits & ~left:
+    if (left := cursor.ack_set(position)) is not None and (bits is None or bits & ~left):
         _acknowledged(position)
     held = state.pending.get(position, False)
     if held is not False and overlaps(held, bits):
         _conflict(f"{_name(position)} is in pending ack status: a transaction holds it, or its commit is on the way")
-    if state.settled_cumulative is not None:
-        settled = up_to(state.settled_cumulative, position, bits)
-        if settled is None or (settled and bits is not None):
-            _acknowledged(position)
+    if state.settled_cumulative is not None and up_to(state.settled_cumulative, position, bits) != 0:
+        _acknowledged(position)
     slot = state.slot
     if slot is None or slot is own or slot.cumulative is None:
         return
@@ -83,11 +89,8 @@ def check_cumulative(state: PendingState, cursor: CursorView, own: Held | None, 
     if _covered(state, cursor, item):
         _acknowledged(item[0])
     slot = state.slot
-    if slot is not None and slot.cumulative is not None:
-        if slot is not own:
-            _conflict(f"transaction {slot.txn_id} holds a cumulative ack on this subscription")
-        if reaches(slot.cumulative, item):
-            _conflict(f"{_name(item[0])} is not ahead of the cumulative ack that this transaction holds")
+    if slot is not None and slot is not own:
+        _conflict(f"transaction {slot.txn_id} holds a cumulative ack on this subscription")
     for held in state.open():
         if held is not own and any(held.behind(item)):
             _conflict(f"transaction {held.txn_id} holds messages at or before {_name(item[0])}")

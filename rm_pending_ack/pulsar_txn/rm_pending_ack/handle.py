@@ -7,7 +7,7 @@ from typing import Final, assert_never
 
 from pulsar_txn.ledger.machine import NOTHING, Effect, MoveCursor, Redeliver, Reply, Step, VerifyRegistered, WriteSnapshot
 from pulsar_txn.rm_pending_ack.ack_sets import contains, place_of, reaches, unacknowledged, up_to
-from pulsar_txn.rm_pending_ack.conflicts import check_cumulative, check_individual, merged, well_formed, without_settled
+from pulsar_txn.rm_pending_ack.conflicts import check_cumulative, check_individual, merged, repeats, unheld, well_formed
 from pulsar_txn.rm_pending_ack.invariants import check_invariants
 from pulsar_txn.rm_pending_ack.records import Op, Record, decode_record, encode_record, position_record
 from pulsar_txn.rm_pending_ack.requests import (
@@ -177,8 +177,8 @@ class PendingAckHandle:
             return Step(effects=(VerifyRegistered(request.txn_id, request),))
         items = request.items
         items = (well_formed(items[0]),) if len(items) == 1 else merged(map(well_formed, items))
-        if self._state.settled:
-            items = tuple(without_settled(self._state, item) for item in items)
+        if own is not None and own.items:
+            items = tuple(rest for item in items if (rest := unheld(own, item)) is not None)
         for item in items:
             check_individual(self._state, self._cursor, own, item)
         if not items:
@@ -190,6 +190,8 @@ class PendingAckHandle:
         if own is None and not self._admitted(request.txn_id, verified):
             return Step(effects=(VerifyRegistered(request.txn_id, request),))
         item = place_of(well_formed(request.item))
+        if own is not None and repeats(own, item):
+            return Step(effects=(Reply(request.token),))
         check_cumulative(self._state, self._cursor, own, item)
         return self._step(Record(Op.ACK, request.txn_id, (item,), cumulative=True), Reply(request.token))
 

@@ -34,9 +34,13 @@ class CursorView(Protocol):
 class AckIndividual:
     """ACK of single messages in a transaction. Reply value None once durable.
 
-    A transaction that is not known here gives VerifyRegistered first. Refusals: TransactionConflict (acknowledged
-    already, or pending in a transaction, this one included; nothing of the request counts then), NotAllowedError
+    A transaction that is not known here gives VerifyRegistered first. What this transaction holds already is not written
+    again; when it holds all of it, the request is a repeat and has the first answer. Refusals: TransactionConflict
+    (acknowledged already, or pending in another transaction; nothing of the request counts then), NotAllowedError
     (the transaction ended here or lies at or below the low watermark).
+
+    An item without bits names every message of its entry. Whoever acknowledges a whole entry means what its consumer was
+    given of it: with less than everything, the host says so in bits.
     """
 
     token: Token
@@ -48,7 +52,8 @@ class AckIndividual:
 class AckCumulative:
     """ACK of everything up to a message in a transaction; `item` holds the position, and the bits of its batch up to the index.
 
-    Refusals as AckIndividual: at or before mark-delete, another transaction holds the cumulative slot, or not ahead of its own.
+    One that is not ahead of what this transaction holds is a repeat. Refusals as AckIndividual: at or before mark-delete,
+    or another transaction holds the cumulative slot.
     """
 
     token: Token

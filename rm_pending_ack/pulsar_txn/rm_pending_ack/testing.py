@@ -340,24 +340,74 @@ def commit_acknowledges_and_abort_gives_back(host: Subscription) -> None:
 
 @_check
 def second_ack_of_a_message_conflicts(host: Subscription) -> None:
-    """Whoever comes second is refused, also within one transaction, and nothing of the request counts."""
+    """Another transaction that comes second is refused, and nothing of its request counts."""
     _succeeds(host, ack(FIRST, whole(0), indexes(1, 0)))
-    for txn_id in (FIRST, SECOND):
-        _refused(host, ack(txn_id, whole(3), whole(0)), "an entry that a transaction holds")
-        _refused(host, ack(txn_id, indexes(1, 0, 1)), "an index that a transaction holds")
-        _refused(host, ack(txn_id, whole(1)), "a whole batch of which an index is held")
-    _succeeds(host, ack(SECOND, whole(2)), commit(FIRST))
+    _refused(host, ack(SECOND, whole(3), whole(0)), "an entry that a transaction holds")
+    _refused(host, ack(SECOND, indexes(1, 0, 1)), "an index that a transaction holds")
+    _refused(host, ack(SECOND, whole(1)), "a whole batch of which an index is held")
+    _succeeds(host, ack(SECOND, whole(2)))
+    _refused(host, ack(FIRST, indexes(1, 1), indexes(2, 3)), "beside something new, an index that another transaction holds")
+    _succeeds(host, commit(FIRST))
     _refused(host, ack(FIRST._replace(least=3), indexes(2, 3)), "an index of a batch that is held as a whole")
     _refused(host, ack(FIRST._replace(least=3), whole(0)), "an entry that was acknowledged")
     _refused(host, ack(FIRST._replace(least=3), indexes(1, 0)), "an index that was acknowledged")
 
 
 @_check
+def whole_entry_of_which_something_is_settled_conflicts(host: Subscription) -> None:
+    """A whole entry names all its messages: with one of them acknowledged, two transactions would commit that one."""
+    _succeeds(host, ack(FIRST, indexes(1, 0)), commit(FIRST))
+    _refused(host, ack(SECOND, whole(1)), "a whole batch of which an index is committed")
+    host.plain_ack([indexes(2, 3)])
+    _refused(host, ack(SECOND, whole(2)), "a whole batch of which an index is acknowledged")
+    host.store()
+    host.crash(len(host.entries), len(host.changes))
+    _refused(host, ack(SECOND, whole(1)), "and still when the cursor has stored it")
+    _succeeds(host, ack(SECOND, indexes(1, 1, 2, 3)), commit(SECOND))
+
+
+@_check
+def repeated_ack_has_the_first_answer(host: Subscription) -> None:
+    """An ack of what its transaction holds succeeds without a record, also after a restart; a rest is written alone."""
+    _succeeds(host, ack(FIRST, whole(0), indexes(1, 0)))
+    for again in range(2):
+        before = (len(host.entries), host.machine.snapshot())
+        _succeeds(host, ack(FIRST, whole(0)), ack(FIRST, indexes(1, 0), whole(0)))
+        promise(before == (len(host.entries), host.machine.snapshot()), "a repeated ack leaves no trace")
+        if not again:
+            host.crash(len(host.entries), 0)
+    _succeeds(host, ack(FIRST, whole(1), whole(3)), ack(FIRST, indexes(1, 2)))
+    promise(host.machine.pending(at(1)) in (None, 0b1111), "what is new beside a repeat is held")
+    _succeeds(host, ack_up_to(FIRST, indexes(2, 0)))
+    before = (len(host.entries), host.machine.snapshot())
+    _succeeds(host, ack_up_to(FIRST, indexes(2, 0)), ack_up_to(FIRST, whole(1)))
+    promise(before == (len(host.entries), host.machine.snapshot()), "a repeated cumulative ack leaves no trace")
+    promise(host.machine.cumulative_position(FIRST) == at(2), "a repeated cumulative ack takes nothing back")
+    _succeeds(host, commit(FIRST))
+    promise(host.cursor.acked == messages_up_to(SIZES, indexes(2, 0)) | {(3, 0)}, "and counts once")
+    promise(host.answer(ack(FIRST, whole(0))) == ServerError.NotAllowedError, "a repeat after the end is refused")
+
+
+@_check
+def answer_of_a_repeat_waits_for_the_first_ack(host: Subscription) -> None:
+    """What a repeat confirms is durable before it is answered."""
+    host.send(ack(FIRST, whole(0), token="first"))  # noqa: S106 - the host's handle of a request
+    host.send(ack(FIRST, whole(0), token="again"))  # noqa: S106 - the host's handle of a request
+    host.send(ack_up_to(FIRST, whole(1)))
+    host.send(AckCumulative("up to again", FIRST, whole(1)))
+    promise(not host.answers, f"nothing is answered before it is durable: {host.answers}")
+    host.confirm()
+    promise(
+        host.answers == {"first": None, "again": None, FIRST: None, "up to again": None},
+        f"and then everything is: {host.answers}",
+    )
+
+
+@_check
 def batch_with_all_indexes_pending_conflicts(host: Subscription) -> None:
     """An empty rest of a batch is not the absence of a set."""
-    _succeeds(host, ack(FIRST, indexes(1, 0, 1)), ack(FIRST, indexes(1, 2, 3)))
+    _succeeds(host, ack(FIRST, indexes(1, 0, 1)), ack(FIRST, indexes(1, 2, 3)), ack(FIRST, whole(1)))
     _refused(host, ack(SECOND, indexes(1, 2)), "an index of a batch of which everything is pending")
-    _refused(host, ack(FIRST, indexes(1, 2)), "an index that the transaction itself holds")
     _refused(host, ack(SECOND, whole(1)), "a batch of which everything is pending")
 
 
@@ -366,7 +416,6 @@ def one_transaction_holds_the_cumulative_ack(host: Subscription) -> None:
     """It grows, excludes others, applies at commit together with individual acks, and an abort leaves nothing behind."""
     _succeeds(host, ack(FIRST, whole(3)), ack_up_to(FIRST, indexes(1, 0, 1)))
     promise(host.machine.cumulative_position(FIRST) == at(1), "the cumulative ack is told")
-    _refused(host, ack_up_to(FIRST, indexes(1, 0)), "a cumulative ack that is not ahead of its own")
     _refused(host, ack_up_to(SECOND, whole(4)), "a cumulative ack while another transaction holds one")
     _refused(host, ack(SECOND, whole(0)), "an individual ack behind another's cumulative ack")
     _succeeds(host, ack(SECOND, indexes(1, 2)))

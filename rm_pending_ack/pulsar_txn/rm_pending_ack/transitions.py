@@ -3,9 +3,10 @@
 A subscription knows a transaction from its first acknowledgement here until the low watermark of its coordinator passes
 it. An ack of a transaction that is UNKNOWN is not taken on trust: its coordinator is asked whether the transaction is
 open and has this subscription as a participant (VERIFY), and only the positive answer lets the ack in. From then on the
-transaction is OPEN here: each ack is checked against the cursor, against what every transaction holds, this one included,
-and against the cumulative slot, *before* anything is written. So the log holds only acks that count, and replay needs no
-checks; an ack that conflicts leaves no trace and changes no state.
+transaction is OPEN here: each ack is checked against the cursor, against what every other transaction holds, and against
+the cumulative slot, *before* anything is written. So the log holds only acks that count, and replay needs no checks; an
+ack that conflicts leaves no trace and changes no state. An ack of what the transaction itself holds already is a repeat,
+sent again because its answer was lost: it has the same answer and writes nothing.
 
 The coordinator's word ends it, with one record. COMMITTED means that the acks are decided and on their way to the cursor
 but a crash could still lose what the cursor has not stored; the handle keeps them, names them to the dispatcher as
@@ -54,11 +55,13 @@ class State(enum.Enum):
 class Event(enum.Enum):
     """What can happen to a transaction at a subscription.
 
-    Acks are such that conflict with nothing; acks outside transactions and resets touch everything the transaction holds.
+    Acks are such that conflict with nothing; a repeated one names what the transaction holds already. Acks outside
+    transactions and resets touch everything the transaction holds.
     """
 
     ACK_INDIVIDUAL = "ack individual"
     ACK_CUMULATIVE = "ack cumulative"
+    ACK_REPEATED = "ack repeated"
     VERIFIED = "verified"
     NOT_VERIFIED = "not verified"
     COMMIT = "commit"
@@ -90,12 +93,12 @@ def _same(state: State, outcome: Outcome, *events: Event) -> dict[tuple[State, E
     return {(state, event): Transition(outcome, state) for event in events}
 
 
-_ACKS: Final = (Event.ACK_INDIVIDUAL, Event.ACK_CUMULATIVE, Event.VERIFIED, Event.NOT_VERIFIED)
+_ACKS: Final = (Event.ACK_INDIVIDUAL, Event.ACK_CUMULATIVE, Event.ACK_REPEATED, Event.VERIFIED, Event.NOT_VERIFIED)
 _OTHERS: Final = (Event.PLAIN_ACKED, Event.CURSOR_STORED, Event.CURSOR_RESET)
 
 TRANSITIONS: Final[Mapping[tuple[State, Event], Transition]] = MappingProxyType(
     {
-        **_same(State.UNKNOWN, Outcome.VERIFY, Event.ACK_INDIVIDUAL, Event.ACK_CUMULATIVE),
+        **_same(State.UNKNOWN, Outcome.VERIFY, Event.ACK_INDIVIDUAL, Event.ACK_CUMULATIVE, Event.ACK_REPEATED),
         (State.UNKNOWN, Event.VERIFIED): Transition(Outcome.WRITE, State.OPEN),
         (State.UNKNOWN, Event.NOT_VERIFIED): Transition(Outcome.REFUSE, State.UNKNOWN),
         (State.UNKNOWN, Event.COMMIT): Transition(Outcome.WRITE, State.COVERED),
@@ -103,6 +106,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Transition]] = MappingProxyType(
         (State.UNKNOWN, Event.WATERMARK): Transition(Outcome.WRITE, State.PAST),
         **_same(State.UNKNOWN, Outcome.IGNORE, *_OTHERS),
         **_same(State.OPEN, Outcome.WRITE, Event.ACK_INDIVIDUAL, Event.ACK_CUMULATIVE, Event.VERIFIED),
+        **_same(State.OPEN, Outcome.ANSWER, Event.ACK_REPEATED),
         (State.OPEN, Event.NOT_VERIFIED): Transition(Outcome.REFUSE, State.OPEN),
         (State.OPEN, Event.COMMIT): Transition(Outcome.WRITE, State.COMMITTED),
         (State.OPEN, Event.ABORT): Transition(Outcome.WRITE, State.ABORTED),

@@ -1,0 +1,226 @@
+"""An acknowledgement names exactly what was delivered to its consumer and is not settled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from raw_client import FULL, RawClient, Received, Refused
+
+from pulsar_txn.broker import consumers
+from pulsar_txn.wire.errors import ServerError
+from pulsar_txn.wire.frames import command
+from pulsar_txn.wire.ids import TxnId, full_ack_set
+
+EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
+EVERY_KIND = [EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED]
+
+
+async def opened(client: RawClient) -> TxnId:
+    txn = await client.new_txn()
+    await client.add_subscriptions(txn, (FULL + "a", "s"))
+    return txn
+
+
+async def acked(client: RawClient, batch: Received, *indexes: int, consumer_id: int = 0, txn: TxnId | None = None) -> None:
+    left = full_ack_set(batch.batch_size) & ~sum(1 << index for index in indexes)
+    await client.ack(batch, consumer_id=consumer_id, left=left, txn=txn)
+
+
+async def conflicts(client: RawClient, batch: Received, *indexes: int, consumer_id: int = 0) -> None:
+    """Neither the whole entry (no indexes) nor the indexes can be acknowledged in a new transaction."""
+    txn = await opened(client)
+    with pytest.raises(Refused) as refused:
+        if indexes:
+            await acked(client, batch, *indexes, consumer_id=consumer_id, txn=txn)
+        else:
+            await client.ack(batch, consumer_id=consumer_id, txn=txn)
+    assert refused.value.code == ServerError.TransactionConflict
+    await client.abort(txn)
+
+
+def redeliver(client: RawClient, *batches: Received, consumer_id: int = 0) -> None:
+    ids = [{"ledgerId": batch.position[0], "entryId": batch.position[1]} for batch in batches]
+    client.raw(command("redeliverUnacknowledgedMessages", consumer_id=consumer_id, message_ids=ids))
+
+
+def cursor(bench: Any) -> Any:
+    return bench.broker.topics[FULL + "a"].subscriptions["s"].cursor
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+async def test_a_whole_entry_of_which_another_transaction_committed_a_part_conflicts(client: RawClient, kind: int) -> None:
+    await client.producer("a")
+    await client.subscribe("a", kind=kind)
+    await client.sent([b"0", b"1", b"2", b"3"])
+    batch = await client.receive()
+    first = await opened(client)
+    await acked(client, batch, 0, txn=first)
+    await client.end(first)
+    await conflicts(client, batch, 0)
+    await conflicts(client, batch)
+    rest = await opened(client)
+    await acked(client, batch, 1, 2, 3, txn=rest)
+    await client.end(rest)
+    await conflicts(client, batch)
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+async def test_a_whole_entry_of_which_only_the_rest_was_given_means_the_rest(client: RawClient, bench: Any, kind: int) -> None:
+    """As official clients say it, which were not given the other indexes."""
+    await client.producer("a")
+    await client.subscribe("a", kind=kind)
+    await client.sent([b"0", b"1", b"2", b"3"])
+    batch = await client.receive()
+    first = await opened(client)
+    await acked(client, batch, 0, txn=first)
+    await client.end(first)
+    again = bench.client()
+    client.drop()
+    await again.subscribe("a", kind=kind)
+    rest = await again.receive()
+    assert rest.payloads == [b"1", b"2", b"3"]
+    second = await opened(again)
+    await again.ack(rest, txn=second)
+    await again.end(second)
+    assert cursor(bench).backlog() == 0
+
+
+async def test_a_whole_entry_leaves_to_another_consumer_what_only_that_one_was_given(bench: Any) -> None:
+    """Index 0 is freed by an abort, and worked on by the other consumer when the rest is acknowledged as a whole."""
+    here, there = bench.client(), bench.client()
+    await here.producer("a")
+    await here.subscribe("a", kind=SHARED, permits=1000)
+    await here.sent([b"0", b"1", b"2", b"3"])
+    batch = await here.receive()
+    holder = await opened(here)
+    await acked(here, batch, 0, txn=holder)
+    await there.subscribe("a", kind=SHARED)
+    bench.broker.topics[FULL + "a"].subscriptions["s"].consumers[0].permits = 0
+    redeliver(here, batch)
+    rest = await there.receive()
+    assert rest.payloads == [b"1", b"2", b"3"]
+    bench.broker.topics[FULL + "a"].subscriptions["s"].consumers[1].permits = 0
+    await here.abort(holder)
+    here.flow(1000)
+    freed = await here.receive()
+    assert freed.payloads == [b"0"]
+    txn = await opened(there)
+    await there.ack(rest, txn=txn)
+    await there.end(txn)
+    assert cursor(bench).ack_set(batch.position) == 0b0001, "index 0 is with the other consumer, and not acknowledged"
+    await here.ack(freed)
+    assert cursor(bench).backlog() == 0
+
+
+async def test_a_plain_whole_entry_leaves_what_its_consumer_was_not_given(bench: Any) -> None:
+    """Else an abort could not bring it back: nobody would work on it."""
+    here, there = bench.client(), bench.client()
+    await here.producer("a")
+    await here.subscribe("a", kind=SHARED)
+    await here.sent([b"0", b"1", b"2"])
+    batch = await here.receive()
+    holder = await opened(here)
+    await acked(here, batch, 0, txn=holder)
+    here.drop()
+    await there.subscribe("a", kind=SHARED)
+    rest = await there.receive()
+    assert rest.payloads == [b"1", b"2"]
+    await there.ack(rest)
+    await there.abort(holder)
+    assert (await there.receive()).payloads == [b"0"]
+
+
+async def test_what_was_settled_after_the_delivery_conflicts_in_a_whole_entry(bench: Any) -> None:
+    """Both were given indexes 1 to 3; one of them acknowledges 1, and the other says "whole"."""
+    here, there = bench.client(), bench.client()
+    await here.producer("a")
+    await here.subscribe("a", kind=SHARED)
+    await here.sent([b"0", b"1", b"2", b"3"])
+    await acked(here, await here.receive(), 0)
+    here.drop()
+    again = bench.client()
+    await again.subscribe("a", kind=SHARED)
+    rest = await again.receive()
+    await there.subscribe("a", kind=SHARED)
+    bench.broker.topics[FULL + "a"].subscriptions["s"].consumers[0].permits = 0
+    redeliver(again, rest)
+    copy = await there.receive()
+    assert copy.payloads == rest.payloads == [b"1", b"2", b"3"]
+    winner = await opened(there)
+    await acked(there, copy, 1, txn=winner)
+    await there.end(winner)
+    await conflicts(again, rest)
+    await conflicts(there, copy)
+
+
+async def test_a_consumer_that_lost_its_place_cannot_acknowledge_what_its_successor_did(bench: Any) -> None:
+    old, new = bench.client(), bench.client()
+    await old.producer("a")
+    await old.subscribe("a", kind=FAILOVER, consumer_name="b")
+    await old.sent([b"0", b"1"])
+    stale = await old.receive()
+    await new.subscribe("a", kind=FAILOVER, consumer_name="a")
+    fresh = await new.receive()
+    txn = await opened(new)
+    await acked(new, fresh, 0, txn=txn)
+    await new.end(txn)
+    await conflicts(old, stale)
+    await conflicts(new, fresh)
+    rest = await opened(new)
+    await acked(new, fresh, 1, txn=rest)
+    await new.end(rest)
+    assert cursor(bench).backlog() == 0
+
+
+async def test_notes_of_parts_do_not_outlive_their_entries(
+    client: RawClient, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "_PRUNE_GIVEN", 4)
+    await client.producer("a")
+    await client.subscribe("a", kind=SHARED, permits=10**6)
+    (consumer,) = bench.broker.topics[FULL + "a"].subscriptions["s"].consumers
+    for _ in range(40):
+        await client.sent([b"0", b"1"])
+        batch = await client.receive()
+        await acked(client, batch, 0)
+        redeliver(client, batch)
+        rest = await client.receive()
+        assert len(consumer.given) <= 5
+        await client.ack(rest)
+    assert cursor(bench).backlog() == 0
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+async def test_an_acknowledgement_sent_again_in_its_transaction_succeeds(bench: Any, kind: int) -> None:
+    """Its answer was lost with the connection; the transaction goes on and commits."""
+    client = bench.client()
+    await client.producer("a")
+    await client.subscribe("a", kind=kind)
+    await client.sent([b"0", b"1"])
+    single = await client.sent(b"2")
+    batch = await client.receive()
+    txn = await opened(client)
+    await acked(client, batch, 0, txn=txn)
+    await client.ack(single, txn=txn)
+    client.drop()
+    again = bench.client()
+    await again.subscribe("a", kind=kind)
+    await acked(again, batch, 0, txn=txn)
+    await again.ack(single, txn=txn)
+    await acked(again, batch, 0, 1, txn=txn)
+    await again.end(txn)
+    assert cursor(bench).backlog() == 0
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
+async def test_a_cumulative_acknowledgement_sent_again_in_its_transaction_succeeds(bench: Any, kind: int) -> None:
+    client = bench.client()
+    await client.producer("a")
+    await client.subscribe("a", kind=kind)
+    first, second = await client.sent([b"0", b"1"]), await client.sent(b"2")
+    txn = await opened(client)
+    for position in (first, first, second, first, second):
+        await client.ack(position, txn=txn, cumulative=True)
+    await client.end(txn)
+    assert cursor(bench).backlog() == 0
