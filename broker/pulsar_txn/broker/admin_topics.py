@@ -320,7 +320,7 @@ def internal_stats(log: Log) -> dict[str, Any]:
 
 
 def _cursor(cursor: Any) -> dict[str, Any]:
-    ranges = ",".join(f"[{text_of(first)}..{text_of(last)}]" for first, last in cursor.deleted_ranges()[:100])
+    ranges = ",".join(f"[{text_of(first)}..{text_of(last)}]" for first, last in cursor.deleted_ranges(100))
     return {
         "markDeletePosition": text_of(cursor.mark_delete),
         "individuallyDeletedMessages": f"[{ranges}]",

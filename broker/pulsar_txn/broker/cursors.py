@@ -53,9 +53,13 @@ class MemoryCursor:
         """The entry's ack set when a part of its batch is acknowledged."""
         return self._sets.get(position)
 
-    def deleted_ranges(self) -> list[tuple[Position, Position]]:
-        """Acknowledged entries behind mark_delete, one range each."""
-        return [(position, position) for position in sorted(self._deleted)]
+    def deleted_ranges(self, limit: int | None = None) -> list[tuple[Position, Position]]:
+        """Acknowledged entries behind mark_delete, one range each; the first `limit` of them."""
+        return [(position, position) for position in sorted(self._deleted)[:limit]]
+
+    def state_bytes(self) -> int:
+        """About what the acknowledgements after mark_delete take in memory."""
+        return 128 * (len(self._deleted) + len(self._sets))
 
     def ack_sets(self) -> dict[Position, int]:
         """All partly acknowledged batch entries."""

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from pulsar_txn.ledger.cursor_state import Changes, CursorState, encode_properties
+from pulsar_txn.ledger.cursor_changes import Changes, encode_properties
+from pulsar_txn.ledger.cursor_state import CursorState
 from pulsar_txn.ledger.group import CommitGroup
 from pulsar_txn.ledger.protocols import (
     Buffer,
@@ -297,16 +298,16 @@ class BaseCursor:
 
     def ack_set(self, position: Position) -> int | None:
         """The entry's ack set when a part of its batch is acknowledged."""
-        return self.state.ack_sets.get(position[1]) if position[0] == self.log.ledger_id else None
+        return self.state.ack_set(position[1]) if position[0] == self.log.ledger_id else None
 
-    def deleted_ranges(self) -> list[tuple[Position, Position]]:
-        """Acknowledged ranges behind mark_delete, both ends inclusive."""
+    def deleted_ranges(self, limit: int | None = None) -> list[tuple[Position, Position]]:
+        """Acknowledged ranges after mark_delete, both ends inclusive; the first `limit` of them."""
         ledger_id = self.log.ledger_id
-        return [((ledger_id, start), (ledger_id, end)) for start, end in self.state.ranges()]
+        return [((ledger_id, start), (ledger_id, end)) for start, end in self.state.ranges(limit)]
 
     def ack_sets(self) -> dict[Position, int]:
         """All partly acknowledged batch entries."""
-        return {(self.log.ledger_id, entry): ack_set for entry, ack_set in self.state.ack_sets.items()}
+        return {(self.log.ledger_id, entry): ack_set for entry, ack_set in self.state.ack_sets().items()}
 
     def mark_delete_to(self, position: Position) -> int:
         """Acknowledge everything up to `position`, at most up to the last appended entry."""
@@ -373,12 +374,12 @@ class BaseCursor:
         """Readable entries not acknowledged."""
         log, state = self.log, self.state
         first = max(state.mark + 1, log.first_entry)
-        deleted = sum(
-            max(0, min(end, log.confirmed_entry) - max(start, first) + 1)
-            for start, end in state.ranges()
-            if start <= log.confirmed_entry
-        )
+        deleted = state.deleted_upto(log.confirmed_entry) - state.deleted_upto(first - 1)
         return max(0, log.confirmed_entry - first + 1 - deleted)
+
+    def state_bytes(self) -> int:
+        """What holes and ack sets take in memory, about; at no cost."""
+        return self.state.bytes
 
     def take_changes(self) -> bytes:
         """The encoded changes since the last call; called by the group when it is sealed."""

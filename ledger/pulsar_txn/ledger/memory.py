@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from pulsar_txn.ledger.cursor_state import CursorState, apply_changes
+from pulsar_txn.ledger.cursor_changes import apply_changes, decode_base, encode_base
+from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.group import CommitGroup
 from pulsar_txn.ledger.handles import BaseCursor, BaseLog, SnapshotParts, new_waiter
 from pulsar_txn.ledger.metadata import MetadataTree
@@ -279,7 +280,7 @@ class MemoryLog(BaseLog):
         self.durable = durable
         self._entries = dict(durable.entries)
         for cursor_name, state in durable.cursors.items():
-            self.cursors[cursor_name] = BaseCursor(self, cursor_name, CursorState.decode(state.encode()))
+            self.cursors[cursor_name] = BaseCursor(self, cursor_name, decode_base(encode_base(state, END)[0])[0])
 
     def append(self, data: Buffer | Sequence[Buffer], *, reserve: bool = False) -> Position:
         """Append one entry; its position at once. Raises EntryTooLarge, DiskFull, LogClosed."""

@@ -296,8 +296,11 @@ class Cursor(Protocol):
     def ack_set(self, position: Position) -> int | None:
         """The entry's ack set when a part of its batch is acknowledged, else None."""
 
-    def deleted_ranges(self) -> list[tuple[Position, Position]]:
-        """Acknowledged ranges behind mark_delete, both ends inclusive, ascending; bounded by the log's entries."""
+    def deleted_ranges(self, limit: int | None = None) -> list[tuple[Position, Position]]:
+        """Acknowledged ranges after mark_delete, both ends inclusive, ascending; the first `limit` of them.
+
+        Without a limit as many as the log has holes: not for every call.
+        """
 
     def ack_sets(self) -> dict[Position, int]:
         """All partly acknowledged batch entries."""
@@ -321,7 +324,10 @@ class Cursor(Protocol):
         """Replace the properties; returns the ticket. Raises EntryTooLarge, NameRefused (no text of UTF-8)."""
 
     def backlog(self) -> int:
-        """Readable entries not acknowledged."""
+        """Readable entries not acknowledged; costs nothing however many holes there are."""
+
+    def state_bytes(self) -> int:
+        """What the acknowledgements after mark_delete take in memory, about; at no cost."""
 
 
 @attrs.frozen

@@ -8,6 +8,7 @@
 |              |                 |      | the snapshot: first serial (0: none), parts, covers   |
 | LOG_GONE     | ledger id       |      |                                                       |
 | CURSOR       | cursor id       | name | ledger id, base of the cursor state                   |
+| OLD_CURSOR   | cursor id       | name | the same of format 1                                  |
 | CHANGE       | cursor id       |      | changes since the last group                          |
 | CURSOR_GONE  | cursor id       |      |                                                       |
 | META         | version         | path | data                                                  |
@@ -26,7 +27,7 @@ from typing import Final
 
 from pulsar_txn.ledger.protocols import Buffer
 
-LOG, LOG_GONE, CURSOR, CHANGE, CURSOR_GONE = 1, 2, 3, 4, 5
+LOG, LOG_GONE, OLD_CURSOR, CHANGE, CURSOR_GONE, CURSOR = 1, 2, 3, 4, 5, 12
 META, META_GONE, COUNTER, SEGMENT_LIVE, SEGMENT_GONE, IDS = 6, 7, 8, 9, 10, 11
 
 _RECORD: Final = struct.Struct("<BQHI")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from pulsar_txn.ledger.cursor_state import CursorState, apply_changes
+from pulsar_txn.ledger.cursor_changes import apply_changes, decode_base, decode_old_base, encode_base
+from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.journal import records
 from pulsar_txn.ledger.journal.frame import CHECKPOINT, DATA, SNAPSHOT
 from pulsar_txn.ledger.journal.index import LogIndex, Section, SegmentIndex, Usage, location
@@ -34,7 +35,7 @@ class StoredCursor:
 
     def base(self) -> bytes:
         """The record of the whole state."""
-        value = NUMBER.pack(self.log.ledger_id) + self.state.encode()
+        value = NUMBER.pack(self.log.ledger_id) + encode_base(self.state, END)[0]
         return encode_record(records.CURSOR, self.cursor_id, self.name.encode(), value)
 
 
@@ -219,10 +220,12 @@ class JournalState:
             cursor = self.cursors.get(number)
             if cursor is not None:  # deleted later in the same frame otherwise
                 apply_changes(cursor.state, value)
-        elif kind == records.CURSOR:
+        elif kind in (records.CURSOR, records.OLD_CURSOR):
             log = self.logs.get(NUMBER.unpack_from(value)[0])
             if log is not None:
-                self._add_cursor(StoredCursor(number, log, key, CursorState.decode(value[NUMBER.size :])))
+                base = value[NUMBER.size :]
+                state = decode_base(base)[0] if kind == records.CURSOR else decode_old_base(base)
+                self._add_cursor(StoredCursor(number, log, key, state))
         elif kind == records.META:
             self.values[key] = Versioned(value, number)
         elif kind == records.META_GONE:
