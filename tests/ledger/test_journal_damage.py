@@ -183,7 +183,7 @@ async def test_lost_segments_are_not_taken_for_a_new_store():
     files, _ = await written()
     for name in segments(files):
         del files.files[name]
-    with pytest.raises(LogDamaged, match="no segment"):
+    with pytest.raises(LogDamaged, match=r"was begun and is missing.*restore the whole folder"):
         await simulated_store(files).start()
 
 

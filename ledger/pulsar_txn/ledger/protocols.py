@@ -46,11 +46,15 @@ class StorageFailed(LedgerError):  # noqa: N818 - named by what happened
     """A write or a sync failed. Nothing more is confirmed; state in memory is to be thrown away and recovered."""
 
 
+RESTORE_LOG: Final = "restore it from a copy, or delete this log"
+"""The advice for damage of one log."""
+
+
 class LogDamaged(LedgerError):  # noqa: N818 - named by what happened
     """Stored bytes do not fit their checksum, or entries are missing. Never served, never skipped."""
 
-    def __init__(self, log: str, position: Position | None, detail: str) -> None:
-        super().__init__(f"log {log!r} is damaged at {position}: {detail}; restore it from a copy, or delete this log")
+    def __init__(self, log: str, position: Position | None, detail: str, advice: str = RESTORE_LOG) -> None:
+        super().__init__(f"log {log!r} is damaged at {position}: {detail}; {advice}")
         self.log = log
         self.position = position
         self.detail = detail

@@ -10,6 +10,7 @@ import attrs
 from pulsar_txn.ledger.journal import folder as folders
 from pulsar_txn.ledger.journal.files import Files, RealFiles
 from pulsar_txn.ledger.journal.findings import Finding, of_error
+from pulsar_txn.ledger.journal.mark import marked_segment
 from pulsar_txn.ledger.journal.reader import RunReader
 from pulsar_txn.ledger.journal.recovery import recover
 from pulsar_txn.ledger.journal.segments import SEGMENT_NAME, OpenSegments
@@ -49,11 +50,13 @@ async def _check_folder(files: Files, path: str, opened: OpenSegments) -> list[F
     form = folders.read_format(files, path)
     if form is None:
         return [Finding(None, None, f"{path} holds no journal")]
-    for name in files.names(path):
+    names = files.names(path)
+    for name in names:
         if match := SEGMENT_NAME.fullmatch(name):
             opened.find(int(match[1]), f"{path}/{name}")
-    found = recover(opened, form.uuid, started=form.started)
-    findings = [finding for finding in found.findings if finding.kind != "log"]
+    marked = marked_segment(names)
+    found = recover(opened, form.uuid, started=form.started, marked=marked)
+    findings = folders.check_mark(form, marked) + [finding for finding in found.findings if finding.kind != "log"]
     reader = RunReader(opened)
     for log in found.state.logs.values():
         findings += await _check_log(reader, log)

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from pulsar_txn.ledger.protocols import LogDamaged, ReadFailed
+from pulsar_txn.ledger.protocols import RESTORE_LOG, LogDamaged, ReadFailed
 from pulsar_txn.wire.ids import Position
 
 FindingKind: TypeAlias = Literal[
-    "folder", "segment", "checkpoint", "frame", "data", "records", "order", "index", "unused", "log", "snapshot", "entry"
+    "folder",
+    "mark",
+    "segment",
+    "checkpoint",
+    "frame",
+    "data",
+    "records",
+    "order",
+    "index",
+    "unused",
+    "log",
+    "snapshot",
+    "entry",
 ]
 """What the finding is about:
 
     folder      the folder, or the file FORMAT: nothing below it was looked at
+    mark        the file that says which segment was begun last is missing
     segment     a segment that is needed is missing, or nothing of it can be read
     checkpoint  no frame to begin with: the state is not known
     frame       a frame whose directory is unreadable: which logs it held is not known
@@ -29,7 +42,9 @@ FindingKind: TypeAlias = Literal[
     entry       one entry
 """
 
-LOSES_NOTHING: frozenset[FindingKind] = frozenset({"index", "unused"})
+RESTORE_FOLDER: Final = "restore the whole folder from a copy"
+
+LOSES_NOTHING: Final[frozenset[FindingKind]] = frozenset({"index", "unused"})
 
 
 @attrs.frozen
@@ -54,7 +69,7 @@ class Finding:
         name = self.log or "(the whole journal)"
         if self.unreadable:
             return ReadFailed(name, self.position, self.detail)
-        return LogDamaged(name, self.position, self.detail)
+        return LogDamaged(name, self.position, self.detail, RESTORE_FOLDER if self.fatal else RESTORE_LOG)
 
 
 def of_error(error: LogDamaged | ReadFailed, kind: FindingKind, *, fatal: bool = False) -> Finding:

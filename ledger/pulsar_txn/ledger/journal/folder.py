@@ -8,6 +8,7 @@ from typing import Final
 import attrs
 
 from pulsar_txn.ledger.journal.files import Files, is_network
+from pulsar_txn.ledger.journal.findings import RESTORE_FOLDER, Finding
 from pulsar_txn.ledger.protocols import (
     LogDamaged,
     StorageFailed,
@@ -18,9 +19,10 @@ from pulsar_txn.ledger.protocols import (
 )
 
 FORMAT_VERSION: Final = 2
-"""2: snapshots in parts, checkpoints in slices. 1 is read, too; the folder is marked as 2 before anything is written."""
+"""2: snapshots in parts, checkpoints in slices, a mark. 1 is read, too; the file says 2 before anything else is written."""
 
 _OLDEST_VERSION: Final = 1
+_FIRST_MARKED_VERSION: Final = 2
 _FORMAT_NAME: Final = "FORMAT"
 _LOCK_NAME: Final = "LOCK"
 _TITLE: Final = "pulsar-txn journal"
@@ -67,8 +69,8 @@ def read_format(files: Files, folder: str) -> Format | None:
     names = files.names(folder)
     if _FORMAT_NAME not in names:
         foreign = [name for name in names if name not in (_LOCK_NAME, f"{_FORMAT_NAME}.tmp")]
-        if any(name.startswith("segment-") for name in foreign):
-            raise LogDamaged(f"{folder}/{_FORMAT_NAME}", None, "the file is missing beside segments")
+        if any(name.startswith(("segment-", "begun-")) for name in foreign):
+            raise LogDamaged(f"{folder}/{_FORMAT_NAME}", None, "the file is missing beside segments", RESTORE_FOLDER)
         if foreign:
             raise StoreUnsupported(f"{folder} holds other files ({foreign[0]}, …); give the store a folder of its own")
         return None
@@ -78,6 +80,14 @@ def read_format(files: Files, folder: str) -> Format | None:
     finally:
         files.close(fd)
     return _parse(folder, text)
+
+
+def check_mark(form: Format, marked: int | None) -> list[Finding]:
+    """A started store has a mark since version 2."""
+    if marked is not None or not form.started or form.version < _FIRST_MARKED_VERSION:
+        return []
+    detail = "the file begun-… is missing: whether the newest segments are there cannot be known"
+    return [Finding(None, None, detail, "mark", fatal=True)]
 
 
 def write_format(files: Files, folder: str, form: Format) -> None:
@@ -112,5 +122,5 @@ def _parse(folder: str, text: str) -> Format:
         uuid = b""
     readable = version.isdecimal() and _OLDEST_VERSION <= int(version) <= FORMAT_VERSION
     if lines[0] != _TITLE or not readable or len(uuid) != 16 or "end" not in lines:
-        raise LogDamaged(f"{folder}/{_FORMAT_NAME}", None, "it does not say what it should")
+        raise LogDamaged(f"{folder}/{_FORMAT_NAME}", None, "it does not say what it should", RESTORE_FOLDER)
     return Format(uuid, fields.get("state") == "started", int(version))

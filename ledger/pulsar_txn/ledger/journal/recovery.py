@@ -62,9 +62,10 @@ class Recovered:
     """Some runs are not known because a medium could not be read: what is missing may come back."""
 
 
-def recover(opened: OpenSegments, uuid: bytes, *, started: bool) -> Recovered:
+def recover(opened: OpenSegments, uuid: bytes, *, started: bool, marked: int | None) -> Recovered:
     """Read everything, and say what is wrong in `findings`; a fatal one means that the state cannot be relied on.
 
+    `marked`: the newest segment that was begun, None when the folder does not say (before version 2, or not started).
     Raises OSError for errors that are not the medium's: too many open files, no memory.
     """
     state = JournalState()
@@ -74,13 +75,17 @@ def recover(opened: OpenSegments, uuid: bytes, *, started: bool) -> Recovered:
         segment = segments[number]
         content = read_content(opened, segment)
         scan = scan_segment(content, uuid, number)
-        _add_damage(found, segment, scan, newest=True)
+        _add_damage(found, segment, scan, newest=marked is None or number <= marked)
         if scan.frames:
             _apply_newest(found, segment, content, scan)
             found.tail = _tail(segment, content, scan.frames[-1], uuid)
             break
         found.unneeded.append(number)
-    if found.number < 0 and started:
+    if marked is not None and found.number < marked:
+        state_of = "holds no valid frame" if marked in segments else "is missing"
+        detail = f"segment {marked} was begun and {state_of}: what was confirmed in it is lost"
+        found.findings.append(Finding(None, None, detail, "segment", marked, fatal=True))
+    elif found.number < 0 and started:
         found.findings.append(Finding(None, None, "no segment begins with a valid checkpoint", "checkpoint", fatal=True))
     _add_older(found, opened, uuid)
     state.build_indexes(unreadable=found.unreadable_runs)

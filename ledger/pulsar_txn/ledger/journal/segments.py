@@ -3,7 +3,8 @@
     segment-0000000042.journal   in use, or next in turn      spare-7.journal   filled, waiting      filling-8.tmp   in work
 
 A file becomes a segment by a rename that is synced before the first frame is written to it. One segment is always
-promoted ahead, so that no writer waits for that. What a recycled file holds does not matter: its frames name another
+promoted ahead, so that no writer waits for that; its name is synced together with the mark (see `mark`), which says that
+the segment before it was begun. What a recycled file holds does not matter: its frames name another
 segment. Spares are also the reserve for a full disk: `scarce` says that no new file can be made and few are left.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pulsar_txn.ledger.journal.files import UNREADABLE, Files
+from pulsar_txn.ledger.journal.mark import MARK_NAME, move_mark
 from pulsar_txn.ledger.journal.syncer import SYNC_DIRECTORY, ZERO_FILL, Syncer, describe
 
 logger = logging.getLogger(__name__)
@@ -163,6 +165,9 @@ class SegmentFiles:
         self._promoted: Segment | None = None
         self._promoting = False
         self._wanted = 0
+        self._marked: int | None = None
+        self._unmarked = False
+        """A segment was taken and is not marked yet: no other one is promoted before that."""
         self._retry: asyncio.TimerHandle | None = None
 
     def find(self) -> None:
@@ -175,8 +180,33 @@ class SegmentFiles:
                 self.opened.find(int(match[1]), path)
             elif FILLING_NAME.fullmatch(name):
                 self.files.unlink(path)
+            elif match := MARK_NAME.fullmatch(name):
+                self._found_mark(int(match[1]))
             elif match := SPARE_NAME.fullmatch(name):
                 self._found_spare(path, int(match[1]))
+
+    @property
+    def marked(self) -> int | None:
+        """The newest segment that was begun, as the folder says."""
+        return self._marked
+
+    def mark_found(self, number: int) -> None:
+        """Recovery goes on behind this segment. Durable with `sync_names`."""
+        if number >= 0 and number != self._marked:
+            move_mark(self.files, self.folder, self._marked, number)
+            self._marked = number
+
+    def begun(self, number: int, done: Callable[[], None]) -> None:
+        """The first frame of this segment is on the disk: mark that, and prepare the next one; then `done()`."""
+        assert self._syncer is not None  # noqa: S101 - set by start
+        try:
+            move_mark(self.files, self.folder, self._marked, number)
+        except OSError as error:
+            self.on_failure(f"cannot mark segment {number} as begun: {error}")
+            return
+        self._marked, self._unmarked = number, False
+        promoted = self._rename_spare() if self._promoted is None else None
+        self._syncer.request(SYNC_DIRECTORY, self._folder_fd, lambda code: self._names_synced(promoted, code, done))
 
     def start(self, syncer: Syncer, wanted: int) -> None:
         """Begin to prepare; `wanted` is the number of the segment that will be taken next."""
@@ -202,6 +232,7 @@ class SegmentFiles:
         assert segment.number == number, f"segment {segment.number} is ready, {number} was taken"  # noqa: S101 - invariant
         self._promoted = None
         self._wanted = number + 1
+        self._unmarked = True
         self.opened.busy_from = number
         self._prepare()
         return segment
@@ -237,6 +268,12 @@ class SegmentFiles:
             self.files.close(self._folder_fd)
             self._folder_fd = -1
 
+    def _found_mark(self, number: int) -> None:
+        """Two marks come from a copy that was laid over a folder: the newer one counts."""
+        if self._marked is not None:
+            self.files.unlink(f"{self.folder}/begun-{min(number, self._marked):010d}")
+        self._marked = max(number, self._marked if self._marked is not None else number)
+
     def _found_spare(self, path: str, number: int) -> None:
         self._next_file = max(self._next_file, number + 1)
         fd = self.files.open(path)
@@ -249,33 +286,46 @@ class SegmentFiles:
 
     def _prepare(self) -> None:
         """Promote a spare when none is promoted; fill a new one when there are too few."""
-        if self._promoted is None and not self._promoting and self._spares:
-            self._promote(self._spares.pop())
+        if self._promoted is None and not self._promoting and not self._unmarked:
+            self._promote()
         if self.ready_count < self.spare_count and self._filler is None and self._retry is None:
             self._fill()
         self._weigh()
 
-    def _promote(self, spare: str) -> None:
-        path = f"{self.folder}/segment-{self._wanted:010d}.journal"
+    def _promote(self) -> None:
+        segment = self._rename_spare()
+        if segment is not None:
+            assert self._syncer is not None  # noqa: S101 - set by start
+            self._syncer.request(SYNC_DIRECTORY, self._folder_fd, lambda code: self._names_synced(segment, code))
+
+    def _rename_spare(self) -> Segment | None:
+        """The next segment, whose name is not durable yet; None when there is no spare, or it failed."""
+        if not self._spares:
+            return None
+        spare, path = self._spares.pop(), f"{self.folder}/segment-{self._wanted:010d}.journal"
         try:
             self.files.rename(spare, path)
             fd = self.files.open(path)
         except OSError as error:
             self.on_failure(f"cannot take {spare} into use: {error}")
-            return
+            return None
         segment = Segment(self._wanted, path, fd, self.segment_bytes)
         self.opened.add(segment)
         self._promoting = True
-        assert self._syncer is not None  # noqa: S101 - set by start
-        self._syncer.request(SYNC_DIRECTORY, self._folder_fd, lambda code: self._promotion_synced(segment, code))
+        return segment
 
-    def _promotion_synced(self, segment: Segment, code: int) -> None:
-        self._promoting = False
+    def _names_synced(self, promoted: Segment | None, code: int, done: Callable[[], None] | None = None) -> None:
+        if promoted is not None:
+            self._promoting = False
         if code:
             self.on_failure(f"cannot sync {self.folder}: {describe(code)}")
             return
-        self._promoted = segment
-        self.on_ready()
+        if promoted is not None:
+            self._promoted = promoted
+        if done is not None:
+            done()
+        if promoted is not None:
+            self.on_ready()
 
     def _fill(self) -> None:
         path = f"{self.folder}/filling-{self._next_file}.tmp"

@@ -259,14 +259,16 @@ class JournalStore:
             folders.write_format(self._files, self.folder, form)
         self._uuid = form.uuid
         self.segment_files.find()
-        found = recover(self.segment_files.opened, form.uuid, started=form.started)
+        marked = self.segment_files.marked
+        found = recover(self.segment_files.opened, form.uuid, started=form.started, marked=marked)
+        found.findings += folders.check_mark(form, marked)
         self.state, self.findings = found.state, found.findings
         if (fatal := first_fatal(found.findings)) is not None:
             raise fatal.error()
-        if form.version != folders.FORMAT_VERSION:
-            folders.write_format(self._files, self.folder, folders.Format(form.uuid, form.started))
         self._syncer = self._files.start_syncer(self._helper_died)
         self._begin(found)
+        if form.version != folders.FORMAT_VERSION:  # after the mark, which this version expects
+            folders.write_format(self._files, self.folder, folders.Format(form.uuid, form.started))
         if found.sealed:
             await self._begin_segment(found.number + 1)
         else:
@@ -293,6 +295,7 @@ class JournalStore:
         current = segment_files.opened.segments.get(found.number)
         if current is not None:
             segment_files.opened.write_again(current, found.tail)
+        segment_files.mark_found(found.number)
         segment_files.sync_names()
         for number in found.unneeded:
             segment_files.put_back(number)

@@ -307,6 +307,13 @@ class JournalWriter:
             return
         if code:
             self._fail(f"syncing segment {planned.segment}: {describe(code)}")
+        elif planned.offset:
+            self._durable(planned)
+        else:  # nobody hears of a segment before the folder says that it was begun
+            self._segment_files.begun(planned.segment, lambda: self._durable(planned))
+
+    def _durable(self, planned: _Planned) -> None:
+        if self._stopped:
             return
         self._busy = False
         group, self._current_group = self._current_group, None
