@@ -39,7 +39,8 @@ The operations (`FIELDS` says which fields each needs):
 | `send` | a message; ok adds `position` |
 | `ack` | `positions`, `kind` individual or cumulative, `txn` |
 | `seek` | the subscription is moved: what was settled may come again |
-| `begin`, `commit`, `abort` | of `txn`; a `fail` of commit says that it is aborted, a `fail` of abort that it is committed |
+| `begin`, `commit`, `abort` | of `txn`; `begin` should have `timeout_ms`; a `fail` of commit says that it is aborted, |
+| | a `fail` of abort that it is committed |
 | `status` | ok adds `status`: open, committed, aborted |
 | `final_read` | after the run, a reader (field `reader`) or consumer (field `subscription`) takes everything that is there, |
 | | from the first message (a reader) or until nothing more comes (a consumer). What it gets are `deliver` events with the |
@@ -52,7 +53,8 @@ Events, one line each:
 |---|---|---|
 | `deliver` | ok | a message reached the application: by `subscription` and `consumer`, or by `reader` (the others null); |
 | | | `redeliveries` is the broker's count. The line is written when the call that received it has returned |
-| `kill`, `heal` | info | the nemesis: `target`, `how`; `heal` says that everything that was broken works again |
+| `kill`, `heal` | info | the nemesis: `target` (the process name of a client, or any name of a server), `how`; |
+| | | `heal` says that all servers work again |
 | `metrics` | info | `source` and `values`, numbers by name |
 | `meta` | info | about the run: `seed`, `command`, `checks` (names of the checks that this run must pass, `["K1", ...]`), |
 | | | `bounds` (K15: `{"txn_decided_ms", "unseen_ms", "answer_ms"}`) and `hops` |
