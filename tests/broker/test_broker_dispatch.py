@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raw_client import FULL, RawClient, Refused
 
+from pulsar_txn.broker import dispatch
 from pulsar_txn.broker.replay import Replay
+from pulsar_txn.ledger.protocols import ReadFailed
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
@@ -362,3 +364,27 @@ async def test_a_message_whose_metadata_only_half_parses_does_not_stop_a_key_sha
     client.raw(b"".join(encode_send(0, 5, 1, len(half).to_bytes(4) + half + b"x")))
     await client.sent(b"behind it", sequence_id=6)
     assert await client.payloads(2) == [b"x", b"behind it"]
+
+
+async def test_what_cannot_be_read_now_is_delivered_when_it_can(
+    client: RawClient, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptor left, an error of the disk that may pass: nobody is disconnected, nothing is skipped."""
+    monkeypatch.setattr(dispatch, "READ_RETRY_SECONDS", 0)
+    await client.producer("a")
+    await client.sent([b"1"])
+    log = bench.broker.topics[FULL + "a"].log
+    read, failures = log.read, 3
+
+    async def fails(start: Any, **limits: Any) -> Any:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise ReadFailed(log.name, start, "Too many open files")
+        return await read(start, **limits)
+
+    monkeypatch.setattr(log, "read", fails)
+    monkeypatch.setattr(log, "read_cached", lambda position: None)
+    await client.subscribe("a", "s", kind=SHARED)
+    assert await client.payloads(1) == [b"1"]
+    assert failures == 0

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pulsar_txn.ledger.protocols import LedgerError
+from pulsar_txn.ledger.protocols import LedgerError, ReadFailed
 from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import DispatchHints, Position, full_ack_set
@@ -28,6 +28,7 @@ _logger = logging.getLogger(__name__)
 
 ENTRIES_PER_TURN: Final = 512
 BYTES_PER_TURN: Final = 2 << 20
+READ_RETRY_SECONDS: Final = 1.0
 """A dispatcher gives the loop back after this much, and goes on in the next turn."""
 
 
@@ -234,6 +235,12 @@ class Dispatcher(abc.ABC):
                 max_entries=config.dispatcher_max_read_batch_size,
                 max_bytes=min(config.dispatcher_max_read_size_bytes, BYTES_PER_TURN),
             )
+        except ReadFailed as error:  # nothing is proven to be damaged: ask again, unless a seek has led elsewhere by then
+            _logger.warning("%s waits %g s: %s", self, READ_RETRY_SECONDS, error)
+            await asyncio.sleep(READ_RETRY_SECONDS)
+            self._reading = None
+            self.wake()
+            return
         except LedgerError as error:
             self.subscription.fail(error)
             return

@@ -150,7 +150,12 @@ class MemoryStore:
             self._durable.next_ledger_id += 1
         durable.epoch += 1
         self._logs[name] = log = MemoryLog(self, name, durable)
-        await self.settle()
+        try:
+            await self.settle()
+        except BaseException:  # nobody has the handle, so nobody could close it
+            log.release()
+            self._logs.pop(name, None)
+            raise
         return log
 
     def exists(self, name: str) -> bool:

@@ -220,7 +220,7 @@ class Log(Protocol):
     async def read(self, start: Position, *, max_entries: int = 100, max_bytes: int = 1 << 20) -> list[tuple[Position, bytes]]:
         """Confirmed entries from `start` on (the next existing one if it was trimmed), at least one if there is any.
 
-        Checks each entry's checksum: raises LogDamaged with the position. An empty list means the end.
+        Checks each entry's checksum: raises LogDamaged with the position, or ReadFailed. An empty list means the end.
         If cancelled: nothing changed.
         """
 
@@ -381,8 +381,8 @@ class LogStore(Protocol):
     async def open(self, name: str, *, create: bool = True) -> Log:
         """Open a log exclusively, with a new epoch.
 
-        Raises LogNotFound, LogExists (open already here), LogDamaged; NameRefused, and EntryTooLarge where no more
-        names fit, before anything has changed.
+        Raises LogNotFound, LogExists (open already here), LogDamaged, ReadFailed; NameRefused, and EntryTooLarge where
+        no more names fit, before anything has changed. If cancelled: the log may exist, and is not open.
         """
 
     def exists(self, name: str) -> bool:

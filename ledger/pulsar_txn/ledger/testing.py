@@ -254,12 +254,18 @@ async def trimmed_entries_are_gone_and_ids_are_not_reused(stores: Stores, store:
 
 @_check
 async def logs_are_exclusive_named_and_counted_in_epochs(stores: Stores, store: LogStore) -> LogStore:
-    """Names, LogExists, LogNotFound, epochs, deletion."""
+    """Names, LogExists, LogNotFound, epochs, deletion; a cancelled open keeps nothing from opening."""
     log = await store.open("b/x")
     await raises(LogExists, store.open("b/x"))
     await raises(LogNotFound, store.open("nowhere", create=False))
     await store.open("a")
     equal(store.names(), ["a", "b/x"], "names are sorted")
+    opening = asyncio.ensure_future(store.open("c"))
+    await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    await (await store.open("c")).close()
+    await store.delete("c")
     equal(store.names("b/"), ["b/x"], "and filtered by prefix")
     log.append(b"old")
     epoch, ledger_id = log.epoch, log.last_appended[0]

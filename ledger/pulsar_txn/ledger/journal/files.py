@@ -28,6 +28,14 @@ UNREADABLE: Final = frozenset(
 """Errors that speak of the medium, not of this process: these bytes cannot be read, others may be."""
 
 
+NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
+TRANSIENT: Final = NO_DESCRIPTOR | {errno.ENOMEM, errno.EINTR, errno.EAGAIN}
+"""Errors that pass by themselves and say nothing about the file."""
+
+HELD_DESCRIPTORS: Final = 8
+"""Kept for the journal while it holds a folder: enough to start a helper, and to open a file or two."""
+
+
 class Files(Protocol):
     """What the journal asks of a file system; failures are OSErrors. Paths are strings, descriptors ints."""
 
@@ -81,7 +89,15 @@ class Files(Protocol):
 
 
 class RealFiles:
-    """The operating system's files."""
+    """The operating system's files.
+
+    While a folder is locked, some descriptors are held back. When the process has no other left, because clients hold
+    all of them, the journal goes on with these: it can still roll, and read.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[int] = []
+        self._lock_fd = -1
 
     def make_folder(self, path: str) -> None:
         """Create the folder, and make its name durable."""
@@ -99,19 +115,24 @@ class RealFiles:
 
     def open(self, path: str, *, create: bool = False) -> int:
         """Open for reading and writing."""
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if create else 0), 0o600)
+        return self._open(path, os.O_RDWR | (os.O_CREAT | os.O_TRUNC if create else 0))
 
     def open_to_read(self, path: str) -> int:
         """Open for reading."""
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._open(path, os.O_RDONLY)
 
     def open_folder(self, path: str) -> int:
         """Open the folder."""
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return self._open(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def close(self, fd: int) -> None:
-        """Close it."""
+        """Close it; held descriptors that were given up come back."""
         os.close(fd)
+        if fd == self._lock_fd:
+            self._lock_fd = -1
+            self._give_up_held()
+        else:
+            self._hold()
 
     def size(self, fd: int) -> int:
         """The file's size."""
@@ -157,6 +178,8 @@ class RealFiles:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return None
             raise
+        self._lock_fd = fd
+        self._hold()
         return fd
 
     def file_system(self, path: str) -> str:
@@ -173,8 +196,30 @@ class RealFiles:
         return found
 
     def start_syncer(self, on_death: Callable[[], None]) -> Syncer:
-        """The helper process, or a thread."""
-        return start_syncer(on_death)
+        """The helper process, or a thread. Starting a process takes some descriptors for a moment."""
+        self._give_up_held()
+        try:
+            return start_syncer(on_death)
+        finally:
+            self._hold()
+
+    def _open(self, path: str, flags: int) -> int:
+        while True:
+            try:
+                return os.open(path, flags | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR or not self._held:
+                    raise
+                os.close(self._held.pop())
+
+    def _hold(self) -> None:
+        with contextlib.suppress(OSError):  # next time, then
+            while self._lock_fd >= 0 and len(self._held) < HELD_DESCRIPTORS:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def _give_up_held(self) -> None:
+        while self._held:
+            os.close(self._held.pop())
 
     def _sync_folder(self, path: str) -> None:
         fd = self.open_folder(path)

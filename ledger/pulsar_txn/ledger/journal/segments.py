@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from pulsar_txn.ledger.journal.files import UNREADABLE, Files
+from pulsar_txn.ledger.journal.files import NO_DESCRIPTOR, TRANSIENT, UNREADABLE, Files
 from pulsar_txn.ledger.journal.mark import MARK_NAME, move_mark
 from pulsar_txn.ledger.journal.syncer import SYNC_DIRECTORY, ZERO_FILL, Syncer, describe
 
@@ -80,7 +80,7 @@ class OpenSegments:
     def fd(self, segment: Segment) -> int:
         """The segment's descriptor; opens it if need be, and closes one that was not read for long."""
         if segment.fd < 0:
-            segment.fd = self._open(segment.path)
+            segment.fd = self._open_file(segment.path)
             if segment.size == UNKNOWN_SIZE:
                 segment.size = self.files.size(segment.fd)
         self._touch(segment)
@@ -126,14 +126,30 @@ class OpenSegments:
             self.close(segment)
         self.segments.clear()
 
+    def _open_file(self, path: str) -> int:
+        """Open it; where no descriptor is left, the segments that were not read for long give up theirs."""
+        while True:
+            try:
+                return self._open(path)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR or not self._close_oldest():
+                    raise
+
     def _touch(self, segment: Segment) -> None:
         lately = self._read_lately
         lately.pop(segment.number, None)
         lately[segment.number] = segment
         if len(lately) > MAX_OPEN_FILES:
-            oldest = next((other for other in lately.values() if other.number < self.busy_from and other is not segment), None)
-            if oldest is not None:
-                self.close(oldest)
+            self._close_oldest(but=segment)
+
+    def _close_oldest(self, but: Segment | None = None) -> bool:
+        """Close the segment that was not read for longest, of those that are not the writer's; False: there is none."""
+        oldest = next(
+            (other for other in self._read_lately.values() if other.number < self.busy_from and other is not but), None
+        )
+        if oldest is not None:
+            self.close(oldest)
+        return oldest is not None
 
 
 class SegmentFiles:
@@ -159,6 +175,7 @@ class SegmentFiles:
         """No new file can be made, and at most one is left: time to refuse what can wait."""
         self._syncer: Syncer | None = None
         self._filler: Syncer | None = None
+        self._filling_fd = -1
         self._folder_fd = -1
         self._spares: list[str] = []
         self._next_file = 0
@@ -169,6 +186,7 @@ class SegmentFiles:
         self._unmarked = False
         """A segment was taken and is not marked yet: no other one is promoted before that."""
         self._retry: asyncio.TimerHandle | None = None
+        self._complained = False
 
     def find(self) -> None:
         """Open what is in the folder; half-made files are removed."""
@@ -244,6 +262,14 @@ class SegmentFiles:
         """Nothing in this segment is needed: make it a spare, or remove it. Its name is not missed after a crash."""
         segment = self.opened.segments.pop(number)
         self.opened.close(segment)
+        try:
+            self._recycle(segment)
+        except OSError as error:  # it is in nobody's way: the next start finds that nothing in it is needed
+            logger.warning("%s is not needed any more and cannot be recycled: %s", segment.path, error)
+        if self._syncer is not None:
+            self._prepare()
+
+    def _recycle(self, segment: Segment) -> None:
         if segment.size != self.segment_bytes or len(self._spares) >= self.spare_count:
             self.files.unlink(segment.path)
         else:
@@ -251,8 +277,6 @@ class SegmentFiles:
             self._next_file += 1
             self.files.rename(segment.path, path)
             self._spares.append(path)
-        if self._syncer is not None:
-            self._prepare()
 
     def close(self) -> None:
         """Close all files. Idempotent."""
@@ -260,6 +284,8 @@ class SegmentFiles:
             self._retry.cancel()
         if self._filler is not None:
             self._filler.close()
+            if self._filler.kind != "thread":  # which is perhaps still writing zeros, and must not do so to another file
+                self._close_filling()
             self._filler = None
         self._syncer = None
         self.opened.close_all()
@@ -276,9 +302,14 @@ class SegmentFiles:
 
     def _found_spare(self, path: str, number: int) -> None:
         self._next_file = max(self._next_file, number + 1)
-        fd = self.files.open(path)
-        fits = self.files.size(fd) == self.segment_bytes
-        self.files.close(fd)
+        try:
+            fd = self.files.open(path)
+            fits = self.files.size(fd) == self.segment_bytes
+            self.files.close(fd)
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            fits = False
         if fits and len(self._spares) < self.spare_count:
             self._spares.append(path)
         else:
@@ -302,13 +333,22 @@ class SegmentFiles:
         """The next segment, whose name is not durable yet; None when there is no spare, or it failed."""
         if not self._spares:
             return None
-        spare, path = self._spares.pop(), f"{self.folder}/segment-{self._wanted:010d}.journal"
+        spare, path = self._spares[-1], f"{self.folder}/segment-{self._wanted:010d}.journal"
+        try:
+            fd = self.files.open(spare)
+        except OSError as error:
+            if error.errno in TRANSIENT:
+                self._try_later(f"cannot open {spare} ({error.strerror})")
+            else:
+                self.on_failure(f"cannot take {spare} into use: {error}")
+            return None
         try:
             self.files.rename(spare, path)
-            fd = self.files.open(path)
         except OSError as error:
+            self.files.close(fd)
             self.on_failure(f"cannot take {spare} into use: {error}")
             return None
+        self._spares.pop()
         segment = Segment(self._wanted, path, fd, self.segment_bytes)
         self.opened.add(segment)
         self._promoting = True
@@ -331,26 +371,23 @@ class SegmentFiles:
         path = f"{self.folder}/filling-{self._next_file}.tmp"
         spare = f"{self.folder}/spare-{self._next_file}.journal"
         self._next_file += 1
-        fd = -1
         try:
-            fd = self.files.open(path, create=True)
+            self._filling_fd = fd = self.files.open(path, create=True)
             self.files.truncate(fd, self.segment_bytes)
-            self._filler = self.files.start_syncer(lambda: self._filled(path, spare, fd, errno.EIO))
+            self._filler = self.files.start_syncer(lambda: self._filled(path, spare, errno.EIO))
         except OSError as error:
-            self._filled(path, spare, fd, error.errno or errno.EIO)
+            self._filled(path, spare, error.errno or errno.EIO)
             return
-        self._filler.request(ZERO_FILL, fd, lambda code: self._filled(path, spare, fd, code))
+        self._filler.request(ZERO_FILL, fd, lambda code: self._filled(path, spare, code))
 
-    def _filled(self, path: str, spare: str, fd: int, code: int) -> None:
+    def _filled(self, path: str, spare: str, code: int) -> None:
         if self._filler is not None:
             self._filler.close()
             self._filler = None
         if self._folder_fd < 0:
             return
         try:
-            if fd >= 0:
-                self._forget(fd)
-                self.files.close(fd)
+            self._close_filling()
             if not code:
                 self.files.rename(path, spare)
         except OSError as error:
@@ -360,20 +397,31 @@ class SegmentFiles:
             return
         if self.full:
             logger.warning("there is room for the journal in %s again", self.folder)
-        self.full = False
+        self.full = self._complained = False
         self._spares.append(spare)
         self._prepare()
 
+    def _close_filling(self) -> None:
+        if self._filling_fd >= 0:
+            fd, self._filling_fd = self._filling_fd, -1
+            self._forget(fd)
+            self.files.close(fd)
+
     def _cannot_fill(self, path: str, code: int) -> None:
-        if not self.full:
-            logger.warning("no room for another segment in %s (%s); %d left", self.folder, describe(code), self.ready_count)
-        self.full = True
+        self.full = self.full or code not in TRANSIENT
         self._weigh()
         with contextlib.suppress(OSError):
             self.files.unlink(path)
-        self._retry = asyncio.get_running_loop().call_later(FULL_RETRY_SECONDS, self._try_again)
+        self._try_later(f"cannot make another segment in {self.folder} ({describe(code)}); {self.ready_count} left")
         if not self.ready_count:
             self.on_empty(describe(code))
+
+    def _try_later(self, why: str) -> None:
+        if not self._complained:
+            logger.warning("%s; it is tried again", why)
+        self._complained = True
+        if self._retry is None:
+            self._retry = asyncio.get_running_loop().call_later(FULL_RETRY_SECONDS, self._try_again)
 
     def _try_again(self) -> None:
         self._retry = None

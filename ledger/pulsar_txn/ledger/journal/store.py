@@ -118,9 +118,9 @@ class JournalStore:
         await self.close()
 
     async def open(self, name: str, *, create: bool = True) -> JournalLog:
-        """Open a log exclusively. Raises LogNotFound, LogExists, LogDamaged, NameRefused, EntryTooLarge.
+        """Open a log exclusively. Raises LogNotFound, LogExists, LogDamaged, ReadFailed, NameRefused, EntryTooLarge.
 
-        If cancelled: the log may be open.
+        If cancelled: the log may exist, and is not open.
         """
         self._check()
         if name in self._logs:
@@ -137,7 +137,12 @@ class JournalStore:
         state.epoch += 1
         self._logs[name] = log = JournalLog(self, state)
         self.writer.open_group.dirty[state] = None
-        await self.durable()
+        try:
+            await self.durable()
+        except BaseException:  # nobody has the handle, so nobody could close it
+            log.release()
+            self.forget(log)
+            raise
         return log
 
     def exists(self, name: str) -> bool:
