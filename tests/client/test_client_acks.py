@@ -34,7 +34,7 @@ def acknowledged(ids):
     """The (entry, index) pairs that ids of individual acknowledgements name."""
     found = set()
     for _, entry, left, size in ids:
-        assert left is None or 0 < left < full_ack_set(size)
+        assert left is None or 0 <= left < full_ack_set(size)
         found |= {(entry, index) for index in range(SIZES[entry]) if left is None or not left >> index & 1}
     return found
 
@@ -65,6 +65,11 @@ def test_groups_name_exactly_what_was_acknowledged_so_far_in_their_entries(group
 @given(st.lists(places(), max_size=30))
 def test_a_request_merges_its_indexes(given_places):
     assert acknowledged(merged_ids(given_places)) == named(given_places)
+
+
+@given(st.lists(places(), max_size=30))
+def test_a_request_in_a_transaction_names_the_indexes_of_a_batch_also_when_it_has_all_of_them(given_places):
+    assert all((left is None) == (size == 0) for _, _, left, size in merged_ids(given_places))
 
 
 @given(st.integers(1, 130), st.data())

@@ -120,3 +120,32 @@ async def test_all_of_a_batch_pending_in_one_transaction_conflicts_in_another_th
         await consumer.acknowledge(messages[1], txn=intruder)
     await intruder.abort()
     await holder.commit()
+
+
+@pytest.mark.parametrize("in_transaction", [True, False])
+@pytest.mark.parametrize("kind", [ConsumerType.SHARED, ConsumerType.KEY_SHARED])
+@pytest.mark.parametrize("size", [2, 64, 65, 128])
+async def test_all_of_a_batch_conflicts_when_somebody_else_has_acknowledged_a_part_of_it(
+    client: Client, topic: str, size: int, kind: ConsumerType, in_transaction: bool
+) -> None:
+    """Through another consumer, which cannot know of it. A stock broker takes "the whole batch", and both would count."""
+    producer = await client.create_producer(topic, batching_max_messages=size, batching_max_delay=5)
+    tickets = [producer.send_nowait(b"%d" % number, key="k") for number in range(size)]
+    await producer.flush()
+    assert len({(await ticket).entry_id for ticket in tickets}) == 1
+    consumer = await client.subscribe(topic, "s", consumer_type=kind, initial_position=InitialPosition.EARLIEST)
+    messages = await received(consumer, size)
+    other = await client.subscribe(topic, "s", consumer_type=kind, initial_position=InitialPosition.EARLIEST)
+    if in_transaction:
+        async with client.transaction() as txn:
+            await consumer.acknowledge(messages[0], txn=txn)
+    else:
+        await consumer.acknowledge(messages[0], receipt=True)
+    late = await client.begin_transaction()
+    with pytest.raises(TransactionConflict):
+        await other.acknowledge(messages, txn=late)
+    await late.abort()
+    async with client.transaction() as txn:
+        await other.acknowledge(messages[1:], txn=txn)
+    await consumer.close()
+    assert await stays_silent(other)

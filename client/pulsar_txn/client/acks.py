@@ -110,7 +110,11 @@ def cumulative_id(place: Place) -> AckId:
 
 
 def merged_ids(places: Iterable[Place]) -> list[AckId]:
-    """Individual acknowledgements of one request: the indexes of one entry merged, a complete entry as a whole."""
+    """Individual acknowledgements of one request in a transaction: the indexes of one entry merged, and all of them named.
+
+    A batch is never acknowledged as a whole, also when all its indexes are here: "the whole entry" does not say which
+    messages are meant, so stock brokers take it when another transaction has committed some of them, and both commit.
+    """
     left: dict[Position, tuple[int | None, int]] = {}
     for position, index, size in places:
         if index < 0:
@@ -118,7 +122,7 @@ def merged_ids(places: Iterable[Place]) -> list[AckId]:
         else:
             before = left.get(position, (full_ack_set(size), size))[0]
             left[position] = ((before or 0) & ~(1 << index), size)
-    return [(*position, mask or None, size) for position, (mask, size) in left.items()]
+    return [(*position, mask, size) for position, (mask, size) in left.items()]
 
 
 class Claim:
@@ -158,8 +162,7 @@ class PartlyAcknowledged:
     """Which messages of a batch are acknowledged by committed transactions, while others of the batch are not.
 
     Around a reconnect a message may come twice, and the second copy may reach the program after the first was settled. Its
-    acknowledgement conflicts, except where a request names all messages of a batch: such a request does not say which, and
-    stock brokers take it, so that the message would be worked on twice. Here it is known, and refused.
+    acknowledgement would conflict, and doom its transaction: here it is known, and refused before it leaves.
 
     What the broker delivers later is not acknowledged, whatever is known here: the subscription was moved.
     """
