@@ -9,6 +9,7 @@ import pytest
 from admin_client import Admin
 from raw_client import FULL, RawClient, Refused
 
+from pulsar_txn.broker import topic_lists
 from pulsar_txn.broker.topic_lists import hash_of
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.topics import TopicName
@@ -155,19 +156,19 @@ async def test_a_connection_watches_as_many_lists_as_its_key_says_also_while_the
     assert bench.broker.topic_lists.count == 3
 
 
-async def test_a_topic_that_is_made_while_a_list_is_made_is_told(benches: Any) -> None:
+async def test_a_topic_that_is_made_while_a_list_is_made_is_told(benches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    matching = topic_lists.matching
+
+    async def slowly(*arguments: Any) -> Any:
+        found = await matching(*arguments)
+        for _ in range(15):
+            await asyncio.sleep(0)
+        return found
+
+    monkeypatch.setattr(topic_lists, "matching", slowly)
     for turns in range(30):
         bench = await benches().start()
         client, other = bench.client(), bench.client()
-        list_topics = bench.broker.topic_lists._list_topics
-
-        async def slowly(tenant: str, namespace: str, of: Any = list_topics) -> Any:
-            found = await of(tenant, namespace)
-            for _ in range(15):
-                await asyncio.sleep(0)
-            return found
-
-        bench.broker.topic_lists._list_topics = slowly
         request_id = client.start(
             "watchTopicList", watcher_id=7, namespace="public/default", topics_pattern="public/default/.*"
         )

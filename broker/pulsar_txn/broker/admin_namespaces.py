@@ -11,7 +11,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import TopicName, check_namespace
 
 from .admin import BROKER, Routes, done, failed, flag
-from .broker import Broker
+from .admin_lists import after, names_response
 from .policies import DELAYED_DELIVERY, ENCRYPTION_REQUIRED
 
 _DELAY_KEYS = {"active": bool, "tickTime": int, "maxDeliveryDelayInMillis": int}
@@ -20,7 +20,7 @@ _DELAY_KEYS = {"active": bool, "tickTime": int, "maxDeliveryDelayInMillis": int}
 async def _known(request: web.Request, missing: str = "Namespace does not exist") -> tuple[str, str]:
     """The namespace that the path names. Refusal TopicNotFound."""
     tenant, namespace = request.match_info["tenant"], request.match_info["namespace"]
-    if namespace not in (await request.app[BROKER].namespaces.known()).get(tenant, ()):
+    if not await request.app[BROKER].namespaces.has(tenant, namespace):
         raise Refusal(ServerError.TopicNotFound, missing)
     return tenant, namespace
 
@@ -39,13 +39,13 @@ async def _json(request: web.Request) -> Any:
 
 async def list_tenants(request: web.Request) -> web.Response:
     """GET: names."""
-    return web.json_response(sorted(await request.app[BROKER].namespaces.known()))
+    return web.json_response(sorted(await request.app[BROKER].namespaces.tenants()))
 
 
 async def show_tenant(request: web.Request) -> web.Response:
     """GET: who may administrate it (everybody), and where it is."""
     broker, tenant = request.app[BROKER], request.match_info["tenant"]
-    if tenant not in await broker.namespaces.known():
+    if tenant not in await broker.namespaces.tenants():
         raise Refusal(ServerError.TopicNotFound, f"Tenant {tenant} does not exist")
     return web.json_response({"adminRoles": [], "allowedClusters": [broker.config.cluster_name]})
 
@@ -54,7 +54,7 @@ async def make_tenant(request: web.Request) -> web.Response:
     """PUT: remember the name; 409 when it is there. POST: there is nothing to change."""
     namespaces, tenant = request.app[BROKER].namespaces, request.match_info["tenant"]
     check_namespace(tenant)
-    if request.method == "PUT" and tenant in await namespaces.known():
+    if request.method == "PUT" and tenant in await namespaces.tenants():
         raise Refusal(ServerError.NotAllowedError, "Tenant already exist")
     await namespaces.put_tenant(tenant)
     return done()
@@ -63,10 +63,9 @@ async def make_tenant(request: web.Request) -> web.Response:
 async def delete_tenant(request: web.Request) -> web.Response:
     """DELETE: 409 while it has namespaces."""
     namespaces, tenant = request.app[BROKER].namespaces, request.match_info["tenant"]
-    found = await namespaces.known()
-    if tenant not in found:
+    if tenant not in await namespaces.tenants():
         raise Refusal(ServerError.TopicNotFound, "Tenant doesn't exist")
-    if found[tenant]:
+    if await namespaces.of_tenant(tenant):
         raise Refusal(ServerError.NotAllowedError, "The tenant still has active namespaces")
     await namespaces.delete_tenant(tenant)
     return done()
@@ -75,13 +74,12 @@ async def delete_tenant(request: web.Request) -> web.Response:
 # ---- namespaces
 
 
-async def list_namespaces(request: web.Request) -> web.Response:
+async def list_namespaces(request: web.Request) -> web.StreamResponse:
     """GET: full names."""
-    tenant = request.match_info["tenant"]
-    found = await request.app[BROKER].namespaces.known()
-    if tenant not in found:
+    tenant, namespaces = request.match_info["tenant"], request.app[BROKER].namespaces
+    if tenant not in await namespaces.tenants():
         raise Refusal(ServerError.TopicNotFound, f"Tenant {tenant} does not exist")
-    return web.json_response([f"{tenant}/{name}" for name in sorted(found[tenant])])
+    return await names_response(request, (tuple(f"{tenant}/{name}" for name in sorted(await namespaces.of_tenant(tenant))),))
 
 
 async def show_namespace(request: web.Request) -> web.Response:
@@ -101,7 +99,7 @@ async def make_namespace(request: web.Request) -> web.Response:
     if not isinstance(policies, dict):
         raise web.HTTPBadRequest(text="the body should be policies, a JSON object")
     _check(policies)
-    if namespace in (await broker.namespaces.known()).get(tenant, ()):
+    if await broker.namespaces.has(tenant, namespace):
         raise Refusal(ServerError.NotAllowedError, "Namespace already exists")
     await broker.change_policies(tenant, namespace, policies)
     return done()
@@ -114,21 +112,16 @@ async def delete_namespace(request: web.Request) -> web.Response:
     force = flag(request, "force")
     if force and not broker.config.force_delete_namespace_allowed:
         return failed(405, "Broker doesn't allow forced deletion of namespaces")
-    if not force and await _has_topics(broker, tenant, namespace):
+    if not force and broker.catalog.index.has(tenant, namespace):
         raise Refusal(ServerError.NotAllowedError, "Cannot delete non empty namespace")
     await broker.delete_namespace(tenant, namespace)
     return done()
 
 
-async def _has_topics(broker: Broker, tenant: str, namespace: str) -> bool:
-    catalog = broker.catalog
-    return bool(catalog.topics(tenant, namespace) or await catalog.partitioned_topics(tenant, namespace))
-
-
-async def list_topics_of_namespace(request: web.Request) -> web.Response:
+async def list_topics_of_namespace(request: web.Request) -> web.StreamResponse:
     """GET: all persistent topics and partitions."""
     tenant, namespace = await _known(request)
-    return web.json_response(sorted(request.app[BROKER].catalog.topics(tenant, namespace)))
+    return await names_response(request, request.app[BROKER].catalog.index.topics(tenant, namespace, after(request)))
 
 
 # ---- policies
@@ -186,9 +179,9 @@ async def change_delays(request: web.Request) -> web.Response:
 async def unload_namespace(request: web.Request) -> web.Response:
     """PUT unload: close its topics; they are opened again when somebody asks."""
     broker, (tenant, namespace) = request.app[BROKER], await _known(request)
-    prefix = f"persistent://{tenant}/{namespace}/"
-    for name in [each for each in broker.topics if each.startswith(prefix)]:
-        await broker.unload_topic(TopicName.parse(name))
+    pieces = broker.catalog.index.topics(tenant, namespace)
+    open_ones = (TopicName.parse(name) for piece in pieces for name in piece if name in broker.topics)
+    await broker.turn.budget.for_all(open_ones, broker.unload_topic)
     return done()
 
 

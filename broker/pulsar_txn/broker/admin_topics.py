@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from aiohttp import web
@@ -23,8 +24,10 @@ from .admin import (
     text_of,
     topic_name,
 )
+from .admin_lists import after, names_response
 from .broker import AnyTopic, Broker
 from .commands_lookup import check_user_topic
+from .sorted_names import SortedNames
 from .topic import Topic
 
 _KINDS: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
@@ -35,18 +38,19 @@ _ANY: Final = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}
 # ---- lists
 
 
-async def list_topics(request: web.Request) -> web.Response:
+async def list_topics(request: web.Request) -> web.StreamResponse:
     """GET namespace: full names of topics and partitions; nothing of the transaction machinery."""
     info, broker = request.match_info, request.app[BROKER]
     if info["domain"] == "persistent":
-        return web.json_response(sorted(broker.catalog.topics(info["tenant"], info["namespace"])))
-    return web.json_response(sorted(broker.non_persistent_topics(info["tenant"], info["namespace"])))
+        return await names_response(request, broker.catalog.index.topics(info["tenant"], info["namespace"], after(request)))
+    names = await broker.non_persistent_topics(info["tenant"], info["namespace"])
+    return await names_response(request, SortedNames(names).pieces(after(request)))
 
 
-async def list_partitioned(request: web.Request) -> web.Response:
+async def list_partitioned(request: web.Request) -> web.StreamResponse:
     """GET namespace/partitioned: full names of the partitioned topics."""
-    info = request.match_info
-    return web.json_response(sorted(await request.app[BROKER].catalog.partitioned_topics(info["tenant"], info["namespace"])))
+    info, index = request.match_info, request.app[BROKER].catalog.index
+    return await names_response(request, index.partitioned(info["tenant"], info["namespace"], after(request)))
 
 
 # ---- topics
@@ -93,8 +97,7 @@ async def create_partitioned(request: web.Request) -> web.Response:
     check_user_topic(name)
     count = await _count(request)
     await broker.catalog.create_partitioned(name, count)
-    for index in range(count):
-        await broker.topic(TopicName.parse(partition_name(str(name), index)))
+    await broker.turn.budget.for_all(_partitions(name, 0, count), broker.topic)
     return done()
 
 
@@ -114,14 +117,23 @@ async def grow_partitioned(request: web.Request) -> web.Response:
 async def _add_partitions(broker: Broker, name: TopicName, before: int, count: int) -> None:
     """Open the new partitions with the durable subscriptions of the old ones, so that nobody misses what comes first."""
     subscriptions: set[str] = set()
-    for index in range(before):
-        part = await broker.topic(TopicName.parse(partition_name(str(name), index)))
+
+    async def look(name: TopicName) -> None:
+        part = await broker.topic(name)
         if isinstance(part, Topic):
-            subscriptions |= {each.name for each in part.subscriptions.values() if each.durable}
-    for index in range(before, count):
-        part = await broker.topic(TopicName.parse(partition_name(str(name), index)))
+            subscriptions.update(each.name for each in part.subscriptions.values() if each.durable)
+
+    async def make(name: TopicName) -> None:
+        part = await broker.topic(name)
         for subscription in sorted(subscriptions):
             await part.subscribe(subscription, durable=True, initial=EARLIEST)
+
+    await broker.turn.budget.for_all(_partitions(name, 0, before), look)
+    await broker.turn.budget.for_all(_partitions(name, before, count), make)
+
+
+def _partitions(name: TopicName, first: int, end: int) -> Iterator[TopicName]:
+    return (TopicName.parse(partition_name(str(name), index)) for index in range(first, end))
 
 
 async def unload_topic(request: web.Request) -> web.Response:
@@ -129,11 +141,10 @@ async def unload_topic(request: web.Request) -> web.Response:
     broker, name = request.app[BROKER], topic_name(request)
     check_user_topic(name)
     count = await broker.catalog.partitions(name)
-    parts = [TopicName.parse(partition_name(str(name), index)) for index in range(count)] or [name]
     if not count and str(name) not in broker.topics and not broker.catalog.exists(name):
         raise Refusal(ServerError.TopicNotFound, f"Topic {name} not found")
-    for part in parts:
-        await broker.unload_topic(part)
+    parts = _partitions(name, 0, count) if count else [name]
+    await broker.turn.budget.for_all((part for part in parts if str(part) in broker.topics), broker.unload_topic)
     return done()
 
 
@@ -143,8 +154,8 @@ async def compact_topic(request: web.Request) -> web.Response:
     count = await broker.catalog.partitions(name)
     if not count:
         (await persistent_topic(request)).compaction.start()
-    for index in range(count):
-        part = await broker.topic(TopicName.parse(partition_name(str(name), index)))
+    async for part_name in broker.turn.budget.each(_partitions(name, 0, count), at_a_time=1):
+        part = await broker.topic(part_name)
         if isinstance(part, Topic):
             part.compaction.start()
     return done()
@@ -163,12 +174,14 @@ async def delete_partitioned(request: web.Request) -> web.Response:
     count = await broker.catalog.partitions(name)
     if not count:
         raise Refusal(ServerError.TopicNotFound, f"Partitioned topic not found {name}")
-    parts = [TopicName.parse(partition_name(str(name), index)) for index in range(count)]
-    there = [part for part in parts if broker.catalog.exists(part)]
-    for part in there:
+    for_all = broker.turn.budget.for_all
+    there = [part async for part in broker.turn.budget.each(_partitions(name, 0, count)) if broker.catalog.exists(part)]
+
+    async def check(part: TopicName) -> None:
         _check_unused(request, await broker.topic(part))
-    for part in there:
-        await broker.delete_topic(part)
+
+    await for_all(there, check)
+    await for_all(there, broker.delete_topic)
     await broker.catalog.delete_partitioned(name)
     return done()
 
@@ -230,11 +243,9 @@ async def show_partitioned_stats(request: web.Request) -> web.Response:
     if not count:
         raise Refusal(ServerError.TopicNotFound, f"Partitioned topic not found {name}")
     parts: dict[str, dict[str, Any]] = {}
-    for index in range(count):
-        part = partition_name(str(name), index)
-        parsed = TopicName.parse(part)
-        if broker.catalog.exists(parsed):
-            parts[part] = stats_of(await broker.topic(parsed, create=False), broker.service_url)
+    async for part in broker.turn.budget.each(_partitions(name, 0, count), at_a_time=1):
+        if broker.catalog.exists(part):
+            parts[str(part)] = stats_of(await broker.topic(part, create=False), broker.service_url)
     counters = ("msgInCounter", "bytesInCounter", "storageSize", "ongoingTxnCount", "abortedTxnCount", "committedTxnCount")
     answer: dict[str, Any] = {key: sum(part.get(key, 0) for part in parts.values()) for key in counters}
     answer["metadata"] = {"partitions": count, "deleted": False}

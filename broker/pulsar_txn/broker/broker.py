@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -27,6 +27,7 @@ from .policies import Namespaces
 from .producers import Producer
 from .runtime import Clock, Runtime
 from .settings import BrokerConfig
+from .sorted_names import Pieces
 from .subscription import Subscription
 from .topic import Topic, make_marker
 from .topic_lists import TopicLists
@@ -62,12 +63,13 @@ class Broker:
         self.turn = Turn(runtime, self.clock)
         self.catalog = Catalog(store, config)
         self.topic_lists = TopicLists(
-            self.catalog.topics_and_partitions,
+            self.catalog.index.topics_and_partitions,
+            self.turn,
             self._spawn,
             (config.max_topic_list_watchers_per_connection, config.max_topic_list_watchers),
         )
-        self.catalog.on_change = self.topic_lists.changed
-        self.namespaces = Namespaces(store, config)
+        self.catalog.index.on_change = self.topic_lists.changed
+        self.namespaces = Namespaces(store, config, self.catalog.index)
         self.connections: dict[Connection, None] = {}  # in the order in which they came
         self.topics: dict[str, AnyTopic] = {}
         self.under_pressure = False
@@ -101,7 +103,7 @@ class Broker:
 
     async def start(self) -> None:
         """Begin to open the coordinators, and to watch the store's pressure."""
-        await self.catalog.start()
+        await self.catalog.start(self.turn.budget)
         await self._scratch.start()
         self.store.on_pressure(self._pressure)
         if self.coordinators is not None:
@@ -200,9 +202,9 @@ class Broker:
 
     async def _open(self, name: TopicName) -> Topic:
         logs: list[Log] = []
-        is_new = not self.catalog.exists(name)
         try:
             logs.append(await self.store.open(log_name(name)))
+            self.catalog.index.created(name)
             buffer = self._buffer_factory(str(name), partial(make_marker, self.turn))
             roles: dict[str, Log] = {}
             for role in buffer.logs:
@@ -223,8 +225,6 @@ class Broker:
                 raise Refusal(ServerError.ServiceNotReady, f"{name} cannot be opened: {error}") from error
             raise
         self.topics[str(name)] = topic
-        if is_new:
-            self.topic_lists.changed(name.tenant, name.namespace)
         return topic
 
     def topic_failed(self, topic: Topic, error: Exception) -> None:
@@ -273,31 +273,35 @@ class Broker:
         await topic.compaction.delete()
         for role in topic.buffer.logs:
             await self.store.delete(log_name(topic.name) if role == "topic" else role_log_name(topic.name, role))
-        self.topic_lists.changed(topic.name.tenant, topic.name.namespace)
+        self.catalog.index.deleted(topic.name)
 
     async def delete_namespace(self, tenant: str, namespace: str) -> None:
         """Delete a namespace with everything in it; durable when this returns."""
-        for base in await self.catalog.partitioned_topics(tenant, namespace):
-            await self.catalog.delete_partitioned(TopicName.parse(base))
-        for name in self.catalog.topics(tenant, namespace):
-            await self.delete_topic(TopicName.parse(name))
-        for name in self.non_persistent_topics(tenant, namespace):
-            await self.unload_topic(TopicName.parse(name))
+        index, for_all = self.catalog.index, self.turn.budget.for_all
+        partitioned = _parsed(index.partitioned(tenant, namespace))
+        await for_all(partitioned, self.catalog.delete_partitioned)
+        await for_all(_parsed(index.topics(tenant, namespace)), self._delete_if_there)
+        await for_all(_parsed((await self.non_persistent_topics(tenant, namespace),)), self.unload_topic)
         await self.catalog.delete_schemas(tenant, namespace)
         await self.namespaces.delete(tenant, namespace)
+
+    async def _delete_if_there(self, name: TopicName) -> None:
+        if self.catalog.exists(name):  # somebody else may delete it, too
+            await self.delete_topic(name)
 
     async def change_policies(self, tenant: str, namespace: str, policies: Mapping[str, Any]) -> None:
         """New policies of a namespace: durable when this returns, and followed by the topics that are open."""
         await self.namespaces.put_policies(tenant, namespace, policies)
         rules = await self.namespaces.rules(tenant, namespace)
-        for topic in list(self.topics.values()):
+        async for topic in self.turn.budget.each(list(self.topics.values())):
             if (topic.name.tenant, topic.name.namespace) == (tenant, namespace):
                 topic.set_rules(rules)
 
-    def non_persistent_topics(self, tenant: str, namespace: str) -> list[str]:
-        """Full names of those that are in use."""
+    async def non_persistent_topics(self, tenant: str, namespace: str) -> tuple[str, ...]:
+        """Full names of those that are in use, sorted."""
         prefix = f"non-persistent://{tenant}/{namespace}/"
-        return [name for name in self.topics if name.startswith(prefix)]
+        found = [name async for name in self.turn.budget.each(list(self.topics)) if name.startswith(prefix)]
+        return tuple(sorted(found))
 
     # ---- transactions
 
@@ -415,6 +419,10 @@ class Broker:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+def _parsed(pieces: Pieces) -> Iterator[TopicName]:
+    return (TopicName.parse(name) for piece in pieces for name in piece)
 
 
 async def _unload(topic: Topic) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -15,13 +14,16 @@ import attrs
 
 from pulsar_txn.ledger.protocols import LogStore, VersionConflict, Versioned
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.topics import ASSIGN_TOPIC, TopicName, is_transaction_internal, partition_name, pending_ack_topic
+from pulsar_txn.wire.topics import ASSIGN_TOPIC, TopicName, is_transaction_internal, pending_ack_topic
 
 from .settings import BrokerConfig
+from .slices import LoopBudget
+from .topic_index import TopicIndex
 
 Schema: TypeAlias = tuple[int, str, bytes, dict[str, str]]
 """`(type number, name, schema data, properties)`."""
 
+_PARTITIONED: Final = "/admin/partitioned-topics"
 _MAX_PARTITIONS: Final = 10_000
 _MAX_COORDINATORS: Final = 1024
 
@@ -51,10 +53,12 @@ class Catalog:
         self._names = 0
         self._boot = ""
         self.coordinators = 0  # 0 when transactions are off
-        self.on_change: Callable[[str, str], None] = lambda _tenant, _namespace: None
+        self.index = TopicIndex()
 
-    async def start(self) -> None:
-        """One durable number per start makes the names of producers unique for good."""
+    async def start(self, budget: LoopBudget) -> None:
+        """Learn what there is. One durable number per start makes the names of producers unique for good."""
+        await self.index.load(self._store.names(), budget)
+        await self._load_partitioned(budget)
         boot = await self._metadata.increment("/counters/producer-name")
         self._boot = f"{self._config.cluster_name}-{boot}"
         if self._config.transaction_coordinator_enabled:
@@ -104,7 +108,7 @@ class Catalog:
             await self._metadata.put(_partitioned_path(topic), data, expected_version=-1)
         except VersionConflict:
             raise Refusal(ServerError.NotAllowedError, f"{topic} is there already") from None
-        self.on_change(topic.tenant, topic.namespace)
+        self.index.partitions_set(topic, partitions)
 
     async def grow_partitioned(self, topic: TopicName, partitions: int) -> int:
         """So many partitions from now on; returns how many there were.
@@ -126,13 +130,13 @@ class Catalog:
                 await self._metadata.put(path, data, expected_version=stored.version)
             except VersionConflict:
                 raise Refusal(ServerError.NotAllowedError, f"{topic} was changed just now") from None
-            self.on_change(topic.tenant, topic.namespace)
+            self.index.partitions_set(topic, partitions)
         return now
 
     async def delete_partitioned(self, topic: TopicName) -> None:
         """Forget that a topic is partitioned; its partitions are deleted by whoever calls."""
         await self._metadata.delete(_partitioned_path(topic))
-        self.on_change(topic.tenant, topic.namespace)
+        self.index.partitions_removed(topic)
 
     async def grow_coordinators(self, count: int) -> None:
         """So many coordinators from now on, also after a restart. Refusal NotAllowedError when that is not more than now."""
@@ -148,27 +152,13 @@ class Catalog:
             raise Refusal(ServerError.NotAllowedError, "the number of coordinators was changed just now") from None
         self.coordinators = max(self.coordinators, count)
 
-    def topics(self, tenant: str, namespace: str) -> list[str]:
-        """Full names of the persistent topics and partitions of a namespace; nothing of the transaction machinery."""
-        prefix = f"{tenant}/{namespace}/persistent/"
-        names = [
-            f"persistent://{tenant}/{namespace}/{unquote(name.removeprefix(prefix))}" for name in self._store.names(prefix)
-        ]
-        return [name for name in names if not is_transaction_internal(name)]
-
-    async def topics_and_partitions(self, tenant: str, namespace: str) -> list[str]:
-        """As `topics`, with the partitions that nobody opened yet."""
-        names = self.topics(tenant, namespace)
-        for base in await self.partitioned_topics(tenant, namespace):
-            count = await self.partitions(TopicName.parse(base))
-            names += [partition_name(base, index) for index in range(count)]
-        return sorted(set(names))
-
-    async def partitioned_topics(self, tenant: str, namespace: str) -> list[str]:
-        """Full names of the partitioned topics of a namespace."""
-        names = await self._metadata.children(f"/admin/partitioned-topics/{tenant}/{namespace}/persistent")
-        found = [f"persistent://{tenant}/{namespace}/{unquote(name)}" for name in names]
-        return [name for name in found if name != ASSIGN_TOPIC]
+    async def _load_partitioned(self, budget: LoopBudget) -> None:
+        for tenant in await self._metadata.children(_PARTITIONED):
+            for namespace in await self._metadata.children(f"{_PARTITIONED}/{tenant}"):
+                names = await self._metadata.children(f"{_PARTITIONED}/{tenant}/{namespace}/persistent")
+                async for name in budget.each(names):
+                    topic = TopicName("persistent", tenant, namespace, unquote(name))
+                    self.index.partitions_set(topic, await self.partitions(topic))
 
     # ---- epochs
 
@@ -219,7 +209,7 @@ def _partitions_of(stored: Versioned | None) -> int:
 
 
 def _partitioned_path(topic: TopicName) -> str:
-    return f"/admin/partitioned-topics/{topic.tenant}/{topic.namespace}/{topic.domain}/{quote(topic.name, safe='')}"
+    return f"{_PARTITIONED}/{topic.tenant}/{topic.namespace}/{topic.domain}/{quote(topic.name, safe='')}"
 
 
 _COORDINATORS: Final = _partitioned_path(TopicName.parse(ASSIGN_TOPIC))

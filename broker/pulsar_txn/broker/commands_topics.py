@@ -8,11 +8,14 @@ from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import check_namespace
 
-from .topic_lists import Matches, hash_of, pattern_of
+from .sorted_names import Pieces, SortedNames, count_of
+from .topic_lists import Matches, hash_of_pieces, matching, pattern_of
 
 if TYPE_CHECKING:
     from .broker import Broker
     from .connection import Connection, Handler
+
+_BYTES_PER_NAME: Final = 4  # its tag and its length
 
 
 def _namespace(text: str) -> tuple[str, str]:
@@ -39,43 +42,65 @@ def _matches_or_none(broker: Broker, text: str) -> Matches | None:
 async def on_get_topics(connection: Connection, body: Any) -> None:
     """GET_TOPICS_OF_NAMESPACE: partitions one by one; with a pattern what matches, with the hash of a list only a new one."""
     tenant, namespace = _namespace(body.namespace)
-    broker = connection.broker
-    names: set[str] = set()
-    if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        names |= set(await broker.catalog.topics_and_partitions(tenant, namespace))
+    broker, budget = connection.broker, connection.broker.turn.budget
+    pieces: Pieces = ()
     if body.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
-        names |= set(broker.non_persistent_topics(tenant, namespace))
+        names = await broker.non_persistent_topics(tenant, namespace)
+        pieces = SortedNames(names).pieces()
+    if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        pieces += broker.catalog.index.topics_and_partitions(tenant, namespace)
     matches = _matches_or_none(broker, body.topics_pattern)
     if matches is not None:
-        names = {each for each in names if matches(each)}
-    topics_hash = hash_of(names)
+        pieces = await matching(pieces, matches, budget)
+    topics_hash = await hash_of_pieces(pieces, budget)
     changed = topics_hash != body.topics_hash
+    topics = _fitting(broker, pieces, body.namespace) if changed else []
+    await budget.pause()
     connection.write_command(
         "getTopicsOfNamespaceResponse",
         request_id=body.request_id,
-        topics=sorted(names) if changed else [],
+        topics=topics,
         filtered=matches is not None,
         topics_hash=topics_hash,
         changed=changed,
     )
 
 
+def _fitting(broker: Broker, pieces: Pieces, namespace: str) -> list[str]:
+    """All names in one list. Refusal NotAllowedError when no client would take a frame with so many."""
+    most = broker.config.max_message_size
+    size = sum(len("".join(piece)) + _BYTES_PER_NAME * len(piece) for piece in pieces)
+    if size > most:
+        text = f"the names of {count_of(pieces)} topics of {namespace} have {size} bytes, more than the {most} of one answer"
+        raise Refusal(
+            ServerError.NotAllowedError, f"{text}; ask with a pattern that fewer match, or list them over HTTP in pages"
+        )
+    return [name for piece in pieces for name in piece]
+
+
 async def on_watch_topic_list(connection: Connection, body: Any) -> None:
     """WATCH_TOPIC_LIST: the topics that match now, unless the client has that list already; changes follow."""
-    broker = connection.broker
+    broker, lists = connection.broker, connection.broker.topic_lists
     if not broker.config.enable_broker_side_subscription_pattern_evaluation:
         raise Refusal(ServerError.NotAllowedError, "Unable to create topic list watcher: topic list watching is disabled.")
     tenant, namespace = _namespace(body.namespace)
     matches = _pattern(broker, body.topics_pattern)
-    topics = await broker.topic_lists.watch(connection, body.watcher_id, (tenant, namespace), matches)
-    topics_hash = hash_of(topics)
+    watcher = await lists.watch(connection, body.watcher_id, (tenant, namespace), matches)
+    pieces = watcher.topics.pieces()
+    topics_hash = await hash_of_pieces(pieces, broker.turn.budget)
+    try:
+        topics = [] if topics_hash == body.topics_hash else _fitting(broker, pieces, body.namespace)
+    except Refusal:
+        lists.close(connection, body.watcher_id)
+        raise
     connection.write_command(
         "watchTopicListSuccess",
         request_id=body.request_id,
         watcher_id=body.watcher_id,
-        topic=[] if topics_hash == body.topics_hash else sorted(topics),
+        topic=topics,
         topics_hash=topics_hash,
     )
+    lists.serve(watcher)
 
 
 def on_watch_topic_list_close(connection: Connection, body: Any) -> None:

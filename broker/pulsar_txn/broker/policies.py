@@ -15,6 +15,7 @@ from pulsar_txn.ledger.protocols import LogStore
 from pulsar_txn.wire.ids import EntryHeader
 
 from .settings import BrokerConfig
+from .topic_index import TopicIndex
 
 POLICIES_PATH: Final = "/admin/policies"
 ENCRYPTION_REQUIRED: Final = "encryption_required"
@@ -55,22 +56,25 @@ class TopicRules:
 class Namespaces:
     """Which tenants and namespaces there are, and their policies. Every name may be used without being made."""
 
-    def __init__(self, store: LogStore, config: BrokerConfig) -> None:
-        self._store = store
+    def __init__(self, store: LogStore, config: BrokerConfig, index: TopicIndex) -> None:
+        self._index = index
         self._metadata = store.metadata
         self._config = config
 
-    async def known(self) -> dict[str, set[str]]:
-        """Tenant -> its namespaces: those that always are, those that were made, and those that have topics."""
-        found = {tenant: set(names) for tenant, names in _ALWAYS.items()}
-        for tenant in await self._metadata.children(POLICIES_PATH):
-            found.setdefault(tenant, set()).update(await self._metadata.children(f"{POLICIES_PATH}/{tenant}"))
-        for log in self._store.names():
-            tenant, _, rest = log.partition("/")
-            namespace, slash, _ = rest.partition("/")
-            if slash:
-                found.setdefault(tenant, set()).add(namespace)
-        return found
+    async def tenants(self) -> set[str]:
+        """Those that always are, those that were made, and those that have topics."""
+        return {*_ALWAYS, *await self._metadata.children(POLICIES_PATH), *self._index.tenants()}
+
+    async def of_tenant(self, tenant: str) -> set[str]:
+        """Its namespaces: those that always are, those that were made, and those that have topics."""
+        made = await self._metadata.children(f"{POLICIES_PATH}/{tenant}")
+        return {*_ALWAYS.get(tenant, ()), *made, *self._index.namespaces(tenant)}
+
+    async def has(self, tenant: str, namespace: str) -> bool:
+        """Whether a namespace is one of `of_tenant`."""
+        if namespace in _ALWAYS.get(tenant, ()) or self._index.has(tenant, namespace):
+            return True
+        return await self._metadata.get(f"{POLICIES_PATH}/{tenant}/{namespace}") is not None
 
     async def policies(self, tenant: str, namespace: str) -> dict[str, Any]:
         """What is stored; empty for a namespace that nobody made."""

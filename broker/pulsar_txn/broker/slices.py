@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from .runtime import Runtime
@@ -21,6 +21,7 @@ SLICE_SECONDS: Final = 0.004
 
 _WOKEN_PER_TURN: Final = 16
 _ITEMS_PER_LOOK: Final = 32
+_AT_ONCE: Final = 64
 
 
 class LoopBudget:
@@ -60,16 +61,36 @@ class LoopBudget:
         if self.is_spent():
             await self._wait()
 
-    async def each(self, items: Iterable[ItemT]) -> AsyncIterator[ItemT]:
+    async def each(self, items: Iterable[ItemT], at_a_time: int = _ITEMS_PER_LOOK) -> AsyncIterator[ItemT]:
         """The items, with a pause now and then; a collection that may change meanwhile is copied by the caller."""
         countdown = 0
         for item in items:
             if not countdown:
-                countdown = _ITEMS_PER_LOOK
+                countdown = at_a_time
                 if self.is_spent():
                     await self._wait()
             countdown -= 1
             yield item
+
+    async def for_all(self, items: Iterable[ItemT], work: Callable[[ItemT], Awaitable[object]]) -> None:
+        """Carry out `work` for each item, many at a time, so that what waits for the disk waits together.
+
+        Raises what the first failure raises, after the others were cancelled. If cancelled: so is what is under way.
+        """
+        left = iter(items)
+
+        async def work_on() -> None:
+            for item in left:
+                await self.pause()
+                await work(item)
+
+        tasks = [asyncio.create_task(work_on()) for _ in range(_AT_ONCE)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait(self) -> None:
         self._number += 1
