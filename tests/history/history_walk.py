@@ -41,15 +41,18 @@ PROMISES = ("S3", "S9", "S10", "S11", "S15", "S16", "S17", "S18")
 def k16_walk(events: Sequence[Event], promises: Collection[str] = PROMISES) -> Verdict:
     """The events keep the promises; UNKNOWN when an asked promise has no event that it could fail on."""
     bad: list[Found] = []
+    lacks: list[str] = []
     for promise, (kinds, check) in _CHECKS.items():
         if promise not in promises:
             continue
         if not any(event["e"] in kinds for event in events):
-            return unknown("K16", f"{promise}: the walk has no event of {sorted(kinds)}")
+            lacks.append(f"{promise}: the walk has no event of {', '.join(sorted(kinds))}")
         bad += [(f"{promise}: {what}", where) for what, where in check(events)]
     if bad:
         what, where = bad[0]
         return invalid("K16", what, [_op(events, number) for number in where], len(bad))
+    if lacks:
+        return unknown("K16", lacks[0])
     return valid("K16", f"{len(events)} events keep {', '.join(p for p in _CHECKS if p in promises)}")
 
 
