@@ -149,13 +149,17 @@ class PhaseRun:
     def _end_workers(self) -> None:
         for process in self._workers.values():
             process.send_signal(signal.SIGTERM)
-        for name, process in self._workers.items():
-            self._end(process, f"worker {name}")
+        workers, self._workers = self._workers, {}
+        self._others += workers.values()
+        for name, process in workers.items():
+            self._join(process, f"worker {name}")
 
     def _end(self, process: subprocess.Popen[bytes], what: str) -> None:
-        """Ask a process to end; one that does not is a fault, and shows where it is in its log."""
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        self._join(process, what)
+
+    def _join(self, process: subprocess.Popen[bytes], what: str) -> None:
+        """Wait for a process that was asked to end; one that does not is a fault, and shows where it is in its log."""
         try:
             status = process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -200,7 +204,7 @@ class PhaseRun:
         until = time.monotonic() + seconds
         while (found := done()) is None and time.monotonic() < until:
             for name, process in self._workers.items():
-                if process.poll() not in (None, 0):
+                if process.poll() not in (None, 0, -signal.SIGTERM):
                     raise ChainError(f"worker {name} crashed:\n{self._log_tail(f'{name}.{self._incarnations[name] - 1}')}")
             time.sleep(0.05)
         return found
