@@ -1,7 +1,9 @@
 """Keeps one producer, consumer or coordinator session attached to the broker that serves its topic.
 
 States: detached → attaching → attached → detached …, and closed. A lost connection, or a broker that asks us to leave,
-brings the attachment back to detached, and a task attaches it anew with growing pauses, for as long as it takes. An error
+brings the attachment back to detached, and a task attaches it anew with growing pauses, for as long as it takes (`_pauses`
+says how soon). A connection that is lost is made anew by the pool, at its pace; the pauses here are those between refusals
+of a broker that is there. An error
 that is not retriable ends the first attempt. Behind that, only what can never mend itself ends it (`ENDS`): `on_failed` is
 told, and nothing is tried any more. A place that is taken mends itself, when the broker notices that our former connection
 is dead; so do credentials and certificates that somebody is just replacing, and a topic that is made anew.
@@ -11,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from pulsar_txn.client._core import Core
+from pulsar_txn.client._pauses import HEALTHY_SECONDS
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -35,9 +37,6 @@ logger = logging.getLogger("pulsar_txn.client.connection")
 
 ENDS: Final = (AuthorizationError, TopicTerminatedError, TransactionFenced, TransactionsDisabled, UsageError)
 """What ends an attachment for good that was there before."""
-
-SHORT_TIE: Final = 1.0
-"""Seconds: a tie that ends sooner counts as a failed attempt."""
 
 
 class Attachment:
@@ -123,7 +122,7 @@ class Attachment:
     def on_connection_lost(self, connection: Connection, error: PulsarError) -> None:
         """The connection's call: it is gone."""
         if connection is self.connection:
-            self.detach(error)
+            self._end_tie(error, refused=False)
         else:
             self._interrupted = True
 
@@ -132,30 +131,36 @@ class Attachment:
 
         `planned`: we asked for something that ends it, so it is no sign of trouble.
         """
-        if planned:
-            self._attached_at = -math.inf
         if self.connection is None:
             self._interrupted = True
             return
         self.connection.listeners.discard(self)
+        self._end_tie(error, refused=not planned)
+
+    def _end_tie(self, error: PulsarError, *, refused: bool) -> None:
+        """Attach anew: at once, but for a broker that has refused the resource soon after it had taken it."""
         self.connection = None
         if self.closed or self._core.drained:
             return
+        if self._core.runtime.monotonic() - self._attached_at > HEALTHY_SECONDS:
+            self._backoff.reset()
+            refused = False
         self._on_lost(error)
-        self.keep_trying()
+        self._try(refused=refused)
 
     def keep_trying(self) -> None:
         """Attach in the background until it succeeds or fails for good."""
-        if not self.closed and not self._core.drained and (self._task is None or self._task.done()):
-            self._task = self._core.spawn(self._reattach())
+        self._try(refused=False)
 
-    async def _reattach(self) -> None:
-        """At once after a tie that held for a while; else with pauses, so that a broker that refuses is not hammered."""
-        if self._core.runtime.monotonic() - self._attached_at > SHORT_TIE:
-            self._backoff.reset()
-        else:
-            await asyncio.sleep(self._backoff.next())
+    def _try(self, *, refused: bool) -> None:
+        if not self.closed and not self._core.drained and (self._task is None or self._task.done()):
+            self._task = self._core.spawn(self._reattach(refused=refused))
+
+    async def _reattach(self, *, refused: bool) -> None:
+        """Until it is attached; with a pause behind each refusal, so that the broker is not hammered."""
         while not self.closed:
+            if refused:
+                await self._core.rest(self._backoff.next())
             try:
                 await self._attach()
             except PulsarError as error:
@@ -164,9 +169,9 @@ class Attachment:
                     return
                 level = logging.INFO if error.retriable else logging.WARNING
                 logger.log(level, "%s: attaching failed, trying again: %s", self.topic, error)
+                refused = not error.paced
             else:
                 return
-            await asyncio.sleep(self._backoff.next())
 
     def _is_final(self, error: PulsarError) -> bool:
         if self._was_attached:

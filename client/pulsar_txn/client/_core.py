@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pulsar_txn.client._budget import MemoryLimit
+from pulsar_txn.client._pauses import Backoff
 from pulsar_txn.client._settings import Settings
 from pulsar_txn.client._stock_defects import DefectWarnings
 from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, LocalProtocolError, OperationTimeout, PulsarError
@@ -31,26 +32,6 @@ class Closable(Protocol):
     async def close(self) -> None:
         """Close; idempotent."""
         ...
-
-
-class Backoff:
-    """Waiting times that double from `initial` to `maximum` seconds, each shortened by up to a tenth at random."""
-
-    def __init__(self, runtime: Runtime, initial: float, maximum: float) -> None:
-        self._runtime = runtime
-        self._initial = initial
-        self._maximum = maximum
-        self._next = initial
-
-    def next(self) -> float:
-        """The seconds to wait before the next attempt."""
-        seconds = self._next
-        self._next = min(self._next * 2, self._maximum)
-        return seconds * (1 - 0.1 * self._runtime.random())
-
-    def reset(self) -> None:
-        """Begin again with the shortest wait."""
-        self._next = self._initial
 
 
 async def run_all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
@@ -114,6 +95,11 @@ class Core:
         """A fresh backoff with the client's bounds."""
         return Backoff(self.runtime, self.settings.initial_backoff, self.settings.max_backoff)
 
+    async def rest(self, seconds: float) -> None:
+        """A pause before another attempt: so long, or until the client has got a new connection. Safe to cancel."""
+        if await self.pool.signs_of_life.wait(seconds):
+            await asyncio.sleep(self.backoff().spread())
+
     def check_open(self) -> None:
         """AlreadyClosed when the client is closed."""
         if self.closed:
@@ -164,10 +150,12 @@ class Core:
                 if not error.retriable:
                     raise
                 last = error
+                if error.paced:
+                    continue
             pause = backoff.next()
             if self.runtime.monotonic() + pause >= deadline:
                 raise _given_up(last, what, seconds)
-            await asyncio.sleep(pause)
+            await self.rest(pause)
 
     async def close(self) -> None:
         """Close all resources, newest first, then the connections; idempotent. If cancelled, the closing goes on."""

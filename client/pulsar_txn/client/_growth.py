@@ -15,6 +15,7 @@ import attrs
 
 from pulsar_txn.client._core import Core
 from pulsar_txn.client._enlist import AMBIENT
+from pulsar_txn.client._pauses import HEALTHY_SECONDS
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import AlreadyClosed, InvalidTopicName, PulsarError
 from pulsar_txn.wire.frames import command
@@ -65,7 +66,9 @@ async def listen_to_topics(core: Core, namespace: str, changed: asyncio.Event) -
     Returns when brokers do not tell; then only looking from time to time helps. Until cancelled otherwise.
     """
     what = f"watching topics of {namespace}"
+    backoff = core.backoff()
     while True:
+        begin = core.runtime.monotonic()
         try:
             connection = await core.retrying(core.lookup.any_connection, what, timeout=math.inf)
             if not connection.features.supports_topic_watchers:
@@ -75,7 +78,9 @@ async def listen_to_topics(core: Core, namespace: str, changed: asyncio.Event) -
             if not error.retriable:
                 logger.info("%s: the broker does not tell, so they are looked for from time to time: %s", what, error)
                 return
-        await asyncio.sleep(core.settings.initial_backoff)
+        if core.runtime.monotonic() - begin > HEALTHY_SECONDS:
+            backoff.reset()
+        await core.rest(backoff.next())
 
 
 async def _listen_on(core: Core, connection: Connection, namespace: str, changed: asyncio.Event) -> None:

@@ -48,6 +48,7 @@ from pulsar_txn.client.transaction import Rollback, Transaction, TransactionOpti
 from pulsar_txn.client.transactional_batch import TransactionalBatch, Unit, hand_back, seconds_until_aborted
 
 if TYPE_CHECKING:
+    from pulsar_txn.client._core import Core
     from pulsar_txn.client.consumer import Consumer
     from pulsar_txn.client.pipeline import Pipeline
 
@@ -165,7 +166,7 @@ class Lane(Generic[T]):
                 elif self._pipeline.stop.is_set():
                     pending, left = [], pending
                     self._give_back(left)
-                await pause(self._backoff.next(), self._pipeline.stop)
+                await rest_until(self._pipeline.core, self._backoff.next(), self._pipeline.stop)
         except BaseException:
             self._give_back(pending)
             raise
@@ -293,7 +294,7 @@ class Lane(Generic[T]):
                         await txn.abort()
                     except PulsarError as error:
                         logger.debug("%s is not aborted yet: %s", txn.id, error)
-                        await asyncio.sleep(backoff.next())
+                        await pipeline.core.rest(backoff.next())
         except TimeoutError:
             return True  # its coordinator has aborted it
         finally:
@@ -316,19 +317,20 @@ class Lane(Generic[T]):
                 pause = backoff.next()
                 if not error.retriable or pipeline.core.runtime.monotonic() + pause >= end:
                     raise unknown from error
-                await asyncio.sleep(pause)
+                await pipeline.core.rest(pause)
             else:
                 unknown.add_note("its coordinator has forgotten the transaction: look whether its output is there, then decide")
                 raise unknown
 
 
-async def pause(seconds: float, stop: asyncio.Event) -> None:
-    """So long, or until `stop` is set."""
+async def rest_until(core: Core, seconds: float, stop: asyncio.Event) -> None:
+    """As `Core.rest`, and no longer than until `stop` is set."""
+    tasks = [asyncio.ensure_future(wait) for wait in (core.rest(seconds), stop.wait())]
     try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def is_fatal(error: BaseException) -> bool:

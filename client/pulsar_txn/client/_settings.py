@@ -73,7 +73,7 @@ class Settings:
     connection_timeout: float = attrs.field(default=10.0, converter=as_seconds, validator=above_zero)
     keep_alive_interval: float = attrs.field(default=30.0, converter=as_seconds, validator=above_zero)
     initial_backoff: float = attrs.field(default=0.1, converter=as_seconds, validator=above_zero)
-    max_backoff: float = attrs.field(default=60.0, converter=as_seconds, validator=above_zero)
+    max_backoff: float = attrs.field(default=5.0, converter=as_seconds, validator=above_zero)
     max_lookup_redirects: int = attrs.field(default=20, validator=whole())
     authentication: Authentication | None = attrs.field(default=None, validator=optional(_authentication))
     tls_context: ssl.SSLContext | None = attrs.field(

@@ -207,7 +207,7 @@ class TransactionalClient:
             except Exception as error:  # noqa: BLE001 - judged by `Attempts`, which raises what is final
                 if not await left.judge(error):
                     return result  # type: ignore[no-any-return]  # what `work` returned
-                await asyncio.sleep(left.pause())
+                await self._core.rest(left.pause())
             else:
                 return result  # type: ignore[no-any-return]  # what `work` returned
 

@@ -50,7 +50,8 @@ class Client(TransactionalClient):
     `AutoClusterFailover` between clusters. Times are seconds or timedeltas.
     Nothing is connected before the first operation. An operation that meets a retriable error (a broker that is starting,
     a topic that moves) is tried again until `operation_timeout`, with pauses that grow from `initial_backoff` to
-    `max_backoff`; a single connection may take `connection_timeout`. A peer that does not answer a ping within
+    `max_backoff`. Producers, consumers and readers that lose their broker attach again by themselves, at most `max_backoff`
+    after it serves again. A single connection may take `connection_timeout`. A peer that does not answer a ping within
     `keep_alive_interval` is taken for gone. `listener_name` chooses among the addresses that brokers advertise, and
     `max_lookup_redirects` bounds how far a lookup is sent on. `transactions` has no effect: coordinators are looked up at
     first use. `runtime` is for tests: the clock, randomness and sockets.
@@ -80,7 +81,7 @@ class Client(TransactionalClient):
         connection_timeout: float | timedelta = 10.0,
         keep_alive_interval: float | timedelta = 30.0,
         initial_backoff: float | timedelta = 0.1,
-        max_backoff: float | timedelta = 60.0,
+        max_backoff: float | timedelta = 5.0,
         authentication: Authentication | None = None,
         tls_context: ssl.SSLContext | None = None,
         tls_trust_certs_file: str | Path | None = None,

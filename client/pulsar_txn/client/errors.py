@@ -88,6 +88,8 @@ class PulsarError(Exception):
     """Whether the transaction is lost and the unit has to be run again."""
     fatal: bool = False
     """Whether this client, producer or consumer is of no further use."""
+    paced: bool = False
+    """Whether the client itself waits before it does the same again, so that its caller need not."""
     default_hint: ClassVar[str | None] = None
     """What `hint` is when nothing better is known."""
 

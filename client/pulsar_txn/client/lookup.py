@@ -135,11 +135,20 @@ class Lookup:
             begin, self._on_first_use = self._on_first_use, None
             begin()
         failure: PulsarError | None = None
-        for _ in self._addresses:
+        for index in self._in_turn():
+            self._current = index
             try:
-                return await self._pool.get(self._addresses[self._current])
+                return await self._pool.get(self._addresses[index])
             except (ConnectionLost, OperationTimeout, RemoteProtocolError) as error:
                 failure = failure or error
-                self._current = (self._current + 1) % len(self._addresses)
+                self._current = (index + 1) % len(self._addresses)
                 await asyncio.sleep(0)
         raise failure or ConnectionLost("the service URL names no host")
+
+    def _in_turn(self) -> list[int]:
+        """The hosts from the current one on; those whose pause is not over come last, the shortest first."""
+        count = len(self._addresses)
+        order = [(self._current + step) % count for step in range(count)]
+        pauses = {index: self._pool.pause_of(self._addresses[index]) for index in order}
+        moment = self._settings.initial_backoff
+        return sorted(order, key=lambda index: pauses[index] if pauses[index] > moment else 0.0)

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from pulsar_txn.client._attachment import Attachment
-from pulsar_txn.client._core import Backoff, Core
+from pulsar_txn.client._core import Core
+from pulsar_txn.client._pauses import Backoff
 from pulsar_txn.client._transactional_id import TransactionalId
 from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import (
@@ -206,7 +207,7 @@ class CoordinatorSession:
             pause = backoff.next()
             if self._core.runtime.monotonic() + pause >= deadline:
                 raise _unavailable(failure)
-            await asyncio.sleep(pause)
+            await self._core.rest(pause)
             left = deadline - self._core.runtime.monotonic()
 
     async def _connected(

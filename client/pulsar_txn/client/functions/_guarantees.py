@@ -12,13 +12,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from pulsar_txn.client._lanes import is_fatal, pause
+from pulsar_txn.client._lanes import is_fatal
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.functions._instance import Instance
 from pulsar_txn.client.functions.config import ProcessingGuarantees
@@ -205,7 +206,7 @@ class Loop:
             else:
                 break
             attempt += 1
-            await pause(pauses(attempt), self._stop)
+            await _pause(pauses(attempt), self._stop)
         if self._config.is_effectively_once:
             await self._consumer.acknowledge_cumulative(message)
         elif self._config.processing_guarantees is ProcessingGuarantees.ATLEAST_ONCE:
@@ -234,6 +235,13 @@ class Loop:
                 self._observer(FunctionEvent(kind, messages, error))
             except Exception:  # an observer must not break what it observes
                 logger.exception("the observer %r failed", self._observer)
+
+
+async def _pause(seconds: float, stop: asyncio.Event) -> None:
+    """So long, or until `stop` is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
 
 
 async def _stored(context: Context) -> None:
