@@ -175,6 +175,9 @@ class MemoryNetwork:
     def random(self) -> float:
         return self._random.random()
 
+    def descriptors(self) -> int | None:
+        return None
+
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
         self.loop.call_soon(callback, *args)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -21,6 +22,8 @@ from .catalog import Catalog, log_name, pending_ack_log_name, role_log_name
 from .connection import Connection
 from .coordinators import Coordinators
 from .host import Answer
+from .intake import LOOKS
+from .limits import Limits
 from .nonpersistent import NonPersistentTopic
 from .participants import InProcessParticipants
 from .policies import Namespaces
@@ -61,6 +64,8 @@ class Broker:
         self.store = store
         self.clock = Clock(runtime)
         self.turn = Turn(runtime, self.clock)
+        self.limits = Limits(config, runtime.descriptors())
+        self._lists = asyncio.Lock()
         self.catalog = Catalog(store, config)
         self.topic_lists = TopicLists(
             self.catalog.index.topics_and_partitions,
@@ -111,6 +116,7 @@ class Broker:
         self.turn.meter.start()
         self._later(self.config.keep_alive_interval_seconds, self._keep_alive)
         self._later(self.config.retention_check_interval_in_seconds, self._sweep)
+        self._later(self.config.incomplete_frame_timeout_seconds / LOOKS, self._look)
 
     def connection(self) -> Connection:
         """A protocol for a new client."""
@@ -384,6 +390,24 @@ class Broker:
         store: LogStore = self.store if subscription.durable else self._scratch
         await store.delete(pending_ack_log_name(topic.name, subscription.name))
 
+    # ---- long answers
+
+    @asynccontextmanager
+    async def list_turn(self, connection: Connection) -> AsyncIterator[None]:
+        """Inside, an answer may be made that is long, and costs time: one per loop turn, for whoever takes what it is sent.
+
+        Raises LimitReached while too much of such answers waits for clients that do not read.
+        """
+        while True:
+            await connection.drained()
+            async with self._lists:
+                await asyncio.sleep(0)  # everybody else has a turn between two of them
+                if not connection.writable:
+                    continue
+                self.limits.check_list()
+                yield
+                return
+
     # ---- care
 
     def storage_failed(self, error: Exception) -> None:
@@ -406,6 +430,13 @@ class Broker:
             for connection in list(self.connections):
                 connection.tick()
             self._later(self.config.keep_alive_interval_seconds, self._keep_alive)
+
+    def _look(self) -> None:
+        """Away with clients that do not say what they began to say."""
+        if not self._closing:
+            for connection in list(self.connections):
+                connection.look()
+            self._later(self.config.incomplete_frame_timeout_seconds / LOOKS, self._look)
 
     def _sweep(self) -> None:
         if not self._closing:

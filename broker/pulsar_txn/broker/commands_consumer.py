@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import read_header
-from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Position, signed64, unsigned64
 from pulsar_txn.wire.topics import TopicName
 
 from .commands_lookup import check_client_name, check_subscription_name, check_user_topic, schema_of
-from .consumers import Consumer
+from .consumers import MAX_ACK_IDS, Consumer
 from .subscription import EXCLUSIVE, FAILOVER
 from .topic import Topic
 
@@ -132,8 +132,9 @@ async def on_close_consumer(connection: Connection, body: Any) -> None:
     opening = connection.opening_consumers.get(body.consumer_id)
     if opening is not None:
         await asyncio.wait([opening])
-    consumer = connection.consumers.pop(body.consumer_id, None)
+    consumer = connection.consumers.get(body.consumer_id)
     if consumer is not None:
+        connection.forget_consumer(consumer)
         consumer.subscription.remove(consumer)
     connection.write_command("success", request_id=body.request_id)
 
@@ -144,7 +145,7 @@ async def on_unsubscribe(connection: Connection, body: Any) -> None:
     subscription = consumer.subscription
     if len(subscription.consumers) > 1 and not body.force:
         raise Refusal(ServerError.ConsumerBusy, f"subscription {subscription.name!r} has other consumers connected")
-    del connection.consumers[body.consumer_id]
+    connection.forget_consumer(consumer)
     subscription.remove(consumer)
     await subscription.topic.unsubscribe(subscription)
     connection.write_command("success", request_id=body.request_id)
@@ -171,6 +172,8 @@ def on_redeliver(connection: Connection, body: Any) -> None:
     consumer = connection.consumers.get(body.consumer_id)
     if consumer is None:
         return
+    if len(body.message_ids) > MAX_ACK_IDS:
+        raise MalformedFrame(f"{len(body.message_ids)} messages are wanted again; {MAX_ACK_IDS} are the most in one request")
     subscription = consumer.subscription
     if body.HasField("consumer_epoch") and subscription.kind in {EXCLUSIVE, FAILOVER}:
         consumer.epoch = signed64(body.consumer_epoch)

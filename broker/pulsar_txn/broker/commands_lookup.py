@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.wire import pulsar_pb2 as pb
-from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError
 from pulsar_txn.wire.topics import (
     ASSIGN_TOPIC,
     MAX_SUBSCRIPTION_BYTES,
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from .connection import Connection, Handler
 
 _PROTOCOL_VERSION: Final = 21
+_MAX_VERSION_LENGTH: Final = 256
 _SERVER_VERSION: Final = f"pulsar-txn {version('pulsar-txn')}"
 
 
 def on_connect(connection: Connection, body: Any) -> None:
-    """CONNECT: no authentication yet, so everybody is nobody."""
-    connection.connected = True
-    connection.client_version = body.client_version
+    """CONNECT: no authentication yet, so everybody is nobody. A second one closes the connection."""
+    if connection.connected:
+        raise MalformedFrame("CONNECT came a second time")
+    connection.know(body.client_version[:_MAX_VERSION_LENGTH])
     connection.write_command(
         "connected",
         server_version=_SERVER_VERSION,
@@ -104,6 +106,11 @@ def on_lookup(connection: Connection, body: Any) -> None:
 async def on_get_schema(connection: Connection, body: Any) -> None:
     """GET_SCHEMA: the newest, or the version asked for."""
     wanted = unpack_schema_version(body.schema_version) if body.schema_version else None
+    async with connection.broker.list_turn(connection):  # a schema may be long
+        await _answer_schema(connection, body, wanted)
+
+
+async def _answer_schema(connection: Connection, body: Any, wanted: int | None) -> None:
     found = await connection.broker.catalog.schema(TopicName.parse(body.topic), wanted)
     if found is None:
         connection.write_command(
@@ -115,7 +122,7 @@ async def on_get_schema(connection: Connection, body: Any) -> None:
         return
     (kind, name, data, properties), index = found
     pairs = [pb.KeyValue(key=key, value=value) for key, value in properties.items()]
-    connection.write_command(
+    connection.write_list(
         "getSchemaResponse",
         request_id=body.request_id,
         schema=pb.Schema(name=name, schema_data=data, type=kind, properties=pairs),  # type: ignore[arg-type] # a number of ours

@@ -41,7 +41,11 @@ def _matches_or_none(broker: Broker, text: str) -> Matches | None:
 
 async def on_get_topics(connection: Connection, body: Any) -> None:
     """GET_TOPICS_OF_NAMESPACE: partitions one by one; with a pattern what matches, with the hash of a list only a new one."""
-    tenant, namespace = _namespace(body.namespace)
+    async with connection.broker.list_turn(connection):
+        await _answer_topics(connection, body, *_namespace(body.namespace))
+
+
+async def _answer_topics(connection: Connection, body: Any, tenant: str, namespace: str) -> None:
     broker, budget = connection.broker, connection.broker.turn.budget
     pieces: Pieces = ()
     if body.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
@@ -56,7 +60,7 @@ async def on_get_topics(connection: Connection, body: Any) -> None:
     changed = topics_hash != body.topics_hash
     topics = _fitting(broker, pieces, body.namespace) if changed else []
     await budget.pause()
-    connection.write_command(
+    connection.write_list(
         "getTopicsOfNamespaceResponse",
         request_id=body.request_id,
         topics=topics,
@@ -85,22 +89,23 @@ async def on_watch_topic_list(connection: Connection, body: Any) -> None:
         raise Refusal(ServerError.NotAllowedError, "Unable to create topic list watcher: topic list watching is disabled.")
     tenant, namespace = _namespace(body.namespace)
     matches = _pattern(broker, body.topics_pattern)
-    watcher = await lists.watch(connection, body.watcher_id, (tenant, namespace), matches)
-    pieces = watcher.topics.pieces()
-    topics_hash = await hash_of_pieces(pieces, broker.turn.budget)
-    try:
-        topics = [] if topics_hash == body.topics_hash else _fitting(broker, pieces, body.namespace)
-    except Refusal:
-        lists.close(connection, body.watcher_id)
-        raise
-    connection.write_command(
-        "watchTopicListSuccess",
-        request_id=body.request_id,
-        watcher_id=body.watcher_id,
-        topic=topics,
-        topics_hash=topics_hash,
-    )
-    lists.serve(watcher)
+    async with broker.list_turn(connection):
+        watcher = await lists.watch(connection, body.watcher_id, (tenant, namespace), matches)
+        pieces = watcher.topics.pieces()
+        topics_hash = await hash_of_pieces(pieces, broker.turn.budget)
+        try:
+            topics = [] if topics_hash == body.topics_hash else _fitting(broker, pieces, body.namespace)
+        except Refusal:
+            lists.close(connection, body.watcher_id)
+            raise
+        connection.write_list(
+            "watchTopicListSuccess",
+            request_id=body.request_id,
+            watcher_id=body.watcher_id,
+            topic=topics,
+            topics_hash=topics_hash,
+        )
+        lists.serve(watcher)
 
 
 def on_watch_topic_list_close(connection: Connection, body: Any) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .connection import Connection, Handler
 
 _NEW_TXN_RESPONSE, _ADD_PARTITION_RESPONSE, _ADD_SUBSCRIPTION_RESPONSE, _END_TXN_RESPONSE = 51, 53, 55, 57
+_MAX_PARTICIPANTS: Final = 1000
 _ACTIONS: Final = {int(action): action for action in TxnAction}
 
 
@@ -75,6 +76,7 @@ def on_new_txn(connection: Connection, frame: bytes) -> None:
     request_id, timeout_ms, tc_id = decode_new_txn(frame)
     coordinators = _coordinators(connection, request_id)
     if coordinators is not None:
+        connection.begin_request()
         coordinators.new_txn(
             tc_id, timeout_ms, connection.principal, connection.identity, partial(_answer_new, connection, request_id, tc_id)
         )
@@ -105,6 +107,11 @@ def _add(
     if coordinators is None:
         return
     answer = partial(_answer, connection, response, request_id, txn_id)
+    connection.begin_request()
+    if len(named) > _MAX_PARTICIPANTS:
+        text = f"{len(named)} participants in one request; {_MAX_PARTICIPANTS} are the most, send several"
+        answer(None, ServerError.NotAllowedError, text)
+        return
     try:
         participants = tuple([Participant(_participant_name(topic), _checked(subscription)) for topic, subscription in named])
     except InvalidName as error:
@@ -138,6 +145,7 @@ def on_end_txn(connection: Connection, frame: bytes) -> None:
     if coordinators is None:
         return
     answer = partial(_answer, connection, _END_TXN_RESPONSE, request_id, txn_id)
+    connection.begin_request()
     known = _ACTIONS.get(action)
     if known is None:
         answer(None, ServerError.NotAllowedError, f"{action} is no action; 0 commits and 1 aborts")
@@ -166,6 +174,7 @@ def _answer(
     error: ServerError | None,
     message: str,
 ) -> None:
+    connection.end_request()
     if error is None:
         connection.write(encode_response(response, request_id, txn_id))
     else:

@@ -25,6 +25,8 @@ _AT_LEAST_ONE: Final = frozenset(
         "keep_alive_interval_seconds",
         "connection_liveness_check_timeout_millis",
         "max_message_size",
+        "incomplete_frame_timeout_seconds",
+        "max_concurrent_requests_per_connection",
         "max_pending_publish_requests_per_connection",
         "managed_ledger_max_entries_per_ledger",
         "managed_ledger_max_size_per_ledger_mbytes",
@@ -64,7 +66,7 @@ def conf_key(field: str) -> str:
     """The camelCase key of a field of BrokerConfig, as Pulsar spells it."""
     first, *rest = field.split("_")
     key = first + "".join(word.capitalize() for word in rest)
-    return key.removesuffix("Mb") + "MB" if field.endswith("_size_in_mb") else key
+    return key.removesuffix("Mb") + "MB" if field.endswith(("_size_in_mb", "_mem_size_mb")) else key
 
 
 FIELDS: Final[Mapping[str, attrs.Attribute[Any]]] = {conf_key(field.name): field for field in attrs.fields(BrokerConfig)}

@@ -1,8 +1,8 @@
 """One client connection: bytes to frames, frames to method calls, and answers collected into one write per loop turn.
 
 SEND, ACK and FLOW are handled here without a task or a future; everything else is in the tables of `commands_*`. Nothing is
-read from a socket while the ledger has too much in flight, while too many sends of this connection are not durable yet, or
-while the client does not read what it is sent.
+taken from a client while the ledger has too much in flight, while too many sends or requests of this connection are not
+answered yet, or while the client does not read what it is sent (see `intake`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, NameRefused
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
-from pulsar_txn.wire.frames import FRAME_PADDING, FrameReader, command, decode_command, frame_type
+from pulsar_txn.wire.frames import FRAME_PADDING, command, decode_command, frame_type
 from pulsar_txn.wire.hot import decode_ack, decode_flow, decode_send, encode_ack_response, encode_send_receipt
 from pulsar_txn.wire.ids import Position, TxnId, unsigned64
 from pulsar_txn.wire.topics import InvalidName
 
-from .consumers import MAX_BATCH_SIZE, Consumer
+from .consumers import MAX_ACK_IDS, MAX_BATCH_SIZE, Consumer
+from .intake import COLLECTED, DRAINING, LEDGER, OUTBOUND, REQUESTS, SENDS, Intake
+from .limits import LimitReached
 from .producers import Producer
 
 if TYPE_CHECKING:
@@ -45,9 +47,9 @@ _HIGH_WATER: Final = 1 << 20
 _LOW_WATER: Final = 1 << 18
 _MAX_COLLECTED: Final = 4 << 20
 _STUCK_SECONDS: Final = 60.0
-
-_LEDGER, _OUTBOUND, _SENDS, _DRAINING = 1, 2, 4, 8
-"""Reasons not to read."""
+_MAX_REQUEST_BYTES: Final = 8 << 20
+"""Of a connection's requests that are under way, but for the last one."""
+_NO_REQUEST: Final = unsigned64(-1)
 
 
 class Connection(asyncio.Protocol):
@@ -71,14 +73,25 @@ class Connection(asyncio.Protocol):
         self.client_version = ""
         self.peer = ""
         self._handlers = handlers
-        self._reader = FrameReader(broker.config.max_message_size + FRAME_PADDING)
+        self._intake = Intake(
+            self._frame,
+            self._broken,
+            broker.config.max_message_size + FRAME_PADDING,
+            broker.limits,
+            broker.turn.runtime.call_soon,
+        )
         self._transport: asyncio.Transport | None = None
+        self._address: str | None = None  # once it was let in
         self._out: list[bytes] = []
         self._out_size = 0
         self._dirty = False
-        self._not_reading = 0
         self._pending_sends = 0
         self._max_pending_sends = broker.config.max_pending_publish_requests_per_connection
+        self._requests = 0
+        self._max_requests = broker.config.max_concurrent_requests_per_connection
+        self._request_bytes = 0
+        self._list_bytes = 0
+        self._drained: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone: deque[int] = deque(maxlen=64)
         self._heard = True
@@ -91,44 +104,65 @@ class Connection(asyncio.Protocol):
         """A client is here."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
-        self.peer = str(transport.get_extra_info("peername"))
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer)
+        address = str(peer[0]) if isinstance(peer, tuple) else ""
+        reached = self.broker.limits.enter(address)
+        if reached is not None:
+            _logger.info("connection from %s is refused: %s", self.peer, reached)
+            self.write_command("error", request_id=_NO_REQUEST, error=int(reached.code), message=reached.message)
+            self.close()
+            return
+        self._address = address
         self.broker.connections[self] = None
+        self._intake.attach(self._transport)
         if self.broker.under_pressure:
-            self.hold_reading(_LEDGER, hold=True)
+            self._intake.hold(LEDGER, hold=True)
 
     def data_received(self, data: bytes) -> None:
         """Cut into frames and carry them out."""
+        if self.closed:
+            return
         self._heard = True
         if self._asked is not None:
             self._asked.set_result(True)
             self._asked = None
         try:
-            for frame in self._reader.feed(data):
-                self._frame(frame)
-                if self.closed:
-                    return
+            self._intake.feed(data)
         except WireError as error:
+            self._broken(error)
+
+    def _broken(self, error: Exception) -> None:
+        if isinstance(error, WireError):
             _logger.warning("connection from %s is closed: %s", self.peer, error)
-            self.close()
+        else:
+            _logger.error("connection from %s is closed", self.peer, exc_info=error)
+        self.close()
 
     def pause_writing(self) -> None:
         """The client does not read: send and accept nothing more."""
         self.writable = False
         self._stuck_since = self.broker.turn.runtime.monotonic()
-        self.hold_reading(_OUTBOUND, hold=True)
+        self._intake.hold(OUTBOUND, hold=True)
 
     def resume_writing(self) -> None:
         """The client reads again."""
         self._stuck_since = None
-        self.hold_reading(_OUTBOUND, hold=False)
+        self._settle_lists()
+        self._intake.hold(OUTBOUND, hold=False)
         self._be_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone, and with it its producers and consumers. Its transactions stay open until their timeout."""
         self.closed = True
+        self._intake.close()
         if self._asked is not None:
             self._asked.set_result(False)
             self._asked = None
+        if self._address is not None:
+            self.broker.limits.leave(self._address)
+            self._address = None
+        self._settle_lists()
         self.broker.connections.pop(self, None)
         self.broker.topic_lists.gone(self)
         for task in list(self._tasks):
@@ -161,6 +195,7 @@ class Connection(asyncio.Protocol):
             if not name:  # decodes the frame itself
                 function(self, frame)
                 return
+            self._intake.cold()
             body = getattr(decode_command(frame), name)
             try:
                 coroutine = function(self, body)
@@ -168,7 +203,7 @@ class Connection(asyncio.Protocol):
                 self.refuse(body, error)
                 return
             if coroutine is not None:
-                self._spawn(coroutine, body)
+                self._spawn(coroutine, body, len(frame))
 
     def _on_send(self, frame: bytes) -> None:
         producer_id, sequence_id, _, txn_id, highest, is_chunk, _, entry = decode_send(frame)
@@ -180,7 +215,7 @@ class Connection(asyncio.Protocol):
         producer.pending += 1
         self._pending_sends += 1
         if self._pending_sends == self._max_pending_sends:
-            self.hold_reading(_SENDS, hold=True)
+            self._intake.hold(SENDS, hold=True)
         producer.topic.publish(producer, sequence_id, highest, is_chunk, txn_id, entry)
 
     def _on_flow(self, frame: bytes) -> None:
@@ -195,26 +230,31 @@ class Connection(asyncio.Protocol):
         consumer = self.consumers.get(consumer_id)
         if consumer is None:
             return
+        if len(ids) > MAX_ACK_IDS:
+            raise WireError(f"ACK of {len(ids)} messages; {MAX_ACK_IDS} are the most in one")
+        if request_id is not None:
+            consumer.pending_acks += 1
+            self.begin_request()
         subscription = consumer.subscription
         if any(not 0 <= each[3] <= MAX_BATCH_SIZE for each in ids):
             raise WireError(f"ACK of a batch with more than {MAX_BATCH_SIZE} messages, or less than none")
         if txn_id is not None:
-            answer = partial(self._acknowledged, consumer_id, request_id, txn_id)
+            answer = partial(self._acknowledged, consumer, request_id, txn_id)
             subscription.acknowledge_in(consumer, txn_id, ids, answer, cumulative=cumulative)
             return
         try:
             ticket = subscription.acknowledge(consumer, ids, cumulative=cumulative)
         except Refusal as refusal:
-            self._acknowledged(consumer_id, request_id, None, None, refusal.code, refusal.message)
+            self._acknowledged(consumer, request_id, None, None, refusal.code, refusal.message)
         except LedgerError as error:
-            self._acknowledged(consumer_id, request_id, None, None, ServerError.ServiceNotReady, f"{error}; retry")
+            self._acknowledged(consumer, request_id, None, None, ServerError.ServiceNotReady, f"{error}; retry")
         else:
             if request_id is not None:
-                subscription.when_stored(ticket, partial(self._acknowledged, consumer_id, request_id, None, None, None, ""))
+                subscription.when_stored(ticket, partial(self._acknowledged, consumer, request_id, None, None, None, ""))
 
     def _acknowledged(
         self,
-        consumer_id: int,
+        consumer: Consumer,
         request_id: int | None,
         txn_id: TxnId | None,
         value: Any,
@@ -223,18 +263,49 @@ class Connection(asyncio.Protocol):
     ) -> None:
         if request_id is None:
             return
+        if consumer.pending_acks:  # 0: the consumer was closed meanwhile, and with it all that it had pending
+            consumer.pending_acks -= 1
+            self.end_request()
         if error is None:
-            self.write(encode_ack_response(consumer_id, request_id, txn=txn_id))
+            self.write(encode_ack_response(consumer.consumer_id, request_id, txn=txn_id))
         else:
-            self.write(encode_ack_response(consumer_id, request_id, txn=txn_id, error=error, message=message))
+            self.write(encode_ack_response(consumer.consumer_id, request_id, txn=txn_id, error=error, message=message))
 
     # ---- tasks of cold commands
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None], body: Any) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], body: Any, size: int) -> None:
+        try:
+            self.broker.limits.begin_request(size)
+        except LimitReached as reached:
+            coroutine.close()
+            self.refuse(body, reached)
+            return
+        self._request_bytes += size
+        if self._request_bytes >= _MAX_REQUEST_BYTES:
+            self._intake.hold(REQUESTS, hold=True)
+        self.begin_request()
         task = asyncio.get_running_loop().create_task(self._run(coroutine, body))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: coroutine.close())  # it may be cancelled before its first step
+        task.add_done_callback(partial(self._ended, coroutine, size))
+
+    def _ended(self, coroutine: Coroutine[Any, Any, None], size: int, task: asyncio.Task[None]) -> None:
+        coroutine.close()  # it may have been cancelled before its first step
+        self._tasks.discard(task)
+        self._request_bytes -= size
+        self.broker.limits.end_request(size)
+        self.end_request()
+
+    def begin_request(self) -> None:
+        """A request is under way; `end_request` follows."""
+        self._requests += 1
+        if self._requests == self._max_requests:
+            self._intake.hold(REQUESTS, hold=True)
+
+    def end_request(self) -> None:
+        """It is answered."""
+        self._requests -= 1
+        if self._requests <= self._max_requests // 2 and self._request_bytes < _MAX_REQUEST_BYTES:
+            self._intake.hold(REQUESTS, hold=False)
 
     async def _run(self, coroutine: Coroutine[Any, Any, None], body: Any) -> None:
         try:
@@ -254,6 +325,8 @@ class Connection(asyncio.Protocol):
     def refuse(self, body: Any, error: Refusal | InvalidName) -> None:
         """Answer a request with ERROR."""
         code = error.code if isinstance(error, Refusal) else ServerError.InvalidTopicName
+        if isinstance(error, LimitReached):
+            self.broker.limits.reached[error.key] += 1
         self.write_command("error", request_id=body.request_id, error=int(code), message=str(error))
 
     def check_room_for_producer(self, producer_id: int) -> None:
@@ -269,8 +342,7 @@ class Connection(asyncio.Protocol):
     @staticmethod
     def _check_room(kind: str, channel_id: int, held: Sequence[Collection[int]], limit: int) -> None:
         if limit and sum(len(each) for each in held) >= limit and not any(channel_id in each for each in held):
-            text = f"this connection has {limit} {kind}, as many as it may (max{kind.capitalize()}PerConnection)"
-            raise Refusal(ServerError.TooManyRequests, f"{text}; close some, open another connection, or raise that key")
+            raise LimitReached(f"max{kind.capitalize()}PerConnection", f"this connection has {limit} {kind}")
 
     # ---- writing
 
@@ -290,8 +362,31 @@ class Connection(asyncio.Protocol):
             self._become_dirty()
 
     def write_command(self, name: str, **fields: Any) -> None:
-        """Send a command at the end of this turn."""
-        self.write(command(name, **fields))
+        """Send a command at the end of this turn; no request is taken while very much is collected."""
+        data = command(name, **fields)
+        self._out_size += len(data)
+        if self._out_size > _MAX_COLLECTED:
+            self._intake.hold(COLLECTED, hold=True)
+        self.write(data)
+
+    def write_list(self, name: str, **fields: Any) -> None:
+        """As `write_command`, for an answer that may be long; inside `Broker.list_turn`."""
+        before = self._out_size
+        self.write_command(name, **fields)
+        self._list_bytes += self._out_size - before
+        self.broker.limits.list_bytes += self._out_size - before
+
+    def _settle_lists(self) -> None:
+        """The client took them, or is gone."""
+        self.broker.limits.list_bytes -= self._list_bytes
+        self._list_bytes = 0
+
+    async def drained(self) -> None:
+        """Return when the client has taken, but for a little, what it was sent. If the connection ends: cancelled."""
+        while not self.writable:
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
 
     def _become_dirty(self) -> None:
         self._dirty = True
@@ -304,50 +399,63 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self.closed:
             return
         self._transport.writelines(out)
+        self._intake.hold(COLLECTED, hold=False)
+        if self._list_bytes and not self._transport.get_write_buffer_size():
+            self._settle_lists()
         if not self.writable and self._stuck_since is None:
             self._be_writable()
 
     def _be_writable(self) -> None:
         self.writable = True
+        if self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
         for consumer in self.consumers.values():
             consumer.subscription.dispatcher.wake()
 
-    def hold_reading(self, reason: int, *, hold: bool) -> None:
-        """Read from the socket only while there is no reason against it."""
-        before = self._not_reading
-        self._not_reading = before | reason if hold else before & ~reason
-        if self._transport is None or self.closed or self._transport.is_closing():
-            return
-        if self._not_reading and not before:
-            self._transport.pause_reading()
-        elif before and not self._not_reading:
-            self._transport.resume_reading()
+    def know(self, client_version: str) -> None:
+        """The client has said CONNECT."""
+        self.connected = True
+        self.client_version = client_version
+        self._intake.know()
 
     def pressure(self, *, high: bool) -> None:
         """The ledger has too much in flight, or not any more."""
-        self.hold_reading(_LEDGER, hold=high)
+        self._intake.hold(LEDGER, hold=high)
 
     def drain(self) -> None:
         """Take no further request; what was taken goes on."""
-        self.hold_reading(_DRAINING, hold=True)
+        self._intake.hold(DRAINING, hold=True)
 
     @property
     def is_busy(self) -> bool:
         """Whether a publish or a request of this connection is not answered yet."""
-        return self._pending_sends > 0 or bool(self._tasks)
+        return self._pending_sends > 0 or self._requests > 0
 
     def close(self) -> None:
         """Write what is collected and close."""
         if self._transport is not None and not self.closed:
             self.flush()
             self.closed = True
+            self._intake.close()
             self._transport.close()
+
+    def look(self) -> None:
+        """From time to time: away with a client that does not say CONNECT, or does not finish what it began to say."""
+        if self._transport is None or self.closed:
+            return
+        if self._list_bytes and not self._transport.get_write_buffer_size():
+            self._settle_lists()
+        if self._intake.is_overdue(connected=self.connected):
+            what = "a frame is not completed" if self.connected else "it does not say CONNECT"
+            _logger.info("connection from %s is closed: %s", self.peer, what)
+            self._transport.abort()
 
     def tick(self) -> None:
         """Keep-alive, every half minute: PING, and away with a client that was silent or does not read."""
         monotonic = self.broker.turn.runtime.monotonic
         stuck = self._stuck_since is not None and monotonic() - self._stuck_since > _STUCK_SECONDS
-        if stuck or (not self._heard and not self._not_reading):
+        if stuck or (not self._heard and not self._intake.reasons):
             _logger.info("connection from %s is closed: %s", self.peer, "it does not read" if stuck else "nothing was heard")
             if self._transport is not None:
                 self._transport.abort()
@@ -363,7 +471,7 @@ class Connection(asyncio.Protocol):
         """
         if self.closed or self._transport is None:
             return False
-        if self._not_reading:
+        if self._intake.reasons:
             return True
         if self._asked is None:
             self._asked = asyncio.get_running_loop().create_future()
@@ -373,7 +481,12 @@ class Connection(asyncio.Protocol):
         return await asyncio.shield(self._asked)
 
     def _be_silent(self, asked: asyncio.Future[bool]) -> None:
-        if not asked.done() and self._transport is not None:
+        if asked.done() or self._transport is None:
+            return
+        if self._intake.reasons:  # it may have answered: we do not listen
+            asked.set_result(True)
+            self._asked = None
+        else:
             _logger.info("connection from %s is closed: its place is wanted, and it does not answer", self.peer)
             self._transport.abort()
 
@@ -404,7 +517,7 @@ class Connection(asyncio.Protocol):
             producer.pending -= 1
             self._pending_sends -= 1
             if self._pending_sends == self._max_pending_sends // 2:
-                self.hold_reading(_SENDS, hold=False)
+                self._intake.hold(SENDS, hold=False)
 
     def producer_closed(self, producer: Producer) -> None:
         """The broker closed the producer: the client is to look its topic up again."""
@@ -420,12 +533,20 @@ class Connection(asyncio.Protocol):
         self._pending_sends -= producer.pending
         producer.pending = 0
         if self._pending_sends <= self._max_pending_sends // 2:
-            self.hold_reading(_SENDS, hold=False)
+            self._intake.hold(SENDS, hold=False)
 
     def consumer_closed(self, consumer: Consumer) -> None:
         """The broker closed the consumer: the client is to look its topic up again."""
-        if self.consumers.pop(consumer.consumer_id, None) is not None:
+        if self.consumers.get(consumer.consumer_id) is consumer:
+            self.forget_consumer(consumer)
             self.write_command("close_consumer", consumer_id=consumer.consumer_id, request_id=unsigned64(-1))
+
+    def forget_consumer(self, consumer: Consumer) -> None:
+        """It is closed; what it acknowledged may be answered later, or never."""
+        del self.consumers[consumer.consumer_id]
+        for _ in range(consumer.pending_acks):
+            self.end_request()
+        consumer.pending_acks = 0
 
     def active_changed(self, consumer: Consumer, active: bool) -> None:
         """Tell a Failover consumer; behind the answer to its SUBSCRIBE."""

@@ -11,6 +11,10 @@ from pulsar_txn.wire.ids import Position
 MAX_BATCH_SIZE: Final = 100_000
 """Messages of one batch; an ack set has as many bits, so this bounds what a client's number can make us hold."""
 
+MAX_ACK_IDS: Final = 100_000
+"""Messages that one ACK names, or that one request wants again. Clients collect a thousand; ours sends a list of messages
+that is acknowledged in a transaction whole."""
+
 _PRUNE_GIVEN: Final = 1024
 
 
@@ -38,8 +42,8 @@ class Consumer:
     `unacked` is kept for Shared and Key_Shared: which batch indexes of an entry (bit set; 1 for a single message) this
     consumer was sent and has not settled; `pledged` which of them an open transaction acknowledged, so that they are not in
     `unacked_count`. `given` says what the consumer was given, as (indexes, batch size), of entries that it was not given as a
-    whole: that is what its acknowledgement of the whole entry means. `epoch` is None unless the client counts its
-    redelivery requests (PIP-84).
+    whole: that is what its acknowledgement of the whole entry means. `pending_acks`: acknowledgements with a
+    receipt that is not written yet. `epoch` is None unless the client counts its redelivery requests (PIP-84).
     """
 
     __slots__ = (
@@ -52,6 +56,7 @@ class Consumer:
         "name",
         "owner",
         "partition",
+        "pending_acks",
         "permits",
         "pledged",
         "priority",
@@ -80,6 +85,7 @@ class Consumer:
         self.key_ranges: tuple[tuple[int, int], ...] | None = None
         self.read_compacted = False
         self.permits = 0
+        self.pending_acks = 0
         self.unacked: dict[Position, int] = {}
         self.unacked_count = 0
         self.pledged: dict[Position, int] = {}

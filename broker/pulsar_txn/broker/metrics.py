@@ -64,6 +64,7 @@ def _of_broker(broker: Broker) -> Iterator[Metric]:
         kind = _counter if name.endswith("_total") else _gauge
         yield kind(name, text, {"cluster": cluster}, value)
     yield from _of_loop(broker, cluster)
+    yield _limits_reached(broker, cluster)
     yield from _of_coordinators(broker, cluster)
     chosen = heapq.nlargest(MAX_TOPICS, topics, key=lambda topic: topic.messages_in)
     yield from _of_topics(chosen, cluster)
@@ -73,6 +74,14 @@ def _of_broker(broker: Broker) -> Iterator[Metric]:
 def _totals(broker: Broker, topics: list[Topic]) -> Iterator[tuple[str, str, float]]:
     store: Any = broker.store
     yield "pulsar_active_connections", "Connections of clients.", len(broker.connections)
+    limits = broker.limits
+    yield "pulsar_txn_broker_requests_in_flight", "Requests of clients that are under way.", limits.requests
+    yield "pulsar_txn_broker_request_bytes_in_flight", "Their bytes.", limits.request_bytes
+    text = "Bytes of large frames that are not complete, as announced."
+    yield "pulsar_txn_broker_incomplete_frame_bytes", text, limits.incoming_bytes
+    text = "Bytes of lists and schemas that clients have not read."
+    yield "pulsar_txn_broker_unread_list_bytes", text, limits.list_bytes
+    yield "pulsar_txn_broker_topic_list_watchers", "Lists of topics that are watched.", broker.topic_lists.count
     yield "pulsar_topics_count", "Topics that are open.", len(broker.topics)
     yield "pulsar_subscriptions_count", "Subscriptions of open topics.", sum(len(topic.subscriptions) for topic in topics)
     yield "pulsar_producers_count", "Producers.", sum(len(topic.producers.by_name) for topic in topics)
@@ -101,6 +110,14 @@ def _of_loop(broker: Broker, cluster: str) -> Iterator[Metric]:
     yield _histogram("pulsar_txn_broker_loop_late_seconds", text, labels, meter.late)
     text = "The longest that the loop was seen held since the start."
     yield _gauge("pulsar_txn_broker_loop_longest_block_seconds", text, labels, meter.longest_seconds)
+
+
+def _limits_reached(broker: Broker, cluster: str) -> Metric:
+    text = "How often clients met a limit and were refused, or made to wait."
+    reached = CounterMetricFamily("pulsar_txn_broker_limit_reached", text, labels=["cluster", "limit"])
+    for key, count in sorted(broker.limits.reached.items()):
+        reached.add_metric([cluster, key], count)
+    return reached
 
 
 def _of_coordinators(broker: Broker, cluster: str) -> Iterator[Metric]:

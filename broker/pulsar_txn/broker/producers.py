@@ -15,6 +15,8 @@ from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Position
 
+from .limits import LimitReached
+
 
 class AccessMode(enum.IntEnum):
     """Protocol enum ProducerAccessMode."""
@@ -198,8 +200,8 @@ class ProducerSet:
 
     def _wait(self, producer: Producer, ready: Ready) -> None:
         if self._max_waiting and len(self.waiting) >= self._max_waiting:
-            text = f"{self._max_waiting} producers wait for {self._topic}, as many as may (maxWaitingProducersPerTopic)"
-            raise Refusal(ServerError.ProducerBusy, f"{text}; close some, or raise that key")
+            what = f"{self._max_waiting} producers wait for {self._topic}"
+            raise LimitReached("maxWaitingProducersPerTopic", what, ServerError.ProducerBusy)
         self.waiting[producer] = ready
 
     def _check_room(self, producer: Producer) -> None:
@@ -207,5 +209,5 @@ class ProducerSet:
             text = f"producer {producer.name!r} is connected to {self._topic} already"
             raise Refusal(ServerError.ProducerBusy, text)
         if self._limit and len(self.by_name) + len(self.waiting) >= self._limit:
-            text = f"{self._topic} has {self._limit} producers, as many as it may (maxProducersPerTopic)"
-            raise Refusal(ServerError.ProducerBusy, f"{text}; close some, or raise that key")
+            what = f"{self._topic} has {self._limit} producers"
+            raise LimitReached("maxProducersPerTopic", what, ServerError.ProducerBusy)

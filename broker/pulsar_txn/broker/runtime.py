@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import resource
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 ResourceT = TypeVar("ResourceT")
+
+_MAX_DESCRIPTORS: Final = 65_536
 
 
 class Listener(Protocol):
@@ -49,6 +52,10 @@ class Runtime(Protocol):
 
     def random(self) -> float:
         """A float in [0, 1)."""
+        ...
+
+    def descriptors(self) -> int | None:
+        """Files and sockets that this process may have open; None: no limit is known."""
         ...
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
@@ -110,6 +117,16 @@ class AsyncioRuntime:
     def random(self) -> float:
         """A float in [0, 1) from the process-wide source."""
         return random.random()  # noqa: S311 - consumer names and back-off, nothing secret
+
+    def descriptors(self) -> int | None:
+        """The soft limit, raised as far as the hard one allows: an idle connection costs a descriptor and little else."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+            if soft != resource.RLIM_INFINITY and soft < wanted:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                soft = wanted
+        return None if soft == resource.RLIM_INFINITY else soft
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
         """The next turn of the running loop."""

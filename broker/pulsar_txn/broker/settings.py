@@ -17,7 +17,15 @@ class BrokerConfig:
     keep_alive_interval_seconds: int = 30
     connection_liveness_check_timeout_millis: int = 5000
     max_message_size: int = 5 * 1024 * 1024
+    broker_max_connections: int = 10_000  # Pulsar: 0 (no limit); open files may allow less
+    broker_max_connections_per_ip: int = 500  # Pulsar: 0 (no limit)
+    incomplete_frame_timeout_seconds: int = 30
+    max_message_publish_buffer_size_in_mb: int = 256  # Pulsar: half of the direct memory
     max_pending_publish_requests_per_connection: int = 1000
+    max_concurrent_requests_per_connection: int = 1000
+    max_concurrent_lookup_request: int = 50_000
+    max_concurrent_request_size_in_mb: int = 64
+    max_topic_list_in_flight_heap_mem_size_mb: int = 100
     max_producers_per_connection: int = 1000
     max_consumers_per_connection: int = 1000
     broker_shutdown_timeout_ms: int = 10_000  # Pulsar: 60000; nothing is handed over to another broker here

@@ -14,6 +14,7 @@ from crc32c import crc32c
 
 from pulsar_txn.wire.errors import Refusal, ServerError
 
+from .limits import LimitReached
 from .slices import LoopBudget
 from .sorted_names import Pieces, SortedNames
 from .turn import Turn
@@ -158,8 +159,7 @@ class TopicLists:
             (self._limits[1], self.count, "the clients of this broker watch", "maxTopicListWatchers"),
         ):
             if limit and count >= limit:
-                text = f"{who} {limit} lists of topics, as many as may be ({key}); close some, or raise that key"
-                raise Refusal(ServerError.TooManyRequests, text)
+                raise LimitReached(key, f"{who} {limit} lists of topics")
 
     def close(self, connection: Connection, watcher_id: int) -> None:
         """Nobody watches any more; no error when nobody did."""

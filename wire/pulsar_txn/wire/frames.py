@@ -55,12 +55,13 @@ class FrameReader:
     has lost its frame boundaries: close the connection.
     """
 
-    __slots__ = ("_max_frame_size", "_needed", "_tail")
+    __slots__ = ("_tail", "max_frame_size", "needed")
 
     def __init__(self, max_frame_size: int = MAX_MESSAGE_SIZE + FRAME_PADDING) -> None:
-        self._max_frame_size = max_frame_size
+        self.max_frame_size = max_frame_size
         self._tail = bytearray()
-        self._needed = 4
+        self.needed = 4
+        """Bytes of the frame that is incomplete, its total size included; 4 while even that is not known."""
 
     @property
     def buffered(self) -> int:
@@ -77,7 +78,7 @@ class FrameReader:
         tail = self._tail
         if tail:
             tail += data
-            if len(tail) < self._needed:
+            if len(tail) < self.needed:
                 return []
             segment = bytes(tail)
             tail.clear()
@@ -85,14 +86,14 @@ class FrameReader:
             segment = bytes(data)
         frames = []
         position, end = 0, len(segment)
-        self._needed = 4
+        self.needed = 4
         while end - position >= 4:
             (size,) = _SIZE.unpack_from(segment, position)
-            if not 4 <= size <= self._max_frame_size:
+            if not 4 <= size <= self.max_frame_size:
                 raise self._refuse(size)
             stop = position + 4 + size
             if stop > end:
-                self._needed = 4 + size
+                self.needed = 4 + size
                 break
             frames.append(segment[position + 4 : stop])
             position = stop
@@ -107,7 +108,7 @@ class FrameReader:
         if start in _OTHER_PROTOCOLS:
             return FrameTooLarge(f"its first bytes are those of {_OTHER_PROTOCOLS[start]}")
         return FrameTooLarge(
-            f"a frame of {size} bytes is announced, {self._max_frame_size} are allowed; raise maxMessageSize on both sides, "
+            f"a frame of {size} bytes is announced, {self.max_frame_size} are allowed; raise maxMessageSize on both sides, "
             "or the peer does not speak the Pulsar protocol (TLS towards a plain port looks like this)"
         )
 
