@@ -20,7 +20,7 @@ from history_facts import Facts
 from history_format import HistoryError
 from history_liveness import k15_liveness
 from history_losses import k3_lost_write, k4_duplicate, k11_torn, k14_exactly_once
-from history_reader import History, read_history
+from history_reader import History, many_objects, read_history
 from history_reads import k1_aborted_read, k2_dirty_read, k5_inconsistent_position, k6_order, k7_commit_visibility
 from history_register import k10_fencing, k12_register
 from history_verdict import INVALID, VALID, Verdict, unknown
@@ -59,12 +59,13 @@ SHRUNK_OPS = 200
 
 def judge(history: History, checks: Sequence[str] = ()) -> list[Verdict]:
     """The verdicts on a history: of `checks`, or of those that its meta event names, or of K1 to K15."""
-    facts = Facts(history)
-    asked = checks or facts.meta.get("checks") or tuple(CHECKS)
+    asked = checks or history.meta.get("checks") or tuple(CHECKS)
     foreign = [name for name in asked if name not in CHECKS]
     if foreign:
         raise HistoryError(f"there is no check {', '.join(foreign)}; there are {', '.join(CHECKS)}")
-    return [_with_context(facts, _shrunk(facts, CHECKS[name](facts))) for name in asked]
+    with many_objects():
+        facts = Facts(history)
+        return [_with_context(facts, _shrunk(facts, CHECKS[name](facts))) for name in asked]
 
 
 def _shrunk(facts: Facts, verdict: Verdict) -> Verdict:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 from operator import attrgetter
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from history_format import COMPLETIONS, EVENTS, FIELDS, HistoryError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 # The end of an operation that never completed: later than every time of a run.
 NEVER = 1 << 62
@@ -61,6 +63,18 @@ class History:
         return len(self.ops)
 
 
+@contextlib.contextmanager
+def many_objects() -> Iterator[None]:
+    """Keep the cyclic collector from walking millions of live objects again and again; histories have no cycles."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def read_history(folder: str | Path) -> History:
     """The history in the files `*.jsonl` of a folder.
 
@@ -72,10 +86,11 @@ def read_history(folder: str | Path) -> History:
         raise HistoryError(f"there is no history file (*.jsonl) in {folder}")
     ops: list[Op] = []
     torn = []
-    for path in files:
-        if _read_file(path, ops):
-            torn.append(path.name)
-    return History(ops, torn)
+    with many_objects():
+        for path in files:
+            if _read_file(path, ops):
+                torn.append(path.name)
+        return History(ops, torn)
 
 
 def _read_file(path: Path, ops: list[Op]) -> bool:
