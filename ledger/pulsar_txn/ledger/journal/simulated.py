@@ -34,7 +34,7 @@ class _File:
     has said so once and calls the pages clean since, so that only another write brings them to the disk.
     """
 
-    __slots__ = ("bad", "clean", "content", "durable", "takes_room", "unsynced")
+    __slots__ = ("bad", "clean", "content", "durable", "takes_room", "under_sync", "unsynced")
 
     def __init__(self) -> None:
         self.bad: set[int] = set()
@@ -44,6 +44,7 @@ class _File:
         self.durable = bytearray()
         self.unsynced: dict[int, None] = {}
         self.clean: dict[int, None] = {}
+        self.under_sync: dict[int, bytes] = {}
 
     def write(self, data: bytes, offset: int) -> None:
         end = offset + len(data)
@@ -62,15 +63,30 @@ class _File:
         return bytes(self.content[offset:end])
 
     def sync(self) -> None:
-        self._resize()
+        self.begin_sync()
+        self.end_sync()
+
+    def begin_sync(self) -> None:
+        """What is written from here on is not part of this sync."""
         for sector in self.unsynced:
-            self._write_back(sector)
-        self.unsynced.clear()
+            at = sector * SECTOR_BYTES
+            self.under_sync[sector] = bytes(self.content[at : at + SECTOR_BYTES])
+
+    def end_sync(self) -> None:
+        """What was there when it began is on the disk."""
+        self._resize()
+        for sector, data in self.under_sync.items():
+            at = sector * SECTOR_BYTES
+            self.durable[at : at + len(data)] = data
+            if self.content[at : at + SECTOR_BYTES] == data:
+                self.unsynced.pop(sector, None)
+        self.under_sync.clear()
 
     def fail_sync(self) -> None:
         """Nothing reaches the disk, and the pages are clean from now on."""
         self.clean |= self.unsynced
         self.unsynced.clear()
+        self.under_sync.clear()
 
     def killed(self) -> _File:
         """What the next process finds: the page cache, with what is dirty in it and what only seems to be clean."""
@@ -96,10 +112,6 @@ class _File:
             self.durable.extend(bytes(missing))
         elif missing < 0:
             del self.durable[missing:]
-
-    def _write_back(self, sector: int) -> None:
-        at = sector * SECTOR_BYTES
-        self.durable[at : at + SECTOR_BYTES] = self.content[at : at + SECTOR_BYTES]
 
     def _keep_some(self, durable: bytearray, loss: Loss, rng: random.Random) -> None:
         sectors = list(self.unsynced)
@@ -242,9 +254,13 @@ class SimulatedFiles:
         if path in self.files or file.content:
             file.sync()
         elif not self.forget_folder_syncs:
-            for name, old, renamed in self.renamed:
-                self._apply(self.durable_names, name, old, renamed)
-            self.renamed.clear()
+            self.sync_names()
+
+    def sync_names(self) -> None:
+        """All changes of names so far are on the disk."""
+        for name, old, renamed in self.renamed:
+            self._apply(self.durable_names, name, old, renamed)
+        self.renamed.clear()
 
     def zero_fill(self, fd: int) -> None:
         """Zeros over the whole file, synced; takes room."""
