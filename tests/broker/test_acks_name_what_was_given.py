@@ -224,3 +224,65 @@ async def test_a_cumulative_acknowledgement_sent_again_in_its_transaction_succee
         await client.ack(position, txn=txn, cumulative=True)
     await client.end(txn)
     assert cursor(bench).backlog() == 0
+
+
+async def taken_over(bench: Any, count: int = 6) -> tuple[RawClient, RawClient, list[Received]]:
+    """Failover: `old` was given everything, and lost its place to `new`, which was given everything as well."""
+    old, new = bench.client(), bench.client()
+    await old.producer("a")
+    await old.subscribe("a", kind=FAILOVER, consumer_name="b")
+    for number in range(count):
+        await old.sent(b"%d" % number)
+    messages = [await old.receive() for _ in range(count)]
+    await new.subscribe("a", kind=FAILOVER, consumer_name="a")
+    assert await new.payloads(count) == [each.payloads[0] for each in messages]
+    return old, new, messages
+
+
+@pytest.mark.parametrize("first_cumulative", [True, False])
+@pytest.mark.parametrize("loser", ["old", "new"])
+async def test_a_cumulative_ack_over_what_another_consumer_settled_since_conflicts(
+    bench: Any, first_cumulative: bool, loser: str
+) -> None:
+    """Both were given all six; whoever comes second would acknowledge in its transaction what is committed already."""
+    old, new, messages = await taken_over(bench)
+    first, second = (new, old) if loser == "old" else (old, new)
+    txn = await opened(first)
+    await first.ack(messages[1], txn=txn, cumulative=first_cumulative)
+    await first.end(txn)
+    late = await opened(second)
+    with pytest.raises(Refused) as refused:
+        await second.ack(messages[4], txn=late, cumulative=True)
+    assert refused.value.code == ServerError.TransactionConflict
+    await second.abort(late)
+    redeliver(new)
+    rest = [0, 2, 3, 4, 5] if not first_cumulative else [2, 3, 4, 5]
+    assert await new.payloads(len(rest)) == [b"%d" % number for number in rest]
+    good = await opened(new)
+    await new.ack(messages[5], txn=good, cumulative=True)
+    await new.end(good)
+    assert cursor(bench).backlog() == 0
+
+
+async def test_a_cumulative_ack_over_what_its_own_consumer_settled_succeeds(bench: Any) -> None:
+    _, new, messages = await taken_over(bench)
+    await new.ack(messages[0])
+    txn = await opened(new)
+    await new.ack(messages[2], txn=txn)
+    await new.end(txn)
+    txn = await opened(new)
+    await new.ack(messages[5], txn=txn, cumulative=True)
+    await new.end(txn)
+    assert cursor(bench).backlog() == 0
+
+
+async def test_what_an_aborted_transaction_of_another_consumer_held_does_not_conflict(bench: Any) -> None:
+    old, new, messages = await taken_over(bench)
+    txn = await opened(old)
+    await old.ack(messages[1], txn=txn)
+    await old.abort(txn)
+    assert await new.payloads(6) == [b"%d" % number for number in range(6)]
+    txn = await opened(new)
+    await new.ack(messages[5], txn=txn, cumulative=True)
+    await new.end(txn)
+    assert cursor(bench).backlog() == 0

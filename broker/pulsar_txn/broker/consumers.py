@@ -44,6 +44,9 @@ class Consumer:
     `unacked_count`. `given` says what the consumer was given, as (indexes, batch size), of entries that it was not given as a
     whole: that is what its acknowledgement of the whole entry means. `pending_acks`: acknowledgements with a
     receipt that is not written yet. `epoch` is None unless the client counts its redelivery requests (PIP-84).
+
+    `settled_elsewhere`, on Failover: the first message that another consumer acknowledged since this one was given everything
+    again. A cumulative acknowledgement in a transaction that reaches it would name what is not this consumer's any more.
     """
 
     __slots__ = (
@@ -61,6 +64,7 @@ class Consumer:
         "pledged",
         "priority",
         "read_compacted",
+        "settled_elsewhere",
         "subscription",
         "unacked",
         "unacked_count",
@@ -91,6 +95,7 @@ class Consumer:
         self.pledged: dict[Position, int] = {}
         self.given: dict[Position, tuple[int, int]] = {}
         self._given_limit = _PRUNE_GIVEN
+        self.settled_elsewhere: Position | None = None
         self.delivered = 0
         self.subscription: Any = None
 

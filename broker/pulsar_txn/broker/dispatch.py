@@ -293,6 +293,18 @@ class SingleActiveDispatcher(Dispatcher):
     def settled(self, position: Position, indexes: int | None) -> None:
         """Nobody holds anything here: the cursor says it all."""
 
+    def acknowledged_by(self, consumer: Consumer, first: Position) -> None:
+        """A consumer acknowledged something, `first` at the earliest. One that lost its place may still do so."""
+        for each in self.consumers:
+            if each is not consumer and (each.settled_elsewhere is None or first < each.settled_elsewhere):
+                each.settled_elsewhere = first
+
+    def rewind(self) -> None:
+        """The active consumer gets everything again that is not settled."""
+        if self.active is not None:
+            self.active.settled_elsewhere = None
+        super().rewind()
+
     def _choose(self, newcomer: Consumer | None) -> None:
         partition = self._topic.name.partition
         chosen: Consumer | None = None

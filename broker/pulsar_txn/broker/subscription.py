@@ -125,6 +125,8 @@ class Subscription:
 
         Raises LedgerError when the log is closed.
         """
+        if ids:
+            self._acknowledged_by(consumer, [each[:2] for each in ids], cumulative=cumulative)
         if cumulative:
             return self._acknowledge_upto(ids)
         whole: list[Position] = []
@@ -223,19 +225,23 @@ class Subscription:
         if not items or any(position > last for position, _, _ in items):
             answer(None, ServerError.NotAllowedError, f"acknowledgement of {ids}: there are no such messages")
         elif not cumulative:
-            self._request(AckIndividual(self._counting(answer, items), txn_id, items))
+            self._request(AckIndividual(self._counting(consumer, answer, items), txn_id, items))
         elif self.dispatcher.individual or len(items) != 1:
             answer(
                 None,
                 ServerError.NotAllowedError,
                 "a cumulative acknowledgement names one message, and not on Shared or Key_Shared",
             )
+        elif consumer.settled_elsewhere is not None and items[0][0] >= consumer.settled_elsewhere:
+            ledger_id, entry_id = consumer.settled_elsewhere
+            text = f"another consumer acknowledged {ledger_id}:{entry_id}, which this one was given as well"
+            answer(None, ServerError.TransactionConflict, f"{text}; abort, and have everything redelivered")
         else:
-            self._request(AckCumulative(answer, txn_id, items[0]))
+            self._request(AckCumulative(self._counting(consumer, answer, items, cumulative=True), txn_id, items[0]))
 
-    def _counting(self, answer: Answer, items: tuple[AckItem, ...]) -> Answer:
-        """The same answer; on success what it acknowledges is not unacknowledged any more, until an abort brings it back."""
-        if not self.dispatcher.individual:
+    def _counting(self, consumer: Consumer, answer: Answer, items: tuple[AckItem, ...], *, cumulative: bool = False) -> Answer:
+        """The same answer; on success it is noted before whose these messages are no more, until an abort brings them back."""
+        if not self.dispatcher.individual and len(self.consumers) <= 1:
             return answer
 
         def told(result: Any, code: ServerError | None, text: str) -> None:
@@ -243,9 +249,17 @@ class Subscription:
             if code is None and isinstance(dispatcher, SharedDispatcher):
                 for position, indexes, _ in items:
                     dispatcher.pledged(position, indexes)
+            elif code is None:
+                self._acknowledged_by(consumer, [item[0] for item in items], cumulative=cumulative)
             answer(result, code, text)
 
         return told
+
+    def _acknowledged_by(self, consumer: Consumer, positions: Sequence[Position], *, cumulative: bool) -> None:
+        dispatcher = self.dispatcher
+        if isinstance(dispatcher, SingleActiveDispatcher) and len(dispatcher.consumers) > 1:
+            first = self.topic.log.next_position(self.cursor.mark_delete) if cumulative else min(positions)
+            dispatcher.acknowledged_by(consumer, first)
 
     def end_txn(self, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
         """The coordinator tells the outcome."""
