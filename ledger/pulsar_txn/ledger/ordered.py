@@ -1,0 +1,175 @@
+"""A dict in the order of insertion that can be walked as it was at one moment, while it goes on changing.
+
+Machines keep what grows in these maps, so that a snapshot can be taken in slices over many turns of the loop (H7 of
+`ledger.machine`). Keys lie in small groups. A `Moment` knows the groups there were when it was made; when a group that it
+has not walked yet is about to change, it gets a copy first. So making a moment, walking one group and the copy are each
+short, whatever the size of the map; and a change costs nothing extra while nobody walks.
+
+The first key is at hand at any time, however many were taken out before it (a plain dict that is eaten from its head walks
+over all its holes).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+DefaultT = TypeVar("DefaultT")
+
+GROUP: Final = 64
+"""Keys in a group, unless the map's maker says otherwise."""
+
+
+class _Group(dict[KeyT, ValueT]):
+    """Keys that were put in one after the other, and their values."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class OrderedMap(Generic[KeyT, ValueT]):
+    """Keys to values in the order of insertion; a new value for an old key stays in its place.
+
+    `image`: what a moment shows of a value. It is called when a group is copied or walked, and must give something that
+    later changes of the value do not reach. Values that never change need none. Before a value changes in place, its owner
+    calls `changing`. `group`: how many keys are copied at once.
+    """
+
+    __slots__ = ("_group", "_groups", "_home", "_image", "_last", "_moments", "_numbers")
+
+    def __init__(self, image: Callable[[ValueT], Any] | None = None, *, group: int = GROUP) -> None:
+        self._image = image
+        self._group = group
+        self._home: dict[KeyT, _Group[KeyT, ValueT]] = {}
+        self._groups: OrderedDict[int, _Group[KeyT, ValueT]] = OrderedDict()
+        self._last: _Group[KeyT, ValueT] | None = None
+        self._numbers = 0
+        self._moments: list[weakref.ref[Moment[KeyT]]] = []
+
+    def __len__(self) -> int:
+        return len(self._home)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._home
+
+    def __getitem__(self, key: KeyT) -> ValueT:
+        return self._home[key][key]
+
+    def __iter__(self) -> Iterator[KeyT]:
+        for group in self._groups.values():
+            yield from group
+
+    def get(self, key: KeyT) -> ValueT | None:
+        """The value, None when the key is not there."""
+        group = self._home.get(key)
+        return None if group is None else group[key]
+
+    def values(self) -> Iterator[ValueT]:
+        """All values in order; the map must not change meanwhile."""
+        for group in self._groups.values():
+            yield from group.values()
+
+    def items(self) -> Iterator[tuple[KeyT, ValueT]]:
+        """All keys and values in order; the map must not change meanwhile."""
+        for group in self._groups.values():
+            yield from group.items()
+
+    def first(self) -> tuple[KeyT, ValueT] | None:
+        """The key that was put in first, and its value; None when the map is empty. Never a walk."""
+        for group in self._groups.values():
+            for item in group.items():
+                return item
+        return None
+
+    def __setitem__(self, key: KeyT, value: ValueT) -> None:
+        group = self._home.get(key)
+        if group is None:
+            group = self._last
+            if group is None or len(group) >= self._group:
+                group = self._open_group()
+            self._home[key] = group
+        if self._moments:
+            self._copy_first(group)
+        group[key] = value
+
+    def __delitem__(self, key: KeyT) -> None:
+        group = self._home.pop(key)
+        if self._moments:
+            self._copy_first(group)
+        del group[key]
+        if not group:
+            del self._groups[group.number]
+            if group is self._last:
+                self._last = None
+
+    def pop(self, key: KeyT) -> ValueT | None:
+        """Take a key out; its value, None when it is not there."""
+        group = self._home.get(key)
+        if group is None:
+            return None
+        value = group[key]
+        del self[key]
+        return value
+
+    def changing(self, key: KeyT) -> None:
+        """The value of `key` is about to change in place."""
+        if self._moments:
+            self._copy_first(self._home[key])
+
+    def moment(self) -> Moment[KeyT]:
+        """What is here now, to be walked later. It ends when it is dropped."""
+        self._last = None  # what is put in from now on lies in groups that the moment does not know
+        moment = Moment(self._groups, self._image, self._numbers)
+        self._moments.append(weakref.ref(moment, self._moments.remove))
+        return moment
+
+    def _open_group(self) -> _Group[KeyT, ValueT]:
+        group: _Group[KeyT, ValueT] = _Group(self._numbers)
+        self._numbers += 1
+        self._last = self._groups[group.number] = group
+        return group
+
+    def _copy_first(self, group: _Group[KeyT, ValueT]) -> None:
+        for reference in self._moments:
+            moment = reference()
+            if moment is not None:
+                moment.copy(group)
+
+
+class Moment(Generic[KeyT]):
+    """A map at the moment when this was made: `groups` gives its keys and images once, a group at a time."""
+
+    __slots__ = ("__weakref__", "_below", "_copies", "_groups", "_image", "_left")
+
+    def __init__(self, groups: OrderedDict[int, _Group[KeyT, Any]], image: Callable[[Any], Any] | None, below: int) -> None:
+        self._groups = groups
+        self._image = image
+        self._below = below  # groups from here on came later
+        self._left = list(groups)[::-1]
+        self._copies: dict[int, list[tuple[KeyT, Any]]] = {}
+
+    def groups(self) -> Iterator[list[tuple[KeyT, Any]]]:
+        """Keys and the images of their values, in order."""
+        left, groups, copies = self._left, self._groups, self._copies
+        while left:
+            number = left.pop()
+            yield copies.pop(number) if number in copies else self._show(groups[number])
+
+    def copy(self, group: _Group[KeyT, Any]) -> None:
+        """`group` is about to change: remember it unless it was walked, is remembered, or is newer."""
+        number = group.number
+        if number < self._below and self._left and number >= self._left[-1] and number not in self._copies:
+            self._copies[number] = self._show(group)
+
+    def _show(self, group: _Group[KeyT, Any]) -> list[tuple[KeyT, Any]]:
+        image = self._image
+        if image is None:
+            return list(group.items())
+        return [(key, image(value)) for key, value in group.items()]
