@@ -28,7 +28,7 @@ class TcHost:
         self.tc_id, self.options = tc_id, options
         self.log: list[bytes] = []
         self.confirmed = 0
-        self.stored: tuple[int, bytes] | None = None
+        self.stored: tuple[int, tuple[bytes, ...]] | None = None
         self.held: deque[tuple[int, Any]] = deque()
         self.released: list[Any] = []
         self.waiting: dict[TxnId, list[Any]] = {}
@@ -59,7 +59,7 @@ class TcHost:
 
     def state(self) -> bytes:
         """The whole state of the live machine, without the notice that `snapshot()` takes for trimming."""
-        return snapshots.write(self.tc._state)
+        return b"".join(snapshots.write(self.tc._state))
 
     def carry_out(self, step: Step[Any]) -> None:
         for name, record in step.records:
@@ -104,8 +104,9 @@ class TcHost:
     def recover(self) -> TransactionCoordinator:
         machine, start = self.fresh(), 0
         if self.stored is not None:
-            start, data = self.stored
-            machine.restore(data)
+            start, parts = self.stored
+            for part in parts:
+                machine.restore(part)
         for index in range(start, len(self.log)):
             machine.apply("log", (LEDGER, index), machine.decode("log", self.log[index]))
         return machine
@@ -119,8 +120,7 @@ class TcHost:
     def take_snapshot(self) -> None:
         """Store a snapshot of what is confirmed (everything, here)."""
         self.confirm()
-        data = b"".join(self.tc.snapshot())
-        self.stored = (len(self.log), data)
+        self.stored = (len(self.log), tuple(self.tc.snapshot()))
         assert self.tc.trim_before("log") == ((LEDGER, len(self.log)) if self.log else None)
 
     def _append(self, name: str, record: Any) -> None:

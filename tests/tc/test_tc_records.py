@@ -137,8 +137,9 @@ def test_any_bytes_are_a_record_or_a_wire_error(data: bytes) -> None:
     ("data", "says"),
     [
         (b"\xff\xff", "not a coordinator snapshot"),
-        (b"", "format 0; this version reads 1"),
-        (CoordinatorSnapshot(format_version=2, tc_id=3).SerializeToString(), "format 2; this version reads 1"),
+        (b"", "first slice names no format"),
+        (CoordinatorSnapshot(format_version=3, tc_id=3).SerializeToString(), "format 3; this version reads up to 2"),
+        (CoordinatorSnapshot(format_version=0, tc_id=3).SerializeToString(), "format 0; this version reads up to 2"),
         (CoordinatorSnapshot(format_version=1, tc_id=4).SerializeToString(), "coordinator 4, not of coordinator 3"),
     ],
 )

@@ -466,8 +466,16 @@ async def _unload(topic: Topic) -> None:
 
 
 def _make_coordinator(factory: Callable[..., Any], config: BrokerConfig, tc_id: int) -> Any:
+    longest = config.max_transaction_timeout_in_seconds
+    options = (
+        {"max_active_of_id": config.max_active_transactions_per_transactional_id} if getattr(factory, "fences", False) else {}
+    )
     return factory(
         tc_id,
         max_active=config.max_active_transactions_per_coordinator,
+        max_participants=config.max_participants_per_transaction,
+        max_state_bytes=config.max_transaction_state_size_in_mb << 20,
+        max_timeout_ms=longest * 1000 if longest else 2**63 - 1,
         outcome_retention_count=config.transaction_outcome_retention_count,
+        **options,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from pulsar_txn.ledger.machine import AskProducer, CopyEntries, Effect, PublishMaxRead
 from pulsar_txn.ledger.protocols import Log
@@ -30,6 +30,9 @@ from .participant_host import ParticipantHost, Verify
 from .turn import Turn
 
 TOPIC = "topic"
+
+_SNAPSHOT_BYTES_PER_ENTRY: Final = 64
+"""What each published entry pays for in the snapshots of its topic, at the most."""
 
 
 class TopicView(Protocol):
@@ -121,7 +124,7 @@ class BufferHost(ParticipantHost[Request, TopicRecord]):
             newest = notes.popleft()[2]
         self.published = newest
         self._topic.log_moved()
-        if self._since_snapshot >= self.snapshot_after:
+        if self._since_snapshot >= max(self.snapshot_after, self._snapshots.last_bytes // _SNAPSHOT_BYTES_PER_ENTRY):
             self._since_snapshot = 0
             self.submit(TakeSnapshot())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -19,6 +20,9 @@ from .participants import Participants
 from .turn import Turn
 
 _logger = logging.getLogger(__name__)
+
+_TOLD_PER_TURN: Final = 256
+"""Participants that are told at once: a few milliseconds' worth."""
 
 _FIRST_REOPEN_SECONDS: Final = 1.0
 _LAST_REOPEN_SECONDS: Final = 60.0
@@ -47,6 +51,8 @@ class CoordinatorHost(MachineHost[Request, Any]):
         self._participants = participants
         self._untold: dict[TxnId, int] = {}
         self._registered_at: dict[TxnId, Position] = {}
+        self._to_tell: deque[TellParticipant] = deque()
+        self._may_tell = _TOLD_PER_TURN
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
 
     @property
@@ -57,9 +63,11 @@ class CoordinatorHost(MachineHost[Request, Any]):
     # ---- requests
 
     def add(self, request: AddParticipants) -> None:
-        """Register participants, and remember where that stands in the log (see `is_registered`)."""
+        """Register participants, and remember where their record is in the log (see `is_registered`)."""
+        before = self.appended
         self.submit(request)
-        self._registered_at[request.txn_id] = self._applied[self._main]
+        if self.appended != before:
+            self._registered_at[request.txn_id] = self._applied[self._main]
 
     def is_registered(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
         """Is the transaction open here, with this participant? None: the coordinator is not ready, ask again.
@@ -91,11 +99,28 @@ class CoordinatorHost(MachineHost[Request, Any]):
         super()._release(effects, positions)
 
     def perform(self, effect: Effect) -> None:
-        """Tell participants."""
-        if type(effect) is TellParticipant:
+        """Tell participants: some at once, further ones in later turns of the loop."""
+        if type(effect) is not TellParticipant:
+            super().perform(effect)
+        elif self._may_tell:
+            self._may_tell -= 1
             self._participants.tell(effect, partial(self._told, effect.txn_id))
         else:
-            super().perform(effect)
+            if not self._to_tell:
+                self.turn.runtime.call_soon(self._tell_more)
+            self._to_tell.append(effect)
+
+    def _tell_more(self) -> None:
+        waiting, spent = self._to_tell, self.turn.budget.is_spent
+        while waiting and self.failure is None and not spent():
+            effect = waiting.popleft()
+            self._participants.tell(effect, partial(self._told, effect.txn_id))
+        if waiting and self.failure is None:
+            self.turn.runtime.call_soon(self._tell_more)
+
+    def _after_turn(self) -> None:
+        self._may_tell = _TOLD_PER_TURN
+        super()._after_turn()
 
     def outcome(self, txn_id: TxnId) -> None:
         """Answer those who await it."""

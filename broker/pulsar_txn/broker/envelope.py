@@ -58,7 +58,7 @@ class Envelope:
         size = at + extra_size
         data, slices = bytes(first[:size]), tuple(parts[1:])
         if version == 1:
-            slices = (first[size:],)
+            slices = (b"".join(parts)[size:],)
         while len(data) < size and slices:
             data, slices = data + slices[0], slices[1:]
         if len(data) != size:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pulsar_txn.ledger.machine import AwaitOutcome, Effect, Machine, Outcome, Reply, Step, VerifyRegistered, WriteSnapshot
 from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LedgerError, Log, LogClosed, LogDamaged, Snapshot
@@ -20,13 +20,15 @@ from pulsar_txn.wire.ids import Position, TxnId
 
 from .envelope import Envelope
 from .slices import SLICE_SECONDS, LoopBudget
-from .snapshots import SnapshotTaker, unpack_parts
+from .snapshots import SnapshotTaker
 from .turn import Turn
 
 _logger = logging.getLogger(__name__)
 
 Answer: TypeAlias = Callable[[Any, ServerError | None, str], None]
 """The token of every request: called once with (value, None, "") or (None, code, message)."""
+
+_OWED_SECONDS: Final = 0.5
 
 RequestT = TypeVar("RequestT")
 RecordT = TypeVar("RecordT")
@@ -78,6 +80,8 @@ class MachineHost(Generic[RequestT, RecordT]):
         self._waiting: deque[_Waiting] = deque()
         self._snapshots = SnapshotTaker(self)
         self._awaiting: dict[TxnId, list[Answer]] = {}
+        self._owed: deque[RequestT] = deque()
+        self._owed_timer: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._turn_due = False
@@ -96,6 +100,9 @@ class MachineHost(Generic[RequestT, RecordT]):
         if not self.ready:
             self._refuse(request, self.retriable, f"not ready: {self.failure or 'recovering'}; retry")
             return
+        if self._owed and _token_of(request) is None:
+            self._owe(request)
+            return
         try:
             step = self.machine.decide(request, self.turn.clock.now_ms())
         except Refusal as refusal:
@@ -106,60 +113,94 @@ class MachineHost(Generic[RequestT, RecordT]):
         try:
             self.carry_out(step, reserve=reserve)
         except (DiskFull, EntryTooLarge) as error:
-            self._refuse(request, ServerError.PersistenceError, str(error))
+            token = _token_of(request)
+            if token is not None:
+                token(None, ServerError.PersistenceError, str(error))
+            elif isinstance(error, DiskFull):
+                self._owe(request)
         except LedgerError as error:
             self.fail(error)
             self._refuse(request, self.retriable, f"{error}; retry")
 
     def carry_out(self, step: Step[RecordT], *, reserve: bool = False) -> None:
-        """H2 and H3. Raises DiskFull or EntryTooLarge only when nothing of the Step was appended."""
+        """H2 and H3. Raises DiskFull or EntryTooLarge only when nothing of the Step was appended, or will be released."""
         if not self._turn_due:
             self._turn_due = True
             self.turn.defer(self._after_turn)
         records, effects = step.records, step.effects
+        held: _Waiting | None = None
+        if len(records) == 1 and not step.trailing:
+            name, record = records[0]
+            position = self._append(name, record, reserve)
+            held = (name, position, effects, [position], ())
+        elif records or step.trailing:
+            held = self._append_all(step, reserve)
+        # Everything is in the log: from here on nothing is refused any more, so no token is answered twice.
         for effect in effects:  # H3: noted at once, so that the outcome cannot pass it by
             if type(effect) is AwaitOutcome:
                 self._awaiting.setdefault(effect.txn_id, []).append(effect.token)
-        if len(records) == 1:
-            name, record = records[0]
-            position = self._append(name, record, reserve)
-            if effects:
-                self._waiting.append((name, position, effects, [position], ()))
-        elif records:
-            self._append_many(step, reserve)
-        if step.trailing:
-            for name, record in step.trailing:
-                self._append(name, record, True)
-        if effects and not records:
-            if step.trailing or (len(effects) == 1 and type(effects[0]) is VerifyRegistered):
-                # A verification is a question, not an answer: nothing leaves, so it need not wait for the tail either.
-                self._release(effects, [])
-            else:
-                self.release_at_tail(effects)
+        if not effects:
+            return
+        if records and held is not None:
+            self._waiting.append(held)
+        elif step.trailing or (len(effects) == 1 and type(effects[0]) is VerifyRegistered):
+            # A verification is a question, not an answer: nothing leaves, so it need not wait for the tail either.
+            self._release(effects, [])
+        else:
+            self.release_at_tail(effects)
 
-    def _append_many(self, step: Step[RecordT], reserve: bool) -> None:
+    def _append_all(self, step: Step[RecordT], reserve: bool) -> _Waiting | None:
+        """Append records and trailing records; what the effects wait for, None when there are trailing records only."""
         positions: list[Position] = []
         last: dict[str, Position] = {}
+        begun = False
         try:
             for name, record in step.records:
                 position = self._append(name, record, reserve)
                 positions.append(position)
                 last[name] = position
+                begun = True
+            for name, record in step.trailing:
+                self._append(name, record, True)
+                begun = True
         except (DiskFull, EntryTooLarge) as error:
-            if positions:  # a part of the Step is in the log: what is in memory is no state of the machine
+            if begun:  # a part of the Step is in the log: what is in memory is no state of the machine
                 raise LedgerError(f"a Step was appended in part: {error}") from error
             raise
-        if step.effects:
-            first, *more = last.items()
-            self._waiting.append((first[0], first[1], step.effects, positions, tuple(more)))
+        if not last:
+            return None
+        first, *more = last.items()
+        return (first[0], first[1], step.effects, positions, tuple(more))
 
     def _append(self, name: str, record: RecordT, reserve: bool) -> Position:
         machine = self.machine
         position = self.logs[name].append(machine.encode(name, record), reserve=reserve)
-        machine.apply(name, position, record)
+        try:
+            machine.apply(name, position, record)
+        except Exception as error:  # the log has a record that the state lacks: H4
+            _logger.exception("%r could not apply its own record", machine)
+            raise LedgerError(f"a record could not be applied: {error!r}") from error
         self._applied[name] = position
         self.appended += 1
         return position
+
+    # ---- facts that the disk has no room for
+
+    def _owe(self, request: RequestT) -> None:
+        """Nobody waits for an answer to it, so nobody would repeat it: it is told again until there is room."""
+        self._owed.append(request)
+        if self._owed_timer is None:
+            self._owed_timer = self.turn.runtime.call_later(_OWED_SECONDS, self._pay)
+
+    def _pay(self) -> None:
+        """Tell the machine what is owed, in order, up to the first that there is still no room for."""
+        self._owed_timer = None
+        owed, self._owed = self._owed, deque()
+        while owed:
+            if self._owed:
+                self._owe(owed.popleft())
+            else:
+                self.submit(owed.popleft(), reserve=True)
 
     def _refuse(self, request: RequestT, code: ServerError, message: str) -> None:
         token = _token_of(request)
@@ -252,6 +293,10 @@ class MachineHost(Generic[RequestT, RecordT]):
                 self.carry_out(step, reserve=True)
                 if runtime.monotonic() >= until:
                     break
+        except DiskFull:  # nothing of the Step was appended: what is due is carried out once there is room
+            self._timer_at = 0
+            self._timer = self.turn.runtime.call_later(_OWED_SECONDS, self._expire)
+            return
         except LedgerError as error:
             self.fail(error)
             return
@@ -333,7 +378,7 @@ class MachineHost(Generic[RequestT, RecordT]):
 
     def _read_envelope(self, log: Log, stored: Snapshot) -> tuple[Envelope, tuple[bytes, ...]]:
         try:
-            return Envelope.read(unpack_parts(stored.data))
+            return Envelope.read(stored.parts)
         except WireError as error:
             raise LogDamaged(log.name, stored.covers, str(error)) from error
 
@@ -363,8 +408,7 @@ class MachineHost(Generic[RequestT, RecordT]):
             return
         self.failure = error
         self.ready = False
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timers()
         waiting, self._waiting = self._waiting, deque()
         awaiting, self._awaiting = self._awaiting, {}
         self._snapshots.abandon()
@@ -381,12 +425,16 @@ class MachineHost(Generic[RequestT, RecordT]):
 
     async def close(self) -> None:
         """Stop timers, let what is under way become durable, close the logs. Raises LedgerError when a log failed."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timers()
         await self._snapshots.finish()
         for log in self.logs.values():
             await log.close()
         self.ready = False
+
+    def _stop_timers(self) -> None:
+        for timer in (self._timer, self._owed_timer):
+            if timer is not None:
+                timer.cancel()
 
     async def release(self) -> None:
         """Close the logs of a host that failed: their names are free for its successor when this returns."""

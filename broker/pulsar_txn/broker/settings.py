@@ -73,6 +73,10 @@ class BrokerConfig:
     transaction_coordinator_enabled: bool = True  # Pulsar: false
     number_of_transaction_coordinators: int = 16
     max_active_transactions_per_coordinator: int = 10_000  # Pulsar: 0 (no limit)
+    max_active_transactions_per_transactional_id: int = 256
+    max_participants_per_transaction: int = 10_000
+    max_transaction_state_size_in_mb: int = 64
+    max_transaction_timeout_in_seconds: int = 604_800
     transaction_metadata_store_provider_class_name: str = "fencing"
     transaction_buffer_provider_class_name: str = "topic"
     transaction_pending_ack_store_provider_class_name: str = "log"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LedgerError, Snapshot
+from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LedgerError, SnapshotWriter
 from pulsar_txn.wire.ids import Position
 
 from .envelope import Envelope
@@ -22,14 +22,21 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_TURN_SECONDS: Final = 0.003
+_TURN_BYTES: Final = 1 << 18
+
 
 class SnapshotTaker:
-    """Takes the snapshots of `host`. A host that failed has `abandon` called, and takes none any more."""
+    """Takes the snapshots of `host`. A host that failed has `abandon` called, and takes none any more.
 
-    __slots__ = ("_again", "_host", "_now")
+    `last_bytes`: how large the newest one was, as far as it is written.
+    """
+
+    __slots__ = ("_again", "_host", "_now", "last_bytes")
 
     def __init__(self, host: MachineHost[Any, Any]) -> None:
         self._host = host
+        self.last_bytes = 0
         self._now: _UnderWay | None = None
         self._again: tuple[str, list[Callable[[], None]]] | None = None
 
@@ -57,10 +64,12 @@ class SnapshotTaker:
             done = now.write_some(host)
         except (DiskFull, EntryTooLarge) as error:
             _logger.warning("a snapshot of log %r could not be stored; the next one is tried: %s", now.log, error)
+            now.abandon()
             done = True
         except LedgerError as error:
             host.fail(error)
             return
+        self.last_bytes = now.written_bytes
         if done:
             self._now = None
             again, self._again = self._again, None
@@ -87,38 +96,36 @@ class SnapshotTaker:
 class _UnderWay:
     """One snapshot: what it covers, and the parts that are not written yet."""
 
-    __slots__ = ("_callbacks", "_parts", "covers", "log")
+    __slots__ = ("_callbacks", "_parts", "_writer", "covers", "log", "written_bytes")
 
     def __init__(self, host: MachineHost[Any, Any], log: str, callbacks: list[Callable[[], None]]) -> None:
         self.log = log
         self.covers: Mapping[str, Position] = host.applied()
+        self.written_bytes = 0
         envelope = Envelope(self.covers, host.snapshot_extra())
         self._parts: Iterator[bytes] = chain(envelope.parts(), host.machine.snapshot())
         self._callbacks = callbacks
+        self._writer: SnapshotWriter | None = None
 
     def write_some(self, host: MachineHost[Any, Any]) -> bool:
         """Write parts until the turn is used up; True when the last one was, and the snapshot is the newest."""
-        data = b"".join(pack_part(part) for part in self._parts)
-        host.logs[self.log].put_snapshot(Snapshot.of(self.covers[self.log], data))
+        writer = self._writer
+        if writer is None:
+            writer = self._writer = host.logs[self.log].write_snapshot(self.covers[self.log])
+        monotonic = host.turn.runtime.monotonic
+        until, limit = monotonic() + _TURN_SECONDS, self.written_bytes + _TURN_BYTES
+        for part in self._parts:
+            writer.write(part)
+            self.written_bytes += len(part)
+            if self.written_bytes >= limit or monotonic() >= until:
+                return False
+        writer.finish()
         host.trim(self.covers)
         for stored in self._callbacks:
             stored()
         return True
 
-
-def pack_part(part: bytes) -> bytes:
-    """A part behind its length, as long as a log's snapshot is one piece."""
-    return len(part).to_bytes(4, "little") + part
-
-
-def unpack_parts(data: bytes) -> tuple[bytes, ...]:
-    """The inverse, for parts one behind the other; an envelope of version 1 is one part."""
-    if data.startswith(b"PTSN"):
-        return (data,)
-    parts: list[bytes] = []
-    at = 0
-    while at < len(data):
-        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
-        parts.append(data[at + 4 : end])
-        at = end
-    return tuple(parts)
+    def abandon(self) -> None:
+        """Give the room of what was written back."""
+        if self._writer is not None:
+            self._writer.abandon()

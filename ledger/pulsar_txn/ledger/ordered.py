@@ -44,9 +44,9 @@ class OrderedMap(Generic[KeyT, ValueT]):
 
     __slots__ = ("_group", "_groups", "_home", "_image", "_last", "_moments", "_numbers")
 
-    def __init__(self, image: Callable[[ValueT], Any] | None = None, *, group: int = GROUP) -> None:
+    def __init__(self, image: Callable[[ValueT], Any] | None = None, *, group: int | None = None) -> None:
         self._image = image
-        self._group = group
+        self._group = group or GROUP
         self._home: dict[KeyT, _Group[KeyT, ValueT]] = {}
         self._groups: OrderedDict[int, _Group[KeyT, ValueT]] = OrderedDict()
         self._last: _Group[KeyT, ValueT] | None = None

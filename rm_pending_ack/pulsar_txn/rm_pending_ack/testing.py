@@ -371,17 +371,17 @@ def repeated_ack_has_the_first_answer(host: Subscription) -> None:
     """An ack of what its transaction holds succeeds without a record, also after a restart; a rest is written alone."""
     _succeeds(host, ack(FIRST, whole(0), indexes(1, 0)))
     for again in range(2):
-        before = (len(host.entries), host.machine.snapshot())
+        before = (len(host.entries), state_of(host.machine))
         _succeeds(host, ack(FIRST, whole(0)), ack(FIRST, indexes(1, 0), whole(0)))
-        promise(before == (len(host.entries), host.machine.snapshot()), "a repeated ack leaves no trace")
+        promise(before == (len(host.entries), state_of(host.machine)), "a repeated ack leaves no trace")
         if not again:
             host.crash(len(host.entries), 0)
     _succeeds(host, ack(FIRST, whole(1), whole(3)), ack(FIRST, indexes(1, 2)))
     promise(host.machine.pending(at(1)) in (None, 0b1111), "what is new beside a repeat is held")
     _succeeds(host, ack_up_to(FIRST, indexes(2, 0)))
-    before = (len(host.entries), host.machine.snapshot())
+    before = (len(host.entries), state_of(host.machine))
     _succeeds(host, ack_up_to(FIRST, indexes(2, 0)), ack_up_to(FIRST, whole(1)))
-    promise(before == (len(host.entries), host.machine.snapshot()), "a repeated cumulative ack leaves no trace")
+    promise(before == (len(host.entries), state_of(host.machine)), "a repeated cumulative ack leaves no trace")
     promise(host.machine.cumulative_position(FIRST) == at(2), "a repeated cumulative ack takes nothing back")
     _succeeds(host, commit(FIRST))
     promise(host.cursor.acked == messages_up_to(SIZES, indexes(2, 0)) | {(3, 0)}, "and counts once")

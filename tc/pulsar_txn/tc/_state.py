@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
+from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.tc._deadlines import SLACK, Deadlines
 from pulsar_txn.tc.outcomes import PAGE_SHIFT, STILL_OPEN, WAS_ABORTED, WAS_COMMITTED, OutcomeWindow, Owner
 from pulsar_txn.tc.records import NEW, UPDATE, Record
-from pulsar_txn.tc.records_pb2 import BatchedTransactionMetadataEntry, TransactionMetadataEntry
+from pulsar_txn.tc.records_pb2 import BatchedTransactionMetadataEntry, CoordinatorSnapshot, TransactionMetadataEntry
 from pulsar_txn.tc.table import EDGES
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnId, TxnStatus
+
+TRANSACTION_BYTES: Final = 512
+PARTICIPANT_BYTES: Final = 64
+"""What an open transaction, and each of its participants beside its name, count for in `CoordinatorState.bytes`."""
 
 _OPEN: Final = int(TxnStatus.OPEN)
 _OUTCOME_OF: Final = {int(TxnStatus.COMMITTED): WAS_COMMITTED, int(TxnStatus.ABORTED): WAS_ABORTED}
 
 
-class Transaction:
-    """An open or ending transaction. `status` is the number of its TxnStatus; participants keep their order of arrival."""
+class Image(NamedTuple):
+    """A transaction at a moment: later changes of `txn` do not reach its status, nor how many participants it had."""
 
-    __slots__ = ("owner", "start_time_ms", "status", "subscriptions", "timeout_ms", "topics", "txn_id")
+    txn: Transaction
+    status: int
+    topic_count: int
+    subscription_count: int
+
+    def topics(self) -> Iterator[str]:
+        """Those that it had."""
+        return islice(tuple(self.txn.topics), self.topic_count)
+
+    def subscriptions(self) -> Iterator[tuple[str, str]]:
+        """Those that it had."""
+        return islice(tuple(self.txn.subscriptions), self.subscription_count)
+
+
+class Transaction:
+    """An open or ending transaction. `status` is the number of its TxnStatus.
+
+    Participants keep their order of arrival and are never taken out. `bytes`: what it counts for.
+    """
+
+    __slots__ = ("bytes", "owner", "start_time_ms", "status", "subscriptions", "timeout_ms", "topics", "txn_id")
 
     def __init__(self, txn_id: TxnId, owner: Owner, start_time_ms: int, timeout_ms: int) -> None:
         self.txn_id = txn_id
@@ -28,6 +53,7 @@ class Transaction:
         self.start_time_ms = start_time_ms
         self.timeout_ms = timeout_ms
         self.status = _OPEN
+        self.bytes = TRANSACTION_BYTES
         self.topics: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
 
@@ -35,6 +61,33 @@ class Transaction:
     def deadline_ms(self) -> int:
         """When it is aborted if it is still open then."""
         return self.start_time_ms + self.timeout_ms
+
+    @property
+    def participant_count(self) -> int:
+        """How many participants it has."""
+        return len(self.topics) + len(self.subscriptions)
+
+    def image(self) -> Image:
+        """What it is now, for a snapshot."""
+        return Image(self, self.status, len(self.topics), len(self.subscriptions))
+
+    def add_topic(self, topic: str) -> int:
+        """Register a topic partition; the bytes that this adds."""
+        if topic in self.topics:
+            return 0
+        self.topics[topic] = None
+        return self._count(len(topic))
+
+    def add_subscription(self, topic: str, name: str) -> int:
+        """Register a subscription; the bytes that this adds."""
+        if (topic, name) in self.subscriptions:
+            return 0
+        self.subscriptions[topic, name] = None
+        return self._count(len(topic) + len(name))
+
+    def _count(self, size: int) -> int:
+        self.bytes += PARTICIPANT_BYTES + size
+        return PARTICIPANT_BYTES + size
 
     def has(self, participant: Participant) -> bool:
         """Whether `participant` is registered."""
@@ -48,7 +101,7 @@ class Transaction:
 
 
 class CoordinatorState:
-    """What the log says. `transactions` holds what is open or ending, by `least`, ascending."""
+    """What the log says. `transactions` holds what is open or ending, by `least`, ascending; `bytes` is what they count for."""
 
     def __init__(self, tc_id: int, outcomes: OutcomeWindow) -> None:
         self.tc_id = tc_id
@@ -56,9 +109,12 @@ class CoordinatorState:
         self.next_id = 0
         self.newest_time_ms = 0
         self.last_applied: Position = EARLIEST
-        # Linked, not a plain dict: the smallest key must be at hand however many were taken out before it.
-        self.transactions: OrderedDict[int, Transaction] = OrderedDict()
+        self.transactions: OrderedMap[int, Transaction] = OrderedMap(Transaction.image)
         self.open_count = 0
+        self.ending: dict[int, None] = {}
+        self.participant_count = 0
+        self.bytes = 0
+        self.is_restoring = False  # the head of a snapshot was read; no state
         self.deadlines = Deadlines(self.is_open)
 
     def apply(self, position: Position, record: Record) -> None:
@@ -77,16 +133,19 @@ class CoordinatorState:
 
     def low_watermark(self) -> int:
         """The highest id such that it and all below it have ended: what is open or ending is never covered. -1: none."""
-        for least in self.transactions:
-            return least - 1
-        return self.next_id - 1
+        oldest = self.transactions.first()
+        return (self.next_id if oldest is None else oldest[0]) - 1
 
     def add(self, txn: Transaction) -> None:
         """Take in a transaction with a higher id than all others."""
         self.transactions[txn.txn_id.least] = txn
+        self.participant_count += txn.participant_count
+        self.bytes += txn.bytes
         if txn.status == _OPEN:
             self.open_count += 1
             self.deadlines.add(txn.deadline_ms, txn.txn_id.least)
+        else:
+            self.ending[txn.txn_id.least] = None
 
     def _apply(self, record: TransactionMetadataEntry) -> None:
         modified_ms = record.last_modification_time
@@ -107,10 +166,28 @@ class CoordinatorState:
         if operation == UPDATE:
             self._move(txn, least, record)
         elif txn.status == _OPEN:
-            for topic in record.partitions:
-                txn.topics[topic] = None
-            for pair in record.subscriptions:
-                txn.subscriptions[pair.topic, pair.subscription] = None
+            self.transactions.changing(least)
+            self.add_participants(txn, record)
+
+    def add_participants(self, txn: Transaction, named: TransactionMetadataEntry | CoordinatorSnapshot.Transaction) -> None:
+        """Register what a record, or a part of a snapshot, names."""
+        before = txn.participant_count
+        added = sum(map(txn.add_topic, named.partitions))
+        for pair in named.subscriptions:
+            added += txn.add_subscription(pair.topic, pair.subscription)
+        self.bytes += added
+        self.participant_count += txn.participant_count - before
+
+    @property
+    def weight(self) -> int:
+        """About how many objects a snapshot has to write."""
+        return len(self.transactions) + self.participant_count + len(self.outcomes.owners.owners) + len(self.outcomes.late)
+
+    def left_open(self, txn: Transaction) -> None:
+        """Called when `txn` is decided: OPEN no longer."""
+        self.open_count -= 1
+        self.ending[txn.txn_id.least] = None
+        self.deadlines.ended(self.open_count)
 
     def _open(self, least: int, record: TransactionMetadataEntry) -> None:
         if least < self.next_id:
@@ -126,14 +203,18 @@ class CoordinatorState:
         expected, new = int(record.expected_status), int(record.new_status)
         if txn.status != expected or (expected, new) not in EDGES:
             return
-        txn.status = new
         outcome = _OUTCOME_OF.get(new)
-        if outcome is not None:
-            del self.transactions[least]
-            self.outcomes.ended(least, outcome, txn.owner, self.next_id)
+        if outcome is None:
+            self.transactions.changing(least)
+            txn.status = new
+            self.left_open(txn)
         else:
-            self.open_count -= 1
-            self.deadlines.sweep(self.open_count, self._entries)
+            del self.ending[least]
+            del self.transactions[least]  # a moment that is walked shows it as it is, so it changes after this only
+            txn.status = new
+            self.bytes -= txn.bytes
+            self.participant_count -= txn.participant_count
+            self.outcomes.ended(least, outcome, txn.owner, self.next_id)
 
     def _entries(self) -> Iterator[tuple[int, int]]:
         return ((txn.deadline_ms, least) for least, txn in self.transactions.items() if txn.status == _OPEN)
@@ -153,8 +234,12 @@ class CoordinatorState:
         _demand(all(map(self._window_agrees, self.transactions.values())), "S16", "the window differs from what takes room")
         windowed = sum(least >> PAGE_SHIFT in self.outcomes.pages for least in ids)
         _demand(self.outcomes.count_open() == windowed, "S16", "the window calls ids open that take no room")
-        _demand(set(self._entries()) <= set(self.deadlines.heap), "L1", "a deadline is missing")
-        _demand(len(self.deadlines.heap) <= 2 * self.open_count + SLACK, "L7", f"{len(self.deadlines.heap)} deadlines")
+        _demand(set(self._entries()) <= set(self.deadlines.entries()), "L1", "a deadline is missing")
+        # While a sweep is under way, as many may have ended as a quarter of what it has to move.
+        _demand(len(self.deadlines) <= 4 * self.open_count + 3 * SLACK, "L7", f"{len(self.deadlines)} deadlines")
+        ending = {least for least, txn in self.transactions.items() if txn.status != _OPEN}
+        _demand(self.ending.keys() == ending, "S2", f"{self.ending.keys() ^ ending} are ending, or not")
+        _demand(self.bytes == sum(txn.bytes for txn in self.transactions.values()), "L7", f"{self.bytes} bytes counted")
 
 
 def _demand(holds: bool, invariant: str, why: str) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, TypeAlias, assert_never
 
 import attrs
 
 from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant, WriteSnapshot
 from pulsar_txn.tc import records, records_pb2, snapshots
-from pulsar_txn.tc._state import CoordinatorState, Transaction
+from pulsar_txn.tc._state import PARTICIPANT_BYTES, TRANSACTION_BYTES, CoordinatorState, Transaction
 from pulsar_txn.tc.outcomes import ANYBODY, WAS_ABORTED, WAS_COMMITTED, OutcomeWindow, Owner
 from pulsar_txn.tc.records import Record
+from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot
 from pulsar_txn.tc.requests import AddParticipants, EndTxn, Identity, IsRegistered, NewTxn, ParticipantsDone, Request
 from pulsar_txn.tc.table import ACTION_OF, END_EVENT, TRANSITIONS, UNKNOWN, Event, Go, Refuse, Stay
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -21,6 +23,8 @@ LOG: Final = "log"
 
 _Records: TypeAlias = tuple[tuple[str, Record], ...]
 _Effects: TypeAlias = tuple[Effect, ...]
+
+_EFFECTS_AT_ONCE: Final = 1024
 
 _STATUS: Final = tuple(TxnStatus)
 _NUMBER: Final = (records_pb2.OPEN, records_pb2.COMMITTING, records_pb2.COMMITTED, records_pb2.ABORTING, records_pb2.ABORTED)
@@ -44,8 +48,10 @@ class TransactionInfo:
 class TransactionCoordinator:
     """The coordinator `tc_id`; a Machine (see `pulsar_txn.ledger.machine`) whose one log is "log".
 
-    `max_active`: how many transactions may be open or ending (0: any number). `max_timeout_ms`: the longest timeout
-    that NEW_TXN may ask for. `outcome_retention_count`: over how many ids at least an END_TXN may be repeated.
+    `max_active`: how many transactions may be open or ending; `max_participants`: how many participants one may have;
+    `max_state_bytes`: what all of them may count for, names of participants mostly (0: no limit, for each of the three).
+    `max_timeout_ms`: the longest timeout that NEW_TXN may ask for. `outcome_retention_count`: over how many ids at least an
+    END_TXN may be repeated.
     `snapshot_every`: records between two WriteSnapshot. `expire_limit`: transactions that one `expire` aborts.
     """
 
@@ -56,6 +62,8 @@ class TransactionCoordinator:
         tc_id: int,
         *,
         max_active: int = 0,
+        max_participants: int = 0,
+        max_state_bytes: int = 0,
         max_timeout_ms: int = 2**63 - 1,
         outcome_retention_count: int = 1_048_576,
         snapshot_every: int = 25_000,
@@ -63,11 +71,15 @@ class TransactionCoordinator:
     ) -> None:
         self.tc_id = tc_id
         self._max_active = max_active
+        self._max_participants = max_participants
+        self._max_state_bytes = max_state_bytes
         self._max_timeout_ms = max_timeout_ms
         self._snapshot_every = snapshot_every
         self._expire_limit = expire_limit
         self._state = self._new_state(OutcomeWindow(outcome_retention_count))
         self._applied = 0  # since the snapshot that this machine started from; no state, only the pace of snapshots
+        self._applied_at_snapshot = 0
+        self._to_drive: deque[int] = deque()  # what recovery has not carried out again yet; no state either
         self._trim_before: Position | None = None
 
     # ------------------------------------------------------------------ Machine
@@ -102,22 +114,19 @@ class TransactionCoordinator:
         return records.decode(self.tc_id, data)
 
     def recovered(self, now_ms: int) -> Step[Record]:
-        """Every end under way is carried out again; participants may hear of it twice."""
-        trailing: list[tuple[str, Record]] = []
-        effects: list[Effect] = []
-        for txn in self._state.transactions.values():
-            if txn.status != TxnStatus.OPEN:
-                more, heard = self._carry_out(txn, _STATUS[txn.status], now_ms)
-                trailing += more
-                effects += heard
-        return self._paced(Step((), tuple(effects), tuple(trailing)), self._applied >= self._snapshot_every)
+        """Every end under way is carried out again; participants may hear of it twice. Many are left to `expire`."""
+        self._to_drive = deque(sorted(self._state.ending))
+        step = self._drive_again(now_ms)
+        return self._paced(step, self._applied >= self._snapshot_every)
 
     def deadline(self) -> int | None:
-        """The earliest deadline of an OPEN transaction."""
-        return self._state.deadlines.next()
+        """The earliest deadline of an OPEN transaction; the past while recovery has ends to carry out again."""
+        return 0 if self._has_to_drive() else self._state.deadlines.next()
 
     def expire(self, now_ms: int) -> Step[Record]:
         """Abort OPEN transactions that are due, the earliest first, at most `expire_limit` of them."""
+        if self._has_to_drive():
+            return self._paced(self._drive_again(now_ms))
         decisions: list[tuple[str, Record]] = []
         trailing: list[tuple[str, Record]] = []
         effects: list[Effect] = []
@@ -126,17 +135,23 @@ class TransactionCoordinator:
             decisions += decision
             trailing += more
             effects += heard
+            if len(effects) >= _EFFECTS_AT_ONCE:
+                break
         return self._paced(Step(tuple(decisions), tuple(effects), tuple(trailing)))
 
     def snapshot(self) -> Iterator[bytes]:
         """The whole state: next id, open and ending transactions, window of outcomes."""
         self._trim_before = _behind(self._state.last_applied)
-        return iter((snapshots.write(self._state),))
+        self._applied_at_snapshot = self._applied
+        return snapshots.write(self._state)
 
     def restore(self, part: bytes) -> None:
         """Raises WireError when the snapshot is of a newer format or of another coordinator."""
-        snapshots.read(self._state, part)
+        self._restored(snapshots.read(self._state, part))
         self._trim_before = _behind(self._state.last_applied)
+
+    def _restored(self, part: CoordinatorSnapshot) -> None:
+        """What a kind of coordinator keeps beside the state of all."""
 
     def trim_before(self, log: str) -> Position | None:
         """Everything that the last `snapshot` (or the restored one) covers; None before there was any."""
@@ -186,11 +201,16 @@ class TransactionCoordinator:
         if self._max_active and len(state.transactions) >= self._max_active:
             raise Refusal(
                 ServerError.TooManyRequests,
-                f"coordinator {self.tc_id} has {self._max_active} transactions open, as many as it may: end some, or try later",
+                f"coordinator {self.tc_id} has {self._max_active} transactions open, as many as it may"
+                " (maxActiveTransactionsPerCoordinator): end some, or try later",
             )
+        self._check_room(TRANSACTION_BYTES)
         timeout_ms, principal = request.timeout_ms, request.principal
         if not 0 <= timeout_ms <= self._max_timeout_ms:
-            raise Refusal(ServerError.NotAllowedError, f"timeout {timeout_ms} ms: ask for at most {self._max_timeout_ms} ms")
+            raise Refusal(
+                ServerError.NotAllowedError,
+                f"timeout {timeout_ms} ms: ask for at most {self._max_timeout_ms} ms (maxTransactionTimeoutInSeconds)",
+            )
         if principal is not None and not principal.strip():
             raise Refusal(ServerError.NotAllowedError, "the owner of a transaction must not be blank")
         least = state.next_id
@@ -213,6 +233,8 @@ class TransactionCoordinator:
                     topics[topic] = None
             elif (topic, name) not in txn.subscriptions:
                 subscriptions[topic, name] = None
+        if topics or subscriptions:
+            self._check_participants(txn, topics, subscriptions)
         new: _Records = ()
         least, highest = txn_id.least, self._state.next_id - 1
         if topics:
@@ -269,17 +291,44 @@ class TransactionCoordinator:
             return state, txn
         return UNKNOWN, None
 
+    def _check_participants(
+        self, txn: Transaction, topics: Collection[str], subscriptions: Collection[tuple[str, str]]
+    ) -> None:
+        count = txn.participant_count + len(topics) + len(subscriptions)
+        if self._max_participants and count > self._max_participants:
+            raise Refusal(
+                ServerError.NotAllowedError,
+                f"transaction {txn.txn_id} would have {count} participants; it may have {self._max_participants}"
+                " (maxParticipantsPerTransaction): use several transactions",
+            )
+        names = sum(map(len, topics)) + sum(len(topic) + len(name) for topic, name in subscriptions)
+        self._check_room(names + PARTICIPANT_BYTES * (len(topics) + len(subscriptions)))
+
+    def _check_room(self, added: int) -> None:
+        if self._max_state_bytes and self._state.bytes + added > self._max_state_bytes:
+            raise Refusal(
+                ServerError.TooManyRequests,
+                f"the open transactions of coordinator {self.tc_id} hold {self._state.bytes} bytes, {added} more are above"
+                f" {self._max_state_bytes} (maxTransactionStateSizeInMB): end some, or try later",
+            )
+
     def _permits(self, owner: Owner | None, asker: Owner) -> bool:
         """Whether `asker` may act on what `owner` opened: what the owner has named, the asker must name alike."""
         if owner is None:
             return False
         return (owner[0] is None or owner[0] == asker[0]) and (owner[1] is None or owner[1] == asker[1])
 
-    def _leave_open(self, txn: Transaction, event: Event, now_ms: int) -> tuple[_Records, _Records, _Effects]:
-        """The decision: its record, then what carries it out."""
+    def _leave_open(self, txn: Transaction, event: Event, now_ms: int, told: int = 0) -> tuple[_Records, _Records, _Effects]:
+        """The decision: its record, then what carries it out.
+
+        `told`: the effects that its Step has already. Where they are many, this one is carried out by `expire`.
+        """
         cell = TRANSITIONS[TxnStatus.OPEN, event]
         assert isinstance(cell, Go)  # noqa: S101 - the table's promise for the three events that end a transaction
         decision = self._update(txn.txn_id, TxnStatus.OPEN, cell.to, now_ms)
+        if told >= _EFFECTS_AT_ONCE:
+            self._to_drive.append(txn.txn_id.least)  # passed over when this Step is thrown away: it is not ending then
+            return decision, (), ()
         return (decision, *self._carry_out(txn, cell.to, now_ms))
 
     def _carry_out(self, txn: Transaction, state: TxnStatus, now_ms: int) -> tuple[_Records, _Effects]:
@@ -289,6 +338,31 @@ class TransactionCoordinator:
             return self._finish(txn.txn_id, state, now_ms)
         txn_id, action, low_watermark = txn.txn_id, ACTION_OF[state], self._state.low_watermark()
         return (), tuple([TellParticipant(txn_id, participant, action, low_watermark) for participant in participants])
+
+    def _has_to_drive(self) -> bool:
+        waiting, ending = self._to_drive, self._state.ending
+        while waiting and waiting[0] not in ending:
+            waiting.popleft()
+        return bool(waiting)
+
+    def _drive_again(self, now_ms: int) -> Step[Record]:
+        """The next ends that recovery found under way. Those that write a record are asked for again until it is applied."""
+        waiting, transactions = self._to_drive, self._state.transactions
+        again: list[int] = []
+        trailing: list[tuple[str, Record]] = []
+        effects: list[Effect] = []
+        for _ in range(min(len(waiting), self._expire_limit)):
+            least = waiting.popleft()
+            txn = transactions.get(least)
+            if txn is not None:  # its participants have not all answered meanwhile
+                more, heard = self._carry_out(txn, _STATUS[txn.status], now_ms)
+                again += [least] * len(more)
+                trailing += more
+                effects += heard
+                if len(effects) >= _EFFECTS_AT_ONCE:
+                    break
+        waiting.extendleft(reversed(again))
+        return Step((), tuple(effects), tuple(trailing))
 
     def _finish(self, txn_id: TxnId, state: TxnStatus, now_ms: int) -> tuple[_Records, _Effects]:
         """The last record, which nobody waits for: the decision and its effects are durable, recovery would drive it again."""
@@ -301,9 +375,15 @@ class TransactionCoordinator:
         return ((LOG, records.update_status(self.tc_id, txn_id.least, _NUMBER[expected], _NUMBER[new], now_ms, highest)),)
 
     def _paced(self, step: Step[Record], overdue: bool = False) -> Step[Record]:
-        """`step`, with WriteSnapshot last when one of its records completes a round of `snapshot_every`."""
+        """`step`, with WriteSnapshot last when one of its records completes a round of `snapshot_every`.
+
+        Rounds are passed over until as many records were applied as the last snapshot had objects to write: so each
+        record pays for one object, however large the state is.
+        """
         written = len(step.records) + len(step.trailing)
-        if overdue or (written and self._applied % self._snapshot_every + written >= self._snapshot_every):
+        if written and self._applied % self._snapshot_every + written >= self._snapshot_every:
+            overdue = self._applied + written - self._applied_at_snapshot >= self._state.weight
+        if overdue:
             return attrs.evolve(step, effects=(*step.effects, WriteSnapshot(LOG)))
         return step
 

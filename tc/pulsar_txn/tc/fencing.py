@@ -20,12 +20,14 @@ Sources: KIP-98 (transactional id, epoch, fencing), KIP-890 (an epoch for each t
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, ClassVar, Final, TypeAlias
 
 from pulsar_txn.ledger.machine import Step
-from pulsar_txn.tc._state import CoordinatorState
+from pulsar_txn.ledger.ordered import OrderedMap
+from pulsar_txn.tc import snapshots
+from pulsar_txn.tc._state import CoordinatorState, Transaction
 from pulsar_txn.tc.coordinator import TransactionCoordinator
 from pulsar_txn.tc.outcomes import OutcomeWindow, Owner
 from pulsar_txn.tc.records import Record
@@ -38,12 +40,17 @@ from pulsar_txn.wire.ids import TxnStatus
 ID_RETENTION_MS: Final = 7 * 24 * 3600 * 1000
 """How long an id is remembered behind its last transaction; Kafka's transactional.id.expiration.ms."""
 
+_FORGOTTEN_PER_NOTE: Final = 4
+
 _Name: TypeAlias = tuple["str | None", str]
 """Principal and transactional id."""
 
 
 class FencingCoordinator(TransactionCoordinator):
     """The coordinator `tc_id` with fencing; further options as `TransactionCoordinator`.
+
+    `max_active_of_id`: how many transactions of one transactional id may be open (0: any number); a successor ends as many in
+    one Step.
 
     Refusals beside those of `requests`: ProducerFenced for every request of an epoch below the highest of its id, but for ends:
     the repeat of what was decided is answered, and what is forgotten is TransactionNotFound.
@@ -52,9 +59,12 @@ class FencingCoordinator(TransactionCoordinator):
     fences: ClassVar = True
     """What the broker asks of a plug-in before it offers transactional ids to clients."""
 
-    def __init__(self, tc_id: int, *, id_retention_ms: int = ID_RETENTION_MS, **options: Any) -> None:
-        self._epochs: OrderedDict[_Name, tuple[int, int]] = OrderedDict()
+    def __init__(
+        self, tc_id: int, *, id_retention_ms: int = ID_RETENTION_MS, max_active_of_id: int = 0, **options: Any
+    ) -> None:
+        self._epochs: OrderedMap[_Name, tuple[int, int]] = OrderedMap()
         self._id_retention_ms = id_retention_ms
+        self._max_active_of_id = max_active_of_id
         super().__init__(tc_id, **options)
 
     @property
@@ -64,17 +74,12 @@ class FencingCoordinator(TransactionCoordinator):
 
     def snapshot(self) -> Iterator[bytes]:
         """The plain coordinator's snapshot, and the epochs."""
-        epochs = [
-            CoordinatorSnapshot.Epoch(principal=principal, transactional_id=name, epoch=epoch, last_used_ms=used)
-            for (principal, name), (epoch, used) in self._epochs.items()
-        ]
-        # Two messages one behind the other are one message with the fields of both (protobuf's merge).
-        return iter((b"".join(super().snapshot()) + CoordinatorSnapshot(epochs=epochs).SerializeToString(),))
+        groups = self._epochs.moment().groups()
+        return chain(super().snapshot(), snapshots.gathered(("epochs", _epoch(*item)) for group in groups for item in group))
 
-    def restore(self, part: bytes) -> None:
+    def _restored(self, part: CoordinatorSnapshot) -> None:
         """Also takes a plain coordinator's snapshot: the provider may be changed while transactions are open."""
-        super().restore(part)
-        for each in CoordinatorSnapshot.FromString(part).epochs:
+        for each in part.epochs:
             principal = each.principal if each.HasField("principal") else None
             self._epochs[principal, each.transactional_id] = (each.epoch, each.last_used_ms)
 
@@ -88,7 +93,8 @@ class FencingCoordinator(TransactionCoordinator):
     # ------------------------------------------------------------------ the fold
 
     def _new_state(self, outcomes: OutcomeWindow) -> CoordinatorState:
-        return _FencingState(self.tc_id, outcomes, self._epochs, self._id_retention_ms)
+        self._fenced_state = _FencingState(self.tc_id, outcomes, self._epochs, self._id_retention_ms)
+        return self._fenced_state
 
     # ------------------------------------------------------------------ decisions
 
@@ -103,12 +109,20 @@ class FencingCoordinator(TransactionCoordinator):
         decisions: list[tuple[str, Record]] = []
         trailing: list[tuple[str, Record]] = []
         effects = list(opened.effects)
-        for txn in self._state.transactions.values():
-            if txn.status == TxnStatus.OPEN and _is_older(txn.owner, owner):
-                decision, more, heard = self._leave_open(txn, Event.ABORT, now_ms)
+        open_of_id = self._fenced_state.open_of.get((request.principal, identity[0]), {})
+        for least in open_of_id:
+            txn = self._state.transactions[least]
+            if _is_older(txn.owner, owner):
+                decision, more, heard = self._leave_open(txn, Event.ABORT, now_ms, told=len(effects))
                 decisions += decision
                 trailing += more
                 effects += heard
+        if self._max_active_of_id and len(open_of_id) - len(decisions) >= self._max_active_of_id:
+            raise Refusal(
+                ServerError.TooManyRequests,
+                f"transactional id {identity[0]!r} has {len(open_of_id)} transactions open in coordinator {self.tc_id}, as many"
+                " as it may (maxActiveTransactionsPerTransactionalId): end some, or try later",
+            )
         return Step((*decisions, *opened.records), tuple(effects), tuple(trailing))
 
     def _add(self, request: AddParticipants, now_ms: int) -> Step[Record]:
@@ -140,14 +154,40 @@ class FencingCoordinator(TransactionCoordinator):
 
 
 class _FencingState(CoordinatorState):
-    """Remembers the highest epoch of each id beside what a coordinator remembers."""
+    """Remembers the highest epoch of each id beside what a coordinator remembers.
+
+    `open_of`: the OPEN transactions of each transactional id, so that a new epoch finds those before it without a scan.
+    """
 
     def __init__(
-        self, tc_id: int, outcomes: OutcomeWindow, epochs: OrderedDict[_Name, tuple[int, int]], retention_ms: int
+        self, tc_id: int, outcomes: OutcomeWindow, epochs: OrderedMap[_Name, tuple[int, int]], retention_ms: int
     ) -> None:
         super().__init__(tc_id, outcomes)
         self._epochs = epochs
         self._retention_ms = retention_ms
+        self.open_of: dict[_Name, dict[int, None]] = {}
+
+    @property
+    def weight(self) -> int:
+        """With the epochs."""
+        return super().weight + len(self._epochs)
+
+    def add(self, txn: Transaction) -> None:
+        """As in CoordinatorState."""
+        super().add(txn)
+        name = _name_of(txn.owner)
+        if name is not None and txn.status == TxnStatus.OPEN:
+            self.open_of.setdefault(name, {})[txn.txn_id.least] = None
+
+    def left_open(self, txn: Transaction) -> None:
+        """As in CoordinatorState."""
+        super().left_open(txn)
+        name = _name_of(txn.owner)
+        if name is not None:
+            left = self.open_of[name]
+            del left[txn.txn_id.least]
+            if not left:
+                del self.open_of[name]
 
     def _open(self, least: int, record: TransactionMetadataEntry) -> None:
         is_new = least >= self.next_id
@@ -158,13 +198,23 @@ class _FencingState(CoordinatorState):
 
     def _note(self, name: _Name, epoch: int) -> None:
         epochs, now_ms = self._epochs, self.newest_time_ms
-        highest, _ = epochs.pop(name, (epoch, 0))
+        highest, _ = epochs.pop(name) or (epoch, 0)
         epochs[name] = (max(epoch, highest), now_ms)
-        while True:
-            oldest, (_, used_ms) = next(iter(epochs.items()))
-            if used_ms + self._retention_ms >= now_ms:
+        for _ in range(_FORGOTTEN_PER_NOTE):  # not all at once: a hundred thousand may be out of use at the same time
+            oldest = epochs.first()
+            if oldest is None or oldest[1][1] + self._retention_ms >= now_ms:
                 return
-            del epochs[oldest]
+            del epochs[oldest[0]]
+
+
+def _name_of(owner: Owner) -> _Name | None:
+    principal, identity = owner
+    return None if identity is None else (principal, identity[0])
+
+
+def _epoch(name: _Name, known: tuple[int, int]) -> CoordinatorSnapshot.Epoch:
+    (principal, transactional_id), (epoch, used_ms) = name, known
+    return CoordinatorSnapshot.Epoch(principal=principal, transactional_id=transactional_id, epoch=epoch, last_used_ms=used_ms)
 
 
 def _is_older(owner: Owner, than: Owner) -> bool:

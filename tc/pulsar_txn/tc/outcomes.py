@@ -20,6 +20,7 @@ import struct
 from collections import Counter
 from typing import Final, TypeAlias
 
+from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.tc.requests import Identity
 
 PAGE: Final = 4096
@@ -38,11 +39,17 @@ ANYBODY: Final[Owner] = (None, None)
 NOBODY_INDEX: Final = 0xFFFF
 _OWNERS: Final = struct.Struct(f"<{PAGE}H")
 
+_PAGES_AT_ONCE: Final = 4
+_LATE_FORGOTTEN_PER_ID: Final = 4
+
 # For each byte of four outcomes: how many of them are STILL_OPEN.
 _OPEN_IN_BYTE: Final = bytes(sum(byte >> shift & 3 == STILL_OPEN for shift in (0, 2, 4, 6)) for byte in range(256))
 
 Late: TypeAlias = tuple[int, Owner, int]
 """An outcome remembered by itself: outcome, owner, the id at whose page it is forgotten."""
+
+
+Image: TypeAlias = tuple[bytes, "bytes | None"]
 
 
 class Page:
@@ -53,6 +60,10 @@ class Page:
     def __init__(self, outcomes: bytearray | None = None, owners: bytearray | None = None) -> None:
         self.outcomes = outcomes if outcomes is not None else bytearray(PAGE // 4)
         self.owners = owners
+
+    def image(self) -> Image:
+        """What it holds now, for a snapshot."""
+        return bytes(self.outcomes), None if self.owners is None else bytes(self.owners)
 
     def owner_indexes(self) -> Counter[int]:
         """How many ids each owner index has, 0 left out."""
@@ -66,10 +77,10 @@ class OwnerIndex:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.owners: dict[int, Owner] = {}
+        self.owners: OrderedMap[int, Owner] = OrderedMap()
         self._index_of: dict[Owner, int] = {}
         self._uses: Counter[int] = Counter()
-        self._free: list[int] = []
+        self._free: list[int] | None = []  # None: to be found from `owners`, after a restore
         self._highest = 0
 
     def take(self, owner: Owner) -> int:
@@ -93,18 +104,25 @@ class OwnerIndex:
         for index in sorted(uses.keys() - {NOBODY_INDEX}):
             self._uses[index] -= uses[index]
             if not self._uses[index]:
-                del self._uses[index], self._index_of[self.owners.pop(index)]
-                heapq.heappush(self._free, index)
+                free = self._free_indexes()
+                del self._uses[index], self._index_of[self.owners[index]], self.owners[index]
+                heapq.heappush(free, index)
 
     def count(self, uses: Counter[int]) -> None:
-        """Take over uses of restored pages; after the last `put`."""
+        """Take over uses of a restored page."""
         self._uses.update({index: n for index, n in uses.items() if index != NOBODY_INDEX})
-        self._highest = max(self.owners, default=0)
-        self._free = [index for index in range(1, self._highest) if index not in self.owners]
+        self._free = None
+
+    def _free_indexes(self) -> list[int]:
+        if self._free is None:
+            self._highest = max(self.owners, default=0)
+            self._free = [index for index in range(1, self._highest) if index not in self.owners]
+        return self._free
 
     def _fresh(self) -> int:
-        if self._free:
-            return heapq.heappop(self._free)
+        free = self._free_indexes()
+        if free:
+            return heapq.heappop(free)
         if self._highest >= self.limit:
             return NOBODY_INDEX
         self._highest += 1
@@ -117,8 +135,9 @@ class OutcomeWindow:
     def __init__(self, retention: int, *, max_owners: int = NOBODY_INDEX - 1) -> None:
         self.retention = retention
         self.owners = OwnerIndex(max_owners)
-        self.pages: dict[int, Page] = {}
-        self.late: dict[int, Late] = {}
+        self.pages: OrderedMap[int, Page] = OrderedMap(Page.image, group=_PAGES_AT_ONCE)
+        self.late: OrderedMap[int, Late] = OrderedMap()  # as they are to be forgotten
+        self._turned = 0  # the first id of the newest page
 
     def opened(self, least: int, owner: Owner) -> None:
         """`least` was given to `owner`. Ids come in ascending order."""
@@ -126,6 +145,10 @@ class OutcomeWindow:
         page = self.pages.get(number)
         if page is None:
             page = self._turn_page(number)
+        else:
+            self.pages.changing(number)
+        if self.late:
+            self._forget_late()
         page.outcomes[(least & 4095) >> 2] |= STILL_OPEN << ((least & 3) << 1)
         if owner != ANYBODY:
             if page.owners is None:
@@ -135,8 +158,10 @@ class OutcomeWindow:
 
     def ended(self, least: int, outcome: int, owner: Owner, next_id: int) -> None:
         """`least` was COMMITTED or ABORTED when `next_id` was the id to be given next."""
-        page = self.pages.get(least >> PAGE_SHIFT)
+        number = least >> PAGE_SHIFT
+        page = self.pages.get(number)
         if page is not None:
+            self.pages.changing(number)
             at, shift = (least & 4095) >> 2, (least & 3) << 1
             page.outcomes[at] = page.outcomes[at] & ~(3 << shift) | outcome << shift
         if least + self.retention // 2 < next_id:
@@ -147,7 +172,7 @@ class OutcomeWindow:
         page = self.pages.get(least >> PAGE_SHIFT)
         if page is None:
             late = self.late.get(least)
-            return (NO_OUTCOME, ANYBODY) if late is None else late[:2]
+            return (NO_OUTCOME, ANYBODY) if late is None or late[2] <= self._turned else late[:2]
         outcome = page.outcomes[(least & 4095) >> 2] >> ((least & 3) << 1) & 3
         if page.owners is None:
             return outcome, ANYBODY
@@ -155,14 +180,28 @@ class OutcomeWindow:
         index = int.from_bytes(page.owners[at : at + 2], "little")
         return outcome, self.owners.owners.get(index) if index else ANYBODY
 
+    def restore_page(self, number: int, page: Page) -> None:
+        """Take over a page of a snapshot; pages come in ascending order."""
+        self.pages[number] = page
+        self._turned = number << PAGE_SHIFT
+        self.owners.count(page.owner_indexes())
+
     def count_open(self) -> int:
         """How many ids of the pages are STILL_OPEN."""
         return sum(sum(page.outcomes.translate(_OPEN_IN_BYTE)) for page in self.pages.values())
 
     def _turn_page(self, number: int) -> Page:
-        start = number << PAGE_SHIFT
-        for old in [old for old in self.pages if (old + 1) << PAGE_SHIFT <= start - self.retention]:
-            self.owners.release(self.pages.pop(old).owner_indexes())
-        self.late = {least: late for least, late in self.late.items() if late[2] > start}
+        start = self._turned = number << PAGE_SHIFT
+        while (oldest := self.pages.first()) is not None and (oldest[0] + 1) << PAGE_SHIFT <= start - self.retention:
+            self.owners.release(oldest[1].owner_indexes())
+            del self.pages[oldest[0]]
         page = self.pages[number] = Page()
         return page
+
+    def _forget_late(self) -> None:
+        """A few with each id: many may have ended at the same time, and none is told once its time has passed."""
+        for _ in range(_LATE_FORGOTTEN_PER_ID):
+            oldest = self.late.first()
+            if oldest is None or oldest[1][2] > self._turned:
+                return
+            del self.late[oldest[0]]

@@ -22,7 +22,8 @@ class NewTxn:
 
     `timeout_ms` 0, which an absent field reads as, is due at once: the transaction is aborted, as on stock Pulsar.
 
-    Refusals: TooManyRequests (too many open), NotAllowedError (timeout above the limit, blank owner).
+    Refusals: TooManyRequests (too many open, or they hold too many bytes), NotAllowedError (timeout above the limit, blank
+    owner).
     """
 
     token: Token
@@ -35,7 +36,8 @@ class NewTxn:
 class AddParticipants:
     """Register topic partitions and subscriptions. Reply value: None, once durable; at once when all are known already.
 
-    Refusals: TransactionNotFound (unknown, below the window, or another owner's), InvalidTxnStatus (not OPEN).
+    Refusals: TransactionNotFound (unknown, below the window, or another owner's), InvalidTxnStatus (not OPEN),
+    NotAllowedError (more participants than a transaction may have), TooManyRequests (all transactions hold too many bytes).
     """
 
     token: Token
