@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from raw_client import RawClient
 from pulsar_txn.broker.loop_meter import BEAT_SECONDS, WARN_SECONDS, Histogram, LoopMeter
 from pulsar_txn.broker.metrics import exposition
 from pulsar_txn.broker.runtime import AsyncioRuntime, Clock
-from pulsar_txn.broker.turn import Turn
+from pulsar_txn.broker.turn import WORK_SECONDS, Turn
 
 
 class SteppedRuntime(AsyncioRuntime):
@@ -120,3 +121,28 @@ async def test_metrics_show_the_turns_of_a_broker_that_works(client: RawClient, 
     assert float(values['pulsar_txn_broker_loop_block_seconds_bucket{cluster="standalone",le="+Inf"}']) > 0
     assert 'pulsar_txn_broker_loop_late_seconds_count{cluster="standalone"}' in values
     assert float(values['pulsar_txn_broker_loop_longest_block_seconds{cluster="standalone"}']) < 60
+
+
+def test_much_deferred_work_leaves_the_loop_in_between_and_keeps_its_order() -> None:
+    runtime = SteppedRuntime()
+    turn = Turn(runtime, Clock(runtime))
+    done: list[int] = []
+
+    def work(number: int) -> None:
+        done.append(number)
+        runtime.now += WORK_SECONDS / 4
+        if number == 0:
+            turn.defer(lambda: done.append(99))
+
+    for number in range(20):
+        turn.defer(partial(work, number))
+    lengths = []
+    while runtime.soon:
+        (callback,) = runtime.soon
+        runtime.soon.clear()
+        before = len(done)
+        callback()
+        lengths.append(len(done) - before)
+    assert done == [*range(20), 99]
+    assert max(lengths) <= 5
+    assert turn.meter.turns.longest <= 2 * WORK_SECONDS

@@ -43,7 +43,8 @@ class Consumer:
     consumer was sent and has not settled; `pledged` which of them an open transaction acknowledged, so that they are not in
     `unacked_count`. `given` says what the consumer was given, as (indexes, batch size), of entries that it was not given as a
     whole: that is what its acknowledgement of the whole entry means. `pending_acks`: acknowledgements with a
-    receipt that is not written yet. `epoch` is None unless the client counts its redelivery requests (PIP-84).
+    receipt that is not written yet. `returning`: requests to deliver again that are still being carried out; nothing
+    is sent meanwhile. `epoch` is None unless the client counts its redelivery requests (PIP-84).
 
     `settled_elsewhere`, on Failover: the first message that another consumer acknowledged since this one was given everything
     again. A cumulative acknowledgement in a transaction that reaches it would name what is not this consumer's any more.
@@ -64,6 +65,7 @@ class Consumer:
         "pledged",
         "priority",
         "read_compacted",
+        "returning",
         "settled_elsewhere",
         "subscription",
         "unacked",
@@ -92,6 +94,7 @@ class Consumer:
         self.pending_acks = 0
         self.unacked: dict[Position, int] = {}
         self.unacked_count = 0
+        self.returning = 0
         self.pledged: dict[Position, int] = {}
         self.given: dict[Position, tuple[int, int]] = {}
         self._given_limit = _PRUNE_GIVEN

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from pulsar_txn.wire.ids import DispatchHints, Position
 
@@ -13,6 +15,10 @@ from .dispatch import Delivery, Dispatcher
 
 if TYPE_CHECKING:
     from .subscription import Subscription
+
+
+RETURNED_PER_TURN: Final = 1000
+"""Entries that consumers give back and that are taken in one turn of the loop."""
 
 
 class SharedDispatcher(Dispatcher):
@@ -28,6 +34,8 @@ class SharedDispatcher(Dispatcher):
         self._directed: tuple[Position, Consumer] | None = None
         self._next = 0
         self._chosen = 0
+        self._last_holder: Consumer | None = None
+        self._returning: deque[tuple[Consumer, Iterator[Position]]] = deque()
 
     def add(self, consumer: Consumer) -> None:
         """The first consumer starts behind the mark-delete position."""
@@ -42,9 +50,13 @@ class SharedDispatcher(Dispatcher):
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
-        self._take_back(consumer, list(consumer.unacked))
-        if not self.consumers:
+        if self._last_holder is consumer:
+            self._last_holder = None
+        if self.consumers:
+            self._return(consumer, list(consumer.unacked))
+        else:
             self.replay.clear()
+            self._returning.clear()
             self._forget_delayed()
             self._chunks = None
             self.redeliveries.clear()
@@ -53,40 +65,54 @@ class SharedDispatcher(Dispatcher):
 
     def redeliver(self, consumer: Consumer, positions: list[Position]) -> None:
         """All that the consumer holds, or some of it."""
-        self._take_back(consumer, positions or list(consumer.unacked))
-        self.wake()
+        self._return(consumer, positions or list(consumer.unacked))
 
     def release(self, position: Position, indexes: int | None) -> None:
         """What a transaction gave back is nobody's until it is delivered again."""
-        for consumer in self.consumers:
-            before = consumer.unacked_count
-            if consumer.settle(position, indexes):
-                self.unacked_count -= before - consumer.unacked_count
-                self._left(consumer, position)
+        for consumer, part in self._holding(position, indexes):
+            self._settle(consumer, position, part)
         super().release(position, indexes)
         if position in self.replay:
             self.redeliveries[position] = self.redeliveries.get(position, 0) + 1
 
     def settled(self, position: Position, indexes: int | None) -> None:
         """Whoever held it holds it no more; permission to send more may come of it."""
-        for consumer in self.consumers:
-            before = consumer.unacked_count
-            if consumer.settle(position, indexes):
-                self.unacked_count -= before - consumer.unacked_count
-                self._left(consumer, position)
-                if indexes is None:
-                    break
+        for consumer, part in self._holding(position, indexes):
+            self._settle(consumer, position, part)
         if self.redeliveries and self.subscription.cursor.is_deleted(position):
             self.redeliveries.pop(position, None)
             self.replay.discard(position)
 
     def pledged(self, position: Position, indexes: int | None) -> None:
         """An open transaction acknowledged it: whoever holds it has room for more."""
-        for consumer in self.consumers:
+        for consumer, part in self._holding(position, indexes):
             before = consumer.unacked_count
-            consumer.pledge(position, indexes)
+            consumer.pledge(position, part)
             self.unacked_count -= before - consumer.unacked_count
         self.wake()
+
+    def _holding(self, position: Position, indexes: int | None) -> list[tuple[Consumer, int | None]]:
+        """Who holds (a part of) an entry, and which of `indexes` (None: all) to look for there.
+
+        The holder that was found last is asked first: acknowledgements come in runs, and consumers may be many.
+        """
+        last = self._last_holder
+        if last is not None and (known := last.unacked.get(position)) is not None and (indexes is None or not indexes & ~known):
+            return [(last, indexes)]
+        found: list[tuple[Consumer, int | None]] = []
+        for consumer in self.consumers:
+            if position in consumer.unacked:
+                self._last_holder = consumer
+                found.append((consumer, indexes))
+                if indexes is None:
+                    break
+        return found
+
+    def _settle(self, consumer: Consumer, position: Position, indexes: int | None) -> None:
+        before = consumer.unacked_count
+        if consumer.settle(position, indexes):
+            self.unacked_count -= before - consumer.unacked_count
+            self._left(consumer, position)
 
     def rewind(self) -> None:
         """Nobody holds anything any more."""
@@ -94,19 +120,41 @@ class SharedDispatcher(Dispatcher):
             for position in list(consumer.unacked):
                 consumer.settle(position, None)
                 self._left(consumer, position)
+        for consumer, _ in self._returning:
+            consumer.returning = 0
+        self._returning.clear()
         self.unacked_count = 0
         self._chunks = None
         super().rewind()
 
-    def _take_back(self, consumer: Consumer, positions: list[Position]) -> None:
-        for position in positions:
-            indexes = consumer.unacked.get(position)
-            if indexes is None:
-                continue
-            before = consumer.unacked_count
-            consumer.settle(position, None)
-            self.unacked_count -= before - consumer.unacked_count
-            self._left(consumer, position)
+    def _return(self, consumer: Consumer, positions: list[Position]) -> None:
+        """What a consumer gives back is delivered again, taken back so many in a turn.
+
+        Meanwhile the consumer gets nothing, so that it has in its hands what it is sent after it gave everything back.
+        """
+        consumer.returning += 1
+        self._returning.append((consumer, iter(positions)))
+        self.wake()
+
+    def _take_back(self, most: int) -> None:
+        """Go on with what is given back, up to so many positions."""
+        while self._returning:
+            consumer, positions = self._returning[0]
+            for position in positions:
+                self._take_back_one(consumer, position)
+                most -= 1
+                if not most:
+                    self.wake()
+                    return
+            consumer.returning -= 1
+            self._returning.popleft()
+
+    def _take_back_one(self, consumer: Consumer, position: Position) -> None:
+        indexes = consumer.unacked.get(position)
+        if indexes is None:
+            return
+        self._settle(consumer, position, None)
+        if not self.subscription.cursor.is_deleted(position):  # by a transaction, while it was on its way back
             self.replay.add(position, indexes)
             self.redeliveries[position] = self.redeliveries.get(position, 0) + 1
 
@@ -114,7 +162,8 @@ class SharedDispatcher(Dispatcher):
         """Whether an entry is with a consumer, or on its way to one."""
         if position in self.replay or (self._chunks is not None and position in self._chunks):
             return True
-        return any(position in consumer.unacked for consumer in self.consumers)
+        holders = (*self.consumers, *(consumer for consumer, _ in self._returning))
+        return any(position in consumer.unacked for consumer in holders)
 
     def _waits(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
         if hints.deliver_at_ms is not None and self._is_early(position, hints.deliver_at_ms):
@@ -130,6 +179,8 @@ class SharedDispatcher(Dispatcher):
         return taker is None
 
     def _dispatch(self) -> None:
+        if self._returning:
+            self._take_back(RETURNED_PER_TURN)
         if self._chunks is not None:
             self._chunks.release(self.replay, self.consumers, self._can_take)
         super()._dispatch()
@@ -148,7 +199,9 @@ class SharedDispatcher(Dispatcher):
 
     def _can_take(self, consumer: Consumer) -> bool:
         limit = self._topic.config.max_unacked_messages_per_consumer
-        return consumer.permits > 0 and consumer.owner.writable and (not limit or consumer.unacked_count < limit)
+        if consumer.permits <= 0 or consumer.returning or not consumer.owner.writable:
+            return False
+        return not limit or consumer.unacked_count < limit
 
     def _is_full(self) -> bool:
         limit = self._topic.config.max_unacked_messages_per_subscription

@@ -23,6 +23,7 @@ MAX_RANGES: Final = 4096
 """Ranges that one consumer may ask for."""
 
 _INSERTED_ONE_BY_ONE: Final = 128
+_CLEANED_ONE_BY_ONE: Final = 16
 
 
 class SlotOwners(Protocol):
@@ -41,13 +42,14 @@ class SlotOwners(Protocol):
 class HashRing:
     """Auto split: a slot belongs to the first point from it on; of two on one point, to the lesser name."""
 
-    __slots__ = ("_at", "_empty", "_points", "_slots")
+    __slots__ = ("_at", "_empty", "_gone", "_points", "_slots")
 
     def __init__(self) -> None:
         self._points: dict[Consumer, set[int]] = {}
         self._at: dict[int, list[Consumer]] = {}
         self._slots = array("H")  # the keys of `_at`, sorted; those with no consumer left go when they are half of all
         self._empty = 0
+        self._gone: list[Consumer] = []  # their points are still there; many may go before anybody asks for an owner
 
     def add(self, consumer: Consumer) -> None:
         """Place its points."""
@@ -65,11 +67,24 @@ class HashRing:
             here.sort(key=lambda each: each.name)
 
     def remove(self, consumer: Consumer) -> None:
-        """Take its points away."""
-        for slot in self._points.pop(consumer, ()):
-            here = self._at[slot]
-            here.remove(consumer)
-            self._empty += not here
+        """Its points are nobody's."""
+        self._gone.append(consumer)
+
+    def _clean(self) -> None:
+        """Take the points away of all who are gone."""
+        gone, self._gone = self._gone, []
+        if len(gone) > _CLEANED_ONE_BY_ONE:
+            for consumer in gone:
+                del self._points[consumer]
+            living = self._points
+            self._at = {slot: left for slot, here in self._at.items() if (left := [each for each in here if each in living])}
+            self._empty = len(self._slots)
+        else:
+            for consumer in gone:
+                for slot in self._points.pop(consumer):
+                    here = self._at[slot]
+                    here.remove(consumer)
+                    self._empty += not here
         if 2 * self._empty > len(self._slots):
             self._at = {slot: here for slot, here in self._at.items() if here}
             self._slots = array("H", sorted(self._at))
@@ -77,6 +92,8 @@ class HashRing:
 
     def owner(self, slot: int) -> Consumer | None:
         """Whose slot it is."""
+        if self._gone:
+            self._clean()
         slots, at = self._slots, self._at
         if len(slots) == self._empty:
             return None

@@ -18,7 +18,7 @@ from pulsar_txn.wire.ids import DispatchHints, Position
 
 from .consumers import Consumer
 from .dispatch import ENTRIES_PER_TURN
-from .dispatch_shared import SharedDispatcher
+from .dispatch_shared import RETURNED_PER_TURN, SharedDispatcher
 from .key_ring import HashRing, SlotOwners, StickyRanges
 from .slot_replay import SlotReplay
 
@@ -89,6 +89,8 @@ class KeySharedDispatcher(SharedDispatcher):
         self._holders.clear()
 
     def _dispatch(self) -> None:
+        if self._returning:
+            self._take_back(RETURNED_PER_TURN)
         if not self.consumers or self._is_full():
             return
         self._able = {each for each in self.consumers if self._can_take(each)}

@@ -2,20 +2,24 @@
 
 Confirmations of the ledger arrive in groups, one call per log. Each of them may wake many dispatchers and answer many
 requests; all of that is carried out once per loop turn: first the deferred work, then one write for each connection
-that has something to say. There is one `Turn` per broker.
+that has something to say. When that takes long, because thousands of dispatchers have something to do at once, the loop looks
+at its sockets in between: what is left comes in the next turn. There is one `Turn` per broker.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from .loop_meter import LoopMeter
 from .runtime import Clock, Runtime
 from .slices import LoopBudget
 
 _log = logging.getLogger(__name__)
+
+WORK_SECONDS: Final = 0.005
+"""Deferred work of one turn; what is left after so much waits for the next one, in its order."""
 
 
 class Flushable(Protocol):
@@ -63,7 +67,8 @@ class Turn:
         work, self._work = self._work, []
         monotonic, began = self._monotonic, self._began
         before, longest, slowest = monotonic(), 0.0, None
-        for each in work:
+        until = before + WORK_SECONDS
+        for done, each in enumerate(work, 1):
             try:
                 each()
             except Exception:  # noqa: BLE001 - one topic's fault must not take the turn from the others
@@ -72,7 +77,13 @@ class Turn:
             if after - before > longest:
                 longest, slowest = after - before, each
             before = after
+            if after > until and done < len(work):
+                self._work = work[done:] + self._work
+                if not self._scheduled:
+                    self._schedule()
+                break
         flushes, self._flushes = self._flushes, []
         for connection in flushes:
             connection.flush()
-        self.meter.turn_ended(monotonic() - began, longest, slowest)
+        ended = self._began = monotonic()  # of the next turn, if there is one already
+        self.meter.turn_ended(ended - began, longest, slowest)
