@@ -13,7 +13,9 @@ from pulsar_txn.wire.hashing import boost_string_hash, java_string_hash, key_slo
 from pulsar_txn.wire.topics import InvalidName, TopicName, is_transaction_internal, partition_name
 
 PART = st.from_regex(r"[-=:.A-Za-z0-9_]{1,8}", fullmatch=True)
-NAME = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1, max_size=12).filter(str.strip)
+NAME = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12).filter(
+    str.strip
+)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,15 @@ def test_a_full_name_reads_back(domain: str, tenant: str, namespace: str, name: 
     assert topic == TopicName(domain, tenant, namespace, name)
     assert TopicName.parse(str(topic)) == topic
     assert topic.is_persistent == (domain == "persistent")
+
+
+@pytest.mark.parametrize("character", ["\0", "\n", "\r", "\t", "\x1b", "\x7f", "\x85"])
+def test_a_name_with_a_control_character_is_refused(character: str):
+    for name in (character, f"a{character}b", f"b{character}"):
+        with pytest.raises(InvalidName):
+            TopicName.parse(f"persistent://public/default/a{name}")
+        with pytest.raises(InvalidName, match="control character"):
+            topics.check_subscription(f"a{name}")
 
 
 @pytest.mark.parametrize(

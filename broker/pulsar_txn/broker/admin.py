@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +26,8 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Routes: TypeAlias = list[tuple[str, str, Handler]]
 
 DONE: Final = 204
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+_SHOWN: Final = 40
 
 
 def failed(status: int, reason: str) -> web.Response:
@@ -83,12 +87,33 @@ async def existing_subscription(request: web.Request) -> Subscription:
 
 
 def number(request: web.Request, name: str) -> int:
-    """A number in the path or the query. HTTPBadRequest for something else."""
+    """A whole number of 64 bits in the path or the query. HTTPBadRequest for something else."""
     text = request.match_info.get(name) or request.query.get(name, "")
+    return whole_number(text, name)
+
+
+def whole_number(text: str, what: str) -> int:
+    """A whole number of 64 bits in plain digits. HTTPBadRequest for something else."""
+    if _NUMBER.fullmatch(text) is None or not -(1 << 63) <= int(text) < 1 << 63:
+        raise web.HTTPBadRequest(text=f"{what} {text[:_SHOWN]!r} is not a number of 64 bits")
+    return int(text)
+
+
+async def body_text(request: web.Request) -> str:
+    """The body. HTTPBadRequest when it is not text."""
     try:
-        return int(text)
-    except ValueError:
-        raise web.HTTPBadRequest(text=f"{name} {text!r} is not a number") from None
+        return await request.text()
+    except (UnicodeDecodeError, LookupError):
+        raise web.HTTPBadRequest(text="the body should be text in UTF-8") from None
+
+
+async def json_body(request: web.Request) -> Any:
+    """The value in the body. HTTPBadRequest when it is not JSON."""
+    text = await body_text(request)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise web.HTTPBadRequest(text=f"the body should be JSON, not {text[:_SHOWN]!r}") from None
 
 
 def flag(request: web.Request, name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from aiohttp import web
@@ -10,7 +9,7 @@ from aiohttp import web
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import TopicName, check_namespace
 
-from .admin import BROKER, Routes, done, failed, flag
+from .admin import BROKER, Routes, body_text, done, failed, flag, json_body
 from .admin_lists import after, names_response
 from .policies import DELAYED_DELIVERY, ENCRYPTION_REQUIRED
 
@@ -23,15 +22,6 @@ async def _known(request: web.Request, missing: str = "Namespace does not exist"
     if not await request.app[BROKER].namespaces.has(tenant, namespace):
         raise Refusal(ServerError.TopicNotFound, missing)
     return tenant, namespace
-
-
-async def _json(request: web.Request) -> Any:
-    """The body. HTTPBadRequest when it is not JSON."""
-    text = await request.text()
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise web.HTTPBadRequest(text=f"the body should be JSON, not {text[:40]!r}") from None
 
 
 # ---- tenants
@@ -95,7 +85,7 @@ async def make_namespace(request: web.Request) -> web.Response:
     broker, info = request.app[BROKER], request.match_info
     tenant, namespace = info["tenant"], info["namespace"]
     check_namespace(tenant, namespace)
-    policies = await _json(request) if await request.text() else {}
+    policies = await json_body(request) if await body_text(request) else {}
     if not isinstance(policies, dict):
         raise web.HTTPBadRequest(text="the body should be policies, a JSON object")
     _check(policies)
@@ -157,7 +147,7 @@ async def show_encryption(request: web.Request) -> web.Response:
 
 async def change_encryption(request: web.Request) -> web.Response:
     """POST true or false; DELETE: as the broker is configured."""
-    return await _change(request, ENCRYPTION_REQUIRED, None if request.method == "DELETE" else await _json(request))
+    return await _change(request, ENCRYPTION_REQUIRED, None if request.method == "DELETE" else await json_body(request))
 
 
 async def show_delays(request: web.Request) -> web.Response:
@@ -170,7 +160,7 @@ async def change_delays(request: web.Request) -> web.Response:
     """POST such a policy; DELETE: as the broker is configured. What is left out is 0 or false."""
     if request.method == "DELETE":
         return await _change(request, DELAYED_DELIVERY, None)
-    body = await _json(request)
+    body = await json_body(request)
     if not isinstance(body, dict):
         raise web.HTTPBadRequest(text="the body should be a policy of delays, a JSON object")
     return await _change(request, DELAYED_DELIVERY, {key: body.get(key, kind()) for key, kind in _DELAY_KEYS.items()})

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from aiohttp import web
 
 from pulsar_txn.ledger.protocols import Log
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import EARLIEST
+from pulsar_txn.wire.ids import EARLIEST, Position
 from pulsar_txn.wire.topics import TopicName, check_subscription, partition_name
 
 from .admin import (
     BROKER,
     Routes,
+    body_text,
     done,
     existing_subscription,
     existing_topic,
     failed,
     flag,
+    json_body,
     persistent_topic,
     text_of,
     topic_name,
+    whole_number,
 )
 from .admin_lists import after, names_response
 from .broker import AnyTopic, Broker
@@ -187,11 +190,7 @@ async def delete_partitioned(request: web.Request) -> web.Response:
 
 
 async def _count(request: web.Request) -> int:
-    text = await request.text()
-    try:
-        return int(text)
-    except ValueError:
-        raise web.HTTPBadRequest(text=f"the body should be the number of partitions, not {text[:40]!r}") from None
+    return whole_number((await body_text(request)).strip(), "the number of partitions in the body,")
 
 
 # ---- subscriptions
@@ -203,20 +202,46 @@ async def list_subscriptions(request: web.Request) -> web.Response:
 
 
 async def create_subscription(request: web.Request) -> web.Response:
-    """PUT subscription: at the end, or with `"earliest"` in the body at the beginning. 409 when it is there."""
+    """PUT subscription: where the body says (see `_start_of`), at the end without one. 409 when it is there."""
     broker, name = request.app[BROKER], topic_name(request)
     check_user_topic(name)
     subscription = request.match_info["subscription"]
     check_subscription(subscription)
+    start = await _start_of(request)
     topic = await broker.topic(name)
     if not isinstance(topic, Topic):
         raise Refusal(ServerError.NotAllowedError, f"{name} is not persistent")
     if subscription in topic.subscriptions:
         raise Refusal(ServerError.NotAllowedError, f"{name} has a subscription {subscription!r} already")
-    body = await request.text()
-    earliest = "earliest" in body or '"ledgerId":-1' in body.replace(" ", "")
-    await topic.subscribe(subscription, durable=True, initial=EARLIEST if earliest else topic.log.last_appended)
+    last = topic.log.last_appended
+    await topic.subscribe(subscription, durable=True, initial=last if start is None else min(start, last))
     return done()
+
+
+async def _start_of(request: web.Request) -> Position | None:
+    """The mark-delete position that the body asks for; None for the end.
+
+    `"earliest"`, `"latest"`, or a position as Pulsar's tools send it, `{"ledgerId": 3, "entryId": 7}`, which is the first one
+    delivered. HTTPBadRequest for everything else.
+    """
+    if not (await body_text(request)).strip():
+        return None
+    body = await json_body(request)
+    if body in ("latest", None):
+        return None
+    if body == "earliest":
+        return EARLIEST
+    ledger_id, entry_id = (body.get("ledgerId"), body.get("entryId")) if isinstance(body, dict) else (None, None)
+    if not _is_place(ledger_id) or not _is_place(entry_id):
+        forms = '"earliest", "latest" or {"ledgerId": a number, "entryId": a number}'
+        raise web.HTTPBadRequest(text=f"the body should be {forms}")
+    if ledger_id < 0:
+        return EARLIEST
+    return (ledger_id, entry_id - 1 if entry_id >= 0 else entry_id)
+
+
+def _is_place(value: Any) -> TypeGuard[int]:
+    return type(value) is int and -1 <= value < 1 << 63
 
 
 async def delete_subscription(request: web.Request) -> web.Response:

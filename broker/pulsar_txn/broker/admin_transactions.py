@@ -10,7 +10,21 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.topics import TopicName
 
-from .admin import BROKER, Routes, asked, done, existing_subscription, failed, flag, number, opened, persistent_topic, text_of
+from .admin import (
+    BROKER,
+    Routes,
+    asked,
+    body_text,
+    done,
+    existing_subscription,
+    failed,
+    flag,
+    number,
+    opened,
+    persistent_topic,
+    text_of,
+    whole_number,
+)
 from .admin_topics import internal_stats
 from .broker import Broker
 from .coordinators import CoordinatorHost, Coordinators
@@ -85,11 +99,8 @@ async def coordinator_internal_stats(request: web.Request) -> web.Response:
 async def grow_coordinators(request: web.Request) -> web.Response:
     """POST, the number in the body: so many coordinators. 406 when that is not more than there are."""
     broker, now = request.app[BROKER], len(_coordinators(request))
-    text = await request.text()
-    try:
-        count = int(text.strip().strip('"'))
-    except ValueError:
-        raise web.HTTPBadRequest(text=f"the body should be the number of coordinators, not {text[:40]!r}") from None
+    text = (await body_text(request)).strip().strip('"')
+    count = whole_number(text, "the number of coordinators in the body,")
     if count <= now:
         return failed(406, _NOT_MORE)
     await broker.grow_coordinators(count)

@@ -1,13 +1,12 @@
 """Which request goes where, and how an error becomes an answer: `{"reason": …}` with Pulsar's status codes.
 
 Paths and shapes are those of Pulsar's admin API, as far as official tools need them here; there is no authentication,
-so the port listens on loopback unless somebody says otherwise.
+so the port listens on loopback unless somebody says otherwise, and `http_guard` keeps the pages of other sites away.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 
 from aiohttp import web
@@ -19,6 +18,7 @@ from pulsar_txn.wire.topics import InvalidName, TopicName
 from . import admin_entries, admin_namespaces, admin_topics, admin_transactions, metrics
 from .admin import BROKER, Handler, failed
 from .broker import Broker
+from .http_guard import Next, guard
 
 _logger = logging.getLogger(__name__)
 
@@ -31,18 +31,20 @@ _STATUS = {
     ServerError.InvalidTxnStatus: 409,
     ServerError.ConsumerBusy: 412,
     ServerError.InvalidTopicName: 412,
+    ServerError.TooManyRequests: 429,
     ServerError.ServiceNotReady: 503,
+    ServerError.PersistenceError: 503,
+    ServerError.UnknownError: 500,
 }
-
-_Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_OTHER = 409
 
 
 @web.middleware
-async def _errors(request: web.Request, handler: _Next) -> web.StreamResponse:
+async def _errors(request: web.Request, handler: Next) -> web.StreamResponse:
     try:
         return await handler(request)
     except Refusal as refusal:
-        return failed(_STATUS.get(refusal.code, 500), refusal.message)
+        return failed(_STATUS.get(refusal.code, _OTHER), refusal.message)
     except InvalidName as error:
         return failed(412, str(error))
     except (EntryTooLarge, NameRefused) as error:
@@ -60,7 +62,8 @@ async def _errors(request: web.Request, handler: _Next) -> web.StreamResponse:
 
 def make_app(broker: Broker) -> web.Application:
     """Everything that a broker serves over HTTP."""
-    app = web.Application(middlewares=[_errors])
+    config = broker.config
+    app = web.Application(middlewares=[_errors, guard(config)], client_max_size=config.max_http_request_size)
     app[BROKER] = broker
     rooms = (metrics, admin_namespaces, admin_topics, admin_entries, admin_transactions)
     for routes in (_ROUTES, *(room.ROUTES for room in rooms)):
@@ -72,7 +75,10 @@ def make_app(broker: Broker) -> web.Application:
 async def _health(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     if broker.storage_failure is not None:
-        return failed(503, f"storage failed: {broker.storage_failure}")
+        return failed(503, f"storage failed: {broker.storage_failure}; start the broker again when the disk is well")
+    if broker.store.disk_full:
+        text = "the disk is full: new messages and transactions are refused, acknowledgements and ends go on"
+        return failed(503, f"{text}; make room, and they are taken again")
     return web.Response(text="ok")
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from .broker import Broker
@@ -58,6 +60,26 @@ class _Waiting(asyncio.Protocol):
             self._transport.abort()
 
 
+class _Refused(asyncio.Protocol):
+    """A connection too many: it is told so, and closed."""
+
+    def __init__(self, reason: str) -> None:
+        body = json.dumps({"reason": reason}).encode()
+        head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        self._answer = f"{head}Connection: close\r\n\r\n".encode() + body
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say it."""
+        chosen = cast("asyncio.Transport", transport)
+        chosen.write(self._answer)
+        chosen.close()
+
+
+def _is_ours(malformed: type[Exception], record: logging.LogRecord) -> bool:
+    """Whether a failure is the broker's: what is no HTTP is answered 400, and whoever sends it does not fill the log."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], malformed)
+
+
 class HttpServer:
     """Serves HTTP for a broker that was started. `start()`, then `url`; at the end `close()`."""
 
@@ -92,8 +114,14 @@ class HttpServer:
             await self._runner.cleanup()
 
     def _protocol(self) -> asyncio.Protocol:
-        if self._runner is not None and self._runner.server is not None:
-            return self._runner.server()
+        limits, most = self._broker.limits, self._broker.config.max_http_server_connections
+        server = None if self._runner is None else self._runner.server
+        if most and len(self._waiting) + (0 if server is None else len(server.connections)) >= most:
+            key = "maxHttpServerConnections"
+            limits.reached[key] += 1
+            return _Refused(f"the HTTP port has {most} connections, as many as {key} allows; retry, or raise that key")
+        if server is not None:
+            return server()
         waiting = _Waiting()
         self._waiting.append(waiting)
         return waiting
@@ -109,12 +137,24 @@ class HttpServer:
 
     async def _set_up(self) -> None:
         from aiohttp import web
+        from aiohttp.http_exceptions import HttpProcessingError
 
         from .http_routes import make_app
 
-        runner = web.AppRunner(make_app(self._broker), access_log=None, shutdown_timeout=_CLOSING_SECONDS)
+        logger = logging.getLogger(f"{__name__}.requests")
+        logger.addFilter(partial(_is_ours, HttpProcessingError))
+        runner = web.AppRunner(
+            make_app(self._broker),
+            access_log=None,
+            logger=logger,
+            shutdown_timeout=_CLOSING_SECONDS,
+            keepalive_timeout=self._broker.config.http_server_idle_timeout / 1000,
+            max_line_size=self._broker.config.http_max_request_header_size,
+            max_field_size=self._broker.config.http_max_request_header_size,
+        )
         await runner.setup()
         self._runner = runner
         waiting, self._waiting = self._waiting, []
         for each in waiting:
-            each.hand_over(self._protocol())
+            if runner.server is not None:
+                each.hand_over(runner.server())

@@ -14,6 +14,11 @@ class BrokerConfig:
     broker_service_port: int = 6650
     web_service_port: int | None = 8080
     advertised_address: str | None = None
+    web_service_allowed_hosts: str = ""
+    max_http_server_connections: int = 500  # Pulsar: 2048
+    http_max_request_header_size: int = 8192
+    max_http_request_size: int = 1024 * 1024
+    http_server_idle_timeout: int = 30_000
     keep_alive_interval_seconds: int = 30
     connection_liveness_check_timeout_millis: int = 5000
     max_message_size: int = 5 * 1024 * 1024

@@ -404,6 +404,10 @@ class LogStore(Protocol):
     def bytes_in_flight(self) -> int:
         """Bytes appended and not confirmed, over all logs."""
 
+    @property
+    def disk_full(self) -> bool:
+        """Whether new data is refused with DiskFull until there is room."""
+
     async def close(self) -> None:
         """Flush and close everything. Idempotent."""
 

@@ -36,6 +36,7 @@ _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,9})", re.DOTALL)
 _PARTITION_BYTES: Final = len(_PARTITION_MARK) + 10
 _SHOWN: Final = 80
 _PART: Final = re.compile(r"[-=:.\w]+", re.ASCII)
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _DOMAINS: Final = ("persistent", "non-persistent")
 _FORMS: Final = "write name, tenant/namespace/name, or persistent://tenant/namespace/name"
 
@@ -77,6 +78,7 @@ class TopicName:
                 raise InvalidName(f"topic {text!r}: {part!r} may have letters, digits and any of -=:._ only")
         if not name.strip():
             raise InvalidName(f"topic {text!r} has an empty name; {_FORMS}")
+        _check_characters("topic", name)
         _check_size("namespace", f"{tenant}/{namespace}", MAX_NAMESPACE_BYTES)
         found = cls(domain, tenant, namespace, name)
         _check_size("topic", str(found.base), MAX_TOPIC_BYTES)
@@ -110,9 +112,10 @@ class TopicName:
 
 
 def check_subscription(name: str) -> None:
-    """InvalidName for what cannot be the name of a subscription: nothing, blanks, or too much."""
+    """InvalidName for what cannot be the name of a subscription: nothing, blanks, control characters, or too much."""
     if not name.strip():
         raise InvalidName("a subscription needs a name")
+    _check_characters("subscription", name)
     _check_size("subscription", name, MAX_SUBSCRIPTION_BYTES)
 
 
@@ -122,6 +125,12 @@ def check_namespace(tenant: str, namespace: str = "default") -> None:
     for part in (tenant, namespace):
         if _PART.fullmatch(part) is None:
             raise InvalidName(f"namespace {tenant}/{namespace}: {part!r} may have letters, digits and any of -=:._ only")
+
+
+def _check_characters(kind: str, name: str) -> None:
+    """Names stand in paths, log lines and headers, where a line end or a zero would be read as something else."""
+    if _CONTROL.search(name) is not None:
+        raise InvalidName(f"{kind} {name[:_SHOWN]!r} holds a control character; choose a name without")
 
 
 def _check_size(kind: str, text: str, most: int, beside: int = 0) -> None:

@@ -178,6 +178,11 @@ class JournalStore:
         return self.pressure.bytes
 
     @property
+    def disk_full(self) -> bool:
+        """Whether new data is refused with DiskFull until there is room."""
+        return self.segment_files.scarce
+
+    @property
     def sync_count(self) -> int:
         """Syncs of commit groups since the start."""
         return self.writer.sync_count
