@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from chain_recorder import Fate, HopRecorder, Output, Transactions
+from history_format import HistoryWriter
 
 from pulsar_txn.client import (
     Client,
@@ -306,14 +307,25 @@ def _blocking_unit(
     except PulsarError as error:
         refused = ending and not fate.aborts and isinstance(error, TransactionAborted)
         (writer.fail if refused else writer.info)(op, error=repr(error))
-        if txn is not None:
-            with contextlib.suppress(PulsarError):  # then the coordinator aborts it at its timeout
-                txn.abort()
+        if txn is not None and not refused:
+            _blocking_abort(txn, writer, name)
     if not committed:
         consumer.give_back(messages)
 
 
-def _blocking_resolved(unknown: CommitOutcomeUnknown, writer: Any, name: str, stop: threading.Event) -> TransactionState:
+def _blocking_abort(txn: blocking.Transaction, writer: HistoryWriter, name: str) -> None:
+    op = writer.invoke("abort", txn=name)
+    try:
+        txn.abort()
+    except PulsarError as error:  # the coordinator aborts it at its timeout
+        writer.info(op, error=repr(error))
+    else:
+        writer.ok(op)
+
+
+def _blocking_resolved(
+    unknown: CommitOutcomeUnknown, writer: HistoryWriter, name: str, stop: threading.Event
+) -> TransactionState:
     for attempt in range(RESOLVE_ATTEMPTS):
         with contextlib.suppress(PulsarError):
             state: TransactionState = unknown.resolve()

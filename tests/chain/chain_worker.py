@@ -92,13 +92,16 @@ class WorkerProcess:
         rng = random.Random(self._rng.random())
         with blocking.Client(self._url, **CLIENT) as client:
             while not self._stop_threads.is_set():
-                op = recorder.subscribing()
+                op, joined = recorder.subscribing(), False
                 try:
                     with client.subscribe(hop.source, SUBSCRIPTION, **_consumer_options(hop)) as consumer:
                         writer.ok(op)
+                        joined = True
                         with client.create_producer(hop.target, **_producer_options(hop)) as producer:
                             blocking_single(client, consumer, producer, recorder, rng, self._stop_threads)
                 except PulsarError as error:
+                    if not joined:
+                        writer.info(op, error=repr(error))
                     print(f"{self._name} {hop.source[-1]} sync: {error!r}", file=sys.stderr, flush=True)
                     self._stop_threads.wait(REOPEN_SECONDS)
 

@@ -62,18 +62,6 @@ def refuse(broker, *orders):
 # --- how it acknowledges --------------------------------------------------------------------------------------------
 
 
-async def test_a_run_that_ends_inside_a_batch_is_acknowledged_as_a_list_for_stock_loses_the_rest_otherwise(broker):
-    async with fake_client(broker) as client:
-        consumer = await client.subscribe("t", "s")
-        broker.deliver(1, 0, b"a", b"b", b"c")
-        async with consumer.transactional_batch(max_messages=2, max_wait=1):
-            pass
-        broker.deliver(1, 1, b"d")
-        async with consumer.transactional_batch(max_messages=2, max_wait=1):
-            pass
-    assert acks(broker) == [(False, [0]), (True, [1])]
-
-
 async def test_a_batch_of_messages_ends_where_an_entry_ends_for_stock_keeps_a_part_of_one_badly(broker):
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s")
@@ -87,9 +75,11 @@ async def test_a_batch_of_messages_ends_where_an_entry_ends_for_stock_keeps_a_pa
     assert taken == [b"ab", b"cde", b"fghi", b"j"]
 
 
-async def test_a_run_on_a_single_consumer_is_acknowledged_cumulatively_and_committed(broker):
+@pytest.mark.parametrize("kind", list(ConsumerType))
+async def test_a_batch_names_every_message_that_it_acknowledges(broker, kind):
+    """A cumulative acknowledgement takes along what others have settled, and what was never delivered here."""
     async with fake_client(broker) as client:
-        consumer = await client.subscribe("t", "s")
+        consumer = await client.subscribe("t", "s", consumer_type=kind)
         deliver(broker, 0, 1, 2)
         async with consumer.transactional_batch(max_messages=3, max_wait=1) as batch:
             assert [message.data for message in batch] == [b"0", b"1", b"2"]
@@ -97,29 +87,9 @@ async def test_a_run_on_a_single_consumer_is_acknowledged_cumulatively_and_commi
         deliver(broker, 3, 4)
         async with consumer.transactional_batch(max_messages=2, max_wait=1):
             pass
-    assert acks(broker) == [(True, [2]), (True, [4])]
+    assert acks(broker) == [(False, [0, 1, 2]), (False, [3, 4])]
     assert ends(broker) == [0, 0]
     assert batch.txn.state is TransactionState.COMMITTED
-
-
-@pytest.mark.parametrize("kind", [ConsumerType.SHARED, ConsumerType.KEY_SHARED])
-async def test_shared_consumers_acknowledge_a_list(broker, kind):
-    async with fake_client(broker) as client:
-        consumer = await client.subscribe("t", "s", consumer_type=kind)
-        deliver(broker, 0, 1)
-        async with consumer.transactional_batch(max_messages=2, max_wait=1):
-            pass
-    assert acks(broker) == [(False, [0, 1])]
-
-
-async def test_a_message_received_in_between_makes_it_a_list(broker):
-    async with fake_client(broker) as client:
-        consumer = await client.subscribe("t", "s")
-        deliver(broker, 0, 1, 2)
-        await consumer.receive(1)
-        async with consumer.transactional_batch(max_messages=2, max_wait=1):
-            pass
-    assert acks(broker) == [(False, [1, 2])]
 
 
 async def test_what_comes_again_behind_a_commit_is_acknowledged_as_a_list_so_that_it_conflicts(broker):
@@ -135,16 +105,6 @@ async def test_what_comes_again_behind_a_commit_is_acknowledged_as_a_list_so_tha
         async with consumer.transactional_batch(max_messages=3, max_wait=1) as batch:
             assert [message.data for message in batch] == [b"0", b"1", b"2"]
     assert acks(broker) == [(False, [0, 1]), (False, [0, 1, 2])]
-
-
-async def test_a_change_of_the_active_consumer_makes_it_a_list(broker):
-    async with fake_client(broker) as client:
-        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.FAILOVER)
-        deliver(broker, 0, 1)
-        async with consumer.transactional_batch(max_messages=2, max_wait=1):
-            broker.say("active_consumer_change", consumer_id=broker.consumer_id, is_active=False)
-            await asyncio.sleep(0.01)
-    assert acks(broker) == [(False, [0, 1])]
 
 
 async def test_an_empty_batch_opens_no_transaction_unless_it_is_eager(broker):
@@ -202,7 +162,7 @@ async def test_an_exception_aborts_without_an_acknowledgement_and_the_messages_c
         deliver(broker, 0, 1, 2, epoch=1)
         async with consumer.transactional_batch(max_messages=3, max_wait=1) as batch:
             assert [message.data for message in batch] == [b"0", b"1", b"2"]
-    assert acks(broker) == [(True, [2])]
+    assert acks(broker) == [(False, [0, 1, 2])]
     assert ends(broker) == [1, 0]
 
 
@@ -442,7 +402,7 @@ async def test_a_server_that_does_not_bring_back_what_comes_first_is_asked_again
             assert not batch  # not 2, and it does not wait longer than it was told to
         async with consumer.transactional_batch(max_messages=3, max_wait=5) as batch:
             assert [message.data for message in batch] == [b"0", b"1", b"2"]
-    assert acks(broker) == [(True, [2])]
+    assert acks(broker) == [(False, [0, 1, 2])]
 
 
 async def test_what_somebody_else_has_settled_is_not_waited_for_for_ever(broker, monkeypatch):

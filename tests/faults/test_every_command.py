@@ -63,8 +63,8 @@ def expected(command: str, fault: Fault, *, ours: bool) -> set[Outcome]:
     """How the first attempt may end. What is slow, or in pieces, changes nothing, and what was lost is sent again."""
     if command == ABORT:
         return {Outcome.ABORTED}
-    if command == "ack" and fault in (Fault.RESET_MEANWHILE, Fault.RESET_AFTER):
-        # It is sent again, and refused where the first one is there already. Whose that is nobody can say.
+    if command == "ack" and fault in (Fault.RESET_MEANWHILE, Fault.RESET_AFTER) and not ours:
+        # It is sent again, and stock refuses what the first one has acknowledged already.
         return {Outcome.ABORTED}
     if command in ("addPartitionToTxn", "send") and fault in BREAKS:
         # A broker that has nothing of this producer yet does not show that it looks for duplicates: what left over the

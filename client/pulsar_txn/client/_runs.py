@@ -1,24 +1,15 @@
-"""When the messages of a batch may be acknowledged with one cumulative acknowledgement per partition.
+"""The order in which a consumer hands out messages for batches, and what has to come first after a rewind.
 
-A cumulative acknowledgement takes everything in front of it along and, other than a list, conflicts with nobody. So it is
-right only when nothing in front of it is unsettled and nobody else can have taken a part of it:
+A batch acknowledges its messages by name, never cumulatively. A cumulative acknowledgement takes everything in front of it
+along, and conflicts with nothing that was settled before. This client cannot know what lies in front: on Failover another
+consumer may have committed a part of the batch since it was delivered here (that was doubled), and a message that was
+pending in a transaction of a killed worker was not delivered here at all (that was lost). A list conflicts instead.
 
-* the batch follows directly on what was settled before, and has no gap; messages that the program received by other
-  means in between are a gap;
-* all of it was delivered since the consumer last became the one that gets messages (same connection, same activity):
-  what another consumer may have settled meanwhile must conflict;
-* it is behind everything that was settled here, and after a rewind it begins at or before what came back;
-* it ends with an entry. A stock server keeps of a cumulative acknowledgement inside a batch no more than the entry, and takes
-  the whole batch for acknowledged when it loads the topic anew: the rest of it would be lost (seen on 4.0.8 and 4.2.4).
-
-In doubt the answer is no, and a list is acknowledged.
-
-After a rewind something else is watched: that what has to come first does come first (see `_recall`).
+After a rewind it is watched that what has to come first does come first (see `_recall`).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -38,13 +29,12 @@ _NOWHERE: Final[Place] = ((-1, -1), -1)
 class _Line:
     """The messages of one partition in the order in which they were handed out."""
 
-    __slots__ = ("floor", "last", "must_reach", "next", "settled")
+    __slots__ = ("last", "must_reach", "next", "settled")
 
     def __init__(self) -> None:
         self.next = 0
         self.settled = -1
         self.last: Message[Any] | None = None
-        self.floor: Place | None = None
         self.must_reach: Place | None = None
 
 
@@ -79,30 +69,9 @@ class Runs:
     @staticmethod
     def _follow(line: _Line, before: Message[Any] | None) -> None:
         if before is None:
-            line.settled, line.floor, line.must_reach = line.next - 1, None, None  # the first ones, or moved by a seek
+            line.settled, line.must_reach = line.next - 1, None  # the first ones, or moved by a seek
         elif before is not line.last:
             line.next += 1
-
-    def is_run(self, part: PartitionConsumer, group: Sequence[Handed]) -> bool:
-        """Whether one cumulative acknowledgement of its last message says the same as a list of this partition's group."""
-        line = self._lines.get(part)
-        if line is None:
-            return False
-        first, last = group[0], group[-1]
-        if first[1] != line.settled + 1 or last[1] - first[1] != len(group) - 1:
-            return False
-        if first[0].entry.tenure != part.tenure:
-            return False
-        if last[0].index >= 0 and last[0].index != last[0].entry.batch_size - 1:
-            return False
-        places = [place_of(message) for message, _ in group]
-        if part.chunks.holds_before(places[-1][0]):
-            return False  # a message that is not complete yet would be acknowledged along
-        if line.floor is not None and places[0] <= line.floor:
-            return False
-        if line.must_reach is not None and places[0] > line.must_reach:
-            return False
-        return all(one < other for one, other in itertools.pairwise(places))
 
     def settle(self, part: PartitionConsumer, group: Sequence[Handed]) -> None:
         """The group was committed."""
@@ -111,7 +80,6 @@ class Runs:
             return
         if group[0][1] == line.settled + 1 and group[-1][1] - group[0][1] == len(group) - 1:
             line.settled = group[-1][1]
-            line.floor = place_of(group[-1][0])
             line.must_reach = None
 
     def rewind(self, part: PartitionConsumer, group: Sequence[Handed], *, wait: float) -> None:

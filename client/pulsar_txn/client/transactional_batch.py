@@ -6,8 +6,8 @@
 | normally, with no message | nothing was opened, so nothing is ended (what the body sent in `batch.txn` is committed) |
 | any other way | as a managed block: abort, and the messages come again |
 
-The transaction is begun with the first operation in it, or on entering with `eager=True`. The acknowledgement is one
-cumulative one per partition where that says exactly the same (see `_runs`), and a list otherwise.
+The transaction is begun with the first operation in it, or on entering with `eager=True`. The acknowledgement names every
+message (see `_runs`), so that it conflicts when anybody else has settled one of them.
 
 After an abort the broker delivers again what was acknowledged, and is asked for the rest. When the abort could not be
 asked for, acknowledged messages come again once the coordinator has ended the transaction by its timeout. When the
@@ -128,11 +128,7 @@ class Unit(Generic[T]):
                 raise result
 
     async def _acknowledge_group(self, part: PartitionConsumer, group: list[Handed]) -> None:
-        consumer, txn = self._consumer, self.batch.txn
-        if consumer.consumer_type.is_single and len(group) > 1 and consumer.runs.is_run(part, group):
-            await consumer.acknowledge_cumulative(group[-1][0], txn=txn)
-        else:
-            await consumer.acknowledge([message for message, _ in group], txn=txn)
+        await self._consumer.acknowledge([message for message, _ in group], txn=self.batch.txn)
         self._acknowledged.add(part)
 
     def after(self) -> None:
