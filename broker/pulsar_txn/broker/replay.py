@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import heapq
+from typing import Final
 
 from pulsar_txn.wire.ids import Position
+
+_MOST_DISCARDED: Final = 1024
 
 
 class Replay:
     """A sorted set of positions, each with the batch indexes to deliver (None: whatever of the entry is not settled)."""
 
-    __slots__ = ("_heap", "_indexes")
+    __slots__ = ("_discarded", "_heap", "_indexes")
 
     def __init__(self) -> None:
         self._indexes: dict[Position, int | None] = {}
         self._heap: list[Position] = []
+        self._discarded = 0  # since the heaps held only what waits
 
     def __len__(self) -> int:
         return len(self._indexes)
@@ -42,8 +46,15 @@ class Replay:
         return None
 
     def discard(self, position: Position) -> None:
-        """It was delivered, or is not needed any more."""
+        """It was delivered, or is not needed any more. It leaves a heap when it is the first there, or with many others."""
         self._indexes.pop(position, None)
+        self._discarded += 1
+        if self._discarded > _MOST_DISCARDED and self._discarded > len(self._indexes):
+            self._discarded = 0
+            self._forget_discarded()
+
+    def _forget_discarded(self) -> None:
+        self._heap = sorted(self._indexes)
 
     def in_order(self) -> list[tuple[Position, int | None]]:
         """All of them."""

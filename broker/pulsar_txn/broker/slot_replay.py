@@ -117,6 +117,15 @@ class SlotReplay(Replay):
         self._ungrouped = None
         return False
 
+    def _forget_discarded(self) -> None:
+        waiting = self._indexes
+        self._fresh = sorted(each for each in self._fresh if each in waiting)
+        left = {slot: sorted(each for each in queue if each in waiting) for slot, queue in self._of_slot.items()}
+        self._of_slot = {slot: queue for slot, queue in left.items() if queue}
+        first = {slot: queue[0] for slot, queue in self._of_slot.items()}
+        for owner, announced in self._announced.items():
+            self._announced[owner] = sorted(each for each in announced if first.get(each[1]) == each[0])
+
     def clear(self) -> None:
         """Forget all."""
         super().clear()
