@@ -6,7 +6,7 @@ import random
 import pytest
 from journal_world import Workload, check_against, seen, simulated_store
 
-from pulsar_txn.ledger.journal import check
+from pulsar_txn.ledger.journal import check, checkpoint
 from pulsar_txn.ledger.journal.simulated import LOSSES, SimulatedFiles
 from pulsar_txn.ledger.protocols import LogDamaged
 
@@ -90,6 +90,29 @@ async def test_power_loss_at_any_operation_leaves_a_prefix_with_everything_ackno
     await workload.flush()
     await crashes.recover_all()
     assert crashes.count > 200
+    await store.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_power_loss_at_any_operation_of_checkpoints_in_many_slices_leaves_a_prefix(seed, monkeypatch):
+    monkeypatch.setattr(checkpoint, "PAUSE_SECONDS", 0)
+    slices = []
+    take = checkpoint.Checkpoint.take
+    monkeypatch.setattr(checkpoint.Checkpoint, "take", lambda self: slices.append(self) or take(self))
+    files = SimulatedFiles()
+    store = simulated_store(files)
+    workload = Workload(store, seed, rich=True)
+    await store.start()
+    await workload.run(150)
+    crashes = Crashes(files, workload, seed)
+    files.on_operation = crashes.before_operation
+    for _ in range(60):
+        await workload.step()
+        await crashes.recover_all()
+    await workload.flush()
+    await crashes.recover_all()
+    assert crashes.count > 200
+    assert max(slices.count(each) for each in slices) > 3, "checkpoints of many slices"
     await store.close()
 
 

@@ -11,8 +11,8 @@ import pytest
 from journal_world import Workload, check_against, seen, settled, simulated_store
 
 from pulsar_txn.ledger.journal import JournalStore, segments, syncer
+from pulsar_txn.ledger.journal.checkpoint import Checkpoint
 from pulsar_txn.ledger.journal.simulated import SimulatedFiles
-from pulsar_txn.ledger.journal.state import JournalState
 from pulsar_txn.ledger.journal.writer import JournalGroup
 from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LogClosed, NameRefused, Snapshot, StorageFailed
 from pulsar_txn.ledger.testing import Recorder, all_entries
@@ -349,7 +349,7 @@ async def test_a_group_or_a_checkpoint_that_cannot_be_encoded_fails_the_store_fo
     def cannot(*_):
         raise struct.error("ushort format requires 0 <= number <= 65535")
 
-    monkeypatch.setattr(*((JournalGroup, "encoded_records") if part == "group" else (JournalState, "checkpoint")), cannot)
+    monkeypatch.setattr(*((JournalGroup, "encoded_records") if part == "group" else (Checkpoint, "take")), cannot)
     with pytest.raises(StorageFailed, match="cannot be encoded: error: ushort"):
         while True:
             log.append(b"%d" % len(confirmed) + bytes(1500))

@@ -110,4 +110,4 @@ async def test_forty_megabytes_of_state_are_written_read_and_replaced_in_a_store
     async with JournalStore(tmp_path) as store:
         log = await store.open("a")
         assert await log.latest_snapshot() == Snapshot(log.last_confirmed, parts)
-        assert sum(use.bytes for use in store.state.usage.segments.values()) == 40 << 20
+        assert sum(use.bytes for use in store.state.usage.segments.values()) < 41 << 20

@@ -32,6 +32,8 @@ class LogModel:
     entries: dict[int, bytes] = attrs.field(factory=dict)
     next: int = 0
     cursors: dict[str, set[int]] = attrs.field(factory=dict)
+    partly: dict[str, dict[int, int]] = attrs.field(factory=dict)
+    properties: dict[str, dict[str, str]] = attrs.field(factory=dict)
     snapshot: tuple[int, bytes] | None = None
 
 
@@ -56,21 +58,23 @@ async def seen(store: JournalStore) -> Model:
         for cursor_name in log.cursor_names():
             cursor = await log.open_cursor(cursor_name)
             found.cursors[cursor_name] = {e for e in range(log.next_entry) if cursor.is_deleted((log.ledger_id, e))}
+            sets = {entry: ack_set for (_, entry), ack_set in cursor.ack_sets().items()}
+            found.partly |= {cursor_name: sets} if sets else {}
+            found.properties |= {cursor_name: cursor.properties} if cursor.properties else {}
         snapshot = await log.latest_snapshot()
         found.snapshot = None if snapshot is None else (snapshot.covers[1], snapshot.data)
         model.logs[name] = found
-    for path in ("/a", "/b", "/c"):
-        value = await store.metadata.get(path)
-        if value is not None:
-            model.values[path] = (value.data, value.version)
+    for path, value in store.metadata.values.items():
+        model.values[path] = (value.data, value.version)
     return model
 
 
 class Workload:
-    """Random calls to a store and its model; remembers what was confirmed."""
+    """Random calls to a store and its model; remembers what was confirmed. `rich`: with a state of many slices."""
 
-    def __init__(self, store: JournalStore, seed: int) -> None:
+    def __init__(self, store: JournalStore, seed: int, *, rich: bool = False) -> None:
         self.store = store
+        self.rich = rich
         self.rng = random.Random(seed)
         self.model = Model()
         self.states: list[Model] = [Model()]
@@ -92,6 +96,9 @@ class Workload:
             await self.step()
 
     async def step(self) -> None:
+        if self.rich and self.handles and self.rng.random() < 0.4:
+            await self._enrich()
+            return
         choice = self.rng.random()
         if len(self.handles) < 3 or choice < 0.01:
             await self._open(f"log-{self.rng.randrange(4)}")
@@ -151,9 +158,58 @@ class Workload:
         if not model.next:
             return
         chosen = self.rng.sample(range(model.next), min(model.next, self.rng.randint(1, 4)))
-        model.cursors["sub"].update(chosen)
+        name = self.rng.choice(sorted(model.cursors))
+        model.cursors[name].update(chosen)
+        self._forget_sets(model, name)
         self._done()
-        log.cursors["sub"].delete([(log.ledger_id, entry) for entry in chosen])
+        log.cursors[name].delete([(log.ledger_id, entry) for entry in chosen])
+
+    @staticmethod
+    def _forget_sets(model: LogModel, name: str) -> None:
+        sets = {e: ack_set for e, ack_set in model.partly.pop(name, {}).items() if e not in model.cursors[name]}
+        model.partly |= {name: sets} if sets else {}
+
+    async def _enrich(self) -> None:
+        """What makes the state large, or changes what is large."""
+        log, model = self._pick()
+        choice, name = self.rng.random(), self.rng.choice(sorted(model.cursors))
+        if choice < 0.25:
+            await self._metadata(f"/{self.rng.choice('defghijkl')}", self.rng.randrange(1500))
+        elif choice < 0.6 and model.next:
+            entry = self.rng.randrange(model.next)
+            if entry not in model.cursors[name]:
+                acked = self.rng.getrandbits(4000) | 1
+                old = model.partly.setdefault(name, {}).get(entry, (1 << 4000) - 1)
+                model.partly[name][entry] = old & ~acked
+                self._done()
+                log.cursors[name].delete_indexes((log.ledger_id, entry), acked, 4000)
+        elif choice < 0.75:
+            model.properties[name] = {"k": "v" * self.rng.randrange(2000)}
+            self._done()
+            log.cursors[name].put_properties(model.properties[name])
+        elif choice < 0.8 and model.next:
+            mark = self.rng.randrange(model.next)
+            model.cursors[name] = set(range(mark + 1))
+            model.partly.pop(name, None)
+            self._done()
+            log.cursors[name].reset((log.ledger_id, mark))
+        elif choice < 0.9 and len(model.cursors) < 5:
+            await self._add_cursor(log, model)
+        elif choice < 0.95 and name != "sub":
+            model.partly.pop(name, None)
+            model.properties.pop(name, None)
+            del model.cursors[name]
+            self._done()
+            await log.delete_cursor(name)
+            self.acknowledged = len(self.states) - 1
+
+    async def _add_cursor(self, log, model: LogModel) -> None:
+        name = self.rng.choice(["s1", "s2", "s3", "s4"])
+        if name not in model.cursors:
+            model.cursors[name] = set(range(model.first))
+            self._done()
+            await log.open_cursor(name)
+            self.acknowledged = len(self.states) - 1
 
     def _trim(self) -> None:
         log, model = self._pick()
@@ -187,15 +243,15 @@ class Workload:
             writer.write(data)
             self.writers[log] = (writer, [*parts, data], covers)
 
-    async def _metadata(self) -> None:
-        path = self.rng.choice(["/a", "/b", "/c"])
+    async def _metadata(self, path: str | None = None, size: int = 30) -> None:
+        path = path or self.rng.choice(["/a", "/b", "/c"])
         if self.rng.random() < 0.2:
             if self.model.values.pop(path, None) is None:
                 return
             self._done()
             await self.store.metadata.delete(path)
         else:
-            data = self.rng.randbytes(30)
+            data = self.rng.randbytes(size)
             old = self.model.values.get(path)
             self.model.values[path] = (data, 0 if old is None else old[1] + 1)
             self._done()

@@ -31,8 +31,12 @@ HEADER: Final = struct.Struct("<4s16sQQIIIIII4x")
 RUN: Final = struct.Struct("<QqIIIII4x")
 _COVERED: Final = 48  # of the header: uuid to runs, behind the magic
 
-CHECKPOINT, SEAL, CLOSE = 1, 2, 4
-"""Frame flags: the whole state, at a segment's start; a segment's index, at its end; a clean shutdown."""
+CHECKPOINT, SEAL, CLOSE, SLICED, COMPLETE = 1, 2, 4, 8, 16
+"""Frame flags: a checkpoint begins, at a segment's start; a segment's index, at its end; a clean shutdown.
+
+A CHECKPOINT is the whole state, unless it is SLICED, too: the rest follows in later frames, the last of which is COMPLETE.
+The first frame of a segment without a whole state, and a COMPLETE one, have a record that says where replay begins.
+"""
 
 DATA, SNAPSHOT, COPY = 0, 1, 2
 """Run kinds; COPY is added to the kind of a run that was copied forward."""

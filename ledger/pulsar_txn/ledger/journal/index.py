@@ -17,6 +17,9 @@ from pulsar_txn.ledger.protocols import Buffer
 
 _SECTION: Final = struct.Struct("<QqIIQ")
 _RUN_BYTES: Final = 12
+_RUN_OVERHEAD: Final = 60
+_ENTRY_OVERHEAD: Final = 8
+"""What a frame and the segment's index say of each run, and of each entry."""
 
 
 def location(segment: int, offset: int) -> int:
@@ -157,7 +160,11 @@ class LogIndex:
 
 
 class SegmentUse:
-    """What a segment holds: per log its last entry, entries and bytes; per log how many parts of snapshots, and their bytes."""
+    """What a segment holds for whom; `bytes` is what all of it takes, with what is written beside each entry and run.
+
+    `logs`: per log the entry after its last one, entries, their bytes, and what they take. `snapshots`: per log how many
+    parts of snapshots, and what they take.
+    """
 
     __slots__ = ("bytes", "logs", "number", "pinned", "sealed", "snapshots")
 
@@ -166,7 +173,7 @@ class SegmentUse:
         self.sealed = False
         self.pinned = False
         self.bytes = 0
-        self.logs: dict[int, tuple[int, int, int]] = {}
+        self.logs: dict[int, tuple[int, int, int, int]] = {}
         self.snapshots: dict[int, tuple[int, int]] = {}
 
     @property
@@ -180,6 +187,8 @@ class Usage:
 
     def __init__(self) -> None:
         self.segments: dict[int, SegmentUse] = {}
+        self.replay_from = -1
+        """Segments from this one on are needed by recovery, whatever they hold."""
         self._of_log: dict[int, deque[int]] = {}
 
     def segment(self, number: int) -> SegmentUse:
@@ -191,30 +200,32 @@ class Usage:
 
     def add_part(self, place: int, ledger_id: int, size: int) -> None:
         """A part of a snapshot of the log, one that is needed, lies at `place`."""
-        use = self.segment(place >> 32)
+        use, taken = self.segment(place >> 32), size + _RUN_OVERHEAD
         parts, known = use.snapshots.get(ledger_id, (0, 0))
-        use.snapshots[ledger_id] = (parts + 1, known + size)
-        use.bytes += size
+        use.snapshots[ledger_id] = (parts + 1, known + taken)
+        use.bytes += taken
 
     def remove_part(self, place: int, ledger_id: int, size: int) -> None:
         """The part at `place` is not needed there any more."""
         use = self.segments.get(place >> 32)
         if use is not None:
+            taken = size + _RUN_OVERHEAD
             parts, known = use.snapshots.pop(ledger_id)
             if parts > 1:
-                use.snapshots[ledger_id] = (parts - 1, known - size)
-            use.bytes -= size
+                use.snapshots[ledger_id] = (parts - 1, known - taken)
+            use.bytes -= taken
 
-    def add_data(self, number: int, ledger_id: int, end: int, entries: int, size: int) -> None:
+    def add_data(self, number: int, ledger_id: int, end: int, entries: int, size: int, runs: int = 1) -> None:
         """Some entries of a log, the last of them before `end`, lie in the segment."""
         use = self.segment(number)
+        taken = size + _ENTRY_OVERHEAD * entries + _RUN_OVERHEAD * runs
         known = use.logs.get(ledger_id)
         if known is None:
-            use.logs[ledger_id] = (end, entries, size)
+            use.logs[ledger_id] = (end, entries, size, taken)
             self._of_log.setdefault(ledger_id, deque()).append(number)
         else:
-            use.logs[ledger_id] = (max(known[0], end), known[1] + entries, known[2] + size)
-        use.bytes += size
+            use.logs[ledger_id] = (max(known[0], end), known[1] + entries, known[2] + size, known[3] + taken)
+        use.bytes += taken
 
     def log_bytes(self, ledger_id: int, entries: int) -> int:
         """Bytes of the log's last `entries` entries, as the average of the segments they lie in says."""
@@ -222,7 +233,7 @@ class Usage:
         for number in self._of_log.get(ledger_id, ()):
             use = self.segments.get(number)
             if use is not None and ledger_id in use.logs:
-                _, more_entries, more = use.logs[ledger_id]
+                _, more_entries, more, _ = use.logs[ledger_id]
                 count, total = count + more_entries, total + more
         return total if entries >= count else total * entries // count
 
@@ -238,7 +249,7 @@ class Usage:
             if known[0] > first_entry:
                 numbers.append(number)
                 continue
-            use.bytes -= known[2]
+            use.bytes -= known[3]
             del use.logs[ledger_id]
 
     def forget_log(self, ledger_id: int) -> None:
@@ -250,7 +261,7 @@ class Usage:
         """All of the log's needed runs were copied out of the segment."""
         known = self.segments[number].logs.pop(ledger_id, None)
         if known is not None:
-            self.segments[number].bytes -= known[2]
+            self.segments[number].bytes -= known[3]
 
     def drop(self, number: int) -> None:
         """The segment is gone."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from pulsar_txn.ledger.cursor_state import CursorState
+from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.group import CommitGroup
 from pulsar_txn.ledger.handles import BaseCursor, BaseLog, new_waiter
 from pulsar_txn.ledger.journal import records
@@ -165,7 +165,7 @@ class JournalLog(BaseLog):
             entry = self.first_entry - 1 if initial is None else max(-1, min(self.entry_of(initial), self.next_entry - 1))
             stored = self.store.state.create_cursor(self.state, name, CursorState(entry))
             self.cursors[name] = BaseCursor(self, name, stored.state, stored.cursor_id)
-            self.change().records.append(stored.base())
+            self.change().records.append(stored.base(END)[0])
         cursor = self.cursors[name]
         await self.wait_durable()
         return cursor

@@ -25,8 +25,14 @@ from pulsar_txn.ledger.protocols import LedgerError, LogDamaged, ReadFailed
 
 logger = logging.getLogger(__name__)
 
-COPY_BELOW_SHARE: Final = 0.25
-"""Copying a segment of this live share writes a third of the bytes it frees."""
+MAX_SPACE_FACTOR: Final = 2
+SLACK_SEGMENTS: Final = 2
+"""Segments take at most so many times what is needed of them and a checkpoint takes, and so many segments more.
+
+The segment that is copied is the emptiest, so less than half of it is needed: each byte written frees one at least. The
+checkpoint counts because copying fills segments, segments begin checkpoints, and these are soon not needed any more:
+without it copying could keep itself going for ever.
+"""
 
 COPY_SLICE_BYTES: Final = 256 << 10
 
@@ -82,8 +88,9 @@ class Reclaimer:
 
     def look(self) -> None:
         """Drop what is empty; begin to copy what is nearly empty."""
+        replay_from = self._state.usage.replay_from
         for use in list(self._state.usage.segments.values()):
-            if use.sealed and use.empty:
+            if use.sealed and use.empty and use.number < replay_from:
                 self._drop(use.number)
         if self._copying is None and (use_to_copy := self._candidate()) is not None:
             self._copying = asyncio.get_running_loop().create_task(self._copy_forward(use_to_copy))
@@ -103,11 +110,13 @@ class Reclaimer:
         self._writer.wake()
 
     def _candidate(self) -> SegmentUse | None:
-        sealed = [use for use in self._state.usage.segments.values() if use.sealed]
-        newest = max((use.number for use in sealed), default=-1)
-        limit = COPY_BELOW_SHARE * self._segment_files.segment_bytes
-        fitting = [use for use in sealed if use.number < newest and not use.pinned and use.bytes < limit]
-        return min(fitting, key=lambda use: use.bytes, default=None)
+        """The segment to copy next, None while the space is within its bound; what recovery replays is not touched."""
+        usage, segment_bytes = self._state.usage, self._segment_files.segment_bytes
+        full = [use for use in usage.segments.values() if use.sealed and use.number < usage.replay_from and not use.pinned]
+        needed = sum(use.bytes for use in full) + self._writer.checkpoint_bytes
+        if (len(full) - SLACK_SEGMENTS) * segment_bytes <= MAX_SPACE_FACTOR * needed:
+            return None
+        return min(full, key=lambda use: use.bytes)
 
     def _copied(self, task: asyncio.Task[None]) -> None:
         self._copying = None

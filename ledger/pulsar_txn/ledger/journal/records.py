@@ -1,4 +1,4 @@
-"""Records of a frame: everything that is not an entry. Last value wins; a checkpoint holds all of them. Pure.
+"""Records of a frame: everything that is not an entry. Last value wins; a checkpoint holds all of them, in slices. Pure.
 
     kind u8 · number u64 · key length u16 · value length u32 · key · value
 
@@ -9,6 +9,7 @@
 | LOG_GONE     | ledger id       |      |                                                       |
 | CURSOR       | cursor id       | name | ledger id, base of the cursor state                   |
 | OLD_CURSOR   | cursor id       | name | the same of format 1                                  |
+| CURSOR_PIECE | cursor id       |      | the next piece of a cursor too large for one slice    |
 | CHANGE       | cursor id       |      | changes since the last group                          |
 | CURSOR_GONE  | cursor id       |      |                                                       |
 | META         | version         | path | data                                                  |
@@ -17,6 +18,7 @@
 | SEGMENT_LIVE | segment number  |      | (checkpoints only) the segment is needed              |
 | SEGMENT_GONE | segment number  |      | nothing in the segment is needed any more             |
 | IDS          | next ledger id  |      | next cursor id                                        |
+| REPLAY_FROM  | segment number  |      | the newest complete checkpoint begins there           |
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from typing import Final
 
 from pulsar_txn.ledger.protocols import Buffer
 
-LOG, LOG_GONE, OLD_CURSOR, CHANGE, CURSOR_GONE, CURSOR = 1, 2, 3, 4, 5, 12
-META, META_GONE, COUNTER, SEGMENT_LIVE, SEGMENT_GONE, IDS = 6, 7, 8, 9, 10, 11
+LOG, LOG_GONE, OLD_CURSOR, CHANGE, CURSOR_GONE, CURSOR, CURSOR_PIECE = 1, 2, 3, 4, 5, 12, 13
+META, META_GONE, COUNTER, SEGMENT_LIVE, SEGMENT_GONE, IDS, REPLAY_FROM = 6, 7, 8, 9, 10, 11, 14
 
 _RECORD: Final = struct.Struct("<BQHI")
 LOG_VALUE: Final = struct.Struct("<QqqQ")

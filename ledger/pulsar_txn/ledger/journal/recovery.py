@@ -1,7 +1,8 @@
 """Recovery: from segment files to the state they add up to. Reads only; the same path serves `check`.
 
-The newest segment that begins with a whole checkpoint gives the state; its later frames are applied to that. Older
-segments give only places of entries, from their index, or from their frames when they were never sealed.
+The newest segment says where the newest complete checkpoint begins: mostly in its own first frame, otherwise some
+segments before it. All frames from there on are applied (see `replay`). Older segments give only places of entries, from
+their index, or from their frames when they were never sealed.
 
 A bad frame with nothing valid behind it is a torn tail: it was never confirmed, because a frame is written only after
 the sync of the one before. A bad frame with a valid one behind it is damage. When its directory still fits, its
@@ -19,13 +20,15 @@ import logging
 import attrs
 
 from pulsar_txn.ledger.journal.files import UNREADABLE
-from pulsar_txn.ledger.journal.findings import Finding, of_error
+from pulsar_txn.ledger.journal.findings import Finding, FindingKind, of_error
 from pulsar_txn.ledger.journal.frame import (
     ALIGNMENT,
     CHECKPOINT,
+    COMPLETE,
     HEADER,
     RUN,
     SEAL,
+    SLICED,
     TRAILER,
     decode_trailer,
     directory_fits,
@@ -35,6 +38,8 @@ from pulsar_txn.ledger.journal.frame import (
     read_runs,
 )
 from pulsar_txn.ledger.journal.index import SegmentIndex
+from pulsar_txn.ledger.journal.records import REPLAY_FROM, decode_records
+from pulsar_txn.ledger.journal.replay import Replay, RunHead
 from pulsar_txn.ledger.journal.scan import Content, FoundFrame, Scan, read_content, scan_segment
 from pulsar_txn.ledger.journal.segments import OpenSegments, Segment
 from pulsar_txn.ledger.journal.state import JournalState
@@ -56,6 +61,8 @@ class Recovered:
     sealed: bool = True
     index: SegmentIndex = attrs.field(factory=SegmentIndex)
     tail: list[tuple[int, bytes]] = attrs.field(factory=list)
+    replay_from: int = -1
+    """The segment with which the checkpoint begins that the state comes from."""
     unneeded: list[int] = attrs.field(factory=list)
     findings: list[Finding] = attrs.field(factory=list)
     unreadable_runs: bool = False
@@ -69,7 +76,7 @@ def recover(opened: OpenSegments, uuid: bytes, *, started: bool, marked: int | N
     Raises OSError for errors that are not the medium's: too many open files, no memory.
     """
     state = JournalState()
-    found = Recovered(state)
+    found, replay = Recovered(state), Replay(state)
     segments = opened.segments
     for number in sorted(segments, reverse=True):
         segment = segments[number]
@@ -77,7 +84,7 @@ def recover(opened: OpenSegments, uuid: bytes, *, started: bool, marked: int | N
         scan = scan_segment(content, uuid, number)
         _add_damage(found, segment, scan, newest=marked is None or number <= marked)
         if scan.frames:
-            _apply_newest(found, segment, content, scan)
+            _Replayed(found, replay, opened, uuid).carry_out(segment, content, scan)
             found.tail = _tail(segment, content, scan.frames[-1], uuid)
             break
         found.unneeded.append(number)
@@ -87,8 +94,8 @@ def recover(opened: OpenSegments, uuid: bytes, *, started: bool, marked: int | N
         found.findings.append(Finding(None, None, detail, "segment", marked, fatal=True))
     elif found.number < 0 and started:
         found.findings.append(Finding(None, None, "no segment begins with a valid checkpoint", "checkpoint", fatal=True))
-    _add_older(found, opened, uuid)
-    state.build_indexes(unreadable=found.unreadable_runs)
+    _add_older(found, replay, opened, uuid)
+    replay.build_indexes(unreadable=found.unreadable_runs)
     found.findings += [of_error(log.damage, "log") for log in state.logs.values() if log.damage is not None]
     for finding in found.findings:
         logger.error("%s", finding.detail)
@@ -105,29 +112,92 @@ def _add_damage(found: Recovered, segment: Segment, scan: Scan, *, newest: bool)
         found.unreadable_runs |= each.unreadable and each.unknown
 
 
-def _apply_newest(found: Recovered, segment: Segment, content: Content, scan: Scan) -> None:
-    """The newest segment's checkpoint and everything behind it."""
-    first = scan.frames[0]
-    if first.offset or not first.header.flags & CHECKPOINT:
-        detail = f"{segment.path}: its checkpoint is unreadable and valid frames follow"
-        found.findings.append(Finding(None, None, detail, "checkpoint", segment.number, 0, fatal=True))
-    view = memoryview(content.data)
+def _replay_from(newest: Segment, content: Content, scan: Scan) -> int:
+    """The segment with which the newest complete checkpoint begins; ValueError when nobody says so."""
+    view, first = memoryview(content.data), scan.frames[0]
+    if first.offset:
+        raise ValueError("its first frame is unreadable and valid frames follow")
+    start = -1
     for frame in scan.frames:
-        found.sequence = frame.header.sequence + 1
-        if not frame.header.flags & SEAL:
-            runs, entries = _add_runs(found.index, view, frame)
-            records = read_records(view, frame.offset, frame.header, entries)
-            try:
-                found.state.apply(frame.header.flags, runs, records)
-            except (ValueError, LookupError) as error:
-                detail = f"{segment.path} at offset {frame.offset}: its records make no sense: {error}"
-                found.findings.append(Finding(None, None, detail, "records", segment.number, frame.offset, fatal=True))
-    if scan.torn:
-        logger.warning("%s: dropped a torn frame at offset %d; it was never confirmed", segment.path, scan.end)
-    found.number, found.offset = segment.number, scan.end
-    found.sealed = not scan.writable or bool(scan.frames[-1].header.flags & SEAL)
-    found.state.usage.segment(segment.number).sealed = found.sealed
-    found.state.add_segment(segment.number, found.index)
+        if frame is first and frame.header.flags & CHECKPOINT and not frame.header.flags & SLICED:
+            start = newest.number
+        elif frame is first or frame.header.flags & COMPLETE:
+            said = (number for kind, number, _, _ in decode_records(_records(view, frame)) if kind == REPLAY_FROM)
+            start = next(said, -1)
+    if not 0 <= start <= newest.number:
+        raise ValueError("it does not say where its checkpoint begins")
+    return start
+
+
+class _Replayed:
+    """The segments from the checkpoint's on: their frames applied in order, their indexes kept for later."""
+
+    def __init__(self, found: Recovered, replay: Replay, opened: OpenSegments, uuid: bytes) -> None:
+        self._found = found
+        self._replay = replay
+        self._opened = opened
+        self._uuid = uuid
+        self._sequence = -1
+        self._indexes: dict[int, SegmentIndex] = {}
+
+    def carry_out(self, newest: Segment, content: Content, scan: Scan) -> None:
+        """All of it. What is wrong is a fatal finding: the state cannot be relied on."""
+        found = self._found
+        found.number, found.offset = newest.number, scan.end
+        found.sealed = not scan.writable or bool(scan.frames[-1].header.flags & SEAL)
+        try:
+            found.replay_from = _replay_from(newest, content, scan)
+        except (ValueError, LookupError) as error:
+            self._fatal("checkpoint", newest, 0, str(error))
+            found.replay_from = newest.number
+        for number in range(found.replay_from, newest.number):
+            self._older(number, newest)
+        self._apply(newest, content, scan)
+        found.index, found.sequence = self._indexes[newest.number], self._sequence + 1
+        if scan.torn:
+            logger.warning("%s: dropped a torn frame at offset %d; it was never confirmed", newest.path, scan.end)
+        try:
+            self._replay.check_complete()
+        except ValueError as error:
+            self._fatal("checkpoint", newest, 0, str(error))
+        usage = found.state.usage
+        usage.replay_from = found.replay_from
+        for number, index in self._indexes.items():
+            usage.segment(number).sealed = number < newest.number or found.sealed
+            self._replay.add_segment(number, index)
+
+    def _older(self, number: int, newest: Segment) -> None:
+        segment = self._opened.segments.get(number)
+        if segment is None:
+            detail = f"segment {number} is missing, and the checkpoint that {newest.path} relies on lies in it"
+            self._found.findings.append(Finding(None, None, detail, "segment", number, fatal=True))
+            return
+        content = read_content(self._opened, segment)
+        scan = scan_segment(content, self._uuid, number)
+        _add_damage(self._found, segment, scan, newest=True)
+        if not scan.frames or scan.frames[0].offset or not scan.frames[-1].header.flags & SEAL:
+            self._fatal("segment", segment, scan.end, "frames are missing, and the checkpoint relies on them")
+        if scan.frames:
+            self._apply(segment, content, scan)
+
+    def _apply(self, segment: Segment, content: Content, scan: Scan) -> None:
+        view, index = memoryview(content.data), SegmentIndex()
+        self._indexes[segment.number] = index
+        if 0 <= self._sequence != scan.frames[0].header.sequence - 1:
+            detail = f"frame {scan.frames[0].header.sequence} follows frame {self._sequence} of the segment before"
+            self._fatal("order", segment, 0, detail)
+        for frame in scan.frames:
+            if not frame.header.flags & SEAL:
+                runs = _add_runs(index, view, frame)
+                try:
+                    self._replay.apply(runs, _records(view, frame))
+                except (ValueError, LookupError) as error:
+                    self._fatal("records", segment, frame.offset, f"its records make no sense: {error}")
+        self._sequence = scan.frames[-1].header.sequence
+
+    def _fatal(self, kind: FindingKind, segment: Segment, offset: int, detail: str) -> None:
+        text = f"{segment.path} at offset {offset}: {detail}"
+        self._found.findings.append(Finding(None, None, text, kind, segment.number, offset, fatal=True))
 
 
 def _tail(segment: Segment, content: Content, last: FoundFrame, uuid: bytes) -> list[tuple[int, bytes]]:
@@ -139,24 +209,29 @@ def _tail(segment: Segment, content: Content, last: FoundFrame, uuid: bytes) -> 
     return tail
 
 
-def _add_runs(index: SegmentIndex, view: memoryview, frame: FoundFrame) -> tuple[list[tuple[int, int, int, int]], int]:
-    """Put a frame's runs into the index of its segment; what of them counts, and their entries together."""
-    offset, entries, runs, add = frame.offset + HEADER.size, 0, [], index.add
+def _add_runs(index: SegmentIndex, view: memoryview, frame: FoundFrame) -> list[RunHead]:
+    """Put a frame's runs into the index of its segment; what of them counts."""
+    offset, runs, add = frame.offset + HEADER.size, [], index.add
     for ledger_id, first, count, kind, _, _, size in read_runs(view, frame.offset, frame.header):
         add(ledger_id, first, count, kind, offset, size)
         runs.append((ledger_id, first, count, kind))
         offset += RUN.size
-        entries += count
-    return runs, entries
+    return runs
 
 
-def _add_older(found: Recovered, opened: OpenSegments, uuid: bytes) -> None:
-    """Places of entries in the segments before the newest; segments nobody needs; segments that are missing."""
+def _records(view: memoryview, frame: FoundFrame) -> memoryview:
+    """The records of a frame."""
+    entries = sum(run[2] for run in read_runs(view, frame.offset, frame.header))
+    return read_records(view, frame.offset, frame.header, entries)
+
+
+def _add_older(found: Recovered, replay: Replay, opened: OpenSegments, uuid: bytes) -> None:
+    """Places of entries in the segments before the checkpoint's; segments nobody needs; segments that are missing."""
     state, segments = found.state, opened.segments
     for number in sorted(segments):
-        if number >= found.number:
+        if number >= found.replay_from:
             continue
-        if number not in state.live_segments:
+        if number not in replay.live_segments:
             found.unneeded.append(number)
             continue
         segment = segments[number]
@@ -164,8 +239,8 @@ def _add_older(found: Recovered, opened: OpenSegments, uuid: bytes) -> None:
         if index is None:
             index = _scan_old(found, opened, segment, uuid)
         state.usage.segment(number).sealed = True
-        state.add_segment(number, index)
-    for number in sorted(state.live_segments - set(segments)):
+        replay.add_segment(number, index)
+    for number in sorted(replay.live_segments - set(segments)):
         found.findings.append(Finding(None, None, f"segment {number} is missing", "segment", number))
 
 

@@ -1,19 +1,17 @@
 """What a journal's records add up to: logs, cursors, metadata. The same in recovery and in service.
 
-`apply` takes the frames of recovery one by one; in service the handles change the same objects, and `checkpoint`
-writes all of it at the start of each segment.
+`replay` takes the frames of recovery one by one; in service the handles change the same objects, and `checkpoint`
+writes all of it from time to time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
-from pulsar_txn.ledger.cursor_changes import apply_changes, decode_base, decode_old_base, encode_base
+from pulsar_txn.ledger.cursor_changes import encode_base
 from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.journal import records
-from pulsar_txn.ledger.journal.frame import CHECKPOINT, DATA, SNAPSHOT
-from pulsar_txn.ledger.journal.index import LogIndex, Section, SegmentIndex, Usage, location
+from pulsar_txn.ledger.journal.index import LogIndex, Usage
 from pulsar_txn.ledger.journal.records import LOG_VALUE, NUMBER, encode_record
 from pulsar_txn.ledger.journal.snapshots import NO_SNAPSHOT, StoredSnapshot
 from pulsar_txn.ledger.protocols import EntryTooLarge, LogDamaged, ReadFailed, Versioned
@@ -23,20 +21,27 @@ _NAME_OVERHEAD_BYTES: Final = 64
 
 
 class StoredCursor:
-    """A durable cursor: its number in the journal and its state."""
+    """A durable cursor: its number in the journal and its state, which is complete up to the entry `upto`."""
 
-    __slots__ = ("cursor_id", "log", "name", "state")
+    __slots__ = ("cursor_id", "log", "name", "state", "upto")
 
-    def __init__(self, cursor_id: int, log: LogState, name: str, state: CursorState) -> None:
+    def __init__(self, cursor_id: int, log: LogState, name: str, state: CursorState, upto: int = END) -> None:
         self.cursor_id = cursor_id
         self.log = log
         self.name = name
         self.state = state
+        self.upto = upto
 
-    def base(self) -> bytes:
-        """The record of the whole state."""
-        value = NUMBER.pack(self.log.ledger_id) + encode_base(self.state, END)[0]
-        return encode_record(records.CURSOR, self.cursor_id, self.name.encode(), value)
+    def base(self, max_bytes: int) -> tuple[bytes, int]:
+        """The record of the state, or of its beginning, and the entry up to which that is everything."""
+        base, upto = encode_base(self.state, max_bytes)
+        value = NUMBER.pack(self.log.ledger_id) + base
+        return encode_record(records.CURSOR, self.cursor_id, self.name.encode(), value), upto
+
+    def piece(self, after: int, max_bytes: int) -> tuple[bytes, int]:
+        """The record of what lies after `after`, and the entry up to which that is everything."""
+        piece, upto = self.state.piece(after, max_bytes)
+        return encode_record(records.CURSOR_PIECE, self.cursor_id, b"", piece), upto
 
 
 class LogState:
@@ -108,11 +113,9 @@ class JournalState:
         self.counters: dict[str, int] = {}
         self.next_ledger_id = 0
         self.next_cursor_id = 0
-        self.live_segments: set[int] = set()
         self.usage = Usage()
         self.names_bytes = 0
         """What the names of logs and cursors add to a checkpoint."""
-        self._found: dict[int, list[tuple[int, Section]]] = {}
 
     def check_room(self, name: str, max_bytes: int) -> None:
         """EntryTooLarge when one more log or cursor would make the checkpoint of all names too large for a segment."""
@@ -124,7 +127,7 @@ class JournalState:
         """A new, empty log."""
         log = LogState(name, self.next_ledger_id)
         self.next_ledger_id += 1
-        self._add_log(log)
+        self.add_log(log)
         return log
 
     def remove_log(self, ledger_id: int) -> None:
@@ -141,7 +144,7 @@ class JournalState:
         """A new cursor."""
         cursor = StoredCursor(self.next_cursor_id, log, name, state)
         self.next_cursor_id += 1
-        self._add_cursor(cursor)
+        self.add_cursor(cursor)
         return cursor
 
     def remove_cursor(self, cursor_id: int) -> None:
@@ -151,137 +154,15 @@ class JournalState:
             self.names_bytes -= _cost(cursor.name)
             cursor.log.cursors.pop(cursor.name, None)
 
-    def checkpoint(self, live_segments: Iterable[int]) -> bytes:
-        """All records."""
-        parts = [encode_record(records.IDS, self.next_ledger_id, b"", NUMBER.pack(self.next_cursor_id))]
-        parts += [encode_record(records.SEGMENT_LIVE, number) for number in live_segments]
-        parts += [log.record() for log in self.logs.values()]
-        parts += [cursor.base() for cursor in self.cursors.values()]
-        parts += [encode_record(records.META, v.version, path.encode(), v.data) for path, v in self.values.items()]
-        parts += [encode_record(records.COUNTER, value, path.encode()) for path, value in self.counters.items()]
-        return b"".join(parts)
-
-    def build_indexes(self, *, unreadable: bool) -> None:
-        """After the last segment: from all sections that were found, the index of each log. Gaps are damage.
-
-        `unreadable`: sections may be missing only because a medium could not be read.
-        """
-        for log in self.logs.values():
-            found = self._found.pop(log.ledger_id, [])
-            end = _index_sections(log, sorted(found, key=lambda pair: (pair[1].firsts[0], pair[0])))
-            if end < log.next_entry:
-                log.damaged(end, f"entries up to {log.next_entry - 1} are missing")
-            if any(place < 0 for stored in log.snapshots for place in stored.places):
-                log.damaged(log.first_entry, "its snapshot, or a part of it, is missing")
-            if unreadable and log.damage is not None:
-                detail = f"{log.damage.detail}; a segment that may hold them cannot be read"
-                log.damage = ReadFailed(log.name, log.damage.position, detail)
-        self._found.clear()
-
-    def apply(self, flags: int, runs: Iterable[tuple[int, int, int, int]], data: memoryview) -> None:
-        """One frame of recovery: (ledger, first, count, kind) of its runs, and its records.
-
-        In a checkpoint, the records tell the state behind the frame's own runs.
-        """
-        ends = [self._apply_record(*record) for record in records.decode_records(data)]
-        if not flags & CHECKPOINT:
-            self._count(runs)
-        for end in ends:
-            if end is not None and end[0].next_entry < end[1]:
-                end[0].damaged(end[0].next_entry, f"its end is missing, it had {end[1]} entries")
-                end[0].next_entry = end[1]
-
-    def add_segment(self, number: int, index: SegmentIndex) -> None:
-        """The runs of a segment, when the state is complete but for the indexes."""
-        for section in index.sections:
-            log = self.logs.get(section.ledger_id)
-            if log is None:
-                continue
-            if section.kind & SNAPSHOT:
-                self._found_parts(log, number, section)
-            elif section.end > log.first_entry:
-                self.usage.add_data(number, log.ledger_id, section.end, section.end - section.firsts[0], section.bytes)
-                self._found.setdefault(log.ledger_id, []).append((number, section))
-
-    def _count(self, runs: Iterable[tuple[int, int, int, int]]) -> None:
-        """Each log's own new entries follow those before; anything between is missing."""
-        logs = self.logs
-        for ledger_id, first, count, kind in runs:
-            log = logs.get(ledger_id)
-            if kind == DATA and log is not None:
-                if first != log.next_entry:
-                    log.damaged(log.next_entry, f"entries up to {first - 1} are missing")
-                log.next_entry = first + count
-
-    def _apply_record(self, kind: int, number: int, key: str, value: bytes) -> tuple[LogState, int] | None:
-        if kind == records.LOG:
-            return self._apply_log(number, key, value)
-        if kind == records.CHANGE:
-            cursor = self.cursors.get(number)
-            if cursor is not None:  # deleted later in the same frame otherwise
-                apply_changes(cursor.state, value)
-        elif kind in (records.CURSOR, records.OLD_CURSOR):
-            log = self.logs.get(NUMBER.unpack_from(value)[0])
-            if log is not None:
-                base = value[NUMBER.size :]
-                state = decode_base(base)[0] if kind == records.CURSOR else decode_old_base(base)
-                self._add_cursor(StoredCursor(number, log, key, state))
-        elif kind == records.META:
-            self.values[key] = Versioned(value, number)
-        elif kind == records.META_GONE:
-            self.values.pop(key, None)
-        elif kind == records.COUNTER:
-            self.counters[key] = number
-        else:
-            self._apply_housekeeping(kind, number, value)
-        return None
-
-    def _apply_housekeeping(self, kind: int, number: int, value: bytes) -> None:
-        if kind == records.LOG_GONE:
-            self.remove_log(number)
-        elif kind == records.CURSOR_GONE:
-            self.remove_cursor(number)
-        elif kind == records.SEGMENT_LIVE:
-            self.live_segments.add(number)
-        elif kind == records.SEGMENT_GONE:
-            self.live_segments.discard(number)
-        elif kind == records.IDS:
-            self.next_ledger_id = max(self.next_ledger_id, number)
-            self.next_cursor_id = max(self.next_cursor_id, NUMBER.unpack(value)[0])
-        else:
-            raise ValueError(f"record of unknown kind {kind}")
-
-    def _apply_log(self, ledger_id: int, name: str, value: bytes) -> tuple[LogState, int]:
-        epoch, first_entry, next_entry, serial = LOG_VALUE.unpack_from(value)
-        log = self.logs.get(ledger_id)
-        if log is None:
-            log = LogState(name, ledger_id)
-            log.next_entry = next_entry
-            self._add_log(log)
-        log.epoch, log.first_entry, log.next_serial = epoch, first_entry, max(serial + 1, log.next_serial)
-        if len(value) > LOG_VALUE.size:
-            stored = StoredSnapshot.decode(value[LOG_VALUE.size :])
-        else:
-            stored = StoredSnapshot(serial, 1, None, durable=True) if serial else None
-        log.snapshots = [] if stored is None else [stored]
-        return log, next_entry
-
-    def _found_parts(self, log: LogState, segment: int, section: Section) -> None:
-        """Parts of snapshots, finished or not; of a part and its copies, or a serial used again, the newest place counts."""
-        size = section.bytes // len(section.firsts)
-        for serial, offset in zip(section.firsts, section.offsets, strict=True):
-            log.next_serial = max(log.next_serial, serial + 1)
-            stored, place = log.snapshot_of(serial), location(segment, offset)
-            if stored is not None and stored.place(serial) < place:
-                stored.put(self.usage, log.ledger_id, serial, place, size)
-
-    def _add_log(self, log: LogState) -> None:
+    def add_log(self, log: LogState) -> None:
+        """A log with its number."""
         self.names_bytes += _cost(log.name)
         self.logs[log.ledger_id] = log
         self.by_name[log.name] = log
         self.next_ledger_id = max(self.next_ledger_id, log.ledger_id + 1)
 
-    def _add_cursor(self, cursor: StoredCursor) -> None:
+    def add_cursor(self, cursor: StoredCursor) -> None:
+        """A cursor with its number; one of the same number is replaced."""
         if cursor.cursor_id not in self.cursors:
             self.names_bytes += _cost(cursor.name)
         self.cursors[cursor.cursor_id] = cursor
@@ -291,32 +172,3 @@ class JournalState:
 
 def _cost(name: str) -> int:
     return len(name.encode()) + _NAME_OVERHEAD_BYTES
-
-
-def _index_sections(log: LogState, found: list[tuple[int, Section]]) -> int:
-    """Put sections into the log's index, in order; the entry behind the last one."""
-    end = log.first_entry
-    if any(found[at][1].end > found[at + 1][1].firsts[0] for at in range(len(found) - 1)):
-        found = _without_overlaps(found)
-    for segment, section in found:
-        if section.firsts[0] > end:
-            log.damaged(end, f"entries up to {section.firsts[0] - 1} are missing")
-        log.index.extend(segment, section)
-        end = max(end, section.end)
-    return end
-
-
-def _without_overlaps(found: list[tuple[int, Section]]) -> list[tuple[int, Section]]:
-    """Runs one by one: of a run and its copies, the one in the newest segment counts."""
-    newest: dict[int, tuple[int, int, int]] = {}
-    for segment, section in sorted(found, key=lambda pair: pair[0]):
-        for first, end, offset in section.runs():
-            newest[first] = (end, segment, offset)
-    single: list[tuple[int, Section]] = []
-    for first, (end, segment, offset) in sorted(newest.items()):
-        section = Section(0, DATA)
-        section.firsts.append(first)
-        section.offsets.append(offset)
-        section.end = end
-        single.append((segment, section))
-    return single

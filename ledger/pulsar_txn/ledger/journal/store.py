@@ -299,6 +299,7 @@ class JournalStore:
         self.writer = JournalWriter(self._files, segment_files, self._syncer, state, self._uuid)
         self.writer.on_confirmed = self._confirmed
         self.writer.on_sealed = self._sealed
+        self.writer.on_checkpoint = self._checkpointed
         self.writer.on_failure = segment_files.on_failure = self._fail
         self.reader = RunReader(segment_files.opened)
         self.reclaimer = Reclaimer(state, self.writer, self.reader, segment_files, self._index_of, self.join)
@@ -310,7 +311,7 @@ class JournalStore:
         for number in found.unneeded:
             segment_files.put_back(number)
         going_on = None if found.sealed else current
-        self.writer.go_on(going_on, found.number, found.offset, found.sequence, found.index)
+        self.writer.go_on(going_on, found)
 
     async def _begin_segment(self, wanted: int) -> None:
         """Write the first checkpoint of a segment, and wait for it; with no file for it the store cannot start."""
@@ -359,6 +360,11 @@ class JournalStore:
 
     def _sealed(self, number: int) -> None:
         self.state.usage.segment(number).sealed = True
+        self.reclaimer.look()
+
+    def _checkpointed(self, number: int) -> None:
+        """The checkpoint that began with segment `number` is complete: recovery begins there."""
+        self.state.usage.replay_from = number
         self.reclaimer.look()
 
     def _index_of(self, number: int) -> SegmentIndex:

@@ -1,8 +1,9 @@
 """The writer: groups become frames, frames go to the disk one at a time, confirmations come back.
 
 At most one frame is between its first byte and its sync; what arrives meanwhile is the next group. Where a frame goes
-is decided when its group is sealed. A frame that does not fit is the first of the next segment and carries a
-checkpoint: the state right behind the group, so nothing of the group but its runs has to be written beside it.
+is decided when its group is sealed. A frame that does not fit is the first of the next segment. It carries the state
+right after its group, when that is small; otherwise a checkpoint in slices begins there, and frames carry one each
+(see `checkpoint`).
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pulsar_txn.ledger.group import CommitGroup
+from pulsar_txn.ledger.journal.checkpoint import HEAD_BYTES, Checkpoints, Slice
 from pulsar_txn.ledger.journal.files import Files
 from pulsar_txn.ledger.journal.frame import (
-    CHECKPOINT,
+    ALIGNMENT,
     CLOSE,
     HEADER,
     SEAL,
@@ -35,6 +37,9 @@ from pulsar_txn.ledger.journal.segments import Segment, SegmentFiles
 from pulsar_txn.ledger.journal.state import JournalState, LogState
 from pulsar_txn.ledger.journal.syncer import SYNC, Syncer, describe
 from pulsar_txn.ledger.protocols import Buffer
+
+if TYPE_CHECKING:
+    from pulsar_txn.ledger.journal.recovery import Recovered
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +75,12 @@ class JournalGroup(CommitGroup):
 
 
 class _Planned:
-    """An encoded frame with its place, and the group it confirms."""
+    """An encoded frame with its place, the group it confirms, and the checkpoint that it completes (-1: none)."""
 
-    __slots__ = ("frame", "group", "offset", "segment")
+    __slots__ = ("completes", "frame", "group", "offset", "segment")
 
-    def __init__(self, frame: Frame, segment: int, offset: int, group: JournalGroup | None) -> None:
+    def __init__(self, frame: Frame, segment: int, offset: int, group: JournalGroup | None, completes: int) -> None:
+        self.completes = completes
         self.frame = frame
         self.segment = segment
         self.offset = offset
@@ -92,12 +98,15 @@ class JournalWriter:
         self.open_group = JournalGroup()
         self.on_confirmed: Callable[[JournalGroup, int, list[int]], None] = lambda *_: None
         self.on_sealed: Callable[[int], None] = lambda _: None
+        self.on_checkpoint: Callable[[int], None] = lambda _: None
         self.on_failure: Callable[[str], None] = lambda _: None
         self.sync_count = 0
         self._files = files
         self._segment_files = segment_files
         self._syncer = syncer
         self._state = state
+        self._checkpoints = Checkpoints(state, segment_files.segment_bytes)
+        self._slice_timer: asyncio.TimerHandle | None = None
         self._uuid = uuid
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Planned] = deque()
@@ -113,8 +122,10 @@ class JournalWriter:
         self._sequence = 0
         segment_files.on_ready = self._advance
 
-    def go_on(self, segment: Segment | None, number: int, offset: int, sequence: int, index: SegmentIndex) -> None:
-        """Where recovery ended: in `segment` at `offset`, or (None) behind the sealed segment `number`."""
+    def go_on(self, segment: Segment | None, found: Recovered) -> None:
+        """Where recovery ended: in `segment` at an offset, or (None) behind a sealed segment."""
+        number, offset, sequence, index = found.number, found.offset, found.sequence, found.index
+        self._checkpoints.replay_from = found.replay_from
         self._segment = segment
         self._planned_segment = number
         self._planned_offset = offset
@@ -131,6 +142,11 @@ class JournalWriter:
     def room(self) -> int:
         """Bytes left in the segment of the plan."""
         return max(0, self._planned_size - self._planned_offset - self._seal_reserve(0))
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What was written while the newest complete checkpoint was; 0 when it is a single frame."""
+        return self._checkpoints.written_bytes
 
     @property
     def idle(self) -> bool:
@@ -170,10 +186,10 @@ class JournalWriter:
 
     def _place(self, flags: int, group: JournalGroup) -> None:
         group.seal()
-        records = group.encoded_records()
-        needed = aligned(frame_size(group.runs, len(records)))
-        if self._planned_offset + needed + self._seal_reserve(len(group.runs)) <= self._planned_size:
-            self._plan(flags, group, group.runs, records)
+        records, checkpoints, now = group.encoded_records(), self._checkpoints, self._loop.time()
+        room = self._room_beside(group, records)
+        if room >= checkpoints.slice_room or (room >= 0 and (flags or group or not checkpoints.open)):
+            self._plan_group(flags, group, records, checkpoints.next(room, now))
             return
         self._seal_segment()
         live = [number for number, use in self._state.usage.segments.items() if number <= self._planned_segment]
@@ -182,16 +198,24 @@ class JournalWriter:
         self._planned_size = self._segment_files.segment_bytes
         self._planned_index = SegmentIndex()
         self._state.usage.segment(self._planned_segment)
-        records = self._state.checkpoint(live)
+        first = checkpoints.first(self._planned_segment, live, self._room_beside(group, records), now)
+        self._plan_group(flags, group, b"" if first.whole else records, first)
+
+    def _room_beside(self, group: JournalGroup, records: bytes) -> int:
+        """What the frame of a group may carry beside it in the segment of the plan, negative when the group does not fit."""
+        left = self._planned_size - self._planned_offset - self._seal_reserve(len(group.runs)) - HEAD_BYTES
+        return left // ALIGNMENT * ALIGNMENT - frame_size(group.runs, len(records))
+
+    def _plan_group(self, flags: int, group: JournalGroup, records: bytes, carried: Slice) -> None:
+        records = b"".join((carried.head, records, carried.records))
         needed = aligned(frame_size(group.runs, len(records))) + self._seal_reserve(len(group.runs))
-        if needed > self._planned_size:
-            self.open_group = group  # it fails with the others
-            self._fail(f"the state needs {needed} bytes, more than a segment of {self._planned_size}; use larger segments")
-            return
-        self._plan(flags | CHECKPOINT, group, group.runs, records)
+        if self._planned_offset + needed > self._planned_size:
+            raise ValueError(f"a frame needs {needed} bytes, more than a segment of {self._planned_size} has")
+        self._plan(flags | carried.flags, group, group.runs, records, carried.completes)
 
     def close_cleanly(self) -> None:
         """Queue a frame that says: nothing follows, and nothing before it may be missing."""
+        self._checkpoints.give_up()
         self.open_group.records.append(b"")
         self.seal(CLOSE)
         self._advance()
@@ -199,14 +223,16 @@ class JournalWriter:
     def stop(self) -> list[JournalGroup]:
         """Write nothing more; the groups that will never be confirmed."""
         self._stopped = True
+        self._checkpoints.give_up()
         groups = [self._current_group, *(planned.group for planned in self._queue), self.open_group]
         self._queue.clear()
         return [group for group in groups if group is not None]
 
-    def _plan(self, flags: int, group: JournalGroup | None, runs: list[Run], records: bytes) -> None:
+    def _plan(self, flags: int, group: JournalGroup | None, runs: list[Run], records: bytes, completes: int = -1) -> None:
         frame = encode_frame(self._uuid, self._planned_segment, self._sequence, flags, runs, records)
         offset = self._planned_offset
-        self._queue.append(_Planned(frame, self._planned_segment, offset, group))
+        self._queue.append(_Planned(frame, self._planned_segment, offset, group, completes))
+        self._checkpoints.wrote(aligned(frame.size))
         self._sequence += 1
         self._planned_offset += aligned(frame.size)
         add = self._planned_index.add
@@ -230,7 +256,7 @@ class JournalWriter:
         """Begin with the next frame, if none is under way and its segment is there."""
         if self._busy or self._stopped:
             return
-        if not self._queue and self.open_group:
+        if not self._queue and (self.open_group or self._slice_is_due()):
             self.seal()
         if not self._queue:  # nothing to do, or the store failed in sealing
             return
@@ -244,6 +270,19 @@ class JournalWriter:
         self._busy = True
         self._current_group = planned.group
         self._write(planned)
+
+    def _slice_is_due(self) -> bool:
+        """Whether the checkpoint goes on although nothing else is to be written; if later, somebody will ask again."""
+        if not self._checkpoints.open or self._segment_files.scarce:
+            return False
+        wait = self._checkpoints.wait(self._loop.time())
+        if wait > 0 and self._slice_timer is None:
+            self._slice_timer = self._loop.call_later(wait, self._slice_time)
+        return wait <= 0
+
+    def _slice_time(self) -> None:
+        self._slice_timer = None
+        self._advance()
 
     def _write(self, planned: _Planned) -> None:
         frame = planned.frame
@@ -319,6 +358,8 @@ class JournalWriter:
         group, self._current_group = self._current_group, None
         if planned.frame.flags & SEAL:
             self.on_sealed(planned.segment)
+        if planned.completes >= 0:
+            self.on_checkpoint(planned.completes)
         if group is not None:
             offsets = [planned.offset + at for at in planned.frame.run_offsets]
             self.on_confirmed(group, planned.segment, offsets)
