@@ -2,13 +2,14 @@
 
 import asyncio
 import errno
+import random
 
 import pytest
 from journal_world import simulated_store
 
 from pulsar_txn.ledger.journal import JournalStore, check
 from pulsar_txn.ledger.journal.files import RealFiles, is_network
-from pulsar_txn.ledger.journal.folder import FORMAT_VERSION
+from pulsar_txn.ledger.journal.folder import FORMAT_VERSION, read_format
 from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import (
     LogDamaged,
@@ -20,6 +21,15 @@ from pulsar_txn.ledger.protocols import (
 )
 
 SMALL = {"segment_bytes": 256 << 10}
+
+
+async def test_a_folder_says_durably_that_its_store_was_started_before_anything_is_confirmed():
+    files = SimulatedFiles()
+    store = simulated_store(files)
+    await store.start()
+    left = files.after_power_loss("all", random.Random(1))
+    assert read_format(left, "/data").started
+    store._release()
 
 
 async def test_a_folder_in_use_is_refused_until_it_is_closed(tmp_path):

@@ -122,6 +122,26 @@ async def test_nothing_of_a_segment_is_confirmed_before_the_mark_names_it():
     await store.close()
 
 
+async def test_names_that_a_killed_process_left_unsynced_are_durable_before_anything_is_built_on_them():
+    files = SimulatedFiles()
+    store = simulated_store(files)
+    await store.start()
+    left = []
+
+    def watch(operation):
+        if operation == "sync" and any("begun-0000000002" in name for name, _, _ in files.renamed):
+            left.append(files.after_power_loss("none", random.Random(0)))
+
+    files.on_operation = watch
+    await filled(store, 3)
+    store._release()
+    again = simulated_store(left[0])
+    assert "/data/begun-0000000002" not in left[0].durable_names
+    await again.start()
+    assert "/data/begun-0000000002" in left[0].durable_names
+    again._release()
+
+
 async def test_a_roll_costs_no_sync_more_than_the_one_of_the_folder():
     """As before there was a mark: the frame, the seal, and the folder once."""
     files = SimulatedFiles()

@@ -268,6 +268,16 @@ def test_reset_keeps_a_cumulative_ack_in_front_and_drops_what_another_holds_behi
     assert host.machine.pending(at(0)) is False
 
 
+def test_reset_drops_what_a_transaction_holds_exactly_where_the_cursor_goes(host: Subscription) -> None:
+    host.send(ack(FIRST, whole(1), whole(2)))
+    host.seek(1)
+    assert host.machine.pending(at(1)) is False
+    assert host.machine.pending(at(2)) is None, "all of it"
+    assert host.answer(ack(SECOND, whole(1))) is not None, "it is acknowledged by the seek"
+    (redelivered,) = [effect for effect in effects(host.send(abort(FIRST))) if isinstance(effect, Redeliver)]
+    assert redelivered == Redeliver(((at(2), None),))
+
+
 # -- questions
 
 

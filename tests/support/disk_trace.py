@@ -10,6 +10,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -47,8 +48,9 @@ def build(folder: Path) -> Path:
 
 
 def environment(library: Path, traced: Path, trace: Path, *, fail_sync: int | None = None) -> dict[str, str]:
-    """What a process needs to be traced; `fail_sync`: the Nth sync of each of its processes fails."""
+    """What a process needs to be traced, and to import what this one does; `fail_sync`: the Nth sync of each fails."""
     found = os.environ | {"LD_PRELOAD": str(library), "DISK_TRACE_FOLDER": str(traced), "DISK_TRACE_FILE": str(trace)}
+    found["PYTHONPATH"] = os.pathsep.join(sys.path)
     return found if fail_sync is None else found | {"DISK_TRACE_FAIL_SYNC": str(fail_sync)}
 
 

@@ -36,6 +36,9 @@ without it copying could keep itself going for ever.
 
 COPY_SLICE_BYTES: Final = 256 << 10
 
+RUN_OVERHEAD_BYTES: Final = 128
+"""Of a run in a frame, in the index and in memory: runs of no bytes must not add up to a group that fits no segment."""
+
 
 class Reclaimer:
     """Watches trims, deletions and new snapshots."""
@@ -129,9 +132,10 @@ class Reclaimer:
         copied = 0
         try:
             for run in self._copies(use):
-                group = self._join(run.bytes)
+                cost = run.bytes + RUN_OVERHEAD_BYTES + 8 * run.count
+                group = self._join(cost)
                 group.runs.append(run)
-                copied += run.bytes
+                copied += cost
                 if copied >= COPY_SLICE_BYTES:
                     copied = 0
                     await self._durable(group)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import random
 from collections import deque
@@ -147,7 +148,6 @@ class SimulatedFiles:
         self.read_only = False
         self.syncers: list[SimulatedSyncer] = []
         self._open: dict[int, tuple[str, _File]] = {}
-        self._next_fd = 1000
         self._locked: set[str] = set()
 
     def after_power_loss(self, loss: Loss, rng: random.Random) -> SimulatedFiles:
@@ -212,19 +212,20 @@ class SimulatedFiles:
 
     def close(self, fd: int) -> None:
         """Close it."""
-        path, _ = self._open.pop(fd)
+        path, _ = self.opened(fd)
+        del self._open[fd]
         self._locked.discard(path)
 
     def size(self, fd: int) -> int:
         """The size now."""
         self._access("size")
-        return len(self._open[fd][1].content)
+        return len(self.opened(fd)[1].content)
 
     def truncate(self, fd: int, size: int) -> None:
         """Set the size."""
         _check_arguments(size, 0)
         self._change("truncate")
-        file = self._open[fd][1]
+        file = self.opened(fd)[1]
         file.content = file.content[:size] + bytes(max(0, size - len(file.content)))
 
     def read(self, fd: int, size: int, offset: int) -> bytes:
@@ -233,19 +234,28 @@ class SimulatedFiles:
         self._access("read")
         if self.short_read_bytes is not None:
             size = min(size, self.short_read_bytes)
-        return self._open[fd][1].read(size, offset)
+        return self.opened(fd)[1].read(size, offset)
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Write; becomes durable with a sync."""
         _check_arguments(0, offset)
         self._change("write")
         data = b"".join(buffers)
-        self._open[fd][1].write(data, offset)
+        self.opened(fd)[1].write(data, offset)
         return len(data)
 
     def sync(self, fd: int) -> None:
         """Make a file's content, or the folder's names, durable. One that fails leaves the file's pages clean."""
-        path, file = self._open[fd]
+        self.sync_opened(*self.opened(fd))
+
+    def opened(self, fd: int) -> tuple[str, _File]:
+        """The path by which a descriptor was opened, and the file."""
+        if fd not in self._open:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return self._open[fd]
+
+    def sync_opened(self, path: str, file: _File) -> None:
+        """As `sync`, by whoever has the file open."""
         try:
             self._change("sync")
         except OSError:
@@ -264,8 +274,11 @@ class SimulatedFiles:
 
     def zero_fill(self, fd: int) -> None:
         """Zeros over the whole file, synced; takes room."""
+        self.zero_fill_opened(self.opened(fd)[1])
+
+    def zero_fill_opened(self, file: _File) -> None:
+        """As `zero_fill`, by whoever has the file open."""
         self._change("fill")
-        file = self._open[fd][1]
         if self.free_bytes is not None:
             if self.free_bytes < len(file.content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -322,9 +335,9 @@ class SimulatedFiles:
             self.on_access(operation)
 
     def _descriptor(self, path: str, file: _File) -> int:
-        self._next_fd += 1
-        self._open[self._next_fd] = (path, file)
-        return self._next_fd
+        fd = next(fd for fd in itertools.count(1000) if fd not in self._open)  # the lowest free one, as the system does
+        self._open[fd] = (path, file)
+        return fd
 
     def _apply(self, names: dict[str, _File], name: str, old: str | None, file: _File) -> None:
         if old is not None:
@@ -340,7 +353,7 @@ def _check_arguments(size: int, offset: int) -> None:
 
 
 class SimulatedSyncer:
-    """Carries out one request per loop turn."""
+    """Carries out one request per loop turn. As the helper does, it keeps the file that it got last, and its number."""
 
     kind = "simulated"
 
@@ -349,6 +362,8 @@ class SimulatedSyncer:
         self._on_death = on_death
         self._waiting: deque[tuple[bytes, int, Done]] = deque()
         self._closed = False
+        self._current_fd = -1
+        self._current: tuple[str, _File] = ("", _File())
 
     def request(self, command: bytes, fd: int, done: Done) -> None:
         """Queue it."""
@@ -357,7 +372,9 @@ class SimulatedSyncer:
             asyncio.get_running_loop().call_soon(self._work)
 
     def forget(self, fd: int) -> None:
-        """Nothing is remembered."""
+        """Its number may come back for another file."""
+        if fd == self._current_fd:
+            self._current_fd = -1
 
     def die(self) -> None:
         """Behave as a helper that was killed."""
@@ -375,10 +392,12 @@ class SimulatedSyncer:
         command, fd, done = self._waiting.popleft()
         code = 0
         try:
+            if fd != self._current_fd:
+                self._current_fd, self._current = fd, self._files.opened(fd)
             if command == ZERO_FILL:
-                self._files.zero_fill(fd)
+                self._files.zero_fill_opened(self._current[1])
             else:
-                self._files.sync(fd)
+                self._files.sync_opened(*self._current)
         except OSError as error:
             code = error.errno or errno.EIO
         if self._waiting:
