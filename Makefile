@@ -20,7 +20,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
              "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test conformance coverage lint bench docs clean constraints
+.PHONY: help setup demo test conformance coverage lint soak bench docs clean constraints
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,11 @@ lint: $(READY) ## style, types, who imports whom, links of the docs
 	$(BIN)/lint-imports
 	$(PY) docs/state_diagrams.py --check
 	$(PY) -m pytest -q tests/house/test_runtime_rule.py tests/house/test_docs_links.py
+
+# The black-box chain of tests/chain, seed after seed; a seed that fails is printed with the command to run it again.
+MINUTES ?= 30
+soak: $(READY) ## the black-box chain for MINUTES=30; ARGS="--seed 7 --stock 4.2.4" and others, see tests/chain/run_chain.py
+	$(PY) tests/chain/run_chain.py --minutes $(MINUTES) --seconds 60 $(ARGS)
 
 bench: $(READY) ## our broker beside stock Pulsar, in turns
 	$(PY) $(BENCH) $(ARGS)

@@ -22,6 +22,7 @@ from targets import Target
 _STOCK = [pytest.param(name, marks=pytest.mark.stock) for name in targets.stock_names()]
 _SESSION_DIR = pytest.StashKey[Path]()
 _LONG = (
+    "tests/chain",
     "tests/mutants",
     "tests/spark",
     "tests/conformance/test_own_servers.py",

@@ -24,6 +24,14 @@ def position_of(message_id: MessageId) -> list[int]:
     return [message_id.ledger_id, message_id.entry_id, message_id.batch_index]
 
 
+def note_sent(writer: HistoryWriter, op: int, message_id: MessageId) -> None:
+    """A send was answered. A broker that had the message before, from a lost connection, does not say where it is."""
+    if message_id.ledger_id < 0:
+        writer.info(op, note="the broker had it already")
+    else:
+        writer.ok(op, position=position_of(message_id))
+
+
 class Output:
     """One message to be sent: its payload as a value and as bytes, and its key."""
 

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from chain_recorder import note_sent
 from chain_schedule import Chain, Phase, phase_of
 from history_format import HistoryWriter, encode_payload, make_payload
 
@@ -51,7 +52,7 @@ async def _send(producer: Any, writer: HistoryWriter, chain: Chain, number: int)
     except PulsarError as error:
         writer.info(op, error=repr(error))
     else:
-        writer.ok(op, position=[message_id.ledger_id, message_id.entry_id, message_id.batch_index])
+        note_sent(writer, op, message_id)
 
 
 async def run(phase: Phase, folder: str, url: str) -> None:

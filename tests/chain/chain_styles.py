@@ -20,7 +20,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from chain_recorder import Fate, HopRecorder, Output, Transactions
+from chain_recorder import Fate, HopRecorder, Output, Transactions, note_sent
 from history_format import HistoryWriter
 
 from pulsar_txn.client import (
@@ -185,7 +185,7 @@ async def send(producer: Producer[bytes], recorder: HopRecorder, txn: Transactio
     except PulsarError as error:
         recorder.writer.info(op, error=repr(error))
         raise
-    recorder.writer.ok(op, position=[message_id.ledger_id, message_id.entry_id, message_id.batch_index])
+    note_sent(recorder.writer, op, message_id)
 
 
 async def resolved(unknown: CommitOutcomeUnknown) -> TransactionState:
@@ -292,7 +292,7 @@ def _blocking_unit(
         for message, output in zip(messages, outputs, strict=True):
             op = recorder.sending(output)
             message_id = producer.send(output.data, key=output.key, txn=txn)
-            writer.ok(op, position=[message_id.ledger_id, message_id.entry_id, message_id.batch_index])
+            note_sent(writer, op, message_id)
             op = recorder.acknowledging(name, [message])
             consumer.acknowledge(message, txn=txn)
             writer.ok(op)

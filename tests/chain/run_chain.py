@@ -23,7 +23,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parent / "hist
 from chain_judge import compare, ends_of_transactions  # noqa: E402 - the path comes first
 from chain_run import ChainError, PhaseRun, Server, as_text  # noqa: E402
 from chain_schedule import MODES, Phase, draw  # noqa: E402
+from check_history import judge  # noqa: E402
 from history_reader import read_history  # noqa: E402
+from history_verdict import VALID  # noqa: E402
 from our_broker import OurBroker  # noqa: E402
 from stock_pulsar import StockPulsar  # noqa: E402
 
@@ -55,6 +57,7 @@ def _phase(seed: int, phase: Phase, arguments: argparse.Namespace, folder: Path)
     finally:
         server.stop()
     history = read_history(run.history)
+    wrong += [str(verdict) for verdict in judge(history) if verdict.status != VALID]
     comparison = compare(phase, history)
     print(f"seed {seed}, phase {phase.name}: {comparison}; {as_text(run.counts)} {ends_of_transactions(history)}", flush=True)
     if not comparison.is_right:
