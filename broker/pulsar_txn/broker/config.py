@@ -35,6 +35,7 @@ _AT_LEAST_ONE: Final = frozenset(
         "dispatcher_max_read_batch_size",
         "dispatcher_max_read_size_bytes",
         "delayed_delivery_tick_time_millis",
+        "max_ack_state_bytes_per_subscription",
         "number_of_transaction_coordinators",
     }
 )

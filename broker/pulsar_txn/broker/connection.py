@@ -238,31 +238,21 @@ class Connection(asyncio.Protocol):
         subscription = consumer.subscription
         if any(not 0 <= each[3] <= MAX_BATCH_SIZE for each in ids):
             raise WireError(f"ACK of a batch with more than {MAX_BATCH_SIZE} messages, or less than none")
-        if txn_id is not None:
-            answer = partial(self._acknowledged, consumer, request_id, txn_id)
-            subscription.acknowledge_in(consumer, txn_id, ids, answer, cumulative=cumulative)
-            return
-        try:
-            ticket = subscription.acknowledge(consumer, ids, cumulative=cumulative)
-        except Refusal as refusal:
-            self._acknowledged(consumer, request_id, None, None, refusal.code, refusal.message)
-        except LedgerError as error:
-            self._acknowledged(consumer, request_id, None, None, ServerError.ServiceNotReady, f"{error}; retry")
+        answer = None if request_id is None else partial(self._acknowledged, consumer, request_id, txn_id)
+        if txn_id is None:
+            subscription.acknowledge(consumer, ids, answer, cumulative=cumulative)
         else:
-            if request_id is not None:
-                subscription.when_stored(ticket, partial(self._acknowledged, consumer, request_id, None, None, None, ""))
+            subscription.acknowledge_in(consumer, txn_id, ids, answer or _unheard, cumulative=cumulative)
 
     def _acknowledged(
         self,
         consumer: Consumer,
-        request_id: int | None,
+        request_id: int,
         txn_id: TxnId | None,
         value: Any,
         error: ServerError | None,
         message: str,
     ) -> None:
-        if request_id is None:
-            return
         if consumer.pending_acks:  # 0: the consumer was closed meanwhile, and with it all that it had pending
             consumer.pending_acks -= 1
             self.end_request()
@@ -553,3 +543,7 @@ class Connection(asyncio.Protocol):
         self.broker.turn.defer(
             partial(self.write_command, "active_consumer_change", consumer_id=consumer.consumer_id, is_active=active)
         )
+
+
+def _unheard(value: Any, error: ServerError | None, message: str) -> None:
+    """The answer of a request whose client asked for none."""

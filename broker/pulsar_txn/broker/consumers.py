@@ -108,6 +108,8 @@ class Consumer:
         """Write a MESSAGE and take its permits."""
         self.permits -= messages
         self.delivered += messages
+        if batch_size:
+            self.subscription.reader.batch_delivered(position, batch_size)
         if ack_set is not None:
             self._give_part(position, ack_set, batch_size)
         elif self.given:

@@ -83,11 +83,9 @@ class _Subscription:
                 consumer.send((0, 0), data, messages, None, 0, 0)
                 return
 
-    def acknowledge(self, consumer: Consumer, ids: Sequence[AckId], *, cumulative: bool) -> int:
-        return 0
-
-    def when_stored(self, ticket: int, answer: Callable[[], None]) -> None:
-        answer()
+    def acknowledge(self, consumer: Consumer, ids: Sequence[AckId], answer: Answer | None, *, cumulative: bool) -> None:
+        if answer is not None:
+            answer(None, None, "")
 
     def acknowledge_in(
         self, consumer: Consumer, txn_id: TxnId, ids: Sequence[AckId], answer: Answer, *, cumulative: bool

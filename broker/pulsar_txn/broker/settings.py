@@ -72,6 +72,7 @@ class BrokerConfig:
     delayed_delivery_enabled: bool = True
     delayed_delivery_tick_time_millis: int = 100  # Pulsar: 1000, and so much early; here up to so much late, and never early
     delayed_delivery_max_delay_in_millis: int = 0
+    max_ack_state_bytes_per_subscription: int = 64 * 1024 * 1024  # ours: acknowledgements out of order
     acknowledgment_at_batch_index_level_enabled: bool = True  # Pulsar: false; transactions need it
 
     # transactions

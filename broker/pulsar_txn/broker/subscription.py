@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,12 @@ from pulsar_txn.rm_pending_ack.requests import (
     PlainAcked,
     Request,
 )
-from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId, full_ack_set
 
+from .ack_reader import AckReader, ColdEntries
+from .cold_acks import ColdAcks
 from .consumers import Consumer
 from .cursor_moves import CursorMoves
 from .dispatch import Dispatcher, SingleActiveDispatcher
@@ -53,6 +54,8 @@ class Subscription:
         self.durable = durable
         self.kind = EXCLUSIVE
         self.moves = CursorMoves(cursor, topic.log)
+        self.reader = AckReader(topic.log, cursor, topic.config.max_ack_state_bytes_per_subscription)
+        self._cold = ColdAcks(self.reader)
         self.failure: Exception | None = None
         self.host: PendingAckHost | None = None
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}  # since the start, for metrics
@@ -67,7 +70,7 @@ class Subscription:
     @property
     def is_busy(self) -> bool:
         """Whether an acknowledgement is not answered yet."""
-        return bool(self._receipts or self._held) or (self.host is not None and self.host.is_busy)
+        return bool(self._receipts or self._held or self._cold) or (self.host is not None and self.host.is_busy)
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -120,64 +123,60 @@ class Subscription:
 
     # ---- acknowledgements outside transactions
 
-    def acknowledge(self, consumer: Consumer, ids: Sequence[AckId], *, cumulative: bool) -> int:
-        """Acknowledge; returns the cursor's ticket of it. Refusal NotAllowedError: cumulative on Shared or Key_Shared.
+    def acknowledge(self, consumer: Consumer, ids: Sequence[AckId], answer: Answer | None, *, cumulative: bool) -> None:
+        """An ACK outside transactions; answered once it is durable. Without an answer, what cannot be is left out.
 
-        Raises LedgerError when the log is closed.
+        NotAllowedError: cumulative on Shared or Key_Shared, or a message that is not there. TooManyRequests: too much is
+        acknowledged out of order. ServiceNotReady: the log is closed.
         """
-        if ids:
-            self._acknowledged_by(consumer, [each[:2] for each in ids], cumulative=cumulative)
+        try:
+            ticket = self._acknowledge(consumer, ids, strict=answer is not None, cumulative=cumulative)
+        except ColdEntries as cold:
+            self._cold.wait(cold.positions, partial(self.acknowledge, consumer, ids, answer, cumulative=cumulative), answer)
+        except Refusal as refusal:
+            if answer is not None:
+                answer(None, refusal.code, refusal.message)
+        except LedgerError as error:
+            if answer is not None:
+                answer(None, ServerError.ServiceNotReady, f"{error}; retry")
+        else:
+            if answer is not None:
+                self._when_stored(ticket, partial(answer, None, None, ""))
+
+    def _acknowledge(self, consumer: Consumer, ids: Sequence[AckId], *, strict: bool, cumulative: bool) -> int:
+        """Returns the cursor's ticket. Raises ColdEntries, Refusal, LedgerError."""
+        whole, parts = self.reader.read(ids, {} if cumulative else consumer.given, strict=strict)
         if cumulative:
-            return self._acknowledge_upto(ids)
-        whole: list[Position] = []
-        items: list[AckItem] = []
-        for ledger_id, entry_id, ack_set, batch_size in ids:
-            position = (ledger_id, entry_id)
-            if ack_set:
-                items += self._part(consumer, position, ack_set, batch_size)
-            elif ack_set is None and position in consumer.given:
-                items.append((position, *consumer.given[position]))
-            else:
-                whole.append(position)
-        if items:
-            self._delete_indexes(items)
+            return self._acknowledge_upto(consumer, whole, parts)
+        if parts and not self.topic.config.acknowledgment_at_batch_index_level_enabled:
+            parts = [part for part in parts if part[0] in consumer.given]
+        whole, parts = self.reader.admitted(whole, parts, strict=strict)
+        if parts:
+            self._delete_indexes(parts)
         if whole:
             self._delete(whole)
-            items += [(position, None, 0) for position in whole]
+        self._acknowledged_by(consumer, whole, parts, cumulative=False)
         handle = self.pending_ack
         if handle is not None and self.host is not None:
+            items = [*parts, *((position, None, 0) for position in whole)]
             touched = tuple([item for item in items if handle.pending(item[0]) is not False])
             if touched:
                 self.host.submit(PlainAcked(touched), reserve=True)
         return self.cursor.ticket
 
-    def _part(self, consumer: Consumer, position: Position, ack_set: int, batch_size: int) -> tuple[AckItem, ...]:
-        if not self.topic.config.acknowledgment_at_batch_index_level_enabled or position > self.topic.log.last_appended:
-            return ()
-        held = consumer.unacked.get(position)
-        size = batch_size or (held.bit_length() if held else self._batch_size(position, ack_set))
-        return ((position, full_ack_set(size) & ~ack_set, size),)
-
-    def _batch_size(self, position: Position, ack_set: int) -> int:
-        """Of a batch whose client does not say it, as those over the C++ one: what the entry says, else what is left of it."""
-        entry = self.topic.log.read_cached(position)
-        said = None if entry is None else read_header(entry).num_messages
-        return said or ack_set.bit_length()
-
-    def _acknowledge_upto(self, ids: Sequence[AckId]) -> int:
+    def _acknowledge_upto(self, consumer: Consumer, whole: Sequence[Position], parts: Sequence[AckItem]) -> int:
         if self.dispatcher.individual:
             raise Refusal(
                 ServerError.NotAllowedError, "Shared and Key_Shared subscriptions take no cumulative acknowledgements"
             )
-        if len(ids) != 1:
-            raise Refusal(ServerError.NotAllowedError, f"a cumulative acknowledgement names one message, not {len(ids)}")
-        ledger_id, entry_id, ack_set, batch_size = ids[0]
-        position = (ledger_id, entry_id)
-        size = batch_size or (self._batch_size(position, ack_set) if ack_set else 0)
-        acked = full_ack_set(size) & ~ack_set if ack_set else None
-        self.moves.delete_upto(position, acked, size)
+        if len(whole) + len(parts) != 1:
+            text = f"a cumulative acknowledgement names one message, not {len(whole) + len(parts)}"
+            raise Refusal(ServerError.NotAllowedError, text)
+        self._acknowledged_by(consumer, whole, parts, cumulative=True)
+        item = parts[0] if parts else (whole[0], None, 0)
+        self.moves.delete_upto(*item)
         if self.host is not None:
-            self.host.submit(PlainAcked(cumulative=(position, acked, size)), reserve=True)
+            self.host.submit(PlainAcked(cumulative=item), reserve=True)
         return self.cursor.ticket
 
     def _delete(self, positions: list[Position]) -> None:
@@ -196,7 +195,7 @@ class Subscription:
         self.dispatcher.settled(position, indexes)
         self.dispatcher.wake()
 
-    def when_stored(self, ticket: int, answer: Callable[[], None]) -> None:
+    def _when_stored(self, ticket: int, answer: Callable[[], None]) -> None:
         """Call `answer` once the cursor's change `ticket` is durable."""
         if ticket <= self.cursor.confirmed_ticket:
             answer()
@@ -219,27 +218,47 @@ class Subscription:
         self, consumer: Consumer, txn_id: TxnId, ids: Sequence[AckId], answer: Answer, *, cumulative: bool
     ) -> None:
         """An ACK in a transaction; answered once it is durable. A whole entry is what the consumer was given of it."""
-        given = {} if cumulative else consumer.given
-        items = tuple([_item(each, given) for each in ids])
-        last = self.topic.log.last_appended
-        if not items or any(position > last for position, _, _ in items):
-            answer(None, ServerError.NotAllowedError, f"acknowledgement of {ids}: there are no such messages")
-        elif not cumulative:
-            self._request(AckIndividual(self._counting(consumer, answer, items), txn_id, items))
-        elif self.dispatcher.individual or len(items) != 1:
-            answer(
-                None,
-                ServerError.NotAllowedError,
-                "a cumulative acknowledgement names one message, and not on Shared or Key_Shared",
-            )
-        elif consumer.settled_elsewhere is not None and items[0][0] >= consumer.settled_elsewhere:
+        try:
+            whole, parts = self.reader.read(ids, {} if cumulative else consumer.given, strict=True)
+            if not cumulative:
+                self.reader.admitted(whole, parts, strict=True)
+            request = self._request_of(consumer, txn_id, whole, parts, answer, cumulative=cumulative)
+        except ColdEntries as cold:
+            again = partial(self.acknowledge_in, consumer, txn_id, ids, answer, cumulative=cumulative)
+            self._cold.wait(cold.positions, again, answer)
+        except Refusal as refusal:
+            answer(None, refusal.code, refusal.message)
+        else:
+            self._request(request)
+
+    def _request_of(
+        self,
+        consumer: Consumer,
+        txn_id: TxnId,
+        whole: Sequence[Position],
+        parts: Sequence[AckItem],
+        answer: Answer,
+        *,
+        cumulative: bool,
+    ) -> Request:
+        items = (*parts, *((position, None, 0) for position in whole))
+        if not items:
+            raise Refusal(ServerError.NotAllowedError, "the acknowledgement names no message")
+        noted = self._noting(consumer, whole, parts, answer, cumulative=cumulative)
+        if not cumulative:
+            return AckIndividual(noted, txn_id, items)
+        if self.dispatcher.individual or len(items) != 1:
+            text = "a cumulative acknowledgement names one message, and not on Shared or Key_Shared"
+            raise Refusal(ServerError.NotAllowedError, text)
+        if consumer.settled_elsewhere is not None and items[0][0] >= consumer.settled_elsewhere:
             ledger_id, entry_id = consumer.settled_elsewhere
             text = f"another consumer acknowledged {ledger_id}:{entry_id}, which this one was given as well"
-            answer(None, ServerError.TransactionConflict, f"{text}; abort, and have everything redelivered")
-        else:
-            self._request(AckCumulative(self._counting(consumer, answer, items, cumulative=True), txn_id, items[0]))
+            raise Refusal(ServerError.TransactionConflict, f"{text}; abort, and have everything redelivered")
+        return AckCumulative(noted, txn_id, items[0])
 
-    def _counting(self, consumer: Consumer, answer: Answer, items: tuple[AckItem, ...], *, cumulative: bool = False) -> Answer:
+    def _noting(
+        self, consumer: Consumer, whole: Sequence[Position], parts: Sequence[AckItem], answer: Answer, *, cumulative: bool
+    ) -> Answer:
         """The same answer; on success it is noted before whose these messages are no more, until an abort brings them back."""
         if not self.dispatcher.individual and len(self.consumers) <= 1:
             return answer
@@ -247,18 +266,23 @@ class Subscription:
         def told(result: Any, code: ServerError | None, text: str) -> None:
             dispatcher = self.dispatcher
             if code is None and isinstance(dispatcher, SharedDispatcher):
-                for position, indexes, _ in items:
+                for position in whole:
+                    dispatcher.pledged(position, None)
+                for position, indexes, _ in parts:
                     dispatcher.pledged(position, indexes)
             elif code is None:
-                self._acknowledged_by(consumer, [item[0] for item in items], cumulative=cumulative)
+                self._acknowledged_by(consumer, whole, parts, cumulative=cumulative)
             answer(result, code, text)
 
         return told
 
-    def _acknowledged_by(self, consumer: Consumer, positions: Sequence[Position], *, cumulative: bool) -> None:
+    def _acknowledged_by(
+        self, consumer: Consumer, whole: Sequence[Position], parts: Sequence[AckItem], *, cumulative: bool
+    ) -> None:
         dispatcher = self.dispatcher
-        if isinstance(dispatcher, SingleActiveDispatcher) and len(dispatcher.consumers) > 1:
-            first = self.topic.log.next_position(self.cursor.mark_delete) if cumulative else min(positions)
+        if isinstance(dispatcher, SingleActiveDispatcher) and len(dispatcher.consumers) > 1 and (whole or parts):
+            named = [*whole, *(part[0] for part in parts)]
+            first = self.topic.log.next_position(self.cursor.mark_delete) if cumulative else min(named)
             dispatcher.acknowledged_by(consumer, first)
 
     def end_txn(self, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
@@ -345,10 +369,10 @@ class Subscription:
         ticket = self.moves.reset(mark_delete)
         self.dispatcher.rewind()
         if self.host is None:
-            self.when_stored(ticket, answer)
+            self._when_stored(ticket, answer)
             return
         self.host.submit(CursorReset(self.cursor.mark_delete), reserve=True)
-        self.host.release_at_tail((Reply(lambda *_: self.when_stored(ticket, answer)),))
+        self.host.release_at_tail((Reply(lambda *_: self._when_stored(ticket, answer)),))
 
     # ---- end
 
@@ -369,6 +393,7 @@ class Subscription:
         """Close the handle; the cursor goes with the topic's log. What comes later is refused."""
         self._closed = True
         self.dispatcher.close()
+        await self._cold.close()
         if self._opening is not None:
             await asyncio.wait([self._opening])  # not cancelled: a log that is being opened would stay open
         failed, host, self.host = self._failed, self.host, None
@@ -385,14 +410,3 @@ def _refuse(request: Request, message: str, code: ServerError = ServerError.Serv
     token: Answer | None = getattr(request, "token", None)
     if token is not None:
         token(None, code, message)
-
-
-def _item(ack_id: AckId, given: Mapping[Position, tuple[int, int]]) -> AckItem:
-    ledger_id, entry_id, ack_set, batch_size = ack_id
-    position = (ledger_id, entry_id)
-    if ack_set is None:
-        part = given.get(position)
-        return (position, None, batch_size) if part is None else (position, *part)
-    if not batch_size:
-        return position, None, batch_size
-    return position, full_ack_set(batch_size) & ~ack_set, batch_size
