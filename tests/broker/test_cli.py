@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -281,7 +282,7 @@ def test_a_folder_in_use_is_code_73(tmp_path: Path) -> None:
 def test_a_folder_of_a_newer_version_is_code_73(tmp_path: Path) -> None:
     data = filled(tmp_path)
     form = data / "FORMAT"
-    form.write_text(form.read_text().replace("version 1", "version 999", 1))
+    form.write_text(re.sub(r"version \d+", "version 999", form.read_text(), count=1))
     for command in (("standalone", "--data"), ("check",)):
         code, said = refusal(*command, data)
         assert code == exits.STORE_REFUSED
