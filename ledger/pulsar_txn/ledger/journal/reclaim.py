@@ -147,6 +147,8 @@ class Reclaimer:
         except LedgerError:
             use.pinned = True  # the store failed and has said so
         else:
+            if self._state.usage.segments.get(use.number) is not use:
+                return  # the last that needed it went while it was being copied, and it was dropped then
             for ledger_id in list(use.logs):
                 self._state.usage.remove_log_from(use.number, ledger_id)
             self._drop(use.number)
