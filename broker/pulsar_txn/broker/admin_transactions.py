@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -25,11 +27,13 @@ from .admin import (
     text_of,
     whole_number,
 )
+from .admin_lists import after, limit, object_response
 from .admin_topics import internal_stats
-from .broker import Broker
+from .broker import AnyTopic, Broker
 from .coordinators import CoordinatorHost, Coordinators
 from .topic import Topic
 
+_TXN: Final = re.compile(r"\(([0-9]{1,9}),([0-9]{1,18})\)")
 _BASE = "/admin/v3/transactions"
 _TOPIC = "{tenant}/{namespace}/{topic}"
 _NOT_MORE = "Number of transaction coordinators should be more than the current number of transaction coordinator"
@@ -114,24 +118,59 @@ async def transaction_metadata(request: web.Request) -> web.Response:
     """GET: one that is open or ending."""
     txn_id = _txn_id(request)
     machine: Any = _coordinator(request, txn_id.most).machine
-    for info in machine.transactions():
-        if info.txn_id == txn_id:
-            return web.json_response(await _metadata(request.app[BROKER], info))
-    text = f"transaction ({txn_id.most},{txn_id.least}) is not open: it never was, or has ended"
-    raise Refusal(ServerError.TransactionNotFound, text)
+    info = machine.transaction(txn_id.least)
+    if info is None:
+        text = f"transaction ({txn_id.most},{txn_id.least}) is not open: it never was, or has ended"
+        raise Refusal(ServerError.TransactionNotFound, text)
+    return web.json_response(await _metadata(request.app[BROKER], info))
 
 
-async def slow_transactions(request: web.Request) -> web.Response:
-    """GET: those that are at least `timeout` milliseconds old, of one coordinator (`coordinatorId`) or of all."""
+async def slow_transactions(request: web.Request) -> web.StreamResponse:
+    """GET: those that are at least `timeout` milliseconds old, of one coordinator (`coordinatorId`) or of all.
+
+    By coordinator and number. Beyond Pulsar, `limit` asks for so many, and `after` for those behind one: `after=(0,17)`.
+    """
     broker, coordinators = request.app[BROKER], _coordinators(request)
     ids = [number(request, "coordinatorId")] if "coordinatorId" in request.query else range(len(coordinators))
     opened_until_ms = broker.clock.now_ms() - number(request, "timeout")
-    hosts = [_coordinator(request, tc_id) for tc_id in ids]
-    infos: list[Any] = []
-    for host in hosts:
-        machine: Any = host.machine
-        infos += [info for info in machine.transactions() if info.start_time_ms <= opened_until_ms]
-    return web.json_response({f"({each.txn_id.most},{each.txn_id.least})": await _metadata(broker, each) for each in infos})
+    machines = [(tc_id, _coordinator(request, tc_id).machine) for tc_id in ids]
+    found = _open_transactions(broker, machines, _after_txn(request), opened_until_ms)
+    return await object_response(request, _described(broker, found, limit(request)))
+
+
+def _after_txn(request: web.Request) -> tuple[int, int]:
+    """The transaction behind which the list begins. HTTPBadRequest."""
+    text = after(request)
+    if not text:
+        return -1, -1
+    found = _TXN.fullmatch(text)
+    if found is None:
+        raise web.HTTPBadRequest(text=f"after {text[:40]!r} is not the id of a transaction: write (coordinator,number)")
+    return int(found[1]), int(found[2])
+
+
+async def _open_transactions(
+    broker: Broker, machines: list[tuple[int, Any]], after_id: tuple[int, int], opened_until_ms: int
+) -> AsyncIterator[Any]:
+    """In slices; what is opened meanwhile may be missing, what ends meanwhile may be there."""
+    for tc_id, machine in machines:
+        first = machine.low_watermark + 1
+        if tc_id <= after_id[0]:
+            first = max(first, after_id[1] + 1) if tc_id == after_id[0] else machine.next_local_txn_id
+        async for least in broker.turn.budget.each(range(first, machine.next_local_txn_id)):
+            info = machine.transaction(least)
+            if info is not None and info.start_time_ms <= opened_until_ms:
+                yield info
+
+
+async def _described(broker: Broker, infos: AsyncIterator[Any], most: int | None) -> AsyncIterator[tuple[str, Any]]:
+    left = most
+    async for info in infos:
+        yield f"({info.txn_id.most},{info.txn_id.least})", await _metadata(broker, info)
+        if left is not None:
+            left -= 1
+            if not left:
+                return
 
 
 async def _metadata(broker: Broker, info: Any) -> dict[str, Any]:
@@ -139,7 +178,7 @@ async def _metadata(broker: Broker, info: Any) -> dict[str, Any]:
     produced: dict[str, Any] = {}
     acked: dict[str, dict[str, Any]] = {}
     for participant in info.participants:
-        topic = await opened(broker, TopicName.parse(participant.topic))  # nobody may have asked for it since a restart
+        topic = await _topic_of(broker, participant.topic)
         found = topic if isinstance(topic, Topic) else None
         if participant.subscription is None:
             produced[participant.topic] = {"aborted": False} if found is None else _in_buffer(found, txn_id)
@@ -156,6 +195,14 @@ async def _metadata(broker: Broker, info: Any) -> dict[str, Any]:
         "ackedPartitions": acked,
     }
     return answer if info.principal is None else answer | {"owner": info.principal}
+
+
+async def _topic_of(broker: Broker, name: str) -> AnyTopic | None:
+    """Nobody may have asked for it since a restart. One that cannot be opened keeps no other from being shown."""
+    try:
+        return await opened(broker, TopicName.parse(name))
+    except Refusal:
+        return None
 
 
 async def abort_transaction(request: web.Request) -> web.Response:

@@ -114,9 +114,9 @@ class Broker:
         if self.coordinators is not None:
             self.coordinators.grow(self.catalog.coordinators)
         self.turn.meter.start()
-        self._later(self.config.keep_alive_interval_seconds, self._keep_alive)
-        self._later(self.config.retention_check_interval_in_seconds, self._sweep)
-        self._later(self.config.incomplete_frame_timeout_seconds / LOOKS, self._look)
+        self._every(self.config.keep_alive_interval_seconds, self._keep_alive)
+        self._every(self.config.retention_check_interval_in_seconds, self._sweep)
+        self._every(self.config.incomplete_frame_timeout_seconds / LOOKS, self._look)
 
     def connection(self) -> Connection:
         """A protocol for a new client."""
@@ -422,28 +422,28 @@ class Broker:
         for connection in self.connections:
             connection.pressure(high=high)
 
-    def _later(self, seconds: float, callback: Callable[[], None]) -> None:
-        self.turn.runtime.call_later(seconds, callback)
+    def _every(self, seconds: float, care: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Take care of something in slices, again and again, with so many seconds in between."""
+        self.turn.runtime.call_later(seconds, self._care, seconds, care)
 
-    def _keep_alive(self) -> None:
+    def _care(self, seconds: float, care: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if not self._closing:
-            for connection in list(self.connections):
-                connection.tick()
-            self._later(self.config.keep_alive_interval_seconds, self._keep_alive)
+            task = self._spawn(care())
+            task.add_done_callback(lambda _: self._every(seconds, care))
 
-    def _look(self) -> None:
+    async def _keep_alive(self) -> None:
+        async for connection in self.turn.budget.each(list(self.connections)):
+            connection.tick()
+
+    async def _look(self) -> None:
         """Away with clients that do not say what they began to say."""
-        if not self._closing:
-            for connection in list(self.connections):
-                connection.look()
-            self._later(self.config.incomplete_frame_timeout_seconds / LOOKS, self._look)
+        async for connection in self.turn.budget.each(list(self.connections)):
+            connection.look()
 
-    def _sweep(self) -> None:
-        if not self._closing:
-            for topic in list(self.topics.values()):
-                if isinstance(topic, Topic):
-                    topic.sweep()
-            self._later(self.config.retention_check_interval_in_seconds, self._sweep)
+    async def _sweep(self) -> None:
+        async for topic in self.turn.budget.each(list(self.topics.values()), at_a_time=1):
+            if isinstance(topic, Topic) and topic.serving:
+                topic.sweep()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)

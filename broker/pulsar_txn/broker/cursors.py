@@ -69,9 +69,8 @@ class MemoryCursor:
         """Acknowledge everything up to `position`, at most up to the last appended entry."""
         position = min(position, self._log.last_appended)
         if position > self._mark:
+            self._forget_upto(position)
             self._mark = position
-            self._deleted = {kept for kept in self._deleted if kept > position}
-            self._sets = {kept: ack_set for kept, ack_set in self._sets.items() if kept > position}
             self._absorb()
         return self._changed()
 
@@ -108,6 +107,21 @@ class MemoryCursor:
     def backlog(self) -> int:
         """Readable entries not acknowledged."""
         return self._log.entries_between(self._mark, self._log.last_confirmed) - len(self._deleted)
+
+    def _forget_upto(self, position: Position) -> None:
+        """Nothing is remembered of what the mark passes; the shorter way to it is taken."""
+        if not self._deleted and not self._sets:
+            return
+        if self._log.entries_between(self._mark, position) < len(self._deleted) + len(self._sets):
+            following = self._log.next_position
+            after, previous = following(self._mark), self._mark
+            while previous < after <= position:
+                self._deleted.discard(after)
+                self._sets.pop(after, None)
+                previous, after = after, following(after)
+        else:
+            self._deleted = {kept for kept in self._deleted if kept > position}
+            self._sets = {kept: ack_set for kept, ack_set in self._sets.items() if kept > position}
 
     def _absorb(self) -> None:
         after = self._log.next_position(self._mark)

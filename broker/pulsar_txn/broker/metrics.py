@@ -1,14 +1,17 @@
 """`/metrics`: what the broker counts anyway, read when somebody asks; nothing on the path of a message knows of it.
 
 Pulsar's names where Pulsar has the metric (reference §7.3 for transactions); ours begin with `pulsar_txn_ledger_` and
-`pulsar_txn_broker_`. Series per topic are bounded: the thousand topics that took in most; the others are in the totals.
+`pulsar_txn_broker_`. Series per topic are bounded: the thousand topics that took in most, and their first
+twenty thousand subscriptions; the others are in the totals.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
 from importlib.metadata import version
+from itertools import islice
 from typing import Any, Final
 
 from aiohttp import web
@@ -21,9 +24,15 @@ from pulsar_txn.wire.ids import TxnAction
 from .admin import BROKER, Routes
 from .broker import Broker
 from .loop_meter import Histogram
+from .slices import LoopBudget
 from .topic import Topic
 
 MAX_TOPICS: Final = 1000
+MAX_SUBSCRIPTIONS: Final = 20_000
+"""With series of their own, of those topics together."""
+
+_SAMPLES_AT_ONCE: Final = 250
+_HEAD: Final = re.compile(rb"^# .*\n", re.MULTILINE)
 
 
 class _One(Collector):
@@ -37,13 +46,24 @@ class _One(Collector):
 
 
 async def exposition(broker: Broker) -> bytes:
-    """All metrics in the text format; yields to the loop in between."""
+    """All metrics in the text format; made in slices."""
     parts: list[bytes] = []
-    for metric in _of_broker(broker):
-        parts.append(_text(_One([metric])))
-        await broker.turn.budget.pause()
+    async for metric in _of_broker(broker):
+        for start in range(0, max(1, len(metric.samples)), _SAMPLES_AT_ONCE):
+            await broker.turn.budget.pause()
+            text = _text(_One([_some_of(metric, start)]))
+            parts.append(text if not start else _HEAD.sub(b"", text))
     parts.append(_text(_process()))
     return b"".join(parts)
+
+
+def _some_of(metric: Metric, start: int) -> Metric:
+    """A family with a part of its samples."""
+    if len(metric.samples) <= _SAMPLES_AT_ONCE:
+        return metric
+    part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+    part.samples = metric.samples[start : start + _SAMPLES_AT_ONCE]
+    return part
 
 
 def _text(collector: Collector) -> bytes:
@@ -56,22 +76,53 @@ def _process() -> Collector:
     return ProcessCollector(registry=None)
 
 
-def _of_broker(broker: Broker) -> Iterator[Metric]:
-    cluster = broker.config.cluster_name
-    topics = [topic for topic in broker.topics.values() if isinstance(topic, Topic) and topic.serving]
+class _Totals:
+    """What all open topics have together, and those that took in most."""
+
+    def __init__(self) -> None:
+        self.subscriptions = self.producers = self.consumers = self.messages_in = self.bytes_in = 0
+        self._busiest: list[tuple[int, int, Topic]] = []
+
+    async def count(self, broker: Broker) -> None:
+        """Look at every topic and every subscription, in slices."""
+        each = broker.turn.budget.each
+        async for topic in each(list(broker.topics.values())):
+            if not isinstance(topic, Topic) or not topic.serving:
+                continue
+            self.producers += len(topic.producers.by_name)
+            self.messages_in += topic.messages_in
+            self.bytes_in += topic.bytes_in
+            async for subscription in each(list(topic.subscriptions.values())):
+                self.subscriptions += 1
+                self.consumers += len(subscription.consumers)
+            push = heapq.heappush if len(self._busiest) < MAX_TOPICS else heapq.heappushpop
+            push(self._busiest, (topic.messages_in, id(topic), topic))
+
+    @property
+    def busiest(self) -> list[Topic]:
+        """At most MAX_TOPICS, the busiest first."""
+        return [topic for _, _, topic in sorted(self._busiest, reverse=True)]
+
+
+async def _of_broker(broker: Broker) -> AsyncIterator[Metric]:
+    cluster, totals = broker.config.cluster_name, _Totals()
+    await totals.count(broker)
     yield _gauge("pulsar_version_info", "The broker's version.", {"cluster": cluster, "version": version("pulsar-txn")}, 1)
-    for name, text, value in _totals(broker, topics):
+    for name, text, value in _totals(broker, totals):
         kind = _counter if name.endswith("_total") else _gauge
         yield kind(name, text, {"cluster": cluster}, value)
-    yield from _of_loop(broker, cluster)
+    for metric in _of_loop(broker, cluster):
+        yield metric
     yield _limits_reached(broker, cluster)
-    yield from _of_coordinators(broker, cluster)
-    chosen = heapq.nlargest(MAX_TOPICS, topics, key=lambda topic: topic.messages_in)
-    yield from _of_topics(chosen, cluster)
-    yield from _of_subscriptions(chosen, cluster)
+    for metric in _of_coordinators(broker, cluster):
+        yield metric
+    for metric in await _of_topics(totals.busiest, cluster, broker.turn.budget):
+        yield metric
+    for metric in await _of_subscriptions(totals.busiest, cluster, broker.turn.budget):
+        yield metric
 
 
-def _totals(broker: Broker, topics: list[Topic]) -> Iterator[tuple[str, str, float]]:
+def _totals(broker: Broker, totals: _Totals) -> Iterator[tuple[str, str, float]]:
     store: Any = broker.store
     yield "pulsar_active_connections", "Connections of clients.", len(broker.connections)
     limits = broker.limits
@@ -83,19 +134,14 @@ def _totals(broker: Broker, topics: list[Topic]) -> Iterator[tuple[str, str, flo
     yield "pulsar_txn_broker_unread_list_bytes", text, limits.list_bytes
     yield "pulsar_txn_broker_topic_list_watchers", "Lists of topics that are watched.", broker.topic_lists.count
     yield "pulsar_topics_count", "Topics that are open.", len(broker.topics)
-    yield "pulsar_subscriptions_count", "Subscriptions of open topics.", sum(len(topic.subscriptions) for topic in topics)
-    yield "pulsar_producers_count", "Producers.", sum(len(topic.producers.by_name) for topic in topics)
-    consumers = sum(len(each.consumers) for topic in topics for each in topic.subscriptions.values())
-    yield "pulsar_consumers_count", "Consumers.", consumers
-    yield "pulsar_txn_broker_in_messages_total", "Messages taken in by open topics.", sum(each.messages_in for each in topics)
-    yield (
-        "pulsar_txn_broker_in_bytes_total",
-        "Bytes of messages taken in by open topics.",
-        sum(each.bytes_in for each in topics),
-    )
+    yield "pulsar_subscriptions_count", "Subscriptions of open topics.", totals.subscriptions
+    yield "pulsar_producers_count", "Producers.", totals.producers
+    yield "pulsar_consumers_count", "Consumers.", totals.consumers
+    yield "pulsar_txn_broker_in_messages_total", "Messages taken in by open topics.", totals.messages_in
+    yield "pulsar_txn_broker_in_bytes_total", "Bytes of messages taken in by open topics.", totals.bytes_in
     yield "pulsar_txn_ledger_bytes_in_flight", "Bytes appended and not durable yet.", store.bytes_in_flight
     yield "pulsar_txn_ledger_pressure", "1 while clients are not read because too much is in flight.", broker.under_pressure
-    yield "pulsar_txn_ledger_logs", "Logs in the store.", len(store.names())
+    yield "pulsar_txn_ledger_logs", "Logs in the store.", store.log_count
     yield "pulsar_txn_ledger_failed", "1 when the storage failed.", broker.storage_failure is not None
     if hasattr(store, "sync_count"):
         yield "pulsar_txn_ledger_syncs_total", "Syncs of commit groups since the start.", store.sync_count
@@ -153,7 +199,7 @@ def _of_coordinators(broker: Broker, cluster: str) -> Iterator[Metric]:
     yield _gauge("pulsar_txn_tb_client_pending_requests", text, {"cluster": cluster}, telling)
 
 
-def _of_topics(topics: list[Topic], cluster: str) -> Iterator[Metric]:
+async def _of_topics(topics: list[Topic], cluster: str, budget: LoopBudget) -> Iterable[Metric]:
     labels = ["cluster", "namespace", "topic"]
     messages = CounterMetricFamily("pulsar_in_messages", "Messages taken in.", labels=labels)
     size_in = CounterMetricFamily("pulsar_in_bytes", "Bytes of messages taken in.", labels=labels)
@@ -161,7 +207,7 @@ def _of_topics(topics: list[Topic], cluster: str) -> Iterator[Metric]:
     ongoing = GaugeMetricFamily("pulsar_txn_tb_active_total", "Open transactions of a buffer.", labels=labels)
     committed = GaugeMetricFamily("pulsar_txn_tb_committed_total", "Commits that a buffer saw.", labels=labels)
     aborted = GaugeMetricFamily("pulsar_txn_tb_aborted_total", "Aborts that a buffer saw.", labels=labels)
-    for topic in topics:
+    async for topic in budget.each(topics):
         at = _at(topic, cluster)
         stats = topic.buffer.stats()
         messages.add_metric(at, topic.messages_in)
@@ -170,10 +216,10 @@ def _of_topics(topics: list[Topic], cluster: str) -> Iterator[Metric]:
         ongoing.add_metric(at, stats.ongoing_txn_size)
         committed.add_metric(at, stats.committed_txn_count)
         aborted.add_metric(at, stats.aborted_txn_count)
-    yield from (messages, size_in, storage, ongoing, committed, aborted)
+    return messages, size_in, storage, ongoing, committed, aborted
 
 
-def _of_subscriptions(topics: list[Topic], cluster: str) -> Iterator[Metric]:
+async def _of_subscriptions(topics: list[Topic], cluster: str, budget: LoopBudget) -> Iterable[Metric]:
     labels = ["cluster", "namespace", "topic", "subscription"]
     backlog = GaugeMetricFamily("pulsar_subscription_back_log", "Entries not acknowledged.", labels=labels)
     unacked = GaugeMetricFamily("pulsar_subscription_unacked_messages", "Delivered, not acknowledged.", labels=labels)
@@ -182,8 +228,11 @@ def _of_subscriptions(topics: list[Topic], cluster: str) -> Iterator[Metric]:
     outcomes = [*labels, "status"]
     committed = CounterMetricFamily("pulsar_txn_tp_committed_count", "Commits that a subscription did.", labels=outcomes)
     aborted = CounterMetricFamily("pulsar_txn_tp_aborted_count", "Aborts that a subscription did.", labels=outcomes)
+    left = MAX_SUBSCRIPTIONS
     for topic in topics:
-        for name, subscription in topic.subscriptions.items():
+        some = list(islice(topic.subscriptions.items(), left))
+        left -= len(some)
+        async for name, subscription in budget.each(some):
             at = [*_at(topic, cluster), name]
             backlog.add_metric(at, max(0, subscription.cursor.backlog()))
             unacked.add_metric(at, sum(each.unacked_count for each in subscription.consumers))
@@ -192,7 +241,7 @@ def _of_subscriptions(topics: list[Topic], cluster: str) -> Iterator[Metric]:
                 pending.add_metric(at, subscription.pending_ack.stats().ongoing_txn_size)
                 committed.add_metric([*at, "succeed"], subscription.ended[TxnAction.COMMIT])
                 aborted.add_metric([*at, "succeed"], subscription.ended[TxnAction.ABORT])
-    yield from (backlog, unacked, consumers, pending, committed, aborted)
+    return backlog, unacked, consumers, pending, committed, aborted
 
 
 def _at(topic: Topic, cluster: str) -> list[str]:

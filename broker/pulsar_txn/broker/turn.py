@@ -19,7 +19,7 @@ from .slices import LoopBudget
 _log = logging.getLogger(__name__)
 
 WORK_SECONDS: Final = 0.005
-"""Deferred work of one turn; what is left after so much waits for the next one, in its order."""
+"""For the deferred work of one turn, and for its writes; what is left after so much waits for the next one, in its order."""
 
 
 class Flushable(Protocol):
@@ -79,11 +79,24 @@ class Turn:
             before = after
             if after > until and done < len(work):
                 self._work = work[done:] + self._work
-                if not self._scheduled:
-                    self._schedule()
+                self._go_on()
                 break
-        flushes, self._flushes = self._flushes, []
-        for connection in flushes:
-            connection.flush()
+        self._flush()
         ended = self._began = monotonic()  # of the next turn, if there is one already
         self.meter.turn_ended(ended - began, longest, slowest)
+
+    def _flush(self) -> None:
+        flushes, self._flushes = self._flushes, []
+        monotonic = self._monotonic
+        until = monotonic() + WORK_SECONDS
+        for done, connection in enumerate(flushes, 1):
+            connection.flush()
+            if done < len(flushes) and monotonic() > until:
+                self._flushes = flushes[done:] + self._flushes
+                self._go_on()
+                break
+
+    def _go_on(self) -> None:
+        """There is more than one turn may take."""
+        if not self._scheduled:
+            self._schedule()

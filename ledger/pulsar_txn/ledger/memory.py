@@ -162,6 +162,11 @@ class MemoryStore:
         """Whether there is a log of this name."""
         return name in self._durable.logs
 
+    @property
+    def log_count(self) -> int:
+        """How many logs there are."""
+        return len(self._durable.logs)
+
     def names(self, prefix: str = "") -> list[str]:
         """Names of logs, sorted."""
         return sorted(name for name in self._durable.logs if name.startswith(prefix))

@@ -388,6 +388,10 @@ class LogStore(Protocol):
     def exists(self, name: str) -> bool:
         """Whether there is a log of this name."""
 
+    @property
+    def log_count(self) -> int:
+        """How many logs there are."""
+
     def names(self, prefix: str = "") -> list[str]:
         """Names of logs, sorted."""
 

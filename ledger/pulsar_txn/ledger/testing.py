@@ -260,6 +260,7 @@ async def logs_are_exclusive_named_and_counted_in_epochs(stores: Stores, store: 
     await raises(LogNotFound, store.open("nowhere", create=False))
     await store.open("a")
     equal(store.names(), ["a", "b/x"], "names are sorted")
+    equal(store.log_count, 2, "logs are counted")
     opening = asyncio.ensure_future(store.open("c"))
     await asyncio.sleep(0)
     opening.cancel()

@@ -187,6 +187,11 @@ class TransactionCoordinator:
         """All open and ending transactions, by id."""
         return [_info(txn) for txn in self._state.transactions.values()]
 
+    def transaction(self, least: int) -> TransactionInfo | None:
+        """The open or ending transaction with this number, None when it is neither."""
+        txn = self._state.transactions.get(least)
+        return None if txn is None else _info(txn)
+
     def status(self, txn_id: TxnId) -> TxnStatus | None:
         """The status of a transaction, None when it is unknown or forgotten. For whoever may see all."""
         return self._locate(txn_id, ANYBODY, superuser=True)[0]

@@ -149,6 +149,11 @@ class JournalStore:
         """Whether there is a log of this name."""
         return name in self.state.by_name
 
+    @property
+    def log_count(self) -> int:
+        """How many logs there are."""
+        return len(self.state.by_name)
+
     def names(self, prefix: str = "") -> list[str]:
         """Names of logs, sorted."""
         return sorted(name for name in self.state.by_name if name.startswith(prefix))
