@@ -20,7 +20,8 @@ from typing import Final
 HERE: Final = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parent / "history")]
 
-from chain_judge import compare, ends_of_transactions  # noqa: E402 - the path comes first
+from chain_backlog import backlogs  # noqa: E402 - the path comes first
+from chain_judge import compare, ends_of_transactions  # noqa: E402
 from chain_run import ChainError, PhaseRun, Server, as_text  # noqa: E402
 from chain_schedule import MODES, Phase, draw  # noqa: E402
 from check_history import judge  # noqa: E402
@@ -52,6 +53,8 @@ def _phase(seed: int, phase: Phase, arguments: argparse.Namespace, folder: Path)
     try:
         server.start()
         run.run()
+        if isinstance(server, OurBroker):
+            wrong += backlogs(server.admin_url, phase)
     except ChainError as error:
         wrong.append(str(error))
     finally:
