@@ -29,9 +29,10 @@ class ShowsOpen(TopicTransactionBuffer):
 
 
 class ForgetsAbortsInSnapshots(TopicTransactionBuffer):
-    def restore(self, data):
-        super().restore(data)
-        self._aborted.clear()
+    def restore(self, part):
+        super().restore(part)
+        for txn_id in list(self._aborted):
+            del self._aborted[txn_id]
 
 
 class RefusesRepeats(TopicTransactionBuffer):

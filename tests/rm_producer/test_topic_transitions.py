@@ -1,6 +1,7 @@
 """Every state of a transaction meets every event, and does what TRANSITIONS says."""
 
 import pytest
+from machine_states import restored, state_of
 
 from pulsar_txn.ledger.machine import Reply, VerifyRegistered
 from pulsar_txn.rm_producer import TopicRecord, TopicTransactionBuffer
@@ -54,7 +55,7 @@ class Driven:
         publish = Publish("token", TXN, data(TXN))
         match event:
             case Event.DATA_READ | Event.COMMIT_READ | Event.ABORT_READ:
-                before = b"".join(self.buffer.snapshot()), self.buffer.max_read_position
+                before = state_of(self.buffer), self.buffer.max_read_position
                 self.fold({Event.DATA_READ: data(TXN), Event.COMMIT_READ: marker(TXN, COMMIT)}.get(event, marker(TXN, ABORT)))
                 return self.folded(event, before)
             case Event.WATERMARK:
@@ -77,9 +78,9 @@ class Driven:
     def folded(self, event, before):
         """FOLD or SKIP: what a skipped entry does to the state a plain one does as well."""
         plain = TopicTransactionBuffer("t", marker)
-        plain.restore(before[0])
+        restored(plain, before[0])
         plain.apply("topic", (1, self.entry - 1), TopicRecord(EntryHeader("", 0, 0, 0)))
-        same = b"".join(plain.snapshot()) == b"".join(self.buffer.snapshot())
+        same = state_of(plain) == state_of(self.buffer)
         return Action.SKIP if same and event is not Event.DATA_READ else Action.FOLD
 
     def decided(self, event, step):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tc_host import TcHost
 
 from pulsar_txn.ledger.machine import NOTHING, Outcome, TellParticipant
+from pulsar_txn.ledger.swept_heap import SLACK
 from pulsar_txn.tc import AddParticipants, EndTxn, NewTxn
-from pulsar_txn.tc._deadlines import SLACK, Deadlines
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnStatus
 
@@ -122,14 +120,3 @@ def test_adding_participants_does_not_prolong_a_transaction() -> None:
     host.now += 499
     host.ask(AddParticipants(None, txn_id, (Participant("t"),)))
     assert host.tc.deadline() == 1_500
-
-
-@given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=30), st.integers(0, 20), st.integers(1, 5))
-def test_due_are_the_earliest_open_ones_whatever_lies_between(entries: list[tuple[int, bool]], now_ms: int, limit: int) -> None:
-    deadlines = Deadlines(lambda least: entries[least][1])
-    for least, (deadline_ms, _) in enumerate(entries):
-        deadlines.add(deadline_ms, least)
-    expected = sorted((deadline_ms, least) for least, (deadline_ms, is_open) in enumerate(entries) if is_open)
-    assert deadlines.due(now_ms, limit) == [least for deadline_ms, least in expected if deadline_ms <= now_ms][:limit]
-    assert deadlines.due(now_ms, limit) == deadlines.due(now_ms, limit)
-    assert deadlines.next() == (expected[0][0] if expected else None)

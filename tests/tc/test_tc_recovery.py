@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tc_host import LEDGER, TcHost
 
 from pulsar_txn.ledger.machine import Outcome, TellParticipant, WriteSnapshot
+from pulsar_txn.ledger.swept_heap import SLACK
 from pulsar_txn.tc import AddParticipants, EndTxn, NewTxn, ParticipantsDone, TransactionCoordinator, records
-from pulsar_txn.tc._deadlines import SLACK
 from pulsar_txn.wire.errors import Refusal
 from pulsar_txn.wire.ids import EARLIEST, Participant, TxnAction, TxnId, TxnStatus
 

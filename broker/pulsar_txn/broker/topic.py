@@ -123,6 +123,7 @@ class Topic:
             self.subscriptions[name] = subscription
         self.retention.opened(self.turn.clock.now_ms())
         self.serving = True
+        self._forget(self.log.first or self.log.next_position(self.log.last_confirmed))
 
     @property
     def is_busy(self) -> bool:
@@ -362,7 +363,12 @@ class Topic:
     def _trim(self) -> None:
         before = self.retention.trim(self.turn.clock.now_ms(), self._acknowledged())
         if before is not None:
-            self.buffer.topic_trimmed(before)
+            self._forget(before)
+
+    def _forget(self, before: Position) -> None:
+        """The buffer forgets what was trimmed, a part in each turn of the loop."""
+        if self.serving and self.buffer.topic_trimmed(before):
+            self.turn.runtime.call_soon(self._forget, before)
 
     def reopen(self, error: Exception) -> None:
         """A log of the topic failed: everybody reconnects, and the topic is recovered when they do."""

@@ -144,10 +144,12 @@ class TransactionBuffer(Machine[Request, TopicRecord], Protocol):
     def stats(self) -> BufferStats:
         """Counters at this moment."""
 
-    def topic_trimmed(self, before: Position) -> None:
+    def topic_trimmed(self, before: Position) -> bool:
         """Entries of the topic before `before` are gone: aborted transactions that lie wholly there may be forgotten.
 
-        Called after each trim, and before `recovered` with the topic's first entry: so trims need no record.
+        A bounded number of them is forgotten in one call; True when there are more: the host calls again, in a later turn.
+
+        Called after each trim, and after a restart with the topic's first entry: so trims need no record.
         """
 
 

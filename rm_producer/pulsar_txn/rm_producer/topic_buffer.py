@@ -4,21 +4,25 @@ The whole buffer is two maps and a position. `ongoing` keeps, in the order of th
 began and which position was applied just before; the oldest one's "just before" is max_read_position, and with
 nothing open it is the position applied last. `aborted` keeps where the last entry of each aborted transaction lies,
 so that it can be forgotten when the topic was trimmed behind it. What happens to a transaction: `transitions`.
+
+Both maps may have millions of keys. So nothing works on all of one in one go: transactions that a low watermark covers are
+aborted a few hundred at a time (by `expire`, when they are more), what was trimmed is forgotten so, and snapshots are slices.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from pulsar_txn.ledger.machine import NOTHING, PublishMaxRead, Reply, Step, VerifyRegistered, WriteSnapshot
+from pulsar_txn.ledger.ordered import OrderedMap
+from pulsar_txn.ledger.swept_heap import SweptHeap
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Position, TxnAction, TxnId
 
 from .requests import PLAIN, BufferStats, EndTxnOnPartition, MakeMarker, Publish, Request, TakeSnapshot, TopicRecord, Verified
-from .snapshots import pack_columns, unpack_columns
+from .snapshots import Head, read_slice, slices
 
 if TYPE_CHECKING:
     from .requests import TransactionBuffer
@@ -26,14 +30,16 @@ if TYPE_CHECKING:
 _COMMIT: Final = int(MarkerType.TXN_COMMIT)
 _ABORT: Final = int(MarkerType.TXN_ABORT)
 _SIGNED_LIMIT: Final = 1 << 63
-_COLUMNS: Final = 13
+_ABORTED_AT_ONCE: Final = 256
+_FORGOTTEN_AT_ONCE: Final = 4096
+_OBJECTS_PER_END: Final = 8
 
 
 class TopicTransactionBuffer:
     """The buffer of one topic partition; see `requests.TransactionBuffer` for what each method promises.
 
     Its log is the topic. `snapshot_interval_transactions`: a WriteSnapshot effect comes with every end that makes
-    the number of ended transactions pass a multiple of it.
+    the number of ended transactions pass a multiple of it, once as many ended as is in proportion to the snapshot's size.
     """
 
     logs: Sequence[str] = ("topic",)
@@ -45,18 +51,19 @@ class TopicTransactionBuffer:
         self._make_marker = make_marker
         self._interval = snapshot_interval_transactions
         self._ready = False
-        # OrderedDict, not dict: transactions end about in the order in which they began, and the first key of a
-        # dict that is eaten from its head costs a walk over all its holes.
-        self._ongoing: OrderedDict[TxnId, tuple[Position, Position]] = OrderedDict()
-        self._aborted: OrderedDict[TxnId, Position] = OrderedDict()
+        self._is_restoring = False
+        self._ongoing: OrderedMap[TxnId, tuple[Position, Position]] = OrderedMap()
+        self._has_ongoing = False  # what every plain message asks
+        self._aborted: OrderedMap[TxnId, Position] = OrderedMap()
         self._low_watermarks: dict[int, int] = {}
         self._last: Position = EARLIEST
         self._max_read: Position = EARLIEST
         self._committed_count = 0
         self._aborted_count = 0
-        # Derived from `ongoing`: per coordinator a heap of sequence numbers whose top is always ongoing, so that
-        # a low watermark that covers nothing is seen without a walk.
-        self._leasts: dict[int, list[int]] = {}
+        self._ended_at_snapshot = 0  # the pace of snapshots, no state
+        # Derived from `ongoing`: the sequence numbers of each coordinator's transactions, so that those that a low
+        # watermark covers are found without a walk.
+        self._leasts: dict[int, SweptHeap[int]] = {}
 
     # ---- what readers ask
 
@@ -90,11 +97,15 @@ class TopicTransactionBuffer:
             low_watermarks=dict(self._low_watermarks),
         )
 
-    def topic_trimmed(self, before: Position) -> None:
-        """Forget aborted transactions whose last entry (their marker, as a rule) lies before `before`."""
+    def topic_trimmed(self, before: Position) -> bool:
+        """Forget aborted transactions whose last entry (their marker, as a rule) lies before `before`: some of them."""
         aborted = self._aborted
-        while aborted and next(iter(aborted.values())) < before:
-            aborted.popitem(last=False)
+        for _ in range(_FORGOTTEN_AT_ONCE):
+            oldest = aborted.first()
+            if oldest is None or oldest[1] >= before:
+                return False
+            del aborted[oldest[0]]
+        return True
 
     # ---- decide
 
@@ -119,6 +130,7 @@ class TopicTransactionBuffer:
         if txn_id not in self._ongoing:
             self._refuse_ended(txn_id)
             return Step(effects=(VerifyRegistered(txn_id, request),))
+        self._refuse_covered(txn_id)  # one of many that are being aborted
         return self._append(request)
 
     def _verified(self, verified: Verified) -> Step[TopicRecord]:
@@ -128,6 +140,7 @@ class TopicTransactionBuffer:
             raise Refusal(ServerError.NotAllowedError, text)
         if txn_id not in self._ongoing:
             self._refuse_ended(txn_id)
+        self._refuse_covered(txn_id)
         return self._append(verified.request)
 
     def _append(self, request: Publish) -> Step[TopicRecord]:
@@ -138,9 +151,17 @@ class TopicTransactionBuffer:
         return Step((("topic", request.record),), (Reply(request.token, position_of=0),))
 
     def _refuse_ended(self, txn_id: TxnId) -> None:
-        if txn_id in self._aborted or txn_id.least <= self._low_watermarks.get(txn_id.most, -1):
-            text = f"transaction {txn_id} has ended on {self._topic}; use a new transaction"
-            raise Refusal(ServerError.NotAllowedError, text)
+        if txn_id in self._aborted:
+            self._refuse(txn_id)
+        self._refuse_covered(txn_id)
+
+    def _refuse_covered(self, txn_id: TxnId) -> None:
+        if txn_id.least <= self._low_watermarks.get(txn_id.most, -1):
+            self._refuse(txn_id)
+
+    def _refuse(self, txn_id: TxnId) -> NoReturn:
+        text = f"transaction {txn_id} has ended on {self._topic}; use a new transaction"
+        raise Refusal(ServerError.NotAllowedError, text)
 
     def _end(self, request: EndTxnOnPartition) -> Step[TopicRecord]:
         txn_id = request.txn_id
@@ -150,17 +171,24 @@ class TopicTransactionBuffer:
         records = self._abort_stale(txn_id.most, request.low_watermark, txn_id)
         if txn_id in self._ongoing:
             records.append(("topic", request.marker))
+        return Step(tuple(records), (Reply(request.token), *self._snapshot_due(len(records))))
+
+    def _snapshot_due(self, ending: int) -> tuple[WriteSnapshot, ...]:
+        """A snapshot at each interval, except where its size asks for more ends than there were since the last one."""
         ended = self._committed_count + self._aborted_count
-        if ended // self._interval == (ended + len(records)) // self._interval:
-            return Step(tuple(records), (Reply(request.token),))
-        return Step(tuple(records), (Reply(request.token), WriteSnapshot("topic")))
+        if ended // self._interval == (ended + ending) // self._interval:
+            return ()
+        objects = len(self._aborted) + len(self._ongoing)
+        return (WriteSnapshot("topic"),) if (ended + ending - self._ended_at_snapshot) * _OBJECTS_PER_END >= objects else ()
 
     def _abort_stale(self, most: int, low_watermark: int, ending: TxnId | None) -> list[tuple[str, TopicRecord]]:
+        """Markers for transactions that a low watermark covers; not more than are quick to write, the oldest first."""
         leasts = self._leasts.get(most)
-        if leasts is None or leasts[0] > low_watermark:
+        if leasts is None:
             return []
-        stale = (txn_id for txn_id in self._ongoing if txn_id.most == most and txn_id.least <= low_watermark)
-        return [("topic", self._make_marker(txn_id, TxnAction.ABORT)) for txn_id in stale if txn_id != ending]
+        found = leasts.smallest(_ABORTED_AT_ONCE, lambda least: least <= low_watermark)
+        stale = [TxnId(most, least) for least in dict.fromkeys(found) if (most, least) != ending]
+        return [("topic", self._make_marker(txn_id, TxnAction.ABORT)) for txn_id in stale]
 
     # ---- apply
 
@@ -174,46 +202,51 @@ class TopicTransactionBuffer:
                 elif header.marker_type in (_COMMIT, _ABORT):
                     self._marker(header.txn_id, position, header)
         self._last = position
-        if not self._ongoing:
+        if not self._has_ongoing:
             self._max_read = position
 
     def _data(self, txn_id: TxnId, position: Position) -> None:
         if txn_id in self._ongoing:
             return
         if txn_id in self._aborted:
+            del self._aborted[txn_id]
             self._aborted[txn_id] = position
-            self._aborted.move_to_end(txn_id)
             return
         before = self._last if self._last != EARLIEST else (position[0], -1)
-        if not self._ongoing:
+        if not self._has_ongoing:
             self._max_read = before
+        self._begin(txn_id, position, before)
+
+    def _begin(self, txn_id: TxnId, position: Position, before: Position) -> None:
         self._ongoing[txn_id] = (position, before)
-        heapq.heappush(self._leasts.setdefault(txn_id.most, []), txn_id.least)
+        self._has_ongoing = True
+        most, least = txn_id
+        leasts = self._leasts.get(most)
+        if leasts is None:
+            leasts = self._leasts[most] = SweptHeap(partial(self._is_ongoing, most))
+        leasts.add(least)
+
+    def _is_ongoing(self, most: int, least: int) -> bool:
+        return (most, least) in self._ongoing
 
     def _marker(self, txn_id: TxnId, position: Position, header: EntryHeader) -> None:
         low_watermark = header.highest_sequence_id - 1
         if self._low_watermarks.get(txn_id.most, -1) < low_watermark < _SIGNED_LIMIT:
             self._low_watermarks[txn_id.most] = low_watermark
-        if self._ongoing.pop(txn_id, None) is None:
+        if self._ongoing.pop(txn_id) is None:
             return  # the first marker wins
         if header.marker_type == _ABORT:
             self._aborted[txn_id] = position
             self._aborted_count += 1
         else:
             self._committed_count += 1
-        self._settle_leasts(txn_id.most)
-        if self._ongoing:
-            self._max_read = next(iter(self._ongoing.values()))[1]
-
-    def _settle_leasts(self, most: int) -> None:
-        leasts = self._leasts[most]
-        while leasts and (most, leasts[0]) not in self._ongoing:
-            heapq.heappop(leasts)
-        if not leasts:
-            del self._leasts[most]
-        elif len(leasts) > 2 * len(self._ongoing) + 64:
-            # One old transaction stays on top for long while thousands behind it end: do not keep their numbers.
-            leasts[:] = sorted(txn_id.least for txn_id in self._ongoing if txn_id.most == most)
+        self._leasts[txn_id.most].lost(len(self._ongoing))
+        oldest = self._ongoing.first()
+        if oldest is None:
+            self._has_ongoing = False
+            self._leasts.clear()
+        else:
+            self._max_read = oldest[1][1]
 
     # ---- records
 
@@ -231,56 +264,49 @@ class TopicTransactionBuffer:
     def recovered(self, now_ms: int) -> Step[TopicRecord]:
         """Serve from here on. Transactions at or below a known low watermark are aborted (a log of somebody else)."""
         self._ready = True
-        stale = [self._abort_stale(most, low, None) for most, low in self._low_watermarks.items()]
-        return Step(tuple(record for records in stale for record in records), (PublishMaxRead(self._max_read),))
+        return Step(self._some_stale(), (PublishMaxRead(self._max_read),))
 
     def deadline(self) -> int | None:
-        """None: nothing here is timed; timeouts are the coordinator's."""
+        """The past while transactions are open that a known low watermark covers. Timeouts are the coordinator's."""
+        if self._has_ongoing and self._ready:
+            for most, leasts in self._leasts.items():
+                least = leasts.first()
+                if least is not None and least <= self._low_watermarks.get(most, -1):
+                    return 0
         return None
 
     def expire(self, now_ms: int) -> Step[TopicRecord]:
-        """Nothing is ever due."""
-        return NOTHING
+        """Abort some of the open transactions that a known low watermark covers."""
+        records = self._some_stale()
+        return Step(records, self._snapshot_due(len(records))) if records else NOTHING
+
+    def _some_stale(self) -> tuple[tuple[str, TopicRecord], ...]:
+        for most, low_watermark in self._low_watermarks.items():
+            stale = self._abort_stale(most, low_watermark, None)
+            if stale:
+                return tuple(stale)
+        return ()
 
     def snapshot(self) -> Iterator[bytes]:
         """The whole state up to the position applied last; see `snapshots` for its bytes."""
-        first = [entry[0] for entry in self._ongoing.values()]
-        before = [entry[1] for entry in self._ongoing.values()]
-        marker = list(self._aborted.values())
-        packed = pack_columns(
-            (
-                (*self._last, self._committed_count, self._aborted_count),
-                list(self._low_watermarks),
-                list(self._low_watermarks.values()),
-                [txn_id.most for txn_id in self._ongoing],
-                [txn_id.least for txn_id in self._ongoing],
-                [position[0] for position in first],
-                [position[1] for position in first],
-                [position[0] for position in before],
-                [position[1] for position in before],
-                [txn_id.most for txn_id in self._aborted],
-                [txn_id.least for txn_id in self._aborted],
-                [position[0] for position in marker],
-                [position[1] for position in marker],
-            )
-        )
-        return iter((packed,))
+        self._ended_at_snapshot = self._committed_count + self._aborted_count
+        head = Head(self._last, self._committed_count, self._aborted_count, dict(self._low_watermarks))
+        return slices(head, self._ongoing.moment().groups(), self._aborted.moment().groups())
 
     def restore(self, part: bytes) -> None:
-        """Take over a snapshot, on a fresh buffer. Raises WireError when the bytes are not one of this version or older."""
-        columns = unpack_columns(part, _COLUMNS)
-        for group in (columns[1:3], columns[3:9], columns[9:13]):
-            if len({len(column) for column in group}) != 1 or len(columns[0]) != 4:
-                raise WireError("a damaged transaction buffer snapshot: its columns differ in length")
-        ledger_id, entry_id, self._committed_count, self._aborted_count = columns[0]
-        self._last = (ledger_id, entry_id)
-        self._low_watermarks = dict(zip(*columns[1:3], strict=True))
-        for most, least, *places in zip(*columns[3:9], strict=True):
-            self._ongoing[TxnId(most, least)] = ((places[0], places[1]), (places[2], places[3]))
-            heapq.heappush(self._leasts.setdefault(most, []), least)
-        for most, least, ledger_id, entry_id in zip(*columns[9:13], strict=True):
-            self._aborted[TxnId(most, least)] = (ledger_id, entry_id)
-        self._max_read = next(iter(self._ongoing.values()))[1] if self._ongoing else self._last
+        """Take over a slice, on a fresh buffer. Raises WireError when the bytes are not one of this version or older."""
+        head, ongoing, aborted = read_slice(part, is_first=self._last == EARLIEST and not self._is_restoring)
+        if head is not None:
+            self._is_restoring = True
+            self._last, self._committed_count, self._aborted_count = head.last, head.committed_count, head.aborted_count
+            self._low_watermarks = head.low_watermarks
+            self._ended_at_snapshot = head.committed_count + head.aborted_count
+        for txn_id, (first, before) in ongoing:
+            self._begin(txn_id, first, before)
+        for txn_id, position in aborted:
+            self._aborted[txn_id] = position
+        oldest = self._ongoing.first()
+        self._max_read = self._last if oldest is None else oldest[1][1]
 
     def trim_before(self, log: str) -> Position | None:
         """None: the topic is trimmed by acknowledgement and retention, not by its buffer."""
@@ -288,8 +314,9 @@ class TopicTransactionBuffer:
 
     def check_invariants(self) -> None:
         """S9 (max_read_position), S10 (aborted set), S11 (never both), and the derived heap."""
-        oldest = next(iter(self._ongoing.values()), None)
-        _invariant(self._max_read == (self._last if oldest is None else oldest[1]), "S9: max_read_position is not derived")
+        oldest = self._ongoing.first()
+        _invariant(self._has_ongoing == (oldest is not None), "S9: what is ongoing is not counted")
+        _invariant(self._max_read == (self._last if oldest is None else oldest[1][1]), "S9: max_read_position is not derived")
         previous = EARLIEST
         heaps = {most: frozenset(leasts) for most, leasts in self._leasts.items()}
         for txn_id, (first, before) in self._ongoing.items():
@@ -300,8 +327,6 @@ class TopicTransactionBuffer:
         markers = list(self._aborted.values())
         _invariant(markers == sorted(set(markers)), "S10: aborted transactions are not in the order of the log")
         _invariant(all(position <= self._last for position in markers), "S10: an abort lies behind the log")
-        for most, leasts in self._leasts.items():
-            _invariant((most, leasts[0]) in self._ongoing, f"heap: the top of coordinator {most} has ended")
 
 
 def _invariant(holds: bool, text: str) -> None:

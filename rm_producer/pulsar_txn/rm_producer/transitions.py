@@ -26,10 +26,11 @@ not refuse) stays hidden. Data of an UNKNOWN or OVER one opens it, as nothing in
 watermark ends it.
 
 WATERMARK stands for the end of *another* transaction of the same coordinator whose low watermark covers this one. What
-is still ONGOING then was never registered, or its end is lost: it is aborted here, with a marker of our own, all such
-transactions at once wherever they stand, and never the one that is being ended. Their markers go in front of the
-ending one, which carries the watermark; so wherever a crash cuts the log, a watermark is known only when everything
-below it is ended. An end that writes no marker leaves no watermark behind; what is late is then refused by asking.
+is still ONGOING then was never registered, or its end is lost: it is aborted here, with a marker of our own, wherever it
+stands, and never the one that is being ended. Their markers go in front of the ending one, which carries the watermark. Some
+hundreds are aborted so in one Step; when there are more, the others follow in Steps of their own, due at once (`expire`), also
+after a crash. Until then nothing more is written in them; their own end, should it still come, counts. An end that writes no
+marker leaves no watermark behind; what is late is then refused by asking.
 """
 
 from __future__ import annotations

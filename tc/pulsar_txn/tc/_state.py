@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from pulsar_txn.ledger.ordered import OrderedMap
-from pulsar_txn.tc._deadlines import SLACK, Deadlines
+from pulsar_txn.ledger.swept_heap import SLACK, SweptHeap
 from pulsar_txn.tc.outcomes import PAGE_SHIFT, STILL_OPEN, WAS_ABORTED, WAS_COMMITTED, OutcomeWindow, Owner
 from pulsar_txn.tc.records import NEW, UPDATE, Record
 from pulsar_txn.tc.records_pb2 import BatchedTransactionMetadataEntry, CoordinatorSnapshot, TransactionMetadataEntry
@@ -101,7 +101,10 @@ class Transaction:
 
 
 class CoordinatorState:
-    """What the log says. `transactions` holds what is open or ending, by `least`, ascending; `bytes` is what they count for."""
+    """What the log says. `transactions` holds what is open or ending, by `least`, ascending; `bytes` is what they count for.
+
+    `deadlines` has (deadline_ms, least) of every OPEN transaction, and some of those that are not any more.
+    """
 
     def __init__(self, tc_id: int, outcomes: OutcomeWindow) -> None:
         self.tc_id = tc_id
@@ -115,7 +118,7 @@ class CoordinatorState:
         self.participant_count = 0
         self.bytes = 0
         self.is_restoring = False  # the head of a snapshot was read; no state
-        self.deadlines = Deadlines(self.is_open)
+        self.deadlines: SweptHeap[tuple[int, int]] = SweptHeap(lambda entry: self.is_open(entry[1]))
 
     def apply(self, position: Position, record: Record) -> None:
         """Fold one entry in. Records that change nothing are legal: a stock log has such (see `table`)."""
@@ -143,7 +146,7 @@ class CoordinatorState:
         self.bytes += txn.bytes
         if txn.status == _OPEN:
             self.open_count += 1
-            self.deadlines.add(txn.deadline_ms, txn.txn_id.least)
+            self.deadlines.add((txn.deadline_ms, txn.txn_id.least))
         else:
             self.ending[txn.txn_id.least] = None
 
@@ -169,6 +172,16 @@ class CoordinatorState:
             self.transactions.changing(least)
             self.add_participants(txn, record)
 
+    def next_deadline(self) -> int | None:
+        """The earliest deadline of an OPEN transaction; an earlier time when too much lies in front of it for one look."""
+        entry = self.deadlines.first()
+        return None if entry is None else entry[0]
+
+    def due(self, now_ms: int, limit: int) -> list[Transaction]:
+        """At most `limit` OPEN transactions that are due, the earliest first."""
+        due = self.deadlines.smallest(limit, lambda entry: entry[0] <= now_ms)
+        return [self.transactions[least] for _, least in due]
+
     def add_participants(self, txn: Transaction, named: TransactionMetadataEntry | CoordinatorSnapshot.Transaction) -> None:
         """Register what a record, or a part of a snapshot, names."""
         before = txn.participant_count
@@ -187,7 +200,7 @@ class CoordinatorState:
         """Called when `txn` is decided: OPEN no longer."""
         self.open_count -= 1
         self.ending[txn.txn_id.least] = None
-        self.deadlines.ended(self.open_count)
+        self.deadlines.lost(self.open_count)
 
     def _open(self, least: int, record: TransactionMetadataEntry) -> None:
         if least < self.next_id:
@@ -234,7 +247,7 @@ class CoordinatorState:
         _demand(all(map(self._window_agrees, self.transactions.values())), "S16", "the window differs from what takes room")
         windowed = sum(least >> PAGE_SHIFT in self.outcomes.pages for least in ids)
         _demand(self.outcomes.count_open() == windowed, "S16", "the window calls ids open that take no room")
-        _demand(set(self._entries()) <= set(self.deadlines.entries()), "L1", "a deadline is missing")
+        _demand(set(self._entries()) <= set(self.deadlines), "L1", "a deadline is missing")
         # While a sweep is under way, as many may have ended as a quarter of what it has to move.
         _demand(len(self.deadlines) <= 4 * self.open_count + 3 * SLACK, "L7", f"{len(self.deadlines)} deadlines")
         ending = {least for least, txn in self.transactions.items() if txn.status != _OPEN}

@@ -121,7 +121,7 @@ class TransactionCoordinator:
 
     def deadline(self) -> int | None:
         """The earliest deadline of an OPEN transaction; the past while recovery has ends to carry out again."""
-        return 0 if self._has_to_drive() else self._state.deadlines.next()
+        return 0 if self._has_to_drive() else self._state.next_deadline()
 
     def expire(self, now_ms: int) -> Step[Record]:
         """Abort OPEN transactions that are due, the earliest first, at most `expire_limit` of them."""
@@ -130,8 +130,8 @@ class TransactionCoordinator:
         decisions: list[tuple[str, Record]] = []
         trailing: list[tuple[str, Record]] = []
         effects: list[Effect] = []
-        for least in self._state.deadlines.due(now_ms, self._expire_limit):
-            decision, more, heard = self._leave_open(self._state.transactions[least], Event.TIMEOUT, now_ms)
+        for txn in self._state.due(now_ms, self._expire_limit):
+            decision, more, heard = self._leave_open(txn, Event.TIMEOUT, now_ms)
             decisions += decision
             trailing += more
             effects += heard

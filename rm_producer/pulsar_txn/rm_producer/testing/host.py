@@ -302,7 +302,9 @@ class BufferHost:
                 if log != main or self._snapshot is None or position > self._snapshot.covers:
                     self._replay(log, position, data)
         assert self.buffer.max_read_position == EARLIEST, "S9: max_read_position before recovery is complete"
-        self.buffer.topic_trimmed(next((position for log, position, _ in self.journal if log == "topic"), EARLIEST))
+        first = next((position for log, position, _ in self.journal if log == "topic"), EARLIEST)
+        while self.buffer.topic_trimmed(first):
+            pass
         self._carry_out(self.buffer.recovered(self.now_ms))
 
     def _replay(self, log: str, position: Position, data: bytes) -> None:

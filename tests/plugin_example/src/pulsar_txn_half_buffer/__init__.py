@@ -82,8 +82,8 @@ class HalfTopicTransactionBuffer:
         ended = counts[TxnAction.COMMIT], counts[TxnAction.ABORT]
         return BufferStats(state, self.max_read_position, len(self._open), 0, *ended, dict(self._low_watermarks))
 
-    def topic_trimmed(self, before: Position) -> None:
-        """Nothing is kept about entries of the topic."""
+    def topic_trimmed(self, before: Position) -> bool:
+        return False  # nothing is kept about entries of the topic
 
     def decide(self, request: Request, now_ms: int) -> Step[TopicRecord]:
         if not self._ready:
