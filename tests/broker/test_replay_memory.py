@@ -58,9 +58,21 @@ def test_what_waits_is_offered_in_order_whatever_was_settled_before(seed: int) -
             slots[position] = entry % SLOTS
             replay.add(position)
             waiting.add(position)
-        if step % 100 == 0:
+        if step % 100 == 0 or not replay._discarded:  # right after what was settled was forgotten
             for number, owner in enumerate(owners):
                 mine = [each for each in waiting if slots[each] % 3 == number]
                 found = replay.first_of(owner)  # type: ignore[arg-type] # as above
                 assert (found and found[0]) == (min(mine) if mine else None)
     assert held(replay) < 10_000
+
+
+def test_a_slot_whose_first_position_was_settled_is_still_offered_after_others_were_forgotten() -> None:
+    mine, others = Owner(), Owner()
+    replay = SlotReplay({(0, 0): 0, (0, 1): 1, (0, 2): 0}, lambda slot: others if slot else mine)  # type: ignore[arg-type,return-value] # an owner is a key
+    replay.add((0, 0))
+    replay.add((0, 2))
+    replay.discard((0, 0))
+    for _ in range(5000):
+        replay.add((0, 1))
+        replay.discard((0, 1))
+    assert replay.first_of(mine) == ((0, 2), 0)  # type: ignore[arg-type] # as above

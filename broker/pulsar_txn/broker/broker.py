@@ -23,7 +23,7 @@ from .connection import Connection
 from .coordinators import Coordinators
 from .host import Answer
 from .intake import LOOKS
-from .limits import Limits
+from .limits import LimitReached, Limits
 from .nonpersistent import NonPersistentTopic
 from .participants import InProcessParticipants
 from .policies import Namespaces
@@ -104,6 +104,8 @@ class Broker:
         self._background: set[asyncio.Task[Any]] = set()
         self._scratch = MemoryStore()  # redo logs of subscriptions that are not durable
         self._names = 0
+        self._sweep_seconds = config.retention_check_interval_in_seconds
+        self.idle_topics_unloaded = 0
         self._closing = False
 
     async def start(self) -> None:
@@ -115,7 +117,7 @@ class Broker:
             self.coordinators.grow(self.catalog.coordinators)
         self.turn.meter.start()
         self._every(self.config.keep_alive_interval_seconds, self._keep_alive)
-        self._every(self.config.retention_check_interval_in_seconds, self._sweep)
+        self._every(self._sweep_seconds, self._sweep)
         self._every(self.config.incomplete_frame_timeout_seconds / LOOKS, self._look)
 
     def connection(self) -> Connection:
@@ -203,8 +205,14 @@ class Broker:
         if count and name.partition >= count:
             raise Refusal(ServerError.TopicNotFound, f"{name.base} has {count} partitions, the last is {count - 1}")
         may_create = count > 0 or (create and self.config.allow_auto_topic_creation)
-        if not may_create and not self.catalog.exists(name):
+        if self.catalog.exists(name):
+            return
+        if not may_create:
             raise Refusal(ServerError.TopicNotFound, f"{name} is not there, and topics are not created on demand here")
+        limit = self.config.max_topics_per_namespace
+        if limit and self.catalog.index.count(name.tenant, name.namespace) >= limit:
+            what = f"{name.tenant}/{name.namespace} has {limit} topics"
+            raise LimitReached("maxTopicsPerNamespace", what, ServerError.NotAllowedError)
 
     async def _open(self, name: TopicName) -> Topic:
         logs: list[Log] = []
@@ -256,7 +264,7 @@ class Broker:
             await asyncio.shield(self._leave(key, _unload(topic)))
         elif topic is not None:
             del self.topics[key]
-            topic.disconnect_all()
+            topic.close()
 
     def remove_producer(self, producer: Producer) -> None:
         """A producer is gone; the topic may have somebody who waits for it."""
@@ -441,9 +449,24 @@ class Broker:
             connection.look()
 
     async def _sweep(self) -> None:
-        async for topic in self.turn.budget.each(list(self.topics.values()), at_a_time=1):
-            if isinstance(topic, Topic) and topic.serving:
-                topic.sweep()
+        """Let topics trim what they may, and close those that nobody used for long."""
+        budget, interval, limit = self.turn.budget, self._sweep_seconds, self.config.idle_topic_unload_seconds
+        idle: list[AnyTopic] = []
+        try:
+            async for topic in budget.each(list(self.topics.values()), at_a_time=1):
+                if isinstance(topic, Topic) and topic.serving:
+                    topic.sweep()
+                topic.idle_sweeps = topic.idle_sweeps + 1 if limit and topic.is_idle else 0
+                if topic.idle_sweeps * interval >= limit > 0:
+                    idle.append(topic)
+            await budget.for_all(idle, self._unload_idle)
+        except Exception:
+            _logger.exception("topics were not looked after; they are in %d s", interval)
+
+    async def _unload_idle(self, topic: AnyTopic) -> None:
+        if self.topics.get(str(topic.name)) is topic and topic.is_idle:
+            self.idle_topics_unloaded += 1
+            await self.unload_topic(topic.name)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)

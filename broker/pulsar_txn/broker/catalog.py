@@ -25,6 +25,9 @@ Schema: TypeAlias = tuple[int, str, bytes, dict[str, str]]
 
 _PARTITIONED: Final = "/admin/partitioned-topics"
 _MAX_PARTITIONS: Final = 10_000
+_MAX_SCHEMAS: Final = 1000
+_MAX_SCHEMA_BYTES: Final = 1 << 20
+"""Of all versions of a topic, which are one value in the metadata store."""
 _MAX_COORDINATORS: Final = 1024
 
 
@@ -187,7 +190,15 @@ class Catalog:
             schemas: list[Any] = [] if stored is None else json.loads(stored.data)
             if entry in schemas:
                 return schemas.index(entry)
+            if len(schemas) >= _MAX_SCHEMAS:
+                text = f"{topic.base} has {_MAX_SCHEMAS} versions of its schema, as many as may be; use one of those"
+                raise Refusal(ServerError.NotAllowedError, text)
             data = json.dumps([*schemas, entry]).encode()
+            if len(data) > _MAX_SCHEMA_BYTES:
+                text = (
+                    f"the schemas of {topic.base} would have {len(data)} bytes, more than the {_MAX_SCHEMA_BYTES} that they may"
+                )
+                raise Refusal(ServerError.NotAllowedError, f"{text}; use a smaller one, or another topic")
             try:
                 await self._metadata.put(_schema_path(topic), data, expected_version=-1 if stored is None else stored.version)
             except VersionConflict:

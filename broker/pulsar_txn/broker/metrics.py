@@ -134,6 +134,8 @@ def _totals(broker: Broker, totals: _Totals) -> Iterator[tuple[str, str, float]]
     yield "pulsar_txn_broker_unread_list_bytes", text, limits.list_bytes
     yield "pulsar_txn_broker_topic_list_watchers", "Lists of topics that are watched.", broker.topic_lists.count
     yield "pulsar_topics_count", "Topics that are open.", len(broker.topics)
+    text = "Topics that were closed because nobody used them."
+    yield "pulsar_txn_broker_idle_topics_unloaded_total", text, broker.idle_topics_unloaded
     yield "pulsar_subscriptions_count", "Subscriptions of open topics.", totals.subscriptions
     yield "pulsar_producers_count", "Producers.", totals.producers
     yield "pulsar_consumers_count", "Consumers.", totals.consumers

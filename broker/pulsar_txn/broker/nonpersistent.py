@@ -14,6 +14,7 @@ from pulsar_txn.wire.topics import TopicName
 
 from .consumers import Consumer
 from .host import Answer
+from .limits import LimitReached
 from .policies import TopicRules
 from .producers import Producer, ProducerSet
 from .sequences import Sequences
@@ -106,13 +107,14 @@ class _Home(Protocol):
 class NonPersistentTopic:
     """One non-persistent topic or partition."""
 
-    serving = True
-
     def __init__(self, turn: _Home, name: TopicName, rules: TopicRules, config: BrokerConfig) -> None:
         self.name = name
+        self.serving = True
+        self.idle_sweeps = 0  # since somebody used it
         self.rules = rules
         self.subscriptions: dict[str, _Subscription] = {}
         self.sequences = Sequences(0)
+        self._max_subscriptions = config.max_subscriptions_per_topic
         self._turn = turn
         self._epoch = -1
         self.producers = ProducerSet(
@@ -160,8 +162,17 @@ class NonPersistentTopic:
         if rules.encryption_required:
             self.producers.fence_unencrypted()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody uses it."""
+        return not self.producers.in_use and not self.subscriptions
+
     async def subscribe(self, name: str, *, durable: bool, initial: Position) -> _Subscription:
         """The subscription, which lives as long as its consumers."""
+        limit = self._max_subscriptions
+        if limit and len(self.subscriptions) >= limit and name not in self.subscriptions:
+            what = f"{self.name} has {limit} subscriptions"
+            raise LimitReached("maxSubscriptionsPerTopic", what, ServerError.NotAllowedError)
         return self.subscriptions.setdefault(name, _Subscription(self, name))
 
     async def unsubscribe(self, subscription: Any) -> None:
@@ -172,6 +183,11 @@ class NonPersistentTopic:
     async def last_message(self) -> tuple[Position, int]:
         """There is none."""
         return EARLIEST, -1
+
+    def close(self) -> None:
+        """Nothing is kept. Whoever is just coming hears that it was closed."""
+        self.serving = False
+        self.disconnect_all()
 
     def disconnect_all(self) -> None:
         """Close all producers and consumers."""

@@ -62,6 +62,19 @@ class Retention:
         self._cut_if_due(now_ms)
         return self._expired(now_ms, acknowledged) > 0
 
+    def is_settled(self, now_ms: int, acknowledged: Position) -> bool:
+        """Whether nothing more goes before somebody publishes or acknowledges; asked while nobody does.
+
+        Makes a cut when that lets something go: the topic is to be closed, and it would make one when it is opened again.
+        """
+        first = self._log.first
+        if first is None or acknowledged < first or self._keep_ms < 0 or self._keep_bytes < 0:
+            return True
+        if self._keep_ms:
+            return False  # what is kept for a time goes when it is over
+        self._cut(now_ms)
+        return not self._expired(now_ms, acknowledged)
+
     def trim(self, now_ms: int, acknowledged: Position) -> Position | None:
         """Trim up to the newest cut that everybody is through with and that retention lets go; returns where, or None."""
         upto = None

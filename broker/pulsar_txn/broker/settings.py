@@ -57,6 +57,9 @@ class BrokerConfig:
     max_topic_list_watchers_per_connection: int = 1000
     force_delete_namespace_allowed: bool = False
     encryption_require_on_producer: bool = False
+    idle_topic_unload_seconds: int = 300
+    max_topics_per_namespace: int = 0
+    max_subscriptions_per_topic: int = 10_000  # Pulsar: 0 (no limit)
     max_producers_per_topic: int = 0
     max_waiting_producers_per_topic: int = 1000
     max_consumers_per_subscription: int = 0

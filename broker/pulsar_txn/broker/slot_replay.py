@@ -123,8 +123,8 @@ class SlotReplay(Replay):
         left = {slot: sorted(each for each in queue if each in waiting) for slot, queue in self._of_slot.items()}
         self._of_slot = {slot: queue for slot, queue in left.items() if queue}
         first = {slot: queue[0] for slot, queue in self._of_slot.items()}
-        for owner, announced in self._announced.items():
-            self._announced[owner] = sorted(each for each in announced if first.get(each[1]) == each[0])
+        for owner, announced in self._announced.items():  # one that is out of date says that its slot has to be looked at
+            self._announced[owner] = sorted({(first[slot], slot) for _, slot in announced if slot in first})
 
     def clear(self) -> None:
         """Forget all."""

@@ -73,6 +73,13 @@ class Subscription:
         return bool(self._receipts or self._held or self._cold) or (self.host is not None and self.host.is_busy)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether it has no consumer, and nothing of it waits."""
+        if self.consumers or not self.durable or self.is_busy or self._opening is not None:
+            return False
+        return self.pending_ack is None or not self.pending_ack.stats().ongoing_txn_size
+
+    @property
     def consumers(self) -> list[Consumer]:
         """Those that are connected."""
         return self.dispatcher.consumers

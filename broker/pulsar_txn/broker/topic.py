@@ -22,14 +22,15 @@ from pulsar_txn.rm_producer.requests import EndTxnOnPartition, Publish, TakeSnap
 from pulsar_txn.wire.entries import MARKER_PRODUCER, encode_marker, is_encrypted, read_header, with_txn_id
 from pulsar_txn.wire.errors import ChecksumMismatch, ServerError, WireError
 from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Participant, Position, TxnAction, TxnId
-from pulsar_txn.wire.topics import TopicName
+from pulsar_txn.wire.topics import MAX_SUBSCRIPTION_BYTES, TopicName
 
 from .buffer_host import TOPIC, BufferHost
 from .catalog import Catalog
-from .compaction import Compaction
+from .compaction import RUNNING, Compaction
 from .consumers import MAX_BATCH_SIZE
 from .cursors import MemoryCursor
 from .host import Answer
+from .limits import LimitReached
 from .participant_host import Verify
 from .policies import TopicRules
 from .producers import Producer, ProducerSet
@@ -88,6 +89,7 @@ class Topic:
         self.sequences = Sequences(home.config.broker_deduplication_max_number_of_producers)
         self.retention = Retention(log, home.config)
         self.compaction = Compaction(self, home)
+        self.idle_sweeps = 0  # since somebody used it
         self.messages_in = 0
         self.bytes_in = 0
         self._deduplicates = home.config.broker_deduplication_enabled
@@ -166,6 +168,10 @@ class Topic:
             return
         if self.rules.encryption_required and not is_encrypted(entry):
             self._refuse(producer, sequence_id, ServerError.MetadataError, "Messages must be encrypted")
+            return
+        if self._deduplicates and len(header.producer_name) > MAX_SUBSCRIPTION_BYTES:
+            text = f"the producer's name has more than {MAX_SUBSCRIPTION_BYTES} characters; choose a shorter one"
+            self._refuse(producer, sequence_id, ServerError.NotAllowedError, text)
             return
         if self._deduplicates and self.sequences.is_duplicate(header, is_chunk=is_chunk):
             answer = partial(self._answer_send, producer, sequence_id, highest or 0)
@@ -285,6 +291,10 @@ class Topic:
         subscription = self.subscriptions.get(name)
         if subscription is not None:
             return subscription
+        limit = self.config.max_subscriptions_per_topic
+        if limit and len(self.subscriptions) + len(self._arriving) >= limit and name not in self._arriving:
+            what = f"{self.name} has {limit} subscriptions"
+            raise LimitReached("maxSubscriptionsPerTopic", what, ServerError.NotAllowedError)
         if not durable:
             cursor = MemoryCursor(self.log, name, initial)
             return self.subscriptions.setdefault(name, Subscription(self, name, cursor, durable=False))
@@ -345,6 +355,17 @@ class Topic:
         return await _last_visible(self)
 
     # ---- care and end
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody uses the topic and nothing in it waits: it may be closed until somebody asks for it again."""
+        if not self.serving or self.producers.in_use or self.is_busy or self._arriving or self._leaving:
+            return False
+        if self.buffer.stats().ongoing_txn_size or self.compaction.status == RUNNING:
+            return False
+        if not all(each.is_idle for each in self.subscriptions.values()):
+            return False
+        return self.retention.is_settled(self.turn.clock.now_ms(), self._acknowledged())
 
     def sweep(self) -> None:
         """Trim what is acknowledged and out of retention; forget readers that never came back."""

@@ -81,6 +81,11 @@ class TopicIndex:
         found = self._find(tenant, namespace)
         return _NONE if found is None else found.partitioned.pieces(after)
 
+    def count(self, tenant: str, namespace: str) -> int:
+        """How many topics and partitions of a namespace have a log."""
+        found = self._find(tenant, namespace)
+        return 0 if found is None else len(found.topics)
+
     def tenants(self) -> list[str]:
         """Those with topics."""
         return list(self._namespaces)
