@@ -324,6 +324,23 @@ def test_nothing_is_timed(host: Subscription) -> None:
     assert host.machine.expire(10**15) == NOTHING
 
 
+def test_ids_that_wait_behind_an_old_transaction_are_forgotten_some_with_each_end(host: Subscription) -> None:
+    host.send(ack(TxnId(0, 1), whole(0)))
+    for least in range(2, 1_000):
+        host.send(end(TxnId(0, least), TxnAction.COMMIT, 0))
+    known = handle_of(host)._state.coordinators[0]
+    assert len(known.ended) == 998
+    host.send(end(TxnId(0, 1), TxnAction.ABORT, 999))
+    ends = 1
+    while len(known.ended) > 1:
+        before = len(known.ended)
+        host.send(end(TxnId(0, 1_000 + ends), TxnAction.COMMIT, 999 + ends))
+        assert before - len(known.ended) < 32, "not all at once"
+        ends += 1
+    assert ends < 998 // 8, "and faster than new ones come"
+    assert handle_of(host).transaction_state(TxnId(0, 500)) is State.PAST
+
+
 def test_ids_below_the_low_watermark_are_forgotten(host: Subscription) -> None:
     for least in range(1, 50):
         host.send(end(TxnId(0, least), TxnAction.COMMIT, least - 2))

@@ -41,7 +41,7 @@ def _one_cumulative(state: PendingState) -> None:
 
 def _ends(state: PendingState) -> None:
     for most, coordinator in state.coordinators.items():
-        both = coordinator.open.keys() & coordinator.ended.keys()
+        both = {least for least in coordinator.open if least in coordinator.ended}
         _claim(not both, f"S15 transactions {both} of coordinator {most} are open and ended")
         late = [least for least in coordinator.open if least <= coordinator.low_watermark]
         _claim(not late, f"S15 transactions {late} of coordinator {most} are open below the low watermark")

@@ -25,7 +25,7 @@ def encode_snapshot(state: PendingState) -> bytes:
     snapshot = pb.PendingAckSnapshot(format_version=SNAPSHOT_VERSION, applied=state.applied, last=_place(state.last))
     for most, coordinator in state.coordinators.items():
         target = snapshot.coordinators.add(most_bits=most, low_watermark=coordinator.low_watermark)
-        target.ended_least_bits.extend(coordinator.ended.keys())
+        target.ended_least_bits.extend(coordinator.ended)
         target.ended_action.extend(coordinator.ended.values())
         for held in coordinator.open.values():
             _put_held(target.open.add(least_bits=held.txn_id.least, first=_place(held.first)), held)
@@ -73,7 +73,8 @@ def _get_coordinator(state: PendingState, source: pb.PendingAckSnapshot.Coordina
     coordinator = state.coordinator(source.most_bits)
     coordinator.low_watermark = source.low_watermark
     actions = map(TxnAction, source.ended_action)
-    coordinator.ended.update(zip(source.ended_least_bits, actions, strict=True))
+    for least, action in zip(source.ended_least_bits, actions, strict=True):
+        coordinator.ended[least] = action
     for entry in source.open:
         held = coordinator.open[entry.least_bits] = Held(TxnId(source.most_bits, entry.least_bits), _position(entry.first))
         state.hold(held, get_items(entry.individual))

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.rm_pending_ack.ack_sets import Bits, difference, intersection, joined, reaches, union, up_to
 from pulsar_txn.rm_pending_ack.records import NO_TXN, Op, Record
 from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.rm_pending_ack.transitions import State
 from pulsar_txn.wire.ids import EARLIEST, Position, TxnAction, TxnId, full_ack_set
+
+_FORGOTTEN_PER_END: Final = 16
 
 
 class Held:
@@ -48,7 +51,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.low_watermark = -1
         self.open: dict[int, Held] = {}
-        self.ended: dict[int, TxnAction] = {}
+        self.ended: OrderedMap[int, TxnAction] = OrderedMap()
 
     def stale(self, low_watermark: int, ending: int) -> list[Held]:
         """Open transactions that a new low watermark declares over, without the one that is ending."""
@@ -57,9 +60,15 @@ class Coordinator:
         return [held for least, held in self.open.items() if least <= low_watermark and least != ending]
 
     def forget_ended(self) -> None:
-        """Drop ids at or below the low watermark, oldest end first, up to the first that is above it."""
-        while self.ended and (oldest := next(iter(self.ended))) <= self.low_watermark:
-            del self.ended[oldest]
+        """Drop ids at or below the low watermark, oldest end first, up to the first that is above it.
+
+        Some with each end: after the end of one that was open for long, a hundred thousand may be below the low watermark.
+        """
+        for _ in range(_FORGOTTEN_PER_END):
+            oldest = self.ended.first()
+            if oldest is None or oldest[0] > self.low_watermark:
+                return
+            del self.ended[oldest[0]]
 
 
 class Settled(NamedTuple):
