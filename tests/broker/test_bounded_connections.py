@@ -20,7 +20,7 @@ from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import encode_entry
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import FrameReader, command, decode_command
-from pulsar_txn.wire.hot import encode_ack, encode_send
+from pulsar_txn.wire.hot import encode_ack, encode_flow, encode_send
 from pulsar_txn.wire.topics import TopicName
 
 CONNECT = command("connect", client_version="raw", protocol_version=21)
@@ -455,3 +455,57 @@ async def test_too_many_messages_in_one_request_close_the_connection(client: Raw
     else:
         client.raw(command(name, consumer_id=0, message_ids=ids))
     assert client.connection.closed
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("producer", {"producer_id": 1, "producer_name": "p" * 65_537}),
+        ("producer", {"producer_id": 1, "metadata": [pb.KeyValue(key=str(each), value="") for each in range(101)]}),
+        ("producer", {"producer_id": 1, "metadata": [pb.KeyValue(key="k", value="v" * 65_536)]}),
+        ("subscribe", {"consumer_id": 1, "subscription": "s" * 65_537, "subType": 1}),
+        ("getOrCreateSchema", {"schema": pb.Schema(name="s" * 65_537, schema_data=b"", type=2)}),  # type: ignore[arg-type] # a number of the protocol
+    ],
+)
+async def test_long_texts_and_lists_of_a_request_are_refused_and_the_connection_stays(
+    client: RawClient, bench: Any, name: str, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(Refused, match="send less of it") as refused:
+        await client.request(name, topic="t", **fields)
+    assert refused.value.code == ServerError.NotAllowedError
+    assert not client.connection.closed
+    assert not bench.broker.topics
+
+
+async def test_a_subscription_takes_a_thousand_key_ranges_at_most(client: RawClient) -> None:
+    ranges = [pb.IntRange(start=2 * each, end=2 * each + 1) for each in range(1001)]
+    meta = pb.KeySharedMeta(keySharedMode=1, hashRanges=ranges)  # type: ignore[arg-type] # a number of the protocol
+    with pytest.raises(Refused, match="1001 items"):
+        await client.subscribe("t", kind=3, keySharedMeta=meta)
+
+
+# ---- what is sent to somebody who does not read
+
+
+@pytest.mark.parametrize("kind", range(4))
+@pytest.mark.parametrize("batched", [False, True])
+async def test_a_consumer_that_does_not_read_holds_a_bounded_part_of_its_backlog(bench: Any, kind: int, batched: bool) -> None:
+    producer = bench.client()
+    await producer.producer("t")
+    for _ in range(400):
+        for _ in range(10):
+            producer.send([bytes(1000)] * 10 if batched else bytes(10_000))
+        await producer.settle(5)
+    stuck = connected(bench.broker)
+    subscribe = {"topic": "t", "subscription": "s", "subType": kind, "consumer_id": 1, "initialPosition": 1}
+    stuck.connection.data_received(command("subscribe", request_id=1, **subscribe))
+    await turns()
+    for _ in range(3):
+        stuck.connection.data_received(encode_flow(1, 1_000_000))
+        await turns()
+    assert HIGH < stuck.unread < HIGH + (5 << 20)
+    assert not stuck.reading
+    before = len(stuck.said)
+    stuck.read()
+    await turns()
+    assert len(stuck.said) > before, "it goes on when the client reads"

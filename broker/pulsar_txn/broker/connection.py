@@ -25,6 +25,7 @@ from .consumers import MAX_ACK_IDS, MAX_BATCH_SIZE, Consumer
 from .intake import COLLECTED, DRAINING, LEDGER, OUTBOUND, REQUESTS, SENDS, Intake
 from .limits import LimitReached
 from .producers import Producer
+from .request_checks import check_request
 
 if TYPE_CHECKING:
     from pulsar_txn.tc.requests import Identity
@@ -198,6 +199,7 @@ class Connection(asyncio.Protocol):
             self._intake.cold()
             body = getattr(decode_command(frame), name)
             try:
+                check_request(body)
                 coroutine = function(self, body)
             except (Refusal, InvalidName) as error:
                 self.refuse(body, error)
@@ -313,7 +315,10 @@ class Connection(asyncio.Protocol):
             self.refuse(body, Refusal(ServerError.UnknownError, f"{type(error).__name__}: {error}"))
 
     def refuse(self, body: Any, error: Refusal | InvalidName) -> None:
-        """Answer a request with ERROR."""
+        """Answer a request with ERROR; one that has no answer closes the connection."""
+        if not hasattr(body, "request_id"):
+            self._broken(WireError(str(error)))
+            return
         code = error.code if isinstance(error, Refusal) else ServerError.InvalidTopicName
         if isinstance(error, LimitReached):
             self.broker.limits.reached[error.key] += 1
