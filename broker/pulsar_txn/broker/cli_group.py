@@ -18,8 +18,10 @@ from .exits import Ending, ending_of
 COMMANDS: Final = "pulsar_txn.commands"
 
 _OWN: Final = {
+    "backup": "cli_backup",
     "check": "cli_check",
     "config": "cli_config",
+    "restore": "cli_restore",
     "standalone": "cli_standalone",
     "transactions": "cli_transactions",
 }

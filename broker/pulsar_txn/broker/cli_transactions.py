@@ -20,18 +20,19 @@ _TIMEOUT_SECONDS: Final = 30.0
 
 
 class Admin:
-    """Requests to one admin URL."""
+    """Requests to one admin URL, below the path `base`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, base: str = _BASE) -> None:
         if not url.startswith(("http://", "https://")):
             raise Ending(USAGE, f"--admin-url {url}: write http://host:port")
         self.url = url.rstrip("/")
+        self._base = base
         self.time_ms = 0
         """The broker's time at the last answer, to the second; 0 when it did not say."""
 
     def ask(self, method: str, path: str) -> Any:
         """The decoded answer, None for an empty one. Raises Ending."""
-        request = urllib.request.Request(self.url + _BASE + path, method=method)  # noqa: S310 - http(s), checked above
+        request = urllib.request.Request(self.url + self._base + path, method=method)  # noqa: S310 - http(s), checked above
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - as above
                 body = answer.read()

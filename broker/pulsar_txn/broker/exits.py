@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Final
 
+from pulsar_txn.ledger.journal.backup import BackupRefused
 from pulsar_txn.ledger.protocols import (
     LedgerError,
     StoreInUse,
@@ -49,6 +50,8 @@ def ending_of(error: Exception) -> Ending | None:
             return error
         case ConfigError() | PluginError():
             return Ending(USAGE, str(error))
+        case BackupRefused():
+            return Ending(REFUSED, str(error))
         case LedgerError():
             return Ending(STORE_REFUSED if isinstance(error, _STORE) else STORAGE_FAILED, str(error))
         case _:

@@ -15,7 +15,7 @@ from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, NameRefused
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
-from . import admin_entries, admin_namespaces, admin_topics, admin_transactions, metrics
+from . import admin_backup, admin_entries, admin_namespaces, admin_topics, admin_transactions, metrics
 from .admin import BROKER, Handler, failed
 from .broker import Broker
 from .http_guard import Next, guard
@@ -65,7 +65,7 @@ def make_app(broker: Broker) -> web.Application:
     config = broker.config
     app = web.Application(middlewares=[_errors, guard(config)], client_max_size=config.max_http_request_size)
     app[BROKER] = broker
-    rooms = (metrics, admin_namespaces, admin_topics, admin_entries, admin_transactions)
+    rooms = (metrics, admin_backup, admin_namespaces, admin_topics, admin_entries, admin_transactions)
     for routes in (_ROUTES, *(room.ROUTES for room in rooms)):
         for method, path, handler in routes:
             app.router.add_route(method, path, handler, name=None)

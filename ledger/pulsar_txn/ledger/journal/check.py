@@ -33,6 +33,14 @@ async def check(folder: str | Path, *, files: Files | None = None) -> list[Findi
     except OSError as error:
         return [Finding(None, None, f"{path} cannot be read: {error.strerror}", unreadable=True, fatal=True)]
     lock = folders.enter(files, path)
+    try:
+        return await check_copy(path, files=files)
+    finally:
+        files.close(lock)
+
+
+async def check_copy(path: str, *, files: Files) -> list[Finding]:
+    """The same of a folder that no store uses, a backup for instance: takes no lock and writes nothing."""
     opened = OpenSegments(files, read_only=True)
     opened.busy_from = 1 << 63
     try:
@@ -43,7 +51,6 @@ async def check(folder: str | Path, *, files: Files | None = None) -> list[Findi
         return [Finding(None, None, f"{error.filename or path} cannot be read: {error.strerror}", unreadable=True, fatal=True)]
     finally:
         opened.close_all()
-        files.close(lock)
 
 
 async def _check_folder(files: Files, path: str, opened: OpenSegments) -> list[Finding]:

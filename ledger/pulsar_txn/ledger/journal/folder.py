@@ -69,6 +69,8 @@ def read_format(files: Files, folder: str) -> Format | None:
     names = files.names(folder)
     if _FORMAT_NAME not in names:
         foreign = [name for name in names if name not in (_LOCK_NAME, f"{_FORMAT_NAME}.tmp")]
+        if any(name.startswith("restoring-") for name in foreign):
+            raise LogDamaged(f"{folder}/{_FORMAT_NAME}", None, "a restore did not end", "run `pulsar-txn restore` again")
         if any(name.startswith(("segment-", "begun-")) for name in foreign):
             raise LogDamaged(f"{folder}/{_FORMAT_NAME}", None, "the file is missing beside segments", RESTORE_FOLDER)
         if foreign:

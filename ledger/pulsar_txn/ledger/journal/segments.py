@@ -187,6 +187,9 @@ class SegmentFiles:
         """A segment was taken and is not marked yet: no other one is promoted before that."""
         self._retry: asyncio.TimerHandle | None = None
         self._complained = False
+        self._held = False
+        self._kept: list[int] = []
+        """Segments that nobody needs, kept while somebody copies the folder."""
 
     def find(self) -> None:
         """Open what is in the folder; half-made files are removed."""
@@ -257,9 +260,31 @@ class SegmentFiles:
 
     def _weigh(self) -> None:
         self.scarce = self.full and self.ready_count <= 1
+        if self.scarce and self._held:  # service goes before a copy, whose maker learns it
+            logger.warning("the disk is full: segments are not kept for a copy of %s any more", self.folder)
+            self.let_go()
+
+    @property
+    def held(self) -> bool:
+        """Whether segments that are not needed any more keep their names and what they hold."""
+        return self._held
+
+    def hold(self) -> None:
+        """Keep every segment from now on: a copy of the folder is being made."""
+        self._held = True
+
+    def let_go(self) -> None:
+        """Recycle what was kept. Idempotent."""
+        self._held = False
+        kept, self._kept = self._kept, []
+        for number in kept:
+            self.put_back(number)
 
     def put_back(self, number: int) -> None:
         """Nothing in this segment is needed: make it a spare, or remove it. Its name is not missed after a crash."""
+        if self._held:
+            self._kept.append(number)
+            return
         segment = self.opened.segments.pop(number)
         self.opened.close(segment)
         try:

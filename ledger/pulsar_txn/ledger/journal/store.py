@@ -17,6 +17,7 @@ from pulsar_txn.ledger.journal import records
 from pulsar_txn.ledger.journal.files import Files, RealFiles
 from pulsar_txn.ledger.journal.findings import Finding, first_fatal
 from pulsar_txn.ledger.journal.frame import COPY, SNAPSHOT, Run
+from pulsar_txn.ledger.journal.holds import Cut, Holds
 from pulsar_txn.ledger.journal.index import SegmentIndex, location
 from pulsar_txn.ledger.journal.log import JournalLog
 from pulsar_txn.ledger.journal.reader import RunReader
@@ -85,6 +86,7 @@ class JournalStore:
         self.writer: JournalWriter
         self.reader: RunReader
         self.reclaimer: Reclaimer
+        self.holds = Holds(self.segment_files)
         self._syncer: Syncer | None = None
         self._uuid = b""
         self._lock_fd = -1
@@ -173,6 +175,17 @@ class JournalStore:
             self.state.remove_log(state.ledger_id)
         await self.durable()
 
+    async def hold(self, lease_seconds: float) -> tuple[str, Cut]:
+        """Keep the segments for somebody who copies the folder, up to the end of what is durable now.
+
+        Returns the name of the hold, to renew and to release, and where the copy ends. Raises StorageFailed, LogClosed.
+        If cancelled: the hold ends with its lease.
+        """
+        self._check()
+        name = self.holds.begin(lease_seconds)
+        await self.durable()
+        return name, Cut(self._uuid.hex(), *self.writer.durable_end)
+
     def on_pressure(self, callback: Callable[[bool], None]) -> None:
         """Tell `callback` when bytes in flight pass the high-water mark, and when they are below half of it."""
         self.pressure.listen(callback)
@@ -213,6 +226,7 @@ class JournalStore:
             for log in list(self._logs.values()):
                 log.release()
             self._logs.clear()
+            self.writer.stop()  # what the last confirmations added is found again by the next start
             self._closed = self._closed or LogClosed("the store was closed")
         self._release()
 
@@ -416,6 +430,7 @@ class JournalStore:
 
     def _release(self) -> None:
         """Let go of files, helper and lock."""
+        self.holds.close()
         self.segment_files.close()
         if self._syncer is not None:
             self._syncer.close()

@@ -120,6 +120,8 @@ class JournalWriter:
         self._planned_size = 0
         self._planned_index = SegmentIndex()
         self._sequence = 0
+        self.durable_end = (-1, 0, True)
+        """The segment of the newest durable frame, where that frame ends, and whether the segment is full."""
         segment_files.on_ready = self._advance
 
     def go_on(self, segment: Segment | None, found: Recovered) -> None:
@@ -132,6 +134,7 @@ class JournalWriter:
         self._planned_size = 0 if segment is None else segment.size
         self._planned_index = index
         self._sequence = sequence
+        self.durable_end = (number, offset, segment is None)
 
     @property
     def planned_segment(self) -> int:
@@ -355,8 +358,10 @@ class JournalWriter:
         if self._stopped:
             return
         self._busy = False
+        full = bool(planned.frame.flags & SEAL)
+        self.durable_end = (planned.segment, planned.offset + aligned(planned.frame.size), full)
         group, self._current_group = self._current_group, None
-        if planned.frame.flags & SEAL:
+        if full:
             self.on_sealed(planned.segment)
         if planned.completes >= 0:
             self.on_checkpoint(planned.completes)
