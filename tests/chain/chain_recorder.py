@@ -75,6 +75,18 @@ class Transactions:
         """An acknowledgement begins whose answer nobody shows us: it is in force if the transaction is."""
         self._acks.setdefault(self.name(txn), []).append(op)
 
+    def failed(self, name: str) -> None:
+        """A transaction did not begin, as far as its client knows."""
+        op = self._begins.pop(name, None)
+        if op is not None:
+            self._writer.info(op)
+
+    def gave_up(self, txn: Transaction) -> None:
+        """Its end was asked for and not answered, and nobody waits any more: its coordinator aborts it at its timeout."""
+        _, op = self._ends.pop(self.name(txn), (None, None))
+        if op is not None:
+            self._writer.info(op, state=txn.state.value)
+
     def txn_opened(self, txn: Transaction) -> None:
         """See `TransactionObserver`, here and below."""
         self._writer.ok(self._begins.pop(self.name(txn)), id=str(txn.id))
@@ -82,6 +94,7 @@ class Transactions:
     def txn_ending(self, txn: Transaction, action: TxnAction) -> None:
         """END_TXN is about to be asked for."""
         if txn.id is not None:
+            self.gave_up(txn)
             name, verb = self.name(txn), _VERBS[action]
             self._ends[name] = (verb, self._writer.invoke(verb, txn=name))
 

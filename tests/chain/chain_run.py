@@ -20,7 +20,7 @@ MODULES: Final = os.pathsep.join([str(HERE), str(HERE.parent / "history")])
 DRAIN_SECONDS: Final = 60.0
 """After the last fault everything has to come through within this time, and the time in which it came in: on a machine that
 other tests keep busy, too. What waits for nothing comes through in a few seconds."""
-END_SECONDS: Final = 20.0
+END_SECONDS: Final = 40.0
 """A worker that is asked to end does so within its client's operation timeout, and some."""
 CHECKS: Final = tuple(f"K{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9, 11, 13, 14, 15))
 BOUNDS: Final = {"txn_decided_ms": 6000, "unseen_ms": 60_000, "answer_ms": 30_000}
@@ -68,6 +68,8 @@ class PhaseRun:
 
     def __init__(self, phase: Phase, server: Server, folder: Path, *, seed: int, command: str, python: str) -> None:
         self.counts = Counts()
+        self.is_read = False
+        """Whether the final reads have come to their end."""
         self._phase = phase
         self._server = server
         self._folder = folder
@@ -122,6 +124,7 @@ class PhaseRun:
         final = self._start("chain_official.py", "final")
         if self._wait(lambda: final.poll(), DRAIN_SECONDS) != 0:
             raise ChainError(f"the final reads did not end well: {final.poll()}\n{self._log_tail('chain_official.py-final')}")
+        self.is_read = True
 
     # --- faults -----------------------------------------------------------------------------------------------------
 

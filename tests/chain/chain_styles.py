@@ -136,7 +136,11 @@ class _Unit:
     async def begin(self) -> None:
         """Open the transaction."""
         self._name = self._place.transactions.begin(self._fate.timeout)
-        self._txn = await self._place.client.begin_transaction(timeout=self._fate.timeout, name=self._name)
+        try:
+            self._txn = await self._place.client.begin_transaction(timeout=self._fate.timeout, name=self._name)
+        except PulsarError:
+            self._place.transactions.failed(self._name)
+            raise
         self._outputs = self._recorder.outputs(self._name, self._inputs)
 
     async def step(self) -> None:
@@ -171,8 +175,9 @@ class _Unit:
                 return True
             await txn.abort()
         except CommitOutcomeUnknown as unknown:
-            return await resolved(unknown) is TransactionState.COMMITTED
-        except PulsarError:  # the coordinator aborts it at its timeout, if it is not aborted yet
+            return await resolved(unknown, self._place.stop) is TransactionState.COMMITTED
+        except PulsarError:
+            self._place.transactions.gave_up(txn)
             await asyncio.sleep(AFTER_A_FAILURE)
         return False
 
@@ -188,9 +193,11 @@ async def send(producer: Producer[bytes], recorder: HopRecorder, txn: Transactio
     note_sent(recorder.writer, op, message_id)
 
 
-async def resolved(unknown: CommitOutcomeUnknown) -> TransactionState:
-    """What became of a commit without an answer; UNKNOWN when nobody says it for a while."""
+async def resolved(unknown: CommitOutcomeUnknown, stop: asyncio.Event) -> TransactionState:
+    """What became of a commit without an answer; UNKNOWN when nobody says it for a while, or before the worker is to stop."""
     for attempt in range(RESOLVE_ATTEMPTS):
+        if attempt and stop.is_set():
+            break
         with contextlib.suppress(PulsarError):
             state: TransactionState = await unknown.resolve()
             if state is not TransactionState.UNKNOWN:
@@ -204,13 +211,16 @@ async def batch(place: Place, recorder: HopRecorder, rng: random.Random) -> None
     while not place.stop.is_set():
         fate = Fate(rng)
         block = place.consumer.transactional_batch(max_messages=rng.randint(1, 12), max_wait=WAIT, timeout=fate.timeout)
+        taken: TransactionalBatch[bytes] | None = None
         try:
             async with block as taken:
                 await _work_on(taken, place, recorder, fate, fate.timeout)
         except CommitOutcomeUnknown as unknown:
-            if await resolved(unknown) is not TransactionState.COMMITTED:
+            if await resolved(unknown, place.stop) is not TransactionState.COMMITTED and taken:
                 taken.redeliver()
         except PulsarError:
+            if taken:
+                place.transactions.gave_up(taken.txn)
             await asyncio.sleep(AFTER_A_FAILURE)
 
 
@@ -218,9 +228,13 @@ async def pipeline(place: Place, recorder: HopRecorder, rng: random.Random) -> N
     """See the module's table."""
     lanes = rng.randint(1, 3)
     free = [HopRecorder(recorder.writer, recorder.hop, f"{recorder.producer}.{number}") for number in range(lanes)]
+    before: dict[HopRecorder, Transaction] = {}
 
     async def handle(taken: TransactionalBatch[bytes]) -> None:
         lane = free.pop()
+        if lane in before:
+            place.transactions.gave_up(before[lane])
+        before[lane] = taken.txn
         try:
             await _work_on(taken, place, lane, Fate(rng), PIPELINE_TIMEOUT)
         finally:
@@ -327,6 +341,8 @@ def _blocking_resolved(
     unknown: CommitOutcomeUnknown, writer: HistoryWriter, name: str, stop: threading.Event
 ) -> TransactionState:
     for attempt in range(RESOLVE_ATTEMPTS):
+        if attempt and stop.is_set():
+            break
         with contextlib.suppress(PulsarError):
             state: TransactionState = unknown.resolve()
             if state is not TransactionState.UNKNOWN:
