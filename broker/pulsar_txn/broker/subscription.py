@@ -311,7 +311,11 @@ class Subscription:
             _refuse(request, f"subscription {self.name!r} of {self.topic.name} is closed; retry")
             return
         self._held.append(request)
-        if self._opening is None:
+        self.open_pending_ack_soon()
+
+    def open_pending_ack_soon(self) -> None:
+        """Open the handle in the background, unless that is under way."""
+        if self._opening is None and not self._closed:
             self._opening = asyncio.get_running_loop().create_task(self._open_in_background())
 
     async def _open_in_background(self) -> None:

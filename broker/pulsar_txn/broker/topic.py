@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import attrs
 
 from pulsar_txn.ledger.machine import Reply
-from pulsar_txn.ledger.protocols import Cursor, DiskFull, EntryTooLarge, LedgerError, Log, LogStore, StorageFailed
+from pulsar_txn.ledger.protocols import Cursor, DiskFull, EntryTooLarge, LedgerError, Log, LogClosed, LogStore, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import PendingAck
 from pulsar_txn.rm_producer.requests import EndTxnOnPartition, Publish, TakeSnapshot, TopicRecord, TransactionBuffer
 from pulsar_txn.wire.entries import MARKER_PRODUCER, encode_marker, is_encrypted, read_header, with_txn_id
@@ -32,6 +32,7 @@ from .cursors import MemoryCursor
 from .host import Answer
 from .limits import LimitReached
 from .participant_host import Verify
+from .pending_ack_recovery import PendingAckRecovery
 from .policies import TopicRules
 from .producers import Producer, ProducerSet
 from .retention import Retention
@@ -117,15 +118,28 @@ class Topic:
             verify=self.verify,
         )
         await self.host.recover()
-        await self.compaction.open()
-        for name in self.log.cursor_names():
-            subscription = Subscription(self, name, await self.log.open_cursor(name), durable=True)
-            if self.has_pending_ack_log(subscription):
-                await subscription.open_pending_ack()
-            self.subscriptions[name] = subscription
+        try:
+            await self.compaction.open()
+            await self._recover_subscriptions()
+        except BaseException as error:  # their logs must not stay open: the topic is opened again
+            self.host.fail(error if isinstance(error, Exception) else LogClosed("the opening was cancelled"))
+            for subscription in self.subscriptions.values():
+                await subscription.close()
+            await self.compaction.close()
+            raise
         self.retention.opened(self.turn.clock.now_ms())
         self.serving = True
         self._forget(self.log.first or self.log.next_position(self.log.last_confirmed))
+
+    async def _recover_subscriptions(self) -> None:
+        pending_acks = PendingAckRecovery(
+            self.turn, lambda subscription: self.subscriptions.get(subscription.name) is subscription
+        )
+        for name in self.log.cursor_names():
+            subscription = Subscription(self, name, await self.log.open_cursor(name), durable=True)
+            self.subscriptions[name] = subscription
+            if self.has_pending_ack_log(subscription):
+                await pending_acks.open(subscription)
 
     @property
     def is_busy(self) -> bool:
