@@ -509,3 +509,32 @@ async def test_a_consumer_that_does_not_read_holds_a_bounded_part_of_its_backlog
     stuck.read()
     await turns()
     assert len(stuck.said) > before, "it goes on when the client reads"
+
+
+async def test_a_client_that_reads_slowly_stays_and_one_that_does_not_read_goes(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(bench.broker.turn.runtime, "monotonic", lambda: now, raising=False)
+    slow, stuck = connected(bench.broker), connected(bench.broker)
+    for socket in (slow, stuck):
+        socket.connection.write(bytes(2 << 20))
+        socket.connection.flush()
+        assert not socket.reading
+    for _ in range(5):
+        now += 31
+        slow.read(100_000)
+        for socket in (slow, stuck):
+            socket.connection._heard = True
+            if not socket.closed:
+                socket.connection.tick()
+    assert not slow.closed
+    assert stuck.closed
+
+
+async def test_a_consumer_id_that_is_in_use_is_not_given_to_another_subscription(client: RawClient) -> None:
+    await client.subscribe("t", "s", 1)
+    await client.request("subscribe", topic="t", subscription="s", subType=0, consumer_id=1)
+    for topic, subscription in (("t", "other"), ("u", "s")):
+        with pytest.raises(Refused, match="open on 's'"):
+            await client.subscribe(topic, subscription, 1)

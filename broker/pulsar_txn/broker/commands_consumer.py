@@ -41,7 +41,12 @@ async def _subscribe(connection: Connection, body: Any) -> None:
     name = TopicName.parse(body.topic)
     check_user_topic(name)
     check_client_name("consumer", body.consumer_name)
-    if body.consumer_id in connection.consumers:
+    existing = connection.consumers.get(body.consumer_id)
+    if existing is not None:
+        held = existing.subscription
+        if (str(held.topic.name), held.name) != (str(name), body.subscription):
+            text = f"consumer {body.consumer_id} is open on {held.name!r} of {held.topic.name} already"
+            raise Refusal(ServerError.NotAllowedError, text)
         connection.write_command("success", request_id=body.request_id)
         return
     check_subscription_name(body.subscription)

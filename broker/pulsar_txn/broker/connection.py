@@ -97,6 +97,7 @@ class Connection(asyncio.Protocol):
         self._gone: deque[int] = deque(maxlen=64)
         self._heard = True
         self._stuck_since: float | None = None
+        self._stuck_bytes = 0  # that waited for the client then
         self._asked: asyncio.Future[bool] | None = None
 
     # ---- asyncio.Protocol
@@ -143,8 +144,13 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client does not read: send and accept nothing more."""
         self.writable = False
-        self._stuck_since = self.broker.turn.runtime.monotonic()
+        self._be_stuck()
         self._intake.hold(OUTBOUND, hold=True)
+
+    def _be_stuck(self) -> None:
+        if self._transport is not None:
+            self._stuck_since = self.broker.turn.runtime.monotonic()
+            self._stuck_bytes = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
         """The client reads again."""
@@ -447,7 +453,10 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def tick(self) -> None:
-        """Keep-alive, every half minute: PING, and away with a client that was silent or does not read."""
+        """Keep-alive, every half minute: PING, and away with a client that was silent or does not read at all."""
+        transport = self._transport
+        if self._stuck_since is not None and transport is not None and transport.get_write_buffer_size() < self._stuck_bytes:
+            self._be_stuck()  # slow, but it reads
         monotonic = self.broker.turn.runtime.monotonic
         stuck = self._stuck_since is not None and monotonic() - self._stuck_since > _STUCK_SECONDS
         if stuck or (not self._heard and not self._intake.reasons):
