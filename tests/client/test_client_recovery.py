@@ -43,8 +43,9 @@ class World:
         self.runtime = FakeRuntime({broker.address: broker})
         self.client = Client(f"pulsar://{broker.address}", runtime=self.runtime, **options)
         broker.partitions["persistent://pulsar/system/transaction_coordinator_assign"] = 4
+        self.topics = ["persistent://public/default/p-1"]
         broker.on["getTopicsOfNamespace"] = lambda _pipe, body: command(
-            "getTopicsOfNamespaceResponse", request_id=body.request_id, topics=["persistent://public/default/p-1"]
+            "getTopicsOfNamespaceResponse", request_id=body.request_id, topics=self.topics
         )
 
     async def __aenter__(self):
@@ -53,7 +54,8 @@ class World:
         consumers = [
             await client.subscribe(f"t{number}", "s", consumer_type=ConsumerType.SHARED) for number in range(RESOURCES)
         ]
-        consumers += [await client.subscribe(re.compile("public/default/p-.*"), "s")]
+        self.pattern = await client.subscribe(re.compile("public/default/p-.*"), "s")
+        consumers += [self.pattern]
         reader = await client.create_reader("t0")
         await (await client.begin_transaction()).abort()
         sessions = client._coordinators._sessions
@@ -169,6 +171,20 @@ def test_a_new_connection_is_a_sign_of_life_for_everything_that_was_refused():
             world.goes_down()
             world.broker.refuses = False
             assert await world.recovers() <= 3 * INITIAL
+
+    run(story)
+
+
+def test_a_topic_that_comes_to_match_a_pattern_while_the_broker_is_away_is_found_soon_after_it_is_back():
+    async def story():
+        async with World(FakeBroker()) as world:
+            world.goes_down()
+            await asyncio.sleep(200)  # longer than the period in which it looks, and than an operation may take
+            world.topics.append("persistent://public/default/p-2")
+            world.broker.refuses = False
+            begin = now()
+            await world.broker.until(lambda: len(world.pattern.topics) == 2, seconds=3600)
+            assert now() - begin <= 2 * BOUND  # a look that is under way ends before the next begins
 
     run(story)
 

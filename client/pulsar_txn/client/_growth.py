@@ -26,16 +26,20 @@ logger = logging.getLogger("pulsar_txn.client")
 _DOMAIN: Final = re.compile(r"(non-persistent|persistent)://")
 
 
-async def watch(period: float, look: Callable[[], Awaitable[None]], what: str, changed: asyncio.Event | None = None) -> None:
+async def watch(
+    core: Core, period: float, look: Callable[[], Awaitable[None]], what: str, changed: asyncio.Event | None = None
+) -> None:
     """Call `look` every `period` seconds, and when something is said to have changed, until cancelled or closed.
 
-    What goes wrong is logged and tried again.
+    What goes wrong is logged and tried again, after a pause of the client's.
     """
     AMBIENT.set(None)  # the program's transaction at the time of subscribing is no concern of ours
     event = changed or asyncio.Event()
+    backoff = core.backoff()
+    pause = period
     while True:
         with contextlib.suppress(TimeoutError):  # then it is time to look anyway
-            async with asyncio.timeout(period):
+            async with asyncio.timeout(pause):
                 await event.wait()
         event.clear()
         try:
@@ -43,7 +47,11 @@ async def watch(period: float, look: Callable[[], Awaitable[None]], what: str, c
         except AlreadyClosed:
             return
         except PulsarError as error:
-            logger.warning("looking for changes of %s failed, next time in %g s: %s", what, period, error)
+            pause = min(period, backoff.next())
+            logger.warning("looking for changes of %s failed, next time in %g s: %s", what, pause, error)
+        else:
+            pause = period
+            backoff.reset()
 
 
 class _Ears:

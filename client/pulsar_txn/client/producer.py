@@ -343,7 +343,7 @@ class Producer(Generic[T]):
             raise
         self._core.register(self._partitions[0].id, self)
         if self._known and self._options.auto_update_partitions:
-            self._watcher = self._core.spawn(watch(self._options.auto_update_partitions, self._grow, self.topic))
+            self._watcher = self._core.spawn(watch(self._core, self._options.auto_update_partitions, self._grow, self.topic))
 
     async def _start_all(self, partitions: Sequence[PartitionProducer]) -> None:
         try:
