@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -145,3 +146,67 @@ async def test_what_is_taken_care_of_again_and_again_goes_on(benches: Any) -> No
     client = bench.client()
     await client.until(lambda: sum(event == "ping" for event, _ in client.events) > 3, turns=100_000)
     await asyncio.sleep(0)
+
+
+async def test_a_commit_group_costs_only_the_subscriptions_that_have_something_to_do(client: RawClient, bench: Any) -> None:
+    await client.producer("a")
+    topic = bench.broker.topics[FULL + "a"]
+    for number in range(500):
+        await topic.subscribe(f"s{number}", durable=False, initial=EARLIEST)
+    told = 0
+    for subscription in topic.subscriptions.values():
+        of = subscription.log_moved
+
+        def counted(of: Any = of) -> None:
+            nonlocal told
+            told += 1
+            of()
+
+        subscription.log_moved = counted
+    await client.subscribe("a", "s7", durable=False)
+    for number in range(10):
+        await client.sent(b"%d" % number)
+    assert await client.payloads(10) == [b"%d" % number for number in range(10)]
+    assert 0 < told <= 40
+    await client.request("close_consumer", consumer_id=0)
+    await client.sent(b"x")
+    told = 0
+    await client.sent(b"y")
+    assert told == 0
+
+
+async def test_the_stats_of_a_topic_with_many_subscriptions_are_made_in_slices(bench: Any, admin: Admin) -> None:
+    topic = await bench.broker.topic(TopicName.parse("a"))
+    for number in range(4000):
+        await topic.subscribe(f"s{number}", durable=False, initial=EARLIEST)
+    path = "/admin/v2/persistent/public/default/a"
+    async with held_loop() as held:
+        async with admin._client.get(f"{path}/stats") as response:
+            text = (await response.read()).decode()
+        async with admin._client.get(f"{path}/subscriptions") as response:
+            names = (await response.read()).decode()
+    found = json.loads(text)
+    assert set(found["subscriptions"]) == {f"s{number}" for number in range(4000)}
+    assert found["subscriptions"]["s7"]["consumers"] == []
+    assert json.loads(names) == sorted(f"s{number}" for number in range(4000))
+    assert held.longest_seconds < LONGEST_SECONDS, held
+
+
+async def test_the_last_message_is_looked_for_in_slices_however_much_was_aborted_behind_it(
+    client: RawClient, bench: Any
+) -> None:
+    await client.producer("a")
+    await client.subscribe("a", permits=0)
+    first = await client.sent(b"seen")
+    txn = await client.new_txn()
+    await client.request("addPartitionToTxn", txnid_most_bits=txn.most, txnid_least_bits=txn.least, partitions=[FULL + "a"])
+    for _ in range(20_000):
+        client.send(b"", txn=txn)
+    await client.until(lambda: len(client.receipts) == 20_000, turns=100_000)
+    await client.request("endTxn", txnid_most_bits=txn.most, txnid_least_bits=txn.least, txn_action=1)
+    async with held_loop() as held:
+        request = client.start("getLastMessageId", consumer_id=0)
+        await client.until(lambda: client._answers.get(request), turns=100_000)
+    answer = await client.answer(request)
+    assert (answer.last_message_id.ledgerId, answer.last_message_id.entryId) == first
+    assert held.longest_seconds < LONGEST_SECONDS, held

@@ -7,7 +7,7 @@ that a tool can read a very long list in pages; the order is that of the names.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, Final
 
 from aiohttp import web
@@ -46,6 +46,11 @@ async def object_response(request: web.Request, items: AsyncIterator[tuple[str, 
     return await json_response(request, _object(items))
 
 
+async def value_response(request: web.Request, value: dict[str, Any]) -> web.StreamResponse:
+    """A JSON object that may hold very many others."""
+    return await json_response(request, request.app[BROKER].turn.budget.each(_dumped(value)))
+
+
 async def json_response(request: web.Request, parts: AsyncIterator[str]) -> web.StreamResponse:
     """An answer of JSON text in parts."""
     collected, size = list[bytes](), 0
@@ -64,6 +69,26 @@ async def json_response(request: web.Request, parts: AsyncIterator[str]) -> web.
     await response.write(b"".join(collected))
     await response.write_eof()
     return response
+
+
+def _dumped(value: Any) -> Iterator[str]:
+    """The parts of its JSON text: one of each value that is no object and no array."""
+    if isinstance(value, dict):
+        before = "{"
+        for key, each in value.items():
+            yield f"{before}{json.dumps(key)}: "
+            yield from _dumped(each)
+            before = ", "
+        yield "{}" if before == "{" else "}"
+    elif isinstance(value, list):
+        before = "["
+        for each in value:
+            yield before
+            yield from _dumped(each)
+            before = ", "
+        yield "[]" if before == "[" else "]"
+    else:
+        yield json.dumps(value)
 
 
 async def _array(pieces: Pieces, most: int | None, budget: LoopBudget) -> AsyncIterator[str]:

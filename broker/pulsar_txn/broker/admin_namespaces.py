@@ -12,6 +12,7 @@ from pulsar_txn.wire.topics import TopicName, check_namespace
 from .admin import BROKER, Routes, body_text, done, failed, flag, json_body
 from .admin_lists import after, names_response
 from .policies import DELAYED_DELIVERY, ENCRYPTION_REQUIRED
+from .sorted_names import behind, in_order
 
 _DELAY_KEYS = {"active": bool, "tickTime": int, "maxDeliveryDelayInMillis": int}
 
@@ -69,7 +70,8 @@ async def list_namespaces(request: web.Request) -> web.StreamResponse:
     tenant, namespaces = request.match_info["tenant"], request.app[BROKER].namespaces
     if tenant not in await namespaces.tenants():
         raise Refusal(ServerError.TopicNotFound, f"Tenant {tenant} does not exist")
-    return await names_response(request, (tuple(f"{tenant}/{name}" for name in sorted(await namespaces.of_tenant(tenant))),))
+    names = [f"{tenant}/{name}" for name in await namespaces.of_tenant(tenant)]
+    return await names_response(request, behind(await in_order(names, request.app[BROKER].turn.budget), after(request)))
 
 
 async def show_namespace(request: web.Request) -> web.Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final, TypeGuard
 
 from aiohttp import web
@@ -27,10 +27,10 @@ from .admin import (
     topic_name,
     whole_number,
 )
-from .admin_lists import after, names_response
+from .admin_lists import after, names_response, value_response
 from .broker import AnyTopic, Broker
 from .commands_lookup import check_user_topic
-from .sorted_names import SortedNames
+from .sorted_names import behind, in_order
 from .topic import Topic
 
 _KINDS: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
@@ -47,7 +47,7 @@ async def list_topics(request: web.Request) -> web.StreamResponse:
     if info["domain"] == "persistent":
         return await names_response(request, broker.catalog.index.topics(info["tenant"], info["namespace"], after(request)))
     names = await broker.non_persistent_topics(info["tenant"], info["namespace"])
-    return await names_response(request, SortedNames(names).pieces(after(request)))
+    return await names_response(request, behind(names, after(request)))
 
 
 async def list_partitioned(request: web.Request) -> web.StreamResponse:
@@ -196,9 +196,10 @@ async def _count(request: web.Request) -> int:
 # ---- subscriptions
 
 
-async def list_subscriptions(request: web.Request) -> web.Response:
+async def list_subscriptions(request: web.Request) -> web.StreamResponse:
     """GET subscriptions: names."""
-    return web.json_response(sorted((await existing_topic(request)).subscriptions))
+    names = list((await existing_topic(request)).subscriptions)
+    return await names_response(request, behind(await in_order(names, request.app[BROKER].turn.budget), after(request)))
 
 
 async def create_subscription(request: web.Request) -> web.Response:
@@ -256,12 +257,12 @@ async def delete_subscription(request: web.Request) -> web.Response:
 # ---- stats
 
 
-async def show_stats(request: web.Request) -> web.Response:
+async def show_stats(request: web.Request) -> web.StreamResponse:
     """GET stats."""
-    return web.json_response(stats_of(await existing_topic(request), request.app[BROKER].service_url))
+    return await value_response(request, await stats_of(await existing_topic(request), request.app[BROKER]))
 
 
-async def show_partitioned_stats(request: web.Request) -> web.Response:
+async def show_partitioned_stats(request: web.Request) -> web.StreamResponse:
     """GET partitioned-stats: counters added up, and with `perPartition` (the default) those of each partition."""
     broker, name = request.app[BROKER], topic_name(request)
     count = await broker.catalog.partitions(name)
@@ -270,20 +271,22 @@ async def show_partitioned_stats(request: web.Request) -> web.Response:
     parts: dict[str, dict[str, Any]] = {}
     async for part in broker.turn.budget.each(_partitions(name, 0, count), at_a_time=1):
         if broker.catalog.exists(part):
-            parts[str(part)] = stats_of(await broker.topic(part, create=False), broker.service_url)
+            parts[str(part)] = await stats_of(await broker.topic(part, create=False), broker)
     counters = ("msgInCounter", "bytesInCounter", "storageSize", "ongoingTxnCount", "abortedTxnCount", "committedTxnCount")
     answer: dict[str, Any] = {key: sum(part.get(key, 0) for part in parts.values()) for key in counters}
     answer["metadata"] = {"partitions": count, "deleted": False}
     answer["partitions"] = parts if request.query.get("perPartition", "true").lower() == "true" else {}
-    return web.json_response(answer)
+    return await value_response(request, answer)
 
 
-def stats_of(topic: AnyTopic, owner: str) -> dict[str, Any]:
-    """A topic's stats with Pulsar's keys."""
+async def stats_of(topic: AnyTopic, broker: Broker) -> dict[str, Any]:
+    """A topic's stats with Pulsar's keys, made in slices."""
+    each_of = broker.turn.budget.each
+    subscriptions: list[tuple[str, Any]] = list(topic.subscriptions.items())
     stats: dict[str, Any] = {
-        "publishers": [_publisher(each) for each in topic.producers.by_name.values()],
-        "subscriptions": {name: _subscription(each) for name, each in topic.subscriptions.items()},
-        "ownerBroker": owner,
+        "publishers": [_publisher(each) async for each in each_of(list(topic.producers.by_name.values()))],
+        "subscriptions": {name: await _subscription(each, each_of) async for name, each in each_of(subscriptions)},
+        "ownerBroker": broker.service_url,
     }
     if isinstance(topic, Topic):
         log, buffer = topic.log.stats(), topic.buffer.stats()
@@ -309,15 +312,15 @@ def _publisher(producer: Any) -> dict[str, Any]:
     }
 
 
-def _subscription(subscription: Any) -> dict[str, Any]:
-    consumers = subscription.consumers
+async def _subscription(subscription: Any, each_of: Callable[[Iterable[Any]], AsyncIterator[Any]]) -> dict[str, Any]:
+    consumers = list(subscription.consumers)
     active = getattr(subscription.dispatcher, "active", None)
     stats: dict[str, Any] = {
         "type": _KINDS[subscription.kind],
         "msgBacklog": max(0, subscription.cursor.backlog()),
         "unackedMessages": sum(each.unacked_count for each in consumers),
         "isDurable": getattr(subscription, "durable", False),
-        "consumers": [_consumer(each) for each in consumers],
+        "consumers": [_consumer(each) async for each in each_of(consumers)],
         "msgDelayed": len(getattr(subscription.dispatcher, "delayed", None) or ()),
     }
     if active is not None:
@@ -336,11 +339,12 @@ def _consumer(consumer: Any) -> dict[str, Any]:
     }
 
 
-async def show_internal_stats(request: web.Request) -> web.Response:
+async def show_internal_stats(request: web.Request) -> web.StreamResponse:
     """GET internalStats: the log and its cursors."""
     topic = await persistent_topic(request)
-    cursors = {each.name: _cursor(each.cursor) for each in topic.subscriptions.values() if each.durable}
-    return web.json_response(internal_stats(topic.log) | {"cursors": cursors})
+    durable = [each for each in topic.subscriptions.values() if each.durable]
+    cursors = {each.name: _cursor(each.cursor) async for each in request.app[BROKER].turn.budget.each(durable)}
+    return await value_response(request, internal_stats(topic.log) | {"cursors": cursors})
 
 
 def internal_stats(log: Log) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from .policies import Namespaces
 from .producers import Producer
 from .runtime import Clock, Runtime
 from .settings import BrokerConfig
-from .sorted_names import Pieces
+from .sorted_names import Pieces, in_order
 from .subscription import Subscription
 from .topic import Topic, make_marker
 from .topic_lists import TopicLists
@@ -140,9 +140,8 @@ class Broker:
         for task in [*self._opening.values(), *self._background]:
             task.cancel()
         await asyncio.gather(*self._opening.values(), *self._background, return_exceptions=True)
-        for topic in list(self.topics.values()):
-            if isinstance(topic, Topic):
-                await topic.close()
+        topics = [topic for topic in self.topics.values() if isinstance(topic, Topic)]
+        await self.turn.budget.for_all(topics, Topic.close)
         self.topics.clear()
         if self.coordinators is not None:
             await self.coordinators.close()
@@ -280,8 +279,7 @@ class Broker:
         await asyncio.shield(self._leave(str(name), self._delete(topic)))
 
     async def _delete(self, topic: Topic) -> None:
-        for subscription in list(topic.subscriptions.values()):
-            await topic.unsubscribe(subscription)
+        await self.turn.budget.for_all(list(topic.subscriptions.values()), topic.unsubscribe)
         topic.disconnect_all()
         await topic.close()
         await topic.compaction.delete()
@@ -295,8 +293,8 @@ class Broker:
         partitioned = _parsed(index.partitioned(tenant, namespace))
         await for_all(partitioned, self.catalog.delete_partitioned)
         await for_all(_parsed(index.topics(tenant, namespace)), self._delete_if_there)
-        await for_all(_parsed((await self.non_persistent_topics(tenant, namespace),)), self.unload_topic)
-        await self.catalog.delete_schemas(tenant, namespace)
+        await for_all(_parsed(await self.non_persistent_topics(tenant, namespace)), self.unload_topic)
+        await self.catalog.delete_schemas(tenant, namespace, self.turn.budget)
         await self.namespaces.delete(tenant, namespace)
 
     async def _delete_if_there(self, name: TopicName) -> None:
@@ -311,11 +309,11 @@ class Broker:
             if (topic.name.tenant, topic.name.namespace) == (tenant, namespace):
                 topic.set_rules(rules)
 
-    async def non_persistent_topics(self, tenant: str, namespace: str) -> tuple[str, ...]:
+    async def non_persistent_topics(self, tenant: str, namespace: str) -> Pieces:
         """Full names of those that are in use, sorted."""
         prefix = f"non-persistent://{tenant}/{namespace}/"
         found = [name async for name in self.turn.budget.each(list(self.topics)) if name.startswith(prefix)]
-        return tuple(sorted(found))
+        return await in_order(found, self.turn.budget)
 
     # ---- transactions
 

@@ -205,10 +205,12 @@ class Catalog:
                 continue
             return len(schemas)
 
-    async def delete_schemas(self, tenant: str, namespace: str) -> None:
+    async def delete_schemas(self, tenant: str, namespace: str, budget: LoopBudget) -> None:
         """Forget the schemas of a namespace; durable when this returns."""
-        for name in await self._metadata.children(f"/schemas/{tenant}/{namespace}"):
-            await self._metadata.delete(f"/schemas/{tenant}/{namespace}/{name}")
+        paths = [
+            f"/schemas/{tenant}/{namespace}/{name}" for name in await self._metadata.children(f"/schemas/{tenant}/{namespace}")
+        ]
+        await budget.for_all(paths, self._metadata.delete)
 
     async def _schemas(self, topic: TopicName) -> list[Any]:
         stored = await self._metadata.get(_schema_path(topic))

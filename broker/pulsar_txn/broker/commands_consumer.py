@@ -182,7 +182,9 @@ def on_redeliver(connection: Connection, body: Any) -> None:
     subscription = consumer.subscription
     if body.HasField("consumer_epoch") and subscription.kind in {EXCLUSIVE, FAILOVER}:
         consumer.epoch = signed64(body.consumer_epoch)
-    positions = [(signed64(each.ledgerId), signed64(each.entryId)) for each in body.message_ids]
+    ids = body.message_ids
+    # Read as they are taken back, in slices: a frame holds hundreds of thousands.
+    positions = ((signed64(each.ledgerId), signed64(each.entryId)) for each in ids) if ids else None
     subscription.dispatcher.redeliver(consumer, positions)
 
 

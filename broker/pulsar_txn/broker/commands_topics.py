@@ -8,7 +8,7 @@ from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import check_namespace
 
-from .sorted_names import Pieces, SortedNames, count_of
+from .sorted_names import Pieces, count_of
 from .topic_lists import Matches, hash_of_pieces, matching, pattern_of
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ async def _answer_topics(connection: Connection, body: Any, tenant: str, namespa
     broker, budget = connection.broker, connection.broker.turn.budget
     pieces: Pieces = ()
     if body.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
-        names = await broker.non_persistent_topics(tenant, namespace)
-        pieces = SortedNames(names).pieces()
+        pieces = await broker.non_persistent_topics(tenant, namespace)
     if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
         pieces += broker.catalog.index.topics_and_partitions(tenant, namespace)
     matches = _matches_or_none(broker, body.topics_pattern)

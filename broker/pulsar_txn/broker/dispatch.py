@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pulsar_txn.ledger.protocols import LedgerError, ReadFailed
@@ -96,8 +97,8 @@ class Dispatcher(abc.ABC):
         """A consumer went; what it held is delivered again."""
 
     @abc.abstractmethod
-    def redeliver(self, consumer: Consumer, positions: list[Position]) -> None:
-        """REDELIVER_UNACKNOWLEDGED_MESSAGES; no positions means all."""
+    def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
+        """REDELIVER_UNACKNOWLEDGED_MESSAGES; None means all."""
 
     def release(self, position: Position, indexes: int | None) -> None:
         """A transaction gave an acknowledgement back: deliver exactly that again."""
@@ -277,7 +278,7 @@ class SingleActiveDispatcher(Dispatcher):
             self.consumers.remove(consumer)
         self._choose(newcomer=None)
 
-    def redeliver(self, consumer: Consumer, positions: list[Position]) -> None:
+    def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
         """Everything that is not acknowledged comes again; only the active consumer may ask."""
         if consumer is self.active:
             self.rewind()

@@ -53,7 +53,7 @@ class SharedDispatcher(Dispatcher):
         if self._last_holder is consumer:
             self._last_holder = None
         if self.consumers:
-            self._return(consumer, list(consumer.unacked))
+            self._return(consumer, iter(list(consumer.unacked)))
         else:
             self.replay.clear()
             self._returning.clear()
@@ -63,9 +63,9 @@ class SharedDispatcher(Dispatcher):
             self.unacked_count = 0
         self.wake()
 
-    def redeliver(self, consumer: Consumer, positions: list[Position]) -> None:
+    def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
         """All that the consumer holds, or some of it."""
-        self._return(consumer, positions or list(consumer.unacked))
+        self._return(consumer, iter(list(consumer.unacked)) if positions is None else positions)
 
     def release(self, position: Position, indexes: int | None) -> None:
         """What a transaction gave back is nobody's until it is delivered again."""
@@ -127,13 +127,13 @@ class SharedDispatcher(Dispatcher):
         self._chunks = None
         super().rewind()
 
-    def _return(self, consumer: Consumer, positions: list[Position]) -> None:
+    def _return(self, consumer: Consumer, positions: Iterator[Position]) -> None:
         """What a consumer gives back is delivered again, taken back so many in a turn.
 
         Meanwhile the consumer gets nothing, so that it has in its hands what it is sent after it gave everything back.
         """
         consumer.returning += 1
-        self._returning.append((consumer, iter(positions)))
+        self._returning.append((consumer, positions))
         self.wake()
 
     def _take_back(self, most: int) -> None:

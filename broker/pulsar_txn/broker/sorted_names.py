@@ -10,10 +10,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
+from .slices import LoopBudget
+
 Pieces: TypeAlias = tuple[tuple[str, ...], ...]
 """Sorted names in sorted pieces, none of them empty. It never changes."""
 
 _MOST: Final = 2000
+_SORTED_AT_ONCE: Final = 500
 
 
 class SortedNames:
@@ -96,3 +99,20 @@ class SortedNames:
 def count_of(pieces: Pieces) -> int:
     """How many names are in pieces."""
     return sum(map(len, pieces))
+
+
+async def in_order(names: Iterable[str], budget: LoopBudget) -> Pieces:
+    """Names sorted, each once, in slices."""
+    made, waiting = SortedNames(), list[str]()
+    async for name in budget.each(names):
+        waiting.append(name)
+        if len(waiting) == _SORTED_AT_ONCE:
+            made.add_all(waiting)
+            waiting = []
+    made.add_all(waiting)
+    return made.pieces()
+
+
+def behind(pieces: Pieces, name: str) -> Pieces:
+    """The names behind a name."""
+    return SortedNames.of(pieces).pieces(name)

@@ -104,6 +104,7 @@ class Subscription:
             self.dispatcher = self._new_dispatcher(kind, sticky)
         self.dispatcher.add(consumer)
         consumer.subscription = self
+        self.topic.attend(self)
 
     def remove(self, consumer: Consumer) -> None:
         """A consumer is gone."""
@@ -208,6 +209,12 @@ class Subscription:
             answer()
         else:
             self._receipts.append((ticket, answer))
+            self.topic.attend(self)
+
+    @property
+    def is_attentive(self) -> bool:
+        """Whether `log_moved` may have something to do."""
+        return bool(self.consumers or self._receipts) or self.host is not None
 
     def log_moved(self) -> None:
         """A commit group of the topic's log is durable."""
@@ -352,6 +359,7 @@ class Subscription:
             await log.close()
             raise
         self.host = host
+        self.topic.attend(self)
         held, self._held = self._held, []
         for request in held:
             host.submit(request, reserve=True)

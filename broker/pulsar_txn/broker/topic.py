@@ -93,6 +93,8 @@ class Topic:
         self.idle_sweeps = 0  # since somebody used it
         self.messages_in = 0
         self.bytes_in = 0
+        self._held_up: dict[Producer, None] = {}  # behind a verification
+        self._attentive: dict[Subscription, None] = {}
         self._deduplicates = home.config.broker_deduplication_enabled
         catalog = home.catalog
         self.producers = ProducerSet(
@@ -135,7 +137,7 @@ class Topic:
         pending_acks = PendingAckRecovery(
             self.turn, lambda subscription: self.subscriptions.get(subscription.name) is subscription
         )
-        for name in self.log.cursor_names():
+        async for name in self.turn.budget.each(self.log.cursor_names()):
             subscription = Subscription(self, name, await self.log.open_cursor(name), durable=True)
             self.subscriptions[name] = subscription
             if self.has_pending_ack_log(subscription):
@@ -221,6 +223,7 @@ class Topic:
         host.submit(Publish(partial(self._answer_send, producer, sequence_id, highest), txn_id, TopicRecord(header, entry)))
         if txn_id in host.verifying:
             producer.waiting_for = txn_id
+            self._held_up[producer] = None
 
     def _answer_send(
         self, producer: Producer, sequence_id: int, highest: int, value: Any, error: ServerError | None, message: str
@@ -236,9 +239,10 @@ class Topic:
 
     def verification_ended(self) -> None:
         """Sends that waited behind a verification go on, in their order."""
-        for producer in list(self.producers.by_name.values()):
-            if producer.waiting_for is not None and producer.waiting_for not in self.host.verifying:
+        for producer in list(self._held_up):
+            if producer.waiting_for not in self.host.verifying:
                 producer.waiting_for = None
+                del self._held_up[producer]
                 while producer.held and producer.waiting_for is None:
                     sequence_id, highest, is_chunk, txn_id, entry = producer.held.popleft()
                     self.publish(producer, sequence_id, highest, is_chunk, txn_id, entry)
@@ -257,10 +261,17 @@ class Topic:
     def log_moved(self) -> None:
         """A commit group is durable: receipts of acknowledgements, and dispatchers."""
         self.retention.log_moved(self.turn.clock)
-        for subscription in self.subscriptions.values():
+        attentive = self._attentive
+        for subscription in list(attentive):
             subscription.log_moved()
             if subscription.consumers:
                 subscription.dispatcher.wake()
+            elif not subscription.is_attentive:
+                del attentive[subscription]
+
+    def attend(self, subscription: Subscription) -> None:
+        """A subscription wants to hear when the log moves, for as long as it `is_attentive`; the others cost nothing then."""
+        self._attentive[subscription] = None
 
     def snapshot_state(self) -> bytes:
         """The deduplication state."""
@@ -425,7 +436,7 @@ class Topic:
         """Take a last snapshot, make everything durable, release the logs."""
         self.serving = False
         await asyncio.gather(*self._arriving.values(), *self._leaving.values(), return_exceptions=True)
-        for subscription in self.subscriptions.values():
+        async for subscription in self.turn.budget.each(list(self.subscriptions.values())):
             await subscription.close()
         await self.compaction.close()
         if self.host.failure is None:
@@ -468,6 +479,7 @@ async def _last_visible(topic: Topic) -> tuple[Position, int]:
 async def _last_visible_from(topic: Topic, start: Position, published: Position) -> tuple[Position, int] | None:
     last: tuple[Position, int] | None = None
     while start <= published:
+        await topic.turn.budget.pause()
         entries = await topic.log.read(start, max_entries=256)
         if not entries:
             break
