@@ -7,6 +7,7 @@ import pytest
 from pulsar_txn.ledger.machine import NOTHING, MoveCursor, Redeliver, Reply, Step, WriteSnapshot
 from pulsar_txn.rm_pending_ack import CursorStored, PendingAckHandle, PlainAcked, State
 from pulsar_txn.rm_pending_ack.ack_sets import Bits
+from pulsar_txn.rm_pending_ack.held import Held
 from pulsar_txn.rm_pending_ack.testing import (
     CONFLICT,
     FIRST,
@@ -241,6 +242,31 @@ def test_plain_acks_of_both_kinds_in_one_request(host: Subscription) -> None:
     assert [effect.sequence for effect in step.effects if isinstance(effect, MoveCursor)] == [1, 2]
     host.confirm()
     assert host.cursor.acked == messages_up_to(SIZES, whole(1)) | {(3, 0)}
+
+
+def test_plain_ack_takes_from_each_transaction_what_it_holds_of_it(host: Subscription) -> None:
+    host.send(ack(FIRST, indexes(1, 0), whole(0)))
+    host.send(ack(SECOND, indexes(1, 1), whole(3)))
+    host.plain_ack([indexes(1, 0), whole(3)])
+    host.machine.check_invariants()
+    assert effects(host.send(abort(FIRST)))[0] == Redeliver(((at(0), None),))
+    assert effects(host.send(abort(SECOND)))[0] == Redeliver(((at(1), 0b10),))
+
+
+def test_what_was_taken_from_a_transaction_leaves_nothing_behind() -> None:
+    held = Held(FIRST, (LOG_LEDGER, 0))
+    for entry in range(300):
+        held.put(at(entry), None, 0)
+    for entry in range(1, 300):
+        held.leave(at(entry), 0, 0)
+    assert held.lowest() == at(0)
+    assert len(held._order) < 100
+    held.put(at(1), None, 0)  # its first place in the order may be there still
+    assert held.behind((at(9), None, 0)) == [(at(0), None, 0), (at(1), None, 0)]
+    held.leave(at(1), 0, 0)
+    held.put(at(1), 0b10, 4)
+    assert held.behind((at(9), None, 0)) == [(at(0), None, 0), (at(1), 0b10, 4)]
+    assert held.behind((at(1), 0b1, 4)) == [(at(0), None, 0)]
 
 
 # -- resets

@@ -99,11 +99,11 @@ def test_bytes_that_are_no_record_are_refused_with_the_reason(data: bytes, says:
 def test_snapshots_that_are_none_are_refused() -> None:
     handle = PendingAckHandle("t", "s", ListedCursor([0]))
     snapshot = pb.PendingAckSnapshot.FromString(b"".join(handle.snapshot()))
-    snapshot.format_version = 2
+    snapshot.format_version = 3
     for data, says in [
         (b"\xff", "not a pending-ack snapshot"),
         (b"", "not a pending-ack"),
-        (snapshot.SerializeToString(), "version 2"),
+        (snapshot.SerializeToString(), "version 3"),
     ]:
         with pytest.raises(WireError, match=says):
             handle.restore(data)

@@ -384,7 +384,13 @@ class Broker:
         if not subscription.durable:
             await store.delete(name)
         log = await store.open(name)
-        handle: PendingAck = self._pending_ack_factory(str(topic.name), subscription.name, subscription.cursor)
+        handle: PendingAck = self._pending_ack_factory(
+            str(topic.name),
+            subscription.name,
+            subscription.cursor,
+            max_transaction_bytes=self.config.max_pending_ack_bytes_per_transaction,
+            max_bytes=self.config.max_pending_ack_bytes_per_subscription,
+        )
         return handle, log
 
     def has_pending_ack_log(self, topic: Topic, subscription: Subscription) -> bool:

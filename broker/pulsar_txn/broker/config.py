@@ -36,6 +36,8 @@ _AT_LEAST_ONE: Final = frozenset(
         "dispatcher_max_read_size_bytes",
         "delayed_delivery_tick_time_millis",
         "max_ack_state_bytes_per_subscription",
+        "max_pending_ack_bytes_per_subscription",
+        "max_pending_ack_bytes_per_transaction",
         "number_of_transaction_coordinators",
     }
 )

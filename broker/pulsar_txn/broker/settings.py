@@ -85,6 +85,8 @@ class BrokerConfig:
     max_active_transactions_per_transactional_id: int = 256
     max_participants_per_transaction: int = 10_000
     max_transaction_state_size_in_mb: int = 64
+    max_pending_ack_bytes_per_transaction: int = 128 * 1024 * 1024
+    max_pending_ack_bytes_per_subscription: int = 256 * 1024 * 1024
     max_transaction_timeout_in_seconds: int = 604_800
     transaction_metadata_store_provider_class_name: str = "fencing"
     transaction_buffer_provider_class_name: str = "topic"

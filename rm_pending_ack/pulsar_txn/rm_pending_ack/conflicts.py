@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from pulsar_txn.rm_pending_ack.ack_sets import Bits, difference, overlaps, reaches, union, up_to
+from pulsar_txn.rm_pending_ack.held import Held
 from pulsar_txn.rm_pending_ack.requests import AckItem, CursorView
-from pulsar_txn.rm_pending_ack.state import Held, PendingState
+from pulsar_txn.rm_pending_ack.state import PendingState
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Position, full_ack_set
 
@@ -91,9 +92,15 @@ def check_cumulative(state: PendingState, cursor: CursorView, own: Held | None, 
     slot = state.slot
     if slot is not None and slot is not own:
         _conflict(f"transaction {slot.txn_id} holds a cumulative ack on this subscription")
-    for held in state.open():
-        if held is not own and any(held.behind(item)):
+    for held in state.behind(item):
+        if held is not own and covers_some(held, item):
             _conflict(f"transaction {held.txn_id} holds messages at or before {_name(item[0])}")
+
+
+def covers_some(held: Held, cumulative: AckItem) -> bool:
+    """Whether a cumulative item covers something that a transaction holds individually."""
+    lowest = held.lowest()
+    return lowest is not None and up_to(cumulative, lowest, held.items[lowest][0]) != 0
 
 
 def _covered(state: PendingState, cursor: CursorView, item: AckItem) -> bool:

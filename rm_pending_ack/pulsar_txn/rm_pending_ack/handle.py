@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import Final, assert_never
 
 from pulsar_txn.ledger.machine import NOTHING, Effect, MoveCursor, Redeliver, Reply, Step, VerifyRegistered, WriteSnapshot
 from pulsar_txn.rm_pending_ack.ack_sets import contains, place_of, reaches, unacknowledged, up_to
-from pulsar_txn.rm_pending_ack.conflicts import check_cumulative, check_individual, merged, repeats, unheld, well_formed
+from pulsar_txn.rm_pending_ack.conflicts import (
+    check_cumulative,
+    check_individual,
+    covers_some,
+    merged,
+    repeats,
+    unheld,
+    well_formed,
+)
+from pulsar_txn.rm_pending_ack.held import Held, bytes_of
 from pulsar_txn.rm_pending_ack.invariants import check_invariants
 from pulsar_txn.rm_pending_ack.records import Op, Record, decode_record, encode_record, position_record
 from pulsar_txn.rm_pending_ack.requests import (
@@ -23,8 +33,8 @@ from pulsar_txn.rm_pending_ack.requests import (
     Request,
     Verified,
 )
-from pulsar_txn.rm_pending_ack.snapshots import decode_snapshot, encode_snapshot
-from pulsar_txn.rm_pending_ack.state import Held, PendingState
+from pulsar_txn.rm_pending_ack.snapshots import read_slice, write_slices
+from pulsar_txn.rm_pending_ack.state import PendingState
 from pulsar_txn.rm_pending_ack.transitions import State
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Position, TxnAction, TxnId
@@ -40,19 +50,30 @@ class PendingAckHandle:
 
     `snapshot_every`: a snapshot is asked for each time that many records were applied. `stored_every`: that many commits
     must be covered by the cursor before a record says so (in between a recovery moves the cursor again, which changes
-    nothing).
+    nothing). `max_transaction_bytes`, `max_bytes`: what one transaction, and all together with commits that the cursor has not
+    stored, may hold, about; an ack beyond it is refused.
     """
 
     logs: Final = (LOG,)
 
     def __init__(
-        self, topic: str, subscription: str, cursor_view: CursorView, *, snapshot_every: int = 10_000, stored_every: int = 64
+        self,
+        topic: str,
+        subscription: str,
+        cursor_view: CursorView,
+        *,
+        snapshot_every: int = 10_000,
+        stored_every: int = 64,
+        max_transaction_bytes: int = 1 << 27,
+        max_bytes: int = 1 << 28,
     ) -> None:
         self.topic = topic
         self.subscription = subscription
         self._cursor = cursor_view
         self._snapshot_every = snapshot_every
         self._stored_every = stored_every
+        self._max_transaction_bytes = max_transaction_bytes
+        self._max_bytes = max_bytes
         self._state = PendingState()
         self._ready = False
 
@@ -96,7 +117,7 @@ class PendingAckHandle:
         settled = self._state.settled
         if not settled:
             return NOTHING
-        items = tuple(item for each in settled for item in each.items)
+        items = tuple(item for each in settled for item in each.individual())
         return Step(effects=(_move(items, self._state.settled_cumulative, settled[-1].sequence),))
 
     def deadline(self) -> int | None:
@@ -108,12 +129,12 @@ class PendingAckHandle:
         return NOTHING
 
     def snapshot(self) -> Iterator[bytes]:
-        """The whole state, for `restore`, in one slice."""
-        return iter((encode_snapshot(self._state),))
+        """The state of this moment in slices, for `restore`."""
+        return write_slices(self._state)
 
     def restore(self, part: bytes) -> None:
-        """Take over a snapshot; raises WireError when it is none, or of a newer version."""
-        self._state = decode_snapshot(part)
+        """Take over the next slice of a snapshot; raises WireError when it is none, or of a newer version."""
+        read_slice(self._state, part)
 
     def trim_before(self, log: str) -> Position | None:
         """The first record that an open transaction, or a commit that the cursor may not have stored, still needs."""
@@ -121,8 +142,8 @@ class PendingAckHandle:
         if not state.applied:
             return None
         behind = (state.last[0], state.last[1] + 1)
-        needed = [held.first for held in state.open()]
-        return min([behind, *needed, *(settled.first for settled in state.settled)])
+        oldest = [oldest[1].first for known in state.coordinators.values() if (oldest := known.open.first()) is not None]
+        return min([behind, *oldest, *(settled.first for settled in state.settled)])
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the state contradicts itself (S12, S13, S15)."""
@@ -183,6 +204,7 @@ class PendingAckHandle:
             check_individual(self._state, self._cursor, own, item)
         if not items:
             return Step(effects=(Reply(request.token),))
+        self._check_room(request.txn_id, own, items)
         return self._step(Record(Op.ACK, request.txn_id, items), Reply(request.token))
 
     def _ack_cumulative(self, request: AckCumulative, *, verified: bool) -> Step[Record]:
@@ -194,6 +216,19 @@ class PendingAckHandle:
             return Step(effects=(Reply(request.token),))
         check_cumulative(self._state, self._cursor, own, item)
         return self._step(Record(Op.ACK, request.txn_id, (item,), cumulative=True), Reply(request.token))
+
+    def _check_room(self, txn_id: TxnId, own: Held | None, items: Iterable[AckItem]) -> None:
+        """Refuse what would be more than may be held: NotAllowedError for the transaction, TooManyRequests for all."""
+        more = sum([bytes_of(bits) for _, bits, _ in items])
+        held = 0 if own is None else own.bytes
+        if held + more > self._max_transaction_bytes:
+            text = f"transaction {txn_id} holds {held} bytes of acks on {self.subscription} and cannot hold {more} more"
+            advice = "commit it and go on in another one, or raise maxPendingAckBytesPerTransaction"
+            raise Refusal(ServerError.NotAllowedError, f"{text}; {advice}")
+        if (held := self._state.bytes) + more > self._max_bytes:
+            text = f"transactions hold {held} bytes of acks on {self.subscription} and cannot hold {more} more"
+            advice = "retry when some of them have ended, or raise maxPendingAckBytesPerSubscription"
+            raise Refusal(ServerError.TooManyRequests, f"{text}; {advice}")
 
     def _admitted(self, txn_id: TxnId, verified: bool) -> bool:
         """Whether an ack of a transaction that is not open here may go on; Refusal when it is over."""
@@ -262,10 +297,10 @@ class PendingAckHandle:
         slot = self._state.slot
         if slot is not None and slot.cumulative is not None and reaches(cumulative, slot.cumulative):
             return True
-        return any(any(held.behind(cumulative)) for held in self._state.open())
+        return any(covers_some(held, cumulative) for held in self._state.behind(cumulative))
 
     def _cursor_stored(self, sequence: int) -> Step[Record]:
-        covered = [settled for settled in self._state.settled if settled.sequence <= sequence]
+        covered = list(takewhile(lambda settled: settled.sequence <= sequence, self._state.settled))
         if len(covered) < max(self._stored_every, 1):
             return NOTHING
         noted = self._step(position_record(Op.CURSOR_STORED, covered[-1].at))

@@ -37,7 +37,8 @@ class AckIndividual:
     A transaction that is not known here gives VerifyRegistered first. What this transaction holds already is not written
     again; when it holds all of it, the request is a repeat and has the first answer. Refusals: TransactionConflict
     (acknowledged already, or pending in another transaction; nothing of the request counts then), NotAllowedError
-    (the transaction ended here or lies at or below the low watermark).
+    (the transaction ended here, lies at or below the low watermark, or would hold more than it may), TooManyRequests (all of
+    them would).
 
     An item without bits names every message of its entry. Whoever acknowledges a whole entry means what its consumer was
     given of it: with less than everything, the host says so in bits.
@@ -128,7 +129,10 @@ class PendingAckStats:
 
 
 class PendingAck(Machine[Request, Any], Protocol):
-    """A pending-ack plug-in. Constructed by the host as `factory(topic, subscription, cursor_view)`."""
+    """A pending-ack plug-in. Constructed by the host as
+
+    `factory(topic, subscription, cursor_view, max_transaction_bytes=…, max_bytes=…)`.
+    """
 
     def pending(self, position: Position) -> int | bool | None:
         """What is pending of an entry: False nothing, None (the whole entry), or a bit set of batch indexes.

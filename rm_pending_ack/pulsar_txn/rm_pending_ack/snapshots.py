@@ -1,4 +1,8 @@
-"""The snapshot of a handle: its whole state, so that `restore` and a replay of the log from the start are equal.
+"""The snapshot of a handle: its whole state in slices, so that `restore` and a replay of the log from the start are equal.
+
+A slice is a PendingAckSnapshot with a part of the elements, and names version and place like every other. What a transaction
+holds, or a commit settled, and does not fit into one element goes on in the next one of the same transaction, or of the
+same place in the log. Version 1 was one slice with everything in it.
 
 The order of transactions and of ended ids is part of the state (it decides what is forgotten first) and is kept.
 Numbers of moves are not: they live as long as one handle.
@@ -6,36 +10,124 @@ Numbers of moves are not: they live as long as one handle.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
+from pulsar_txn.ledger.machine import SLICE_BYTES
 from pulsar_txn.rm_pending_ack import records_pb2 as pb
-from pulsar_txn.rm_pending_ack.records import NO_TXN, get_item, get_items, put_item, put_items
-from pulsar_txn.rm_pending_ack.state import Held, PendingState, Settled
+from pulsar_txn.rm_pending_ack.held import Held, HeldImage, Items, Settled, bytes_of
+from pulsar_txn.rm_pending_ack.records import NO_TXN, get_item, get_items, put_item
+from pulsar_txn.rm_pending_ack.state import PendingState
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position, TxnAction, TxnId
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 """Version of what this code writes; a newer one is refused."""
 
+_ITEMS_PER_SLICE: Final = 512
+"""So many take about two milliseconds, however small they are."""
 
-def encode_snapshot(state: PendingState) -> bytes:
-    """The whole state as a PendingAckSnapshot."""
-    snapshot = pb.PendingAckSnapshot(format_version=SNAPSHOT_VERSION, applied=state.applied, last=_place(state.last))
-    for most, coordinator in state.coordinators.items():
-        target = snapshot.coordinators.add(most_bits=most, low_watermark=coordinator.low_watermark)
-        target.ended_least_bits.extend(coordinator.ended)
-        target.ended_action.extend(coordinator.ended.values())
-        for held in coordinator.open.values():
-            _put_held(target.open.add(least_bits=held.txn_id.least, first=_place(held.first)), held)
-    for settled in state.settled:
-        _put_settled(snapshot.settled.add(at=_place(settled.at), first=_place(settled.first)), settled)
-    return snapshot.SerializeToString()
+_ITEMS_PER_ELEMENT: Final = 128
+
+_Walk: TypeAlias = tuple[int, int, Iterator[list[tuple[int, HeldImage]]], Iterator[list[tuple[int, TxnAction]]]]
+"""Of one coordinator at the moment of a snapshot: id, low watermark, what is open, and what has ended."""
 
 
-def decode_snapshot(data: bytes) -> PendingState:
-    """The state of a snapshot. Raises WireError: not a snapshot, or of a newer version."""
+class _Slices:
+    """Collects elements into slices. `put` says how many items came, and gives the slice when it is full."""
+
+    def __init__(self, applied: int, last: Position) -> None:
+        self._applied = applied
+        self._last = last
+        self._count = 0
+        self.part = self._fresh()
+
+    def _fresh(self) -> pb.PendingAckSnapshot:
+        return pb.PendingAckSnapshot(format_version=SNAPSHOT_VERSION, applied=self._applied, last=_place(self._last))
+
+    def coordinator(self, most: int, low_watermark: int) -> pb.PendingAckSnapshot.Coordinator:
+        """The element of a coordinator in the present slice."""
+        coordinators = self.part.coordinators
+        if coordinators and coordinators[-1].most_bits == most:
+            return coordinators[-1]
+        return coordinators.add(most_bits=most, low_watermark=low_watermark)
+
+    def put(self, items: int) -> Iterator[bytes]:
+        """Count; the slice, if that makes it full."""
+        self._count += items
+        if self._count >= _ITEMS_PER_SLICE or (self._count and self.part.ByteSize() >= SLICE_BYTES):
+            yield self.last()
+
+    def last(self) -> bytes:
+        """The present slice; a fresh one begins."""
+        data = self.part.SerializeToString()
+        self.part, self._count = self._fresh(), 0
+        return data
+
+
+def write_slices(state: PendingState) -> Iterator[bytes]:
+    """The state after the last applied record; what is applied after this call does not show."""
+    walks = [
+        (most, known.low_watermark, known.open.moment().groups(), known.ended.moment().groups())
+        for most, known in state.coordinators.items()
+    ]
+    return _write(_Slices(state.applied, state.last), walks, tuple(state.settled))
+
+
+def _write(slices: _Slices, walks: Sequence[_Walk], settled: Sequence[Settled]) -> Iterator[bytes]:
+    for most, low_watermark, opened, ended in walks:
+        slices.coordinator(most, low_watermark)
+        for group in opened:
+            for _, image in group:
+                yield from _write_held(slices, low_watermark, image)
+        for endings in ended:
+            target = slices.coordinator(most, low_watermark)
+            target.ended_least_bits.extend([least for least, _ in endings])
+            target.ended_action.extend([action for _, action in endings])
+            yield from slices.put(len(endings))
+    for each in settled:
+        yield from _write_settled(slices, each)
+    yield slices.last()
+
+
+def _write_held(slices: _Slices, low_watermark: int, image: HeldImage) -> Iterator[bytes]:
+    (most, least), first, items, cumulative = image
+    left = iter(items.items())
+    while True:
+        some = list(islice(left, _ITEMS_PER_ELEMENT))
+        target = slices.coordinator(most, low_watermark).open.add(least_bits=least, first=_place(first))
+        for position, (bits, batch_size) in some:
+            put_item(target.individual.add(), (position, bits, batch_size))
+        if cumulative is not None:
+            put_item(target.cumulative, cumulative)
+            cumulative = None
+        yield from slices.put(len(some) + 1)
+        if len(some) < _ITEMS_PER_ELEMENT:
+            return
+
+
+def _write_settled(slices: _Slices, settled: Settled) -> Iterator[bytes]:
+    cumulative, left = settled.cumulative, iter(settled.items.items())
+    while True:
+        some = list(islice(left, _ITEMS_PER_ELEMENT))
+        target = slices.part.settled.add(at=_place(settled.at), first=_place(settled.first))
+        if settled.txn_id != NO_TXN:
+            target.most_bits, target.least_bits = settled.txn_id
+        for position, (bits, batch_size) in some:
+            put_item(target.individual.add(), (position, bits, batch_size))
+        if cumulative is not None:
+            put_item(target.cumulative, cumulative)
+            cumulative = None
+        yield from slices.put(len(some) + 1)
+        if len(some) < _ITEMS_PER_ELEMENT:
+            return
+
+
+def read_slice(state: PendingState, data: bytes) -> None:
+    """Fill a fresh state with the next slice. Raises WireError: not a snapshot, or of a newer version."""
     snapshot = pb.PendingAckSnapshot()
     try:
         snapshot.ParseFromString(data)
@@ -44,51 +136,58 @@ def decode_snapshot(data: bytes) -> PendingState:
     if not snapshot.IsInitialized():
         raise WireError("not a pending-ack snapshot: required fields are missing")
     if snapshot.format_version > SNAPSHOT_VERSION:
-        raise WireError(f"a pending-ack snapshot of version {snapshot.format_version}; this version reads {SNAPSHOT_VERSION}")
-    state = PendingState()
+        raise WireError(
+            f"a pending-ack snapshot of version {snapshot.format_version}; this version reads up to {SNAPSHOT_VERSION}"
+        )
     for source in snapshot.coordinators:
         _get_coordinator(state, source)
     for settled in snapshot.settled:
         _get_settled(state, settled)
     state.applied = snapshot.applied
     state.last = _position(snapshot.last)
-    return state
-
-
-def _put_held(target: pb.PendingAckSnapshot.Held, held: Held) -> None:
-    put_items(target.individual, held.individual())
-    if held.cumulative is not None:
-        put_item(target.cumulative, held.cumulative)
-
-
-def _put_settled(target: pb.PendingAckSnapshot.Settled, settled: Settled) -> None:
-    if settled.txn_id != NO_TXN:
-        target.most_bits, target.least_bits = settled.txn_id
-    put_items(target.individual, settled.items)
-    if settled.cumulative is not None:
-        put_item(target.cumulative, settled.cumulative)
 
 
 def _get_coordinator(state: PendingState, source: pb.PendingAckSnapshot.Coordinator) -> None:
     coordinator = state.coordinator(source.most_bits)
     coordinator.low_watermark = source.low_watermark
-    actions = map(TxnAction, source.ended_action)
-    for least, action in zip(source.ended_least_bits, actions, strict=True):
-        coordinator.ended[least] = action
+    if len(source.ended_least_bits) != len(source.ended_action):
+        text = f"{len(source.ended_least_bits)} ended transactions and {len(source.ended_action)} outcomes"
+        raise WireError(f"a pending-ack snapshot with {text}")
+    for least, action in zip(source.ended_least_bits, source.ended_action, strict=True):
+        coordinator.ended[least] = _action(least, action)
     for entry in source.open:
-        held = coordinator.open[entry.least_bits] = Held(TxnId(source.most_bits, entry.least_bits), _position(entry.first))
+        held = coordinator.open.get(entry.least_bits)
+        if held is None:
+            held = coordinator.begin(Held(TxnId(source.most_bits, entry.least_bits), _position(entry.first)))
         state.hold(held, get_items(entry.individual))
         if entry.HasField("cumulative"):
             held.cumulative = get_item(entry.cumulative)
             state.slot = held
 
 
+def _action(least: int, action: int) -> TxnAction:
+    try:
+        return TxnAction(action)
+    except ValueError as error:
+        raise WireError(
+            f"a pending-ack snapshot in which transaction {least} ended with the unknown action {action}"
+        ) from error
+
+
 def _get_settled(state: PendingState, source: pb.PendingAckSnapshot.Settled) -> None:
     txn_id = TxnId(source.most_bits, source.least_bits) if source.HasField("least_bits") else NO_TXN
-    items = get_items(source.individual)
+    items: Items = {position: (bits, batch_size) for position, bits, batch_size in get_items(source.individual)}
+    for position, (bits, _) in items.items():
+        state.cover(position, bits)
+    size = sum(bytes_of(bits) for bits, _ in items.values())
+    at = _position(source.at)
+    if state.settled and state.settled[-1].at == at:
+        state.settled[-1].items.update(items)
+        state.settled[-1].bytes += size
+        state.bytes += size
+        return
     cumulative = get_item(source.cumulative) if source.HasField("cumulative") else None
-    state.cover(items)
-    state.settle(Settled(state.sequence + 1, _position(source.at), _position(source.first), txn_id, items, cumulative))
+    state.settle(Settled(state.sequence + 1, at, _position(source.first), txn_id, items, cumulative, size))
 
 
 def _place(position: Position) -> pb.LogPosition:

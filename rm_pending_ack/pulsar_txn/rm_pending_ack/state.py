@@ -8,82 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
 
-from pulsar_txn.ledger.ordered import OrderedMap
-from pulsar_txn.rm_pending_ack.ack_sets import Bits, difference, intersection, joined, reaches, union, up_to
+from pulsar_txn.rm_pending_ack.ack_sets import Bits, difference, intersection, joined, reaches, union
+from pulsar_txn.rm_pending_ack.held import Coordinator, Held, Items, Lowest, Settled, bytes_of
 from pulsar_txn.rm_pending_ack.records import NO_TXN, Op, Record
 from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.rm_pending_ack.transitions import State
 from pulsar_txn.wire.ids import EARLIEST, Position, TxnAction, TxnId, full_ack_set
-
-_FORGOTTEN_PER_END: Final = 16
-
-
-class Held:
-    """What an open transaction holds. `first`: the log position of its first record."""
-
-    __slots__ = ("cumulative", "first", "items", "txn_id")
-
-    def __init__(self, txn_id: TxnId, first: Position) -> None:
-        self.txn_id = txn_id
-        self.first = first
-        self.items: dict[Position, tuple[Bits, int]] = {}
-        self.cumulative: AckItem | None = None
-
-    def individual(self) -> tuple[AckItem, ...]:
-        """The individual acks as items."""
-        return tuple((position, bits, batch_size) for position, (bits, batch_size) in self.items.items())
-
-    def behind(self, cumulative: AckItem) -> Iterator[AckItem]:
-        """What of its individual acks a cumulative item covers."""
-        place, _, place_size = cumulative
-        for position, (bits, batch_size) in self.items.items():
-            if (part := up_to(cumulative, position, bits)) != 0:
-                yield position, part, max(batch_size, place_size) if position == place else batch_size
-
-
-class Coordinator:
-    """What is known of one coordinator's transactions. `ended` holds ids above the low watermark (older ones may linger)."""
-
-    __slots__ = ("ended", "low_watermark", "open")
-
-    def __init__(self) -> None:
-        self.low_watermark = -1
-        self.open: dict[int, Held] = {}
-        self.ended: OrderedMap[int, TxnAction] = OrderedMap()
-
-    def stale(self, low_watermark: int, ending: int) -> list[Held]:
-        """Open transactions that a new low watermark declares over, without the one that is ending."""
-        if low_watermark <= self.low_watermark or not self.open or min(self.open) > low_watermark:
-            return []
-        return [held for least, held in self.open.items() if least <= low_watermark and least != ending]
-
-    def forget_ended(self) -> None:
-        """Drop ids at or below the low watermark, oldest end first, up to the first that is above it.
-
-        Some with each end: after the end of one that was open for long, a hundred thousand may be below the low watermark.
-        """
-        for _ in range(_FORGOTTEN_PER_END):
-            oldest = self.ended.first()
-            if oldest is None or oldest[0] > self.low_watermark:
-                return
-            del self.ended[oldest[0]]
-
-
-class Settled(NamedTuple):
-    """Acks that are decided and may not be in the cursor's durable state yet.
-
-    `sequence` is the number of their MoveCursor, counted anew in every life. `at` is the position of the record that
-    settled them, `first` the oldest position that a replay needs for them.
-    """
-
-    sequence: int
-    at: Position
-    first: Position
-    txn_id: TxnId
-    items: tuple[AckItem, ...]
-    cumulative: AckItem | None
 
 
 class PendingState:
@@ -92,12 +23,16 @@ class PendingState:
     def __init__(self) -> None:
         self.coordinators: dict[int, Coordinator] = {}
         self.pending: dict[Position, Bits] = {}
+        self.bytes = 0  # of what is held and settled, about
+        self.lowest = Lowest()
         self.slot: Held | None = None
         self.settled: deque[Settled] = deque()
         self.settled_cumulative: AckItem | None = None
         self.sequence = 0
         self.applied = 0
         self.last: Position = EARLIEST
+        self._holders: dict[Position, tuple[Held, ...]] = {}  # some may be over, or hold nothing there any more
+        self._settling: set[TxnId] = set()
 
     def find(self, txn_id: TxnId) -> Held | None:
         """The open transaction, None when it is not open here."""
@@ -119,21 +54,29 @@ class PendingState:
             case TxnAction.ABORT:
                 return State.ABORTED
             case _:
-                waits = any(settled.txn_id == txn_id for settled in self.settled)
-                return State.COMMITTED if waits else State.COVERED
+                return State.COMMITTED if txn_id in self._settling else State.COVERED
 
     def open(self) -> Iterator[Held]:
         """All open transactions."""
         for coordinator in self.coordinators.values():
             yield from coordinator.open.values()
 
+    def holders(self, position: Position) -> list[Held]:
+        """The open transactions that hold something of an entry individually."""
+        return [held for held in self._holders.get(position, ()) if not held.over and position in held.items]
+
+    def behind(self, cumulative: AckItem) -> Iterator[Held]:
+        """The open transactions that hold individually what a cumulative item may cover."""
+        for most, least in self.lowest.upto(cumulative[0]):
+            yield self.coordinators[most].open[least]
+
     def held_part(self, item: AckItem) -> AckItem | None:
         """What of an item open transactions hold, None if nothing."""
-        position, _, batch_size = item
+        position, bits, batch_size = item
         parts: Bits = 0
-        for held in self.open():
-            for _, part, size in _shared(held, (item,)):
-                parts, batch_size = union(parts, part), max(batch_size, size)
+        for held in self.holders(position):
+            own, size = held.items[position]
+            parts, batch_size = union(parts, intersection(own, bits)), max(batch_size, size)
         return None if parts == 0 else (position, parts, batch_size)
 
     def apply(self, position: Position, record: Record) -> None:
@@ -161,26 +104,32 @@ class PendingState:
     def hold(self, held: Held, items: Iterable[AckItem]) -> None:
         """Add items to what a transaction holds."""
         for place, bits, batch_size in items:
-            own = held.items.get(place)
-            held.items[place] = (bits, batch_size) if own is None else (union(own[0], bits), max(own[1], batch_size))
-        self.cover(items)
+            if place not in held.items:
+                self._holders[place] = (*self.holders(place), held)
+            self.bytes += held.put(place, bits, batch_size)
+            self.cover(place, bits)
+        self.lowest.update(held)
 
-    def cover(self, items: Iterable[AckItem]) -> None:
-        """Add items to what is pending by entry."""
-        for place, bits, _ in items:
-            self.pending[place] = union(self.pending[place], bits) if place in self.pending else bits
+    def cover(self, place: Position, bits: Bits) -> None:
+        """Add to what is pending of an entry."""
+        self.pending[place] = union(self.pending[place], bits) if place in self.pending else bits
 
     def settle(self, settled: Settled) -> None:
         """Keep decided acks until the cursor has stored them. Their items are in `pending` already."""
         self.sequence = settled.sequence
         self.settled.append(settled)
+        self.bytes += settled.bytes
+        if settled.txn_id != NO_TXN:
+            self._settling.add(settled.txn_id)
         self.settled_cumulative = joined(self.settled_cumulative, settled.cumulative)
 
     def _ack(self, position: Position, record: Record) -> None:
         txn_id = record.txn_id
-        open_here = self.coordinator(txn_id[0]).open
-        if (held := open_here.get(txn_id[1])) is None:
-            held = open_here[txn_id[1]] = Held(txn_id, position)
+        coordinator = self.coordinator(txn_id[0])
+        if (held := coordinator.open.get(txn_id[1])) is None:
+            held = coordinator.begin(Held(txn_id, position))
+        else:
+            coordinator.open.changing(txn_id[1])
         if record.cumulative:
             held.cumulative = joined(held.cumulative, record.items[0])
             self.slot = held
@@ -190,7 +139,7 @@ class PendingState:
     def _end(self, position: Position, record: Record) -> None:
         txn_id = record.txn_id
         coordinator = self.coordinator(txn_id.most)
-        held = coordinator.open.pop(txn_id.least, None)
+        held = coordinator.open.pop(txn_id.least)
         if held is not None:
             if record.op is Op.COMMIT:
                 self._commit(held, position)
@@ -198,75 +147,101 @@ class PendingState:
                 self._release(held)
         coordinator.ended[txn_id.least] = TxnAction.COMMIT if record.op is Op.COMMIT else TxnAction.ABORT
         for stale in coordinator.stale(record.low_watermark, txn_id.least):
-            self._release(coordinator.open.pop(stale.txn_id.least))
+            del coordinator.open[stale.txn_id.least]
+            self._release(stale)
         coordinator.low_watermark = max(coordinator.low_watermark, record.low_watermark)
         coordinator.forget_ended()
 
     def _commit(self, held: Held, position: Position) -> None:
-        if self.slot is held:
-            self.slot = None
+        self._over(held)
         if held.items or held.cumulative:
-            self.settle(Settled(self.sequence + 1, position, held.first, held.txn_id, held.individual(), held.cumulative))
+            sequence, size = self.sequence + 1, held.bytes
+            self.settle(Settled(sequence, position, held.first, held.txn_id, held.items, held.cumulative, size))
 
     def _release(self, held: Held) -> None:
+        self._over(held)
+        self._uncover(held.items)
+
+    def _over(self, held: Held) -> None:
+        """A transaction has ended; what it held is settled or released by the caller."""
+        held.over = True
+        self.bytes -= held.bytes
+        self.lowest.update(held)
         if self.slot is held:
             self.slot = None
-        self._uncover(held.individual())
 
-    def _uncover(self, items: Iterable[AckItem]) -> None:
-        for place, bits, batch_size in items:
+    def _uncover(self, items: Items) -> None:
+        for place, (bits, batch_size) in items.items():
             rest = difference(self.pending[place], bits, batch_size)
             if rest == 0:
                 del self.pending[place]
+                self._holders.pop(place, None)
             else:
                 self.pending[place] = rest
 
     def _plain_ack(self, position: Position, record: Record) -> None:
         cumulative = record.items[0] if record.cumulative else None
         taken: list[AckItem] = []
-        for held in self.open():
-            found = held.behind(cumulative) if cumulative else _shared(held, record.items)
-            for item in list(found):
+        touched = list(self.behind(cumulative)) if cumulative else self._holders_of(record.items)
+        for held in touched:
+            for item in held.behind(cumulative) if cumulative else list(_shared(held, record.items)):
                 self._take(held, item)
                 taken.append(item)
+            self.lowest.update(held)
         if cumulative and self.slot and self.slot.cumulative and reaches(cumulative, self.slot.cumulative):
-            self.slot.cumulative = None
-            self.slot = None
-        items = tuple(taken) if cumulative else record.items
-        self.cover(items)
-        self.settle(Settled(self.sequence + 1, position, position, NO_TXN, items, cumulative))
+            self._drop_slot(self.slot)
+        items: Items = {}
+        for place, bits, batch_size in taken if cumulative else record.items:
+            known, size = items.get(place, (0, 0))
+            items[place] = (union(known, bits), max(size, batch_size))
+            self.cover(place, bits)
+        size = sum(bytes_of(bits) for bits, _ in items.values())
+        self.settle(Settled(self.sequence + 1, position, position, NO_TXN, items, cumulative, size))
+
+    def _holders_of(self, items: Iterable[AckItem]) -> list[Held]:
+        return list({id(held): held for item in items for held in self.holders(item[0])}.values())
 
     def _take(self, held: Held, item: AckItem) -> None:
         """Move a part out of what a transaction holds. A whole entry divides into its indexes."""
         place, part, batch_size = item
+        self._changing(held)
         if part is not None and self.pending[place] is None:
             self.pending[place] = full_ack_set(batch_size)
         rest = difference(held.items[place][0], part, batch_size)
-        if rest == 0:
-            del held.items[place]
-        else:
-            held.items[place] = (rest, batch_size)
+        self.bytes -= held.leave(place, rest, batch_size)
+
+    def _drop_slot(self, slot: Held) -> None:
+        self._changing(slot)
+        slot.cumulative = None
+        self.slot = None
+
+    def _changing(self, held: Held) -> None:
+        self.coordinators[held.txn_id.most].open.changing(held.txn_id.least)
 
     def _stored(self, at: Position) -> None:
         while self.settled and self.settled[0].at <= at:
-            self._uncover(self.settled.popleft().items)
+            self._forget(self.settled.popleft())
         self.settled_cumulative = None
         for settled in self.settled:
             self.settled_cumulative = joined(self.settled_cumulative, settled.cumulative)
 
+    def _forget(self, settled: Settled) -> None:
+        self._uncover(settled.items)
+        self.bytes -= settled.bytes
+        self._settling.discard(settled.txn_id)
+
     def _reset(self, mark_delete: Position) -> None:
-        for settled in self.settled:
-            self._uncover(settled.items)
-        self.settled.clear()
+        while self.settled:
+            self._forget(self.settled.popleft())
         self.settled_cumulative = None
-        for held in self.open():
-            passed = [item for item in held.individual() if item[0] <= mark_delete]
-            self._uncover(passed)
-            for item in passed:
-                del held.items[item[0]]
+        passed = (mark_delete, None, 0)
+        for held in list(self.behind(passed)):
+            for place, bits, batch_size in held.behind(passed):
+                self._take(held, (place, bits, batch_size))
+                self._uncover({place: (bits, batch_size)})
+            self.lowest.update(held)
         if self.slot and self.slot.cumulative and self.slot.cumulative[0] <= mark_delete:
-            self.slot.cumulative = None
-            self.slot = None
+            self._drop_slot(self.slot)
 
 
 def _shared(held: Held, items: Iterable[AckItem]) -> Iterator[AckItem]:

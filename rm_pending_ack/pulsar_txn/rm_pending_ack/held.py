@@ -1,0 +1,206 @@
+"""What transactions hold: per transaction, per coordinator, and which transaction holds the earliest message.
+
+A handle may hold a million messages. So questions are answered by what they touch: a transaction knows its earliest message
+(a heap), all transactions lie in the order of theirs (a sorted list), and a coordinator knows its smallest open id (a heap).
+Heaps keep what is gone until it comes up.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final, TypeAlias
+
+from pulsar_txn.ledger.ordered import OrderedMap
+from pulsar_txn.rm_pending_ack.ack_sets import Bits, union, up_to
+from pulsar_txn.rm_pending_ack.requests import AckItem
+from pulsar_txn.wire.ids import Position, TxnAction, TxnId
+
+Items: TypeAlias = dict[Position, tuple[Bits, int]]
+"""By entry: what of it, and how many messages it has (0: not known, or no batch)."""
+
+HeldImage: TypeAlias = tuple[TxnId, Position, Items, AckItem | None]
+
+_FORGOTTEN_PER_END: Final = 16
+
+ITEM_BYTES: Final = 500
+"""What one entry takes in memory, about, beside the bits of its batch."""
+
+
+def bytes_of(bits: Bits) -> int:
+    """What one entry takes in memory, about."""
+    return ITEM_BYTES if bits is None else ITEM_BYTES + (bits.bit_length() >> 3)
+
+
+class Held:
+    """What an open transaction holds. `first`: the log position of its first record. `over`: it holds nothing any more."""
+
+    __slots__ = ("_order", "bytes", "cumulative", "first", "items", "over", "txn_id")
+
+    def __init__(self, txn_id: TxnId, first: Position) -> None:
+        self.txn_id = txn_id
+        self.first = first
+        self.items: Items = {}
+        self.cumulative: AckItem | None = None
+        self.bytes = 0
+        self.over = False
+        self._order: list[Position] = []
+
+    def individual(self) -> tuple[AckItem, ...]:
+        """The individual acks as items."""
+        return tuple([(position, bits, batch_size) for position, (bits, batch_size) in self.items.items()])
+
+    def image(self) -> HeldImage:
+        """All of it as it is now."""
+        return self.txn_id, self.first, self.items.copy(), self.cumulative
+
+    def put(self, position: Position, bits: Bits, batch_size: int) -> int:
+        """Hold more; returns how many bytes that takes."""
+        own = self.items.get(position)
+        if own is None:
+            heappush(self._order, position)
+            before = 0
+        else:
+            before = bytes_of(own[0])
+            bits, batch_size = union(own[0], bits), max(own[1], batch_size)
+        self.items[position] = (bits, batch_size)
+        more = bytes_of(bits) - before
+        self.bytes += more
+        return more
+
+    def leave(self, position: Position, rest: Bits, batch_size: int) -> int:
+        """Hold only `rest` of an entry, 0 for nothing; returns how many bytes that frees."""
+        freed = bytes_of(self.items[position][0])
+        if rest == 0:
+            del self.items[position]
+        else:
+            self.items[position] = (rest, batch_size)
+            freed -= bytes_of(rest)
+        self.bytes -= freed
+        return freed
+
+    def lowest(self) -> Position | None:
+        """The earliest entry that is held individually."""
+        order, items = self._order, self.items
+        while order and order[0] not in items:
+            heappop(order)
+        if len(order) > 2 * len(items) + 64:
+            self._order = order = list(items)
+            heapify(order)
+        return order[0] if order else None
+
+    def behind(self, cumulative: AckItem) -> list[AckItem]:
+        """What of its individual acks a cumulative item covers, in order."""
+        place, _, place_size = cumulative
+        found: list[AckItem] = []
+        seen: list[Position] = []
+        while (position := self.lowest()) is not None and position <= place:
+            heappop(self._order)
+            if seen and seen[-1] == position:
+                continue
+            seen.append(position)
+            bits, batch_size = self.items[position]
+            if (part := up_to(cumulative, position, bits)) != 0:
+                found.append((position, part, max(batch_size, place_size) if position == place else batch_size))
+        for position in seen:  # they are held as before
+            heappush(self._order, position)
+        return found
+
+
+class Settled:
+    """Acks that are decided and may not be in the cursor's durable state yet. Nothing of it changes.
+
+    `sequence` is the number of their MoveCursor, counted anew in every life. `at` is the position of the record that
+    settled them, `first` the oldest position that a replay needs for them.
+    """
+
+    __slots__ = ("at", "bytes", "cumulative", "first", "items", "sequence", "txn_id")
+
+    def __init__(
+        self, sequence: int, at: Position, first: Position, txn_id: TxnId, items: Items, cumulative: AckItem | None, size: int
+    ) -> None:
+        self.sequence = sequence
+        self.at = at
+        self.first = first
+        self.txn_id = txn_id
+        self.items = items
+        self.cumulative = cumulative
+        self.bytes = size
+
+    def individual(self) -> tuple[AckItem, ...]:
+        """The individual acks as items."""
+        return tuple([(position, bits, batch_size) for position, (bits, batch_size) in self.items.items()])
+
+
+class Coordinator:
+    """What is known of one coordinator's transactions. `ended` holds ids above the low watermark (older ones may linger)."""
+
+    __slots__ = ("_ids", "ended", "low_watermark", "open")
+
+    def __init__(self) -> None:
+        self.low_watermark = -1
+        self.open: OrderedMap[int, Held] = OrderedMap(Held.image)
+        self.ended: OrderedMap[int, TxnAction] = OrderedMap()
+        self._ids: list[int] = []
+
+    def begin(self, held: Held) -> Held:
+        """A transaction is open from now on."""
+        self.open[held.txn_id.least] = held
+        heappush(self._ids, held.txn_id.least)
+        return held
+
+    def stale(self, low_watermark: int, ending: int) -> list[Held]:
+        """Open transactions that a new low watermark declares over, without the one that is ending; smallest id first."""
+        ids, found = self._ids, self.open
+        while ids and ids[0] not in found:
+            heappop(ids)
+        if low_watermark <= self.low_watermark or not ids or ids[0] > low_watermark:
+            return []
+        reached, places = set(), [0]
+        while places:
+            place = places.pop()
+            if place < len(ids) and ids[place] <= low_watermark:
+                reached.add(ids[place])
+                places += (2 * place + 1, 2 * place + 2)
+        return [found[least] for least in sorted(reached) if least != ending and least in found]
+
+    def forget_ended(self) -> None:
+        """Drop ids at or below the low watermark, oldest end first, up to the first that is above it.
+
+        Some with each end: after the end of one that was open for long, a hundred thousand may be below the low watermark.
+        """
+        for _ in range(_FORGOTTEN_PER_END):
+            oldest = self.ended.first()
+            if oldest is None or oldest[0] > self.low_watermark:
+                return
+            del self.ended[oldest[0]]
+
+
+class Lowest:
+    """Open transactions in the order of their earliest individual ack."""
+
+    __slots__ = ("_order", "_places")
+
+    def __init__(self) -> None:
+        self._order: list[tuple[Position, TxnId]] = []
+        self._places: dict[TxnId, Position] = {}
+
+    def update(self, held: Held) -> None:
+        """A transaction holds something else than before."""
+        lowest, known = None if held.over else held.lowest(), self._places.get(held.txn_id)
+        if lowest == known:
+            return
+        if known is not None:
+            del self._order[bisect_left(self._order, (known, held.txn_id))]
+            del self._places[held.txn_id]
+        if lowest is not None:
+            insort(self._order, (lowest, held.txn_id))
+            self._places[held.txn_id] = lowest
+
+    def upto(self, position: Position) -> Iterator[TxnId]:
+        """Those that hold something at or before a position; nothing must change meanwhile."""
+        for lowest, txn_id in self._order:
+            if lowest > position:
+                return
+            yield txn_id
