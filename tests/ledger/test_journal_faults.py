@@ -109,6 +109,7 @@ async def test_a_full_disk_refuses_new_data_only_and_service_resumes_by_itself(m
     cursor = await log.open_cursor("sub")
     idle.append(b"needed for ever")
     appended = 0
+    assert not store.disk_full
     with pytest.raises(DiskFull, match="no room"):
         while True:
             log.append(bytes(2000))
@@ -116,6 +117,7 @@ async def test_a_full_disk_refuses_new_data_only_and_service_resumes_by_itself(m
             await store.durable()
             await settled(store, 10)
     assert appended > 20
+    assert store.disk_full
     for _ in range(5):
         log.append(b"the end of a transaction", reserve=True)
         cursor.delete([(log.ledger_id, _)])
@@ -128,6 +130,7 @@ async def test_a_full_disk_refuses_new_data_only_and_service_resumes_by_itself(m
         await settled(store)
         await asyncio.sleep(0)
     log.append(b"goes on")
+    assert not store.disk_full
     await store.durable()
     await store.close()
     again = simulated_store(files)
