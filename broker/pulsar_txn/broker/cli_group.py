@@ -22,6 +22,7 @@ _OWN: Final = {
     "check": "cli_check",
     "config": "cli_config",
     "restore": "cli_restore",
+    "salvage": "cli_salvage",
     "standalone": "cli_standalone",
     "transactions": "cli_transactions",
 }

@@ -6,6 +6,7 @@ import errno
 from typing import Final
 
 from pulsar_txn.ledger.journal.backup import BackupRefused
+from pulsar_txn.ledger.journal.salvage import CannotSalvage
 from pulsar_txn.ledger.protocols import (
     LedgerError,
     StoreInUse,
@@ -50,7 +51,7 @@ def ending_of(error: Exception) -> Ending | None:
             return error
         case ConfigError() | PluginError():
             return Ending(USAGE, str(error))
-        case BackupRefused():
+        case BackupRefused() | CannotSalvage():
             return Ending(REFUSED, str(error))
         case LedgerError():
             return Ending(STORE_REFUSED if isinstance(error, _STORE) else STORAGE_FAILED, str(error))

@@ -46,7 +46,7 @@ class StorageFailed(LedgerError):  # noqa: N818 - named by what happened
     """A write or a sync failed. Nothing more is confirmed; state in memory is to be thrown away and recovered."""
 
 
-RESTORE_LOG: Final = "restore it from a copy, or delete this log"
+RESTORE_LOG: Final = "restore it from a copy, or delete this log: `pulsar-txn salvage` and the page Backup and salvage say how"
 """The advice for damage of one log."""
 
 

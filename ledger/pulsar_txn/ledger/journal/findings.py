@@ -42,7 +42,9 @@ FindingKind: TypeAlias = Literal[
     entry       one entry
 """
 
-RESTORE_FOLDER: Final = "restore the whole folder from a copy"
+RESTORE_FOLDER: Final = (
+    "restore the whole folder from a copy; `pulsar-txn salvage` and the page Backup and salvage say what else helps"
+)
 
 LOSES_NOTHING: Final[frozenset[FindingKind]] = frozenset({"index", "unused"})
 

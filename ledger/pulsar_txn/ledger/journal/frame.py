@@ -141,6 +141,15 @@ def encode_frame(uuid: bytes, segment: int, sequence: int, flags: int, runs: lis
     return Frame(header + directory, data, data_offset, flags, run_offsets)
 
 
+def encode_filler(uuid: bytes, segment: int, sequence: int, size: int) -> bytes:
+    """A frame without runs and records over `size` bytes: it takes the place of one that nobody can read."""
+    header = HEADER.pack(MAGIC, uuid, segment, sequence, 0, size, 0, 0, 0, 0)
+    directory_crc = crc32c(header[4 : 4 + _COVERED])
+    data = bytes(size - HEADER.size)
+    frame_crc = crc32c(data, directory_crc)
+    return HEADER.pack(MAGIC, uuid, segment, sequence, 0, size, 0, 0, directory_crc, frame_crc) + data
+
+
 SMALL_FRAME_BYTES: Final = 128 << 10
 """Frames up to here are joined and written in one call; larger ones leave the loop in slices."""
 
