@@ -4,7 +4,7 @@ import asyncio
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from journal_world import Model, Workload, check_against, seen, settled, simulated_store
+from journal_world import Workload, settled, simulated_store
 
 from pulsar_txn.ledger.journal import check
 from pulsar_txn.ledger.journal.simulated import LOSSES, SimulatedFiles
@@ -37,21 +37,9 @@ async def restart(workload, files, what, rng, segment_bytes):
     else:
         files = files.after_power_loss(what, rng)
         workload.store._release()
-    workload.store = store = simulated_store(files, segment_bytes)
+    store = simulated_store(files, segment_bytes)
     await store.start()
-    found: Model = await seen(store)
-    await check_against(found, workload.states, workload.acknowledged)
-    workload.model = found
-    workload.states = [Model(), found]
-    workload.acknowledged = 1
-    workload._calls_of = {}
-    workload.handles = dict(store._logs)
-    for log in store._logs.values():
-        log.listen(workload)
-        await log.open_cursor("sub")  # a crash may have come between a log and its cursor
-        found.logs[log.name].cursors.setdefault("sub", set(range(log.first_entry)))
-    workload._done()
-    workload.acknowledged = 2
+    await workload.go_on(store)
     return files
 
 

@@ -6,9 +6,54 @@ import pytest
 from crc32c import crc32c
 from journal_world import simulated_store
 
+from pulsar_txn.ledger.journal import check
 from pulsar_txn.ledger.journal.frame import ALIGNMENT, HEADER, RUN
 from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import LogDamaged
+
+
+async def frames_of(clean, values=6):
+    """A store's files, the segment's name, and where each frame of it begins."""
+    files = SimulatedFiles()
+    store = simulated_store(files)
+    await store.start()
+    for number in range(values):
+        await store.metadata.put(f"/{number}", b"value")
+    if clean:
+        await store.close()
+    else:
+        store._release()
+    name = "/data/segment-0000000000.journal"
+    content = files.files[name].content
+    return files, content, [at for at in range(0, len(content), ALIGNMENT) if content[at : at + 4] == b"PTJ1"]
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
+async def test_a_frame_written_over_another_is_never_taken_for_it_or_for_the_end(clean):
+    """The whole frame is right, its segment too; only it lies where another one was, or would be."""
+    _, _, places = await frames_of(clean)
+    for source in places:
+        for target in [*places[1:], places[-1] + ALIGNMENT]:
+            if source == target:
+                continue
+            files, content, _ = await frames_of(clean)
+            content[target : target + ALIGNMENT] = content[source : source + ALIGNMENT]
+            assert any(each.fatal for each in await check("/data", files=files))
+            with pytest.raises(LogDamaged, match="restore the whole folder"):
+                await simulated_store(files).start()
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
+async def test_a_file_that_was_cut_is_no_shorter_journal(clean):
+    _, content, places = await frames_of(clean)
+    for size in [*places, len(content) - ALIGNMENT]:
+        files, content, _ = await frames_of(clean)
+        del content[size:]
+        if clean and size > places[-1]:  # what was closed has nothing behind its last frame
+            assert await check("/data", files=files) == []
+            continue
+        with pytest.raises(LogDamaged, match="restore the whole folder"):
+            await simulated_store(files).start()
 
 
 async def test_entries_that_changed_places_are_damage_though_each_is_whole():

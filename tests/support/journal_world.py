@@ -91,6 +91,24 @@ class Workload:
     def log_failed(self, error) -> None:
         """The store failed: nothing more is acknowledged."""
 
+    async def go_on(self, store: JournalStore) -> None:
+        """With a store that was just started: what it shows must agree, and is where the model goes on."""
+        self.store = store
+        found = await seen(store)
+        await check_against(found, self.states, self.acknowledged)
+        self.model = found
+        self.states = [Model(), found]
+        self.acknowledged = 1
+        self._calls_of = {}
+        self.writers = {}
+        self.handles = dict(store._logs)
+        for log in store._logs.values():
+            log.listen(self)
+            await log.open_cursor("sub")  # a crash may have come between a log and its cursor
+            found.logs[log.name].cursors.setdefault("sub", set(range(log.first_entry)))
+        self._done()
+        self.acknowledged = 2
+
     async def run(self, calls: int) -> None:
         for _ in range(calls):
             await self.step()

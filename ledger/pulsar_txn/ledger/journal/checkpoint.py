@@ -27,7 +27,8 @@ MAX_RECORD_BYTES: Final = 7 << 19
 """What one record has at most: a name, properties, and an ack set."""
 
 
-HEAD_BYTES: Final = len(encode_record(records.REPLAY_FROM))
+HEAD_BYTES: Final = len(encode_record(records.REPLAY_FROM)) + len(encode_record(records.SEGMENT_SIZE))
+"""What the first frame of a segment, or the last one of a checkpoint, says of itself at most."""
 
 
 class Checkpoint:

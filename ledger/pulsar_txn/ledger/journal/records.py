@@ -19,6 +19,7 @@
 | SEGMENT_GONE | segment number  |      | nothing in the segment is needed any more             |
 | IDS          | next ledger id  |      | next cursor id                                        |
 | REPLAY_FROM  | segment number  |      | the newest complete checkpoint begins there           |
+| SEGMENT_SIZE | bytes           |      | (first frames only) how long the segment's file is    |
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Final
 from pulsar_txn.ledger.protocols import Buffer
 
 LOG, LOG_GONE, OLD_CURSOR, CHANGE, CURSOR_GONE, CURSOR, CURSOR_PIECE = 1, 2, 3, 4, 5, 12, 13
-META, META_GONE, COUNTER, SEGMENT_LIVE, SEGMENT_GONE, IDS, REPLAY_FROM = 6, 7, 8, 9, 10, 11, 14
+META, META_GONE, COUNTER, SEGMENT_LIVE, SEGMENT_GONE, IDS, REPLAY_FROM, SEGMENT_SIZE = 6, 7, 8, 9, 10, 11, 14, 15
 
 _RECORD: Final = struct.Struct("<BQHI")
 LOG_VALUE: Final = struct.Struct("<QqqQ")

@@ -24,6 +24,7 @@ from pulsar_txn.ledger.journal.findings import Finding, FindingKind, of_error
 from pulsar_txn.ledger.journal.frame import (
     ALIGNMENT,
     CHECKPOINT,
+    CLOSE,
     COMPLETE,
     HEADER,
     RUN,
@@ -38,7 +39,7 @@ from pulsar_txn.ledger.journal.frame import (
     read_runs,
 )
 from pulsar_txn.ledger.journal.index import SegmentIndex
-from pulsar_txn.ledger.journal.records import REPLAY_FROM, decode_records
+from pulsar_txn.ledger.journal.records import REPLAY_FROM, SEGMENT_SIZE, decode_records
 from pulsar_txn.ledger.journal.replay import Replay, RunHead
 from pulsar_txn.ledger.journal.scan import Content, FoundFrame, Scan, read_content, scan_segment
 from pulsar_txn.ledger.journal.segments import OpenSegments, Segment
@@ -114,7 +115,7 @@ def _add_damage(found: Recovered, segment: Segment, scan: Scan, *, newest: bool)
 
 def _replay_from(newest: Segment, content: Content, scan: Scan) -> int:
     """The segment with which the newest complete checkpoint begins; ValueError when nobody says so."""
-    view, first = memoryview(content.data), scan.frames[0]
+    first = scan.frames[0]
     if first.offset:
         raise ValueError("its first frame is unreadable and valid frames follow")
     start = -1
@@ -122,11 +123,18 @@ def _replay_from(newest: Segment, content: Content, scan: Scan) -> int:
         if frame is first and frame.header.flags & CHECKPOINT and not frame.header.flags & SLICED:
             start = newest.number
         elif frame is first or frame.header.flags & COMPLETE:
-            said = (number for kind, number, _, _ in decode_records(_records(view, frame)) if kind == REPLAY_FROM)
-            start = next(said, -1)
+            start = _said(content, frame, REPLAY_FROM)
     if not 0 <= start <= newest.number:
         raise ValueError("it does not say where its checkpoint begins")
     return start
+
+
+def _said(content: Content, frame: FoundFrame, wanted: int) -> int:
+    """The number in the first record of a kind; -1 when there is none. ValueError when the records are none."""
+    for kind, number, _, _ in decode_records(_records(memoryview(content.data), frame)):
+        if kind == wanted:
+            return number
+    return -1
 
 
 class _Replayed:
@@ -147,6 +155,7 @@ class _Replayed:
         found.sealed = not scan.writable or bool(scan.frames[-1].header.flags & SEAL)
         try:
             found.replay_from = _replay_from(newest, content, scan)
+            self._check_size(newest, content, scan)
         except (ValueError, LookupError) as error:
             self._fatal("checkpoint", newest, 0, str(error))
             found.replay_from = newest.number
@@ -165,6 +174,12 @@ class _Replayed:
         for number, index in self._indexes.items():
             usage.segment(number).sealed = number < newest.number or found.sealed
             self._replay.add_segment(number, index)
+
+    def _check_size(self, newest: Segment, content: Content, scan: Scan) -> None:
+        """A file that lost its end may have lost frames with it, unless the store was closed, or the segment sealed."""
+        size = _said(content, scan.frames[0], SEGMENT_SIZE)
+        if newest.size < size and not scan.frames[-1].header.flags & (SEAL | CLOSE):
+            self._fatal("segment", newest, newest.size, f"the file ends here, it had {size} bytes")
 
     def _older(self, number: int, newest: Segment) -> None:
         segment = self._opened.segments.get(number)

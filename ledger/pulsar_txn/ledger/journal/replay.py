@@ -132,7 +132,7 @@ class Replay:
         elif kind == records.IDS:
             state.next_ledger_id = max(state.next_ledger_id, number)
             state.next_cursor_id = max(state.next_cursor_id, NUMBER.unpack(value)[0])
-        elif kind != records.REPLAY_FROM:
+        elif kind not in (records.REPLAY_FROM, records.SEGMENT_SIZE):
             raise ValueError(f"record of unknown kind {kind}")
 
     def _apply_log(self, ledger_id: int, name: str, value: bytes) -> tuple[LogState, int]:

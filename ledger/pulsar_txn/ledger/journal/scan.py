@@ -135,39 +135,48 @@ class _Walk:
         while True:
             header = read_header(self._view, self._offset, self._uuid, self._number)
             known = header is not None and directory_fits(self._view, self._offset, header)
-            if header is not None and known and frame_fits(self._view, self._offset, header):
-                self._take(header)
-                if header.flags & SEAL:
-                    return Scan(self._frames, self._offset, self._damage, torn=False)
-                continue
+            if header is not None and known:
+                if not self._is_next(header):
+                    if (end := self._stray(header)) is not None:
+                        return end
+                    continue
+                if frame_fits(self._view, self._offset, header):
+                    self._frames.append(FoundFrame(self._offset, header, whole=True))
+                    self._offset, self._sequence = self._offset + aligned(header.length), header.sequence
+                    if header.flags & SEAL:
+                        return Scan(self._frames, self._offset, self._damage, torn=False)
+                    continue
             behind = self._next_frame()
             if behind is None:
                 return self._end(header, known=known)
-            self._step_over(header if known else None, behind)
+            self._step_over(header if known else None, *behind)
 
-    def _take(self, header: FrameHeader) -> None:
-        if self._frames and header.sequence != self._sequence + 1:
-            detail = f"frame {header.sequence} follows frame {self._sequence}"
-            self._damage.append(Damage(self._offset, detail, "order"))
-        self._frames.append(FoundFrame(self._offset, header, whole=True))
-        self._offset, self._sequence = self._offset + aligned(header.length), header.sequence
+    def _stray(self, header: FrameHeader) -> Scan | None:
+        """A whole frame of another place. No crash leaves that: it is on top of what was here. None: on with a later one."""
+        behind = self._next_frame()
+        if behind is not None:
+            self._step_over(None, *behind)
+            return None
+        detail = f"frame {header.sequence} is where frame {self._sequence + 1} would be: what was here cannot be known"
+        self._damage.append(Damage(self._offset, detail, "order", unknown=True))
+        return Scan(self._frames, self._offset, self._damage, torn=False, writable=False)
 
-    def _step_over(self, known: FrameHeader | None, behind: int) -> None:
-        """A bad frame with a valid one behind it."""
+    def _step_over(self, known: FrameHeader | None, behind: int, sequence: int) -> None:
+        """A bad frame, or several, with a valid one behind."""
+        offset = self._offset
         if known is not None:
             self._keep_directory(known)
-        else:
-            unreadable = self._content.hole_in(self._offset, behind)
-            self._damage.append(Damage(self._offset, UNKNOWN_FRAME, "frame", unknown=True, unreadable=unreadable))
-            self._sequence = -1 if not self._frames else self._sequence + 1
-        self._offset = behind
+            offset += aligned(known.length)
+        if known is None or sequence != known.sequence + 1:
+            unreadable = self._content.hole_in(offset, behind)
+            self._damage.append(Damage(offset, UNKNOWN_FRAME, "frame", unknown=True, unreadable=unreadable))
+        self._offset, self._sequence = behind, sequence - 1
 
     def _keep_directory(self, header: FrameHeader) -> None:
         unreadable = self._content.hole_in(self._offset, self._offset + header.length)
         detail = "the data of a frame cannot be read" if unreadable else "the data of a frame does not fit its checksum"
         self._frames.append(FoundFrame(self._offset, header, whole=False))
         self._damage.append(Damage(self._offset, detail, "data", unreadable=unreadable))
-        self._sequence = header.sequence
 
     def _end(self, header: FrameHeader | None, *, known: bool) -> Scan:
         """Nothing valid behind: a torn tail, or nothing; unless a confirmed frame may lie in what cannot be read."""
@@ -189,14 +198,14 @@ class _Walk:
     def _is_next(self, header: FrameHeader) -> bool:
         return not self._frames or header.sequence == self._sequence + 1
 
-    def _next_frame(self) -> int | None:
-        """The offset of the first frame behind that is evidence of damage: it fits, and it was written later."""
+    def _next_frame(self) -> tuple[int, int] | None:
+        """Offset and sequence of the first frame behind that is evidence of damage: it fits, and it was written later."""
         find, view = self._content.data.find, self._view
         at = find(self._prefix, self._offset + ALIGNMENT)
         while at >= 0:
             header = read_header(view, at, self._uuid, self._number) if at % ALIGNMENT == 0 else None
             if header is not None and header.sequence > self._sequence + 1 and directory_fits(view, at, header):
-                return at
+                return at, header.sequence
             at = find(self._prefix, at + 1)
         return None
 

@@ -32,7 +32,7 @@ from pulsar_txn.ledger.journal.frame import (
     frame_size,
 )
 from pulsar_txn.ledger.journal.index import SegmentIndex
-from pulsar_txn.ledger.journal.records import CHANGE, encode_record
+from pulsar_txn.ledger.journal.records import CHANGE, SEGMENT_SIZE, encode_record
 from pulsar_txn.ledger.journal.segments import Segment, SegmentFiles
 from pulsar_txn.ledger.journal.state import JournalState, LogState
 from pulsar_txn.ledger.journal.syncer import SYNC, Syncer, describe
@@ -202,7 +202,8 @@ class JournalWriter:
         self._planned_index = SegmentIndex()
         self._state.usage.segment(self._planned_segment)
         first = checkpoints.first(self._planned_segment, live, self._room_beside(group, records), now)
-        self._plan_group(flags, group, b"" if first.whole else records, first)
+        size = encode_record(SEGMENT_SIZE, self._planned_size)
+        self._plan_group(flags, group, b"" if first.whole else records, first._replace(head=size + first.head))
 
     def _room_beside(self, group: JournalGroup, records: bytes) -> int:
         """What the frame of a group may carry beside it in the segment of the plan, negative when the group does not fit."""
