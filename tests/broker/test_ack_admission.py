@@ -216,3 +216,23 @@ async def test_acknowledgements_out_of_order_have_a_bound_that_those_in_order_pa
         await ack(client, batch, 0, 2)
     assert cursor.backlog() == 0
     assert cursor.state_bytes() <= 800, "one chunk around the last acknowledged message"
+
+
+async def test_when_the_store_keeps_all_the_state_it_may_only_acknowledgements_that_add_nothing_are_taken(
+    client: RawClient, bench: Any
+) -> None:
+    await client.producer("a")
+    await client.subscribe("a", kind=SHARED)
+    batches = [await client.sent([b"0", b"1"]) for _ in range(4)]
+    await ack(client, batches[2], 0b01, 2)
+    subscription(bench).cursor.log.store.tally.max_bytes = 0
+    with pytest.raises(Refused, match="raise maxStoreStateBytes") as refused:
+        await ack(client, batches[3], 0b01, 2)
+    assert refused.value.code == ServerError.TooManyRequests
+    txn = await opened(client)
+    with pytest.raises(Refused, match="raise maxStoreStateBytes"):
+        await ack(client, batches[3], 0b01, 2, txn=txn)
+    await client.abort(txn)
+    await ack(client, batches[2], 0b10, 2)
+    await ack(client, batches[0], 0, 2)
+    assert subscription(bench).cursor.backlog() == 2

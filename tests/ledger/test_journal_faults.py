@@ -14,7 +14,7 @@ from pulsar_txn.ledger.journal import JournalStore, segments, syncer
 from pulsar_txn.ledger.journal.checkpoint import Checkpoint
 from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.journal.writer import JournalGroup
-from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LogClosed, NameRefused, Snapshot, StorageFailed
+from pulsar_txn.ledger.protocols import DiskFull, LogClosed, NameRefused, Snapshot, StateTooLarge, StorageFailed
 from pulsar_txn.ledger.testing import Recorder, all_entries
 
 
@@ -318,17 +318,17 @@ async def test_a_name_too_long_for_a_record_is_refused_and_segments_roll_behind_
         await each.close()
 
 
-async def test_names_that_would_not_fit_into_a_checkpoint_are_refused_one_by_one():
+async def test_names_beyond_the_limit_of_the_state_are_refused_one_by_one():
     files = SimulatedFiles()
-    store = simulated_store(files)
+    store = simulated_store(files, max_state_bytes=100_000)
     await store.start()
     first, made = await store.open("0-" + "n" * 1000), 1
-    with pytest.raises(EntryTooLarge, match="delete some"):
+    with pytest.raises(StateTooLarge, match=r"at most 100000 are kept: delete .* or raise maxStoreStateBytes"):
         while True:
             await store.open(f"{made}-" + "n" * 1000)
             made += 1
-    with pytest.raises(EntryTooLarge, match="delete some"):
-        await first.open_cursor("c" * 1000)
+    with pytest.raises(StateTooLarge, match="at most 100000 are kept"):
+        await first.open_cursor("c" * 2000)
     await store.delete("1-" + "n" * 1000)
     await store.delete("2-" + "n" * 1000)
     await store.open("again-" + "n" * 995)

@@ -116,7 +116,8 @@ class AckReader:
 
         Refusal TooManyRequests, when `strict`, when that is not all.
         """
-        if self._cursor.state_bytes() < self._max_bytes:
+        full = self._cursor.state_full()
+        if not full and self._cursor.state_bytes() < self._max_bytes:
             return whole, parts
         kept = [position for position in whole if self._adds_nothing(position)]
         kept_parts = [part for part in parts if self._adds_nothing(part[0])]
@@ -125,7 +126,8 @@ class AckReader:
             text = (
                 f"subscription {self._cursor.name!r} keeps {self._cursor.state_bytes()} bytes of acknowledgements out of order"
             )
-            advice = f"acknowledge {ledger_id}:{entry_id} first, or raise maxAckStateBytesPerSubscription"
+            key = "maxStoreStateBytes" if full else "maxAckStateBytesPerSubscription"
+            advice = f"acknowledge {ledger_id}:{entry_id} first, or raise {key}"
             raise Refusal(ServerError.TooManyRequests, f"{text}; {advice}")
         return kept, kept_parts
 

@@ -57,6 +57,10 @@ class MemoryCursor:
         """Acknowledged entries behind mark_delete, one range each; the first `limit` of them."""
         return [(position, position) for position in sorted(self._deleted)[:limit]]
 
+    def state_full(self) -> bool:
+        """Never: it is bounded by the topic's messages."""
+        return False
+
     def state_bytes(self) -> int:
         """About what the acknowledgements after mark_delete take in memory."""
         return 128 * (len(self._deleted) + len(self._sets))

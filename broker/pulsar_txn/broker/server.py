@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import attrs
 
+from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import LedgerError, LogStore
 
@@ -112,6 +113,8 @@ class Standalone:
             return MemoryStore()
         factory = plugins.resolve(plugins.LEDGERS, self.config.ledger_provider)
         store: Any = factory() if factory is MemoryStore else factory(self._data_dir)
+        if isinstance(store, JournalStore):
+            store.max_state_bytes = self.config.max_store_state_bytes
         opened: LogStore = store
         return opened
 

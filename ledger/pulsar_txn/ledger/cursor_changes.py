@@ -13,7 +13,8 @@ from array import array
 from collections.abc import Iterable
 from typing import Final
 
-from pulsar_txn.ledger.cursor_state import END, CursorState, Tally
+from pulsar_txn.ledger.cursor_state import END, CursorState
+from pulsar_txn.ledger.tally import Tally
 
 _I64: Final = struct.Struct("<q")
 _U32: Final = struct.Struct("<I")
@@ -109,7 +110,8 @@ def _apply_one(state: CursorState, data: bytes, at: int, upto: int) -> tuple[int
             state.delete_indexes(entry, int.from_bytes(data[end - size : end], "little"), batch_size)
         return end, upto
     if tag == _PROPERTIES:
-        state.properties, at = decode_properties(data, at)
+        properties, at = decode_properties(data, at)
+        state.put_properties(properties)
         return at, upto
     entry = int(_I64.unpack_from(data, at)[0])
     if tag == _MARK:
@@ -132,7 +134,8 @@ def decode_base(data: bytes, at: int = 0, tally: Tally | None = None) -> tuple[C
     """The inverse of `encode_base`; ValueError when the bytes are none."""
     state = CursorState(tally=tally)
     try:
-        state.properties, at = decode_properties(data, at)
+        properties, at = decode_properties(data, at)
+        state.put_properties(properties)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"not a cursor base: {error}") from error
     upto, at = state.add_piece(data, at)
@@ -156,7 +159,8 @@ def decode_old_base(data: bytes, tally: Tally | None = None) -> CursorState:
             entry, size = _SET.unpack_from(data, at)
             at += _SET.size + size
             state.put_ack_set(entry, int.from_bytes(data[at - size : at], "little"))
-        state.properties, at = decode_properties(data, at)
+        properties, at = decode_properties(data, at)
+        state.put_properties(properties)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"not a cursor base: {error}") from error
     if at != len(data):

@@ -22,6 +22,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Final
 
+from pulsar_txn.ledger.tally import Tally
+
 END: Final = 2**63 - 1
 """After all entries."""
 
@@ -35,7 +37,8 @@ _OFFSETS_BELOW: Final = _BYTES >> 1
 
 _BITS_COST: Final = 800
 _SET_COST: Final = 160
-"""Bytes in memory of a chunk with its places, and of an ack set beside its bits."""
+_PAIR_COST: Final = 200
+"""Bytes in memory of a chunk with its places, of an ack set beside its bits, of a property beside its texts."""
 
 _HEAD: Final = struct.Struct("<qqI")
 _CHUNK: Final = struct.Struct("<qBH")
@@ -43,28 +46,21 @@ _U32: Final = struct.Struct("<I")
 _SET: Final = struct.Struct("<qI")
 
 
-class Tally:
-    """Bytes that several states hold together."""
-
-    __slots__ = ("bytes",)
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-
 class CursorState:
     """The acknowledgement state of one subscription, in entry ids."""
 
-    __slots__ = ("_bits", "_order", "_sets", "bytes", "deleted_count", "mark", "properties", "tally")
+    __slots__ = ("_bits", "_order", "_sets", "bytes", "deleted_count", "mark", "properties", "properties_bytes", "tally")
 
     def __init__(self, mark: int = -1, properties: dict[str, str] | None = None, tally: Tally | None = None) -> None:
         self.mark = mark
-        self.properties: dict[str, str] = dict(properties or {})
+        self.properties: dict[str, str] = {}
+        self.properties_bytes = 0
         self.deleted_count = 0
         """Acknowledged entries after the mark."""
         self.bytes = 0
         """What chunks and ack sets take in memory, about; counted in `tally`, too."""
         self.tally = tally or Tally()
+        self.put_properties(properties or {})
         self._bits: dict[int, bytearray | bytes] = {}
         self._sets: dict[int, dict[int, int]] = {}
         self._order: list[int] = []
@@ -179,6 +175,15 @@ class CursorState:
     def free(self) -> None:
         """The cursor was deleted: nothing of it counts any more."""
         self._clear()
+        self.put_properties({})
+        self.tally = Tally()
+
+    def put_properties(self, properties: dict[str, str]) -> None:
+        """Replace the properties."""
+        self.properties = dict(properties)
+        size = sum(_PAIR_COST + len(key) + len(text) for key, text in properties.items())
+        self.tally.bytes += size - self.properties_bytes
+        self.properties_bytes = size
 
     def piece(self, after: int, max_bytes: int) -> tuple[bytes, int]:
         """What lies after `after`, until about `max_bytes` are reached, and the entry up to which that is everything."""

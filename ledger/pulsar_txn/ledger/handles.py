@@ -25,14 +25,19 @@ from pulsar_txn.ledger.protocols import (
     NameRefused,
     Snapshot,
 )
+from pulsar_txn.ledger.tally import Tally
 from pulsar_txn.wire.ids import Position
 
 logger = logging.getLogger(__name__)
 
 _BEHIND_ALL = 2**63 - 1
 
-MAX_PROPERTIES_BYTES: Final = 1 << 20
+MAX_VALUE_BYTES: Final = 1 << 20
+"""What one value has at most: a cursor's properties, a value of the metadata store."""
+
 MAX_BATCH_INDEXES: Final = 1 << 24
+_DELETES_AT_ONCE: Final = 1 << 16
+_CHANGE_BYTES: Final = 32
 
 
 class GroupHost(Protocol):
@@ -42,8 +47,19 @@ class GroupHost(Protocol):
     def open_group(self) -> CommitGroup:
         """The group that joins now."""
 
+    @property
+    def max_value_bytes(self) -> int:
+        """What one value has at most."""
+
+    @property
+    def tally(self) -> Tally:
+        """What the store keeps in memory beside entries."""
+
     def wake(self) -> None:
         """Something joined the open group: commit it soon."""
+
+    def count(self, size: int) -> None:
+        """Of what joined the open group, `size` bytes are no entries; the group may be closed by that."""
 
 
 class BaseLog(abc.ABC):
@@ -326,10 +342,14 @@ class BaseCursor:
         ledger_id, end, delete = log.ledger_id, log.next_entry, self.state.delete
         entries = [entry for ledger, entry in positions if ledger == ledger_id and entry < end and delete(entry)]
         if entries:
-            self._changes.delete(entries)
             self._ticket += 1
-            if self._group is not log.store.open_group:
-                self._join()
+            if len(entries) > _DELETES_AT_ONCE:
+                self._delete_many(entries)
+            else:
+                self._changes.delete(entries)
+                if self._group is not log.store.open_group:
+                    self._join()
+                log.store.count(_CHANGE_BYTES + 8 * len(entries))
         return self._ticket
 
     def delete_indexes(self, position: Position, acked: int, batch_size: int) -> int:
@@ -338,11 +358,12 @@ class BaseCursor:
         ledger_id, entry = position
         if ledger_id != self.log.ledger_id or entry >= self.log.next_entry:
             return self._ticket
-        if acked < 0 or not 0 < batch_size <= MAX_BATCH_INDEXES:
-            raise EntryTooLarge(f"batch indexes of {position}: a batch has 1 to {MAX_BATCH_INDEXES} messages, not {batch_size}")
+        most = min(MAX_BATCH_INDEXES, 8 * self.log.store.max_value_bytes)
+        if acked < 0 or not 0 < batch_size <= most:
+            raise EntryTooLarge(f"batch indexes of {position}: a batch has 1 to {most} messages, not {batch_size}")
         if self.state.delete_indexes(entry, acked, batch_size):
             self._changes.delete_indexes(entry, acked, batch_size)
-            self._changed()
+            self._changed(batch_size >> 3)
         return self._ticket
 
     def reset(self, mark_delete: Position) -> int:
@@ -362,12 +383,14 @@ class BaseCursor:
                 size = len(encode_properties(properties))
             except UnicodeEncodeError as error:
                 raise NameRefused(f"properties of cursor {self._name!r} cannot be written in UTF-8: {error.reason}") from error
-            if size > MAX_PROPERTIES_BYTES:
-                text = f"properties of {size} bytes for cursor {self._name!r}; at most {MAX_PROPERTIES_BYTES} are kept"
-                raise EntryTooLarge(text)
-            self.state.properties = dict(properties)
+            most = self.log.store.max_value_bytes
+            if size > most:
+                raise EntryTooLarge(f"properties of {size} bytes for cursor {self._name!r}; at most {most} are kept")
+            if size > self.state.properties_bytes:
+                self.log.store.tally.check(f"the properties of cursor {self._name!r}", size - self.state.properties_bytes)
+            self.state.put_properties(properties)
             self._changes.put_properties(properties)
-            self._changed()
+            self._changed(size)
         return self._ticket
 
     def backlog(self) -> int:
@@ -381,6 +404,10 @@ class BaseCursor:
         """What holes and ack sets take in memory, about; at no cost."""
         return self.state.bytes
 
+    def state_full(self) -> bool:
+        """Whether the store keeps as much state as it may."""
+        return self.log.store.tally.full
+
     def take_changes(self) -> bytes:
         """The encoded changes since the last call; called by the group when it is sealed."""
         self._group = None
@@ -389,10 +416,22 @@ class BaseCursor:
     def _clamp(self, position: Position) -> int:
         return max(-1, min(self.log.entry_of(position), self.log.next_entry - 1))
 
-    def _changed(self) -> None:
+    def _delete_many(self, entries: list[int]) -> None:
+        """In several groups, so that no frame is too large for them."""
+        store = self.log.store
+        for start in range(0, len(entries), _DELETES_AT_ONCE):
+            some = entries[start : start + _DELETES_AT_ONCE]
+            self._changes.delete(some)
+            if self._group is not store.open_group:
+                self._join()
+            store.count(_CHANGE_BYTES + 8 * len(some))
+
+    def _changed(self, size: int = 0) -> None:
         self._ticket += 1
-        if self._group is not self.log.store.open_group:
+        store = self.log.store
+        if self._group is not store.open_group:
             self._join()
+        store.count(_CHANGE_BYTES + size)
 
     def _join(self) -> None:
         store = self.log.store

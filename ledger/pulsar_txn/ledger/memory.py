@@ -13,7 +13,7 @@ from typing import Any, Self
 from pulsar_txn.ledger.cursor_changes import apply_changes, decode_base, encode_base
 from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.group import CommitGroup
-from pulsar_txn.ledger.handles import BaseCursor, BaseLog, SnapshotParts, new_waiter
+from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, BaseCursor, BaseLog, SnapshotParts, new_waiter
 from pulsar_txn.ledger.metadata import MetadataTree
 from pulsar_txn.ledger.names import check_name
 from pulsar_txn.ledger.pressure import DEFAULT_HIGH_WATER_BYTES, Pressure
@@ -30,6 +30,7 @@ from pulsar_txn.ledger.protocols import (
     StorageFailed,
     Versioned,
 )
+from pulsar_txn.ledger.tally import Tally
 from pulsar_txn.wire.ids import Position
 
 DEFAULT_MAX_ENTRY_BYTES = (5 << 20) + (256 << 10)
@@ -117,7 +118,9 @@ class MemoryStore:
         self.max_entry_bytes = max_entry_bytes
         self.disk_full = False
         """Set by tests: appends without `reserve` raise DiskFull."""
+        self.max_value_bytes = MAX_VALUE_BYTES
         self.pressure = Pressure(high_water_bytes)
+        self.tally = Tally()
         self.open_group: _MemoryGroup = _MemoryGroup()
         self.metadata: MetadataStore = MetadataTree(self._write, self._write_counter)
         self._durable = _Durable()
@@ -247,6 +250,11 @@ class MemoryStore:
             self.open_group.waiters.append(waiter)
             self.wake()
             await waiter
+
+    def count(self, size: int) -> None:
+        """Of what joined the open group, `size` bytes are no entries."""
+        self.open_group.bytes += size
+        self.pressure.enter(size)
 
     def forget(self, log: MemoryLog) -> None:
         """The handle was closed."""

@@ -11,10 +11,10 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
 
+from pulsar_txn.ledger.handles import MAX_VALUE_BYTES
 from pulsar_txn.ledger.names import check_name
 from pulsar_txn.ledger.protocols import EntryTooLarge, VersionConflict, Versioned
-
-MAX_VALUE_BYTES = 1 << 20
+from pulsar_txn.ledger.tally import COUNTER_BYTES, VALUE_BYTES, Tally
 
 ChangeWriter: TypeAlias = Callable[[str, Versioned | None], Awaitable[None]]
 """Writes one changed key (None: deleted) and returns an awaitable of its durability; raises when the store cannot."""
@@ -32,7 +32,9 @@ class MetadataTree:
         write_counter: CounterWriter,
         values: dict[str, Versioned] | None = None,
         counters: dict[str, int] | None = None,
-        max_bytes: int = 1 << 40,
+        *,
+        tally: Tally | None = None,
+        max_value_bytes: int = MAX_VALUE_BYTES,
     ) -> None:
         self.values: dict[str, Versioned] = {}
         self.counters = dict(counters or {})
@@ -40,11 +42,11 @@ class MetadataTree:
         self._write_counter = write_counter
         self._children: dict[str, dict[str, int]] = {}
         self._watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
-        self._max_bytes = max_bytes
-        self._bytes = 0
+        self._tally = tally or Tally()
+        self._max_value_bytes = max_value_bytes
         for path, value in (values or {}).items():
             self._set(path, value)
-        self._bytes += sum(map(len, self.counters))
+        self._tally.bytes += sum(COUNTER_BYTES + len(path) for path in self.counters)
 
     async def get(self, path: str) -> Versioned | None:
         """The value, or None."""
@@ -55,10 +57,12 @@ class MetadataTree:
         old = self.values.get(_checked(path))
         version = -1 if old is None else old.version
         _expect(path, version, expected_version)
-        if len(data) > MAX_VALUE_BYTES:
-            raise EntryTooLarge(f"metadata value of {path!r} has {len(data)} bytes, at most {MAX_VALUE_BYTES} are kept")
+        if len(data) > self._max_value_bytes:
+            raise EntryTooLarge(f"metadata value of {path!r} has {len(data)} bytes, at most {self._max_value_bytes} are kept")
         check_name("metadata path", path)
-        self._check_room(path, len(path) + len(data))
+        more = VALUE_BYTES + len(path) + len(data) if old is None else len(data) - len(old.data)
+        if more > 0:
+            self._tally.check(f"the value of {path[:60]!r}", more)
         value = Versioned(bytes(data), version + 1)
         self._set(path, value)
         await self._write(path, value)
@@ -84,8 +88,8 @@ class MetadataTree:
         number = self.counters.get(_checked(path), 0)
         if not number:
             check_name("metadata path", path)
-            self._check_room(path, len(path))
-            self._bytes += len(path)
+            self._tally.check(f"the counter {path[:60]!r}", COUNTER_BYTES + len(path))
+            self._tally.bytes += COUNTER_BYTES + len(path)
         self.counters[path] = number + 1
         await self._write_counter(path, number + 1)
         return number
@@ -96,21 +100,16 @@ class MetadataTree:
         self._watchers.add(watcher)
         return watcher
 
-    def _check_room(self, path: str, more: int) -> None:
-        """EntryTooLarge when the store's snapshot of all metadata would become too large."""
-        if self._bytes + more > self._max_bytes:
-            raise EntryTooLarge(f"metadata of {self._bytes} bytes and {path!r} are more than {self._max_bytes} together")
-
     def _set(self, path: str, value: Versioned) -> None:
         old = self.values.get(path)
         if old is None:
             self._count(path, 1)
-            self._bytes += len(path)
-        self._bytes += len(value.data) - (0 if old is None else len(old.data))
+            self._tally.bytes += VALUE_BYTES + len(path)
+        self._tally.bytes += len(value.data) - (0 if old is None else len(old.data))
         self.values[path] = value
 
     def _unset(self, path: str) -> None:
-        self._bytes -= len(path) + len(self.values.pop(path).data)
+        self._tally.bytes -= VALUE_BYTES + len(path) + len(self.values.pop(path).data)
         self._count(path, -1)
 
     def _count(self, path: str, change: int) -> None:

@@ -32,6 +32,7 @@ SNAPSHOT_PART_BYTES: Final = 256 << 10
 # ├── LogClosed          used after close, or after a failure
 # ├── LogExists / LogNotFound
 # ├── EntryTooLarge      refused before it joins a group
+# │   └── StateTooLarge  the store keeps so many logs, cursors and values already: refused before anything has moved
 # ├── NameRefused        a name that cannot be kept: refused before anything has moved, never to be repeated
 # ├── DiskFull           retriable: new data is refused, trims, acks and ends go on from a reserve
 # ├── StoreInUse / StoreTooNew / StoreReadOnly / StoreUnsupported     a sentence each, at open
@@ -91,6 +92,10 @@ class LogNotFound(LedgerError):  # noqa: N818 - named by what happened
 
 class EntryTooLarge(LedgerError):  # noqa: N818 - named by what happened
     """The entry is above the store's limit; nothing was appended."""
+
+
+class StateTooLarge(EntryTooLarge):
+    """The state of the store is as large as it may be; what takes more of it is refused until something was deleted."""
 
 
 class NameRefused(LedgerError):  # noqa: N818 - named by what happened
@@ -332,6 +337,12 @@ class Cursor(Protocol):
 
     def state_bytes(self) -> int:
         """What the acknowledgements after mark_delete take in memory, about; at no cost."""
+
+    def state_full(self) -> bool:
+        """Whether the store keeps as much state as it may: acknowledgements that take more of it are to be refused.
+
+        The owner asks before it accepts them. What was accepted is never refused here.
+        """
 
 
 @attrs.frozen

@@ -161,11 +161,13 @@ class JournalLog(BaseLog):
         self.check_open()
         if name not in self.cursors:
             check_name("cursor", name)
-            self.store.state.check_room(name, self.store.max_names_bytes)
+            self.store.state.check_cursor(name)
             entry = self.first_entry - 1 if initial is None else max(-1, min(self.entry_of(initial), self.next_entry - 1))
-            stored = self.store.state.create_cursor(self.state, name, CursorState(entry))
+            stored = self.store.state.create_cursor(self.state, name, CursorState(entry, tally=self.store.state.tally))
             self.cursors[name] = BaseCursor(self, name, stored.state, stored.cursor_id)
-            self.change().records.append(stored.base(END)[0])
+            record = stored.base(END)[0]
+            self.store.join(len(record)).records.append(record)
+            self.change()
         cursor = self.cursors[name]
         await self.wait_durable()
         return cursor
@@ -176,7 +178,9 @@ class JournalLog(BaseLog):
         cursor = self.cursors.pop(name, None)
         if cursor is not None:
             self.store.state.remove_cursor(cursor.cursor_id)
-            self.change().records.append(encode_record(records.CURSOR_GONE, cursor.cursor_id))
+            record = encode_record(records.CURSOR_GONE, cursor.cursor_id)
+            self.store.join(len(record)).records.append(record)
+            self.change()
         await self.wait_durable()
 
     async def close(self) -> None:
@@ -222,7 +226,6 @@ class JournalLog(BaseLog):
 
     def change(self) -> JournalGroup:
         """This log's record, and what else the caller adds, go with the open group."""
+        self.store.touch(self.state)
         self.join()
-        group = self.store.writer.open_group
-        group.dirty[self.state] = None
-        return group
+        return self.store.writer.open_group

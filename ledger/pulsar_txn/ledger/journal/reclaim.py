@@ -29,9 +29,7 @@ MAX_SPACE_FACTOR: Final = 2
 SLACK_SEGMENTS: Final = 2
 """Segments take at most so many times what is needed of them and a checkpoint takes, and so many segments more.
 
-The segment that is copied is the emptiest, so less than half of it is needed: each byte written frees one at least. The
-checkpoint counts because copying fills segments, segments begin checkpoints, and these are soon not needed any more:
-without it copying could keep itself going for ever.
+The segment that is copied is the emptiest, so less than half of it is needed: each byte written frees one at least.
 """
 
 COPY_SLICE_BYTES: Final = 256 << 10
@@ -59,12 +57,18 @@ class Reclaimer:
         self._index_of = index_of
         self._join = join
         self._copying: asyncio.Task[None] | None = None
+        self._horizon = 0
+        """Only segments before it are copied: those that were there when something was last given up.
+
+        Copying fills segments, and segments begin checkpoints that are soon not needed any more; without this bound copying
+        could keep itself going for ever.
+        """
 
     def trimmed(self, log: LogState, first_entry: int) -> None:
         """A trim is durable."""
         log.index.trim(first_entry)
         self._state.usage.trim(log.ledger_id, first_entry)
-        self.look()
+        self._given_up()
 
     def deleted(self, log: LogState) -> None:
         """A deletion is durable."""
@@ -73,21 +77,29 @@ class Reclaimer:
         for stored in log.snapshots:
             stored.free(self._state.usage, log.ledger_id)
         log.snapshots.clear()
-        self.look()
+        self._given_up()
 
     def finished(self, log: LogState, stored: StoredSnapshot) -> None:
         """A snapshot is durable: those before it are not needed any more."""
         stored.durable = True
         while log.snapshots and log.snapshots[0] is not stored:
             log.snapshots.pop(0).free(self._state.usage, log.ledger_id)
-        self.look()
+        self._given_up()
 
     def abandoned(self, log: LogState, stored: StoredSnapshot) -> None:
         """A snapshot will not be finished."""
         if stored in log.snapshots:
             log.snapshots.remove(stored)
             stored.free(self._state.usage, log.ledger_id)
-            self.look()
+            self._given_up()
+
+    def begin(self) -> None:
+        """The store was started."""
+        self._given_up()
+
+    def _given_up(self) -> None:
+        self._horizon = self._writer.planned_segment
+        self.look()
 
     def look(self) -> None:
         """Drop what is empty; begin to copy what is nearly empty."""
@@ -107,19 +119,21 @@ class Reclaimer:
 
     def _drop(self, number: int) -> None:
         self._state.usage.drop(number)
-        group = self._join(0)
-        group.records.append(encode_record(records.SEGMENT_GONE, number))
+        record = encode_record(records.SEGMENT_GONE, number)
+        group = self._join(len(record))
+        group.records.append(record)
         group.confirmed.append(partial(self._segment_files.put_back, number))
         self._writer.wake()
 
     def _candidate(self) -> SegmentUse | None:
         """The segment to copy next, None while the space is within its bound; what recovery replays is not touched."""
         usage, segment_bytes = self._state.usage, self._segment_files.segment_bytes
-        full = [use for use in usage.segments.values() if use.sealed and use.number < usage.replay_from and not use.pinned]
+        sealed = [use for use in usage.segments.values() if use.sealed and not use.pinned]
+        full = [use for use in sealed if use.number < usage.replay_from]
         needed = sum(use.bytes for use in full) + self._writer.checkpoint_bytes
         if (len(full) - SLACK_SEGMENTS) * segment_bytes <= MAX_SPACE_FACTOR * needed:
             return None
-        return min(full, key=lambda use: use.bytes)
+        return min((use for use in full if use.number < self._horizon), key=lambda use: use.bytes, default=None)
 
     def _copied(self, task: asyncio.Task[None]) -> None:
         self._copying = None

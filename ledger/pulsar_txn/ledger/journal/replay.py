@@ -156,9 +156,9 @@ class Replay:
         if log is None or (known is not None and known.upto == END):
             return
         if kind == records.CURSOR:
-            state, upto = decode_base(value, NUMBER.size)
+            state, upto = decode_base(value, NUMBER.size, self.state.tally)
         else:
-            state, upto = decode_old_base(value[NUMBER.size :]), END
+            state, upto = decode_old_base(value[NUMBER.size :], self.state.tally), END
         self.state.add_cursor(StoredCursor(number, log, name, state, upto))
 
     def _found_parts(self, log: LogState, segment: int, section: Section) -> None:

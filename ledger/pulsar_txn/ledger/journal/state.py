@@ -6,18 +6,14 @@ writes all of it from time to time.
 
 from __future__ import annotations
 
-from typing import Final
-
 from pulsar_txn.ledger.cursor_changes import encode_base
 from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.journal import records
 from pulsar_txn.ledger.journal.index import LogIndex, Usage
 from pulsar_txn.ledger.journal.records import LOG_VALUE, NUMBER, encode_record
 from pulsar_txn.ledger.journal.snapshots import NO_SNAPSHOT, StoredSnapshot
-from pulsar_txn.ledger.protocols import EntryTooLarge, LogDamaged, ReadFailed, Versioned
-
-_NAME_OVERHEAD_BYTES: Final = 64
-"""Of a log's or cursor's record beside its name, with an empty cursor state."""
+from pulsar_txn.ledger.protocols import LogDamaged, ReadFailed, Versioned
+from pulsar_txn.ledger.tally import CURSOR_BYTES, LOG_BYTES, Tally
 
 
 class StoredCursor:
@@ -114,14 +110,15 @@ class JournalState:
         self.next_ledger_id = 0
         self.next_cursor_id = 0
         self.usage = Usage()
-        self.names_bytes = 0
-        """What the names of logs and cursors add to a checkpoint."""
+        self.tally = Tally()
 
-    def check_room(self, name: str, max_bytes: int) -> None:
-        """EntryTooLarge when one more log or cursor would make the checkpoint of all names too large for a segment."""
-        if self.names_bytes + _cost(name) > max_bytes:
-            text = f"{len(self.logs)} logs and {len(self.cursors)} cursors have names of {self.names_bytes} bytes"
-            raise EntryTooLarge(f"{text}; at most {max_bytes} are kept: delete some before there can be {name[:60]!r}")
+    def check_log(self, name: str) -> None:
+        """StateTooLarge when there is no room for one more log."""
+        self.tally.check(f"log {name[:60]!r}", _log_cost(name))
+
+    def check_cursor(self, name: str) -> None:
+        """StateTooLarge when there is no room for one more cursor."""
+        self.tally.check(f"cursor {name[:60]!r}", _cursor_cost(name))
 
     def create_log(self, name: str) -> LogState:
         """A new, empty log."""
@@ -134,11 +131,11 @@ class JournalState:
         """Forget a log, its cursors and its snapshot."""
         log = self.logs.pop(ledger_id, None)
         if log is not None:
-            self.names_bytes -= _cost(log.name) + sum(map(_cost, log.cursors))
+            self.tally.bytes -= _log_cost(log.name)
             if self.by_name.get(log.name) is log:
                 del self.by_name[log.name]
-            for cursor in log.cursors.values():
-                self.cursors.pop(cursor.cursor_id, None)
+            for cursor in list(log.cursors.values()):
+                self.remove_cursor(cursor.cursor_id)
 
     def create_cursor(self, log: LogState, name: str, state: CursorState) -> StoredCursor:
         """A new cursor."""
@@ -151,24 +148,29 @@ class JournalState:
         """Forget a cursor."""
         cursor = self.cursors.pop(cursor_id, None)
         if cursor is not None:
-            self.names_bytes -= _cost(cursor.name)
+            self.tally.bytes -= _cursor_cost(cursor.name)
+            cursor.state.free()
             cursor.log.cursors.pop(cursor.name, None)
 
     def add_log(self, log: LogState) -> None:
         """A log with its number."""
-        self.names_bytes += _cost(log.name)
+        self.tally.bytes += _log_cost(log.name)
         self.logs[log.ledger_id] = log
         self.by_name[log.name] = log
         self.next_ledger_id = max(self.next_ledger_id, log.ledger_id + 1)
 
     def add_cursor(self, cursor: StoredCursor) -> None:
         """A cursor with its number; one of the same number is replaced."""
-        if cursor.cursor_id not in self.cursors:
-            self.names_bytes += _cost(cursor.name)
+        self.remove_cursor(cursor.cursor_id)
+        self.tally.bytes += _cursor_cost(cursor.name)
         self.cursors[cursor.cursor_id] = cursor
         cursor.log.cursors[cursor.name] = cursor
         self.next_cursor_id = max(self.next_cursor_id, cursor.cursor_id + 1)
 
 
-def _cost(name: str) -> int:
-    return len(name.encode()) + _NAME_OVERHEAD_BYTES
+def _log_cost(name: str) -> int:
+    return LOG_BYTES + len(name.encode())
+
+
+def _cursor_cost(name: str) -> int:
+    return CURSOR_BYTES + len(name.encode())

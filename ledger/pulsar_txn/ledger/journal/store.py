@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
-from pulsar_txn.ledger.handles import new_waiter
+from pulsar_txn.ledger.handles import MAX_VALUE_BYTES, new_waiter
 from pulsar_txn.ledger.journal import folder as folders
 from pulsar_txn.ledger.journal import records
 from pulsar_txn.ledger.journal.files import Files, RealFiles
@@ -42,6 +42,7 @@ from pulsar_txn.ledger.protocols import (
     StoreInUse,
     Versioned,
 )
+from pulsar_txn.ledger.tally import DEFAULT_MAX_STATE_BYTES, Tally
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ DEFAULT_MAX_ENTRY_BYTES: Final = (5 << 20) + (256 << 10)
 DEFAULT_CACHE_BYTES: Final = 32 << 20
 _ENTRY_OVERHEAD_BYTES: Final = 200  # of an entry in the tail cache: object, key, table slot
 _GROUP_BYTES: Final = 4 << 20
+_LOG_RECORD_BYTES: Final = 100  # beside the name
 _LOCK_PAUSES: Final = (0.05, 0.1, 0.2, 0.4)  # seconds; how long a predecessor that is just ending is waited for
 
 
@@ -58,7 +60,8 @@ class JournalStore:
 
     `segment_bytes` is the size of new segment files; entries are at most a quarter of it, and at most
     `max_entry_bytes`. `cache_bytes` bounds the recent entries kept in memory, `high_water_bytes` is where back-pressure
-    begins. `files` is the file operations layer; tests put another one in.
+    begins. `max_state_bytes` bounds what is kept in memory beside entries: logs, cursors, metadata.
+    `files` is the file operations layer; tests put another one in.
     """
 
     def __init__(
@@ -69,12 +72,14 @@ class JournalStore:
         max_entry_bytes: int = DEFAULT_MAX_ENTRY_BYTES,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         high_water_bytes: int = DEFAULT_HIGH_WATER_BYTES,
+        max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
         spare_count: int = 2,
         files: Files | None = None,
     ) -> None:
         self.folder = str(folder)
         self.max_entry_bytes = min(max_entry_bytes, segment_bytes // 4)
-        self.max_names_bytes = segment_bytes // 2
+        self.max_value_bytes = min(MAX_VALUE_BYTES, segment_bytes // 16)
+        self.max_state_bytes = max_state_bytes
         self.group_bytes = min(_GROUP_BYTES, segment_bytes // 16)
         self.pressure = Pressure(high_water_bytes)
         self.state = JournalState()
@@ -132,7 +137,7 @@ class JournalStore:
             if not create:
                 raise LogNotFound(f"there is no log {name!r}")
             check_name("log", name)
-            self.state.check_room(name, self.max_names_bytes)
+            self.state.check_log(name)
             state = self.state.create_log(name)
         if state.damage is not None:
             raise state.damage
@@ -168,9 +173,10 @@ class JournalStore:
             log.release()
         state = self.state.by_name.get(name)
         if state is not None:
-            group = self.writer.open_group
+            record = encode_record(records.LOG_GONE, state.ledger_id)
+            group = self.join(len(record))
             group.dirty.pop(state, None)
-            group.records.append(encode_record(records.LOG_GONE, state.ledger_id))
+            group.records.append(record)
             group.confirmed.append(lambda: self.reclaimer.deleted(state))
             self.state.remove_log(state.ledger_id)
         await self.durable()
@@ -261,6 +267,24 @@ class JournalStore:
             self.pressure.enter(size)
         return group
 
+    @property
+    def tally(self) -> Tally:
+        """What is kept in memory beside entries."""
+        return self.state.tally
+
+    def count(self, size: int) -> None:
+        """Of what joined the open group, `size` bytes are no entries; a group that is large by now is closed."""
+        group = self.writer.open_group
+        group.bytes += size
+        self.pressure.enter(size)
+        if group.bytes >= self.group_bytes:
+            self.writer.seal()
+
+    def touch(self, state: LogState) -> None:
+        """The record of this log goes with the open group, as it is when that is closed."""
+        if state not in self.writer.open_group.dirty:
+            self.join(len(state.name) + _LOG_RECORD_BYTES).dirty[state] = None
+
     def has_reserve(self, size: int) -> bool:
         """Whether a record that must go on may still use what is left of the reserve."""
         room = self.writer.room + self.segment_files.ready_count * self.segment_files.segment_bytes
@@ -304,7 +328,7 @@ class JournalStore:
             self.segment_files.start(self._syncer, found.number + 1)
         if not form.started:
             folders.write_format(self._files, self.folder, folders.Format(form.uuid, started=True))
-        self.reclaimer.look()
+        self.reclaimer.begin()
         logger.info("the journal in %s is open; a %s syncs it", self.folder, self.syncer_kind)
 
     def _begin(self, found: Recovered) -> None:
@@ -312,7 +336,9 @@ class JournalStore:
         assert self._syncer is not None  # noqa: S101 - set just before
         state, segment_files = self.state, self.segment_files
         self._closed = None
-        tree = MetadataTree(self._write, self._write_counter, state.values, state.counters, segment_files.segment_bytes // 4)
+        state.tally.max_bytes = self.max_state_bytes
+        writers = (self._write, self._write_counter)
+        tree = MetadataTree(*writers, state.values, state.counters, tally=state.tally, max_value_bytes=self.max_value_bytes)
         self.metadata = tree
         state.values, state.counters = tree.values, tree.counters
         self.writer = JournalWriter(self._files, segment_files, self._syncer, state, self._uuid)
@@ -447,11 +473,14 @@ class JournalStore:
             else encode_record(records.META, value.version, path.encode(), value.data)
         )
         self.writer.open_group.records.append(record)
+        self.count(len(record))
         await self.durable()
 
     async def _write_counter(self, path: str, value: int) -> None:
         self._check()
-        self.writer.open_group.records.append(encode_record(records.COUNTER, value, path.encode()))
+        record = encode_record(records.COUNTER, value, path.encode())
+        self.writer.open_group.records.append(record)
+        self.count(len(record))
         await self.durable()
 
 

@@ -147,6 +147,11 @@ class JournalWriter:
         return max(0, self._planned_size - self._planned_offset - self._seal_reserve(0))
 
     @property
+    def checkpointing(self) -> bool:
+        """A checkpoint in slices is under way."""
+        return self._checkpoints.open
+
+    @property
     def checkpoint_bytes(self) -> int:
         """What was written while the newest complete checkpoint was; 0 when it is a single frame."""
         return self._checkpoints.written_bytes
