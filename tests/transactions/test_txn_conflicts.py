@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from targets import Target
 from transactions import received, stays_silent, visible
@@ -149,3 +151,24 @@ async def test_all_of_a_batch_conflicts_when_somebody_else_has_acknowledged_a_pa
         await other.acknowledge(messages[1:], txn=txn)
     await consumer.close()
     assert await stays_silent(other)
+
+
+@pytest.mark.parametrize("batched", [True, False])
+async def test_a_message_that_two_consumers_were_given_conflicts_also_in_one_transaction(
+    client: Client, topic: str, batched: bool
+) -> None:
+    """The program worked on both copies. A broker that answers repeats like the first one cannot tell."""
+    options = {"batching_max_messages": 2, "batching_max_delay": 5} if batched else {"batching": False}
+    producer = await client.create_producer(topic, **options)
+    await asyncio.gather(*(producer.send(b"%d" % number) for number in range(2)))
+    first = await client.subscribe(topic, "s", consumer_type=ConsumerType.SHARED, initial_position=InitialPosition.EARLIEST)
+    messages = await received(first, 2)
+    second = await client.subscribe(topic, "s", consumer_type=ConsumerType.SHARED)
+    txn = await client.begin_transaction()
+    await first.acknowledge(messages[0], txn=txn)
+    with pytest.raises(TransactionConflict):
+        await second.acknowledge(messages[0], txn=txn)
+    await txn.abort()
+    again = await client.begin_transaction()
+    await second.acknowledge(messages[0], txn=again)
+    await again.commit()

@@ -9,6 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pulsar_txn.client._acks_of_units import AcksOfUnits
 from pulsar_txn.client._budget import MemoryLimit
 from pulsar_txn.client._pauses import Backoff
 from pulsar_txn.client._settings import Settings
@@ -56,6 +57,7 @@ class Core:
         self.runtime = runtime
         self._request_ids = itertools.count()
         self._resource_ids = itertools.count()
+        self.acks_of_units = AcksOfUnits()
         self.pool = ConnectionPool(runtime, settings)
         self.service_url = service_url.primary if isinstance(service_url, AutoClusterFailover) else service_url
         watch = functools.partial(self._watch, service_url) if isinstance(service_url, AutoClusterFailover) else None

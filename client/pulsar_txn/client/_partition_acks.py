@@ -250,7 +250,11 @@ class PartitionAcks(abc.ABC):
             await asyncio.shield(claim.answer)
 
     def _claim(self, claim: Claim, txn: Enlisting) -> None:
+        units = self._core.acks_of_units
         for (ledger_id, entry_id), index in claim.places:
+            if units.held_elsewhere(txn, self.topic, self._subscription, self.open_acks, ((ledger_id, entry_id), index)):
+                message_id = MessageId(ledger_id, entry_id, self.partition, index)
+                raise TransactionConflict(f"message {message_id} is acknowledged by another consumer in this transaction")
             if self.open_acks.holds(((ledger_id, entry_id), index, 0)):
                 message_id = MessageId(ledger_id, entry_id, self.partition, index)
                 raise TransactionConflict(f"message {message_id} is acknowledged already in a transaction that is still open")
@@ -264,6 +268,8 @@ class PartitionAcks(abc.ABC):
             txn.when_ended(functools.partial(self._on_txn_ended, claims))
             # Whoever attached to a transaction may leave its end to others, and is not told of it then.
             weakref.finalize(txn, self.open_acks.abandon, claims).atexit = False
+            units.begin(txn, self.topic, self._subscription, self.open_acks, claims)
+        claim.unit = claims
         claims.append(claim)
 
     def _on_txn_ended(self, claims: list[Claim], outcome: TxnAction | None) -> None:

@@ -131,10 +131,10 @@ class Claim:
     `up_to` is set for a cumulative one: everything up to and with it. `answer` is the request's future once it has left;
     `dropped` are entries of which copies came in before its answer and were dropped. `ids` is how the request said it.
     `conflicts`: it was refused, and its messages were tried one by one.
-    `abandoned`: nobody here will learn how its transaction ends.
+    `abandoned`: nobody here will learn how its transaction ends. `unit`: all claims of its consumer in its transaction.
     """
 
-    __slots__ = ("abandoned", "answer", "conflicts", "dropped", "ids", "places", "up_to")
+    __slots__ = ("abandoned", "answer", "conflicts", "dropped", "ids", "places", "unit", "up_to")
 
     def __init__(self, places: Iterable[Place], up_to: Place | None = None) -> None:
         self.places = [place[:2] for place in places]
@@ -142,6 +142,7 @@ class Claim:
         self.up_to = None if up_to is None else up_to[:2]
         self.answer: asyncio.Future[Any] | None = None
         self.dropped: list[Position] = []
+        self.unit: list[Claim] | None = None
         self.abandoned = self.conflicts = False
 
     @property
@@ -227,6 +228,13 @@ class OpenTransactionAcks:
         return bool(self._cumulative) and any(
             claim.up_to is not None and place[:2] <= claim.up_to for claim in self._cumulative
         )
+
+    def holds_in(self, place: tuple[Position, int], unit: list[Claim]) -> bool:
+        """Whether this message is acknowledged by one of these claims, which are all of one transaction."""
+        claim = self._claims.get(place)
+        if claim is not None and claim.unit is unit:
+            return True
+        return any(claim.unit is unit and claim.up_to is not None and place <= claim.up_to for claim in self._cumulative)
 
     def add(self, claim: Claim) -> None:
         """These are now."""
