@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Received, Refused
 
-from pulsar_txn.broker import consumers
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnId, full_ack_set
@@ -173,10 +172,7 @@ async def test_a_consumer_that_lost_its_place_cannot_acknowledge_what_its_succes
     assert cursor(bench).backlog() == 0
 
 
-async def test_notes_of_parts_do_not_outlive_their_entries(
-    client: RawClient, bench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(consumers, "_PRUNE_GIVEN", 4)
+async def test_notes_of_parts_do_not_outlive_their_entries(client: RawClient, bench: Any) -> None:
     await client.producer("a")
     await client.subscribe("a", kind=SHARED, permits=10**6)
     (consumer,) = bench.broker.topics[FULL + "a"].subscriptions["s"].consumers

@@ -53,7 +53,7 @@ async def test_an_abort_is_never_delivered_and_leaves_no_backlog(client: RawClie
     subscription = bench.broker.topics[FULL + "a"].subscriptions["s"]
     assert subscription.cursor.backlog() == 0
     assert subscription.cursor.deleted_ranges() == []
-    assert subscription.moves.hidden == set()
+    assert not subscription.moves.hidden
 
 
 async def test_markers_leave_no_ack_holes_behind_an_unacknowledged_message(client: RawClient, bench: Any) -> None:

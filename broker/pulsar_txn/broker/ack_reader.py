@@ -7,7 +7,7 @@ What an acknowledgement would add to the state of a subscription is bounded, too
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from pulsar_txn.ledger.protocols import Cursor, Log
@@ -16,6 +16,8 @@ from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.hot import AckId
 from pulsar_txn.wire.ids import Position, full_ack_set
+
+from .position_notes import PositionNotes
 
 _GENERATION: Final = 8192
 """Batch sizes are kept in two generations of this many entries."""
@@ -48,7 +50,7 @@ class AckReader:
         self._sizes[position] = batch_size
 
     def read(
-        self, ids: Sequence[AckId], given: Mapping[Position, tuple[int, int]], *, strict: bool
+        self, ids: Sequence[AckId], given: PositionNotes[tuple[int, int]] | None, *, strict: bool
     ) -> tuple[list[Position], list[AckItem]]:
         """Whole entries, and parts of batches. `given` says what "the whole entry" means where it is less than all of it.
 
@@ -64,7 +66,7 @@ class AckReader:
             if position > last:
                 _wrong(strict, f"there is no message {ledger_id}:{entry_id}")
             elif ack_set is None:
-                if position in given:
+                if given is not None and position in given:
                     parts.append((position, *given[position]))
                 else:
                     whole.append(position)

@@ -8,14 +8,14 @@ from typing import Any, Final, Protocol
 from pulsar_txn.wire.hot import encode_message
 from pulsar_txn.wire.ids import Position
 
+from .position_notes import PositionNotes
+
 MAX_BATCH_SIZE: Final = 100_000
 """Messages of one batch; an ack set has as many bits, so this bounds what a client's number can make us hold."""
 
 MAX_ACK_IDS: Final = 100_000
 """Messages that one ACK names, or that one request wants again. Clients collect a thousand; ours sends a list of messages
 that is acknowledged in a transaction whole."""
-
-_PRUNE_GIVEN: Final = 1024
 
 
 class ConsumerOwner(Protocol):
@@ -51,7 +51,6 @@ class Consumer:
     """
 
     __slots__ = (
-        "_given_limit",
         "consumer_id",
         "delivered",
         "epoch",
@@ -96,8 +95,7 @@ class Consumer:
         self.unacked_count = 0
         self.returning = 0
         self.pledged: dict[Position, int] = {}
-        self.given: dict[Position, tuple[int, int]] = {}
-        self._given_limit = _PRUNE_GIVEN
+        self.given: PositionNotes[tuple[int, int]] = PositionNotes(self._is_done)
         self.settled_elsewhere: Position | None = None
         self.delivered = 0
         self.subscription: Any = None
@@ -113,7 +111,7 @@ class Consumer:
         if ack_set is not None:
             self._give_part(position, ack_set, batch_size)
         elif self.given:
-            self.given.pop(position, None)
+            self.given.discard(position)
         self.owner.write_many(
             encode_message(
                 self.consumer_id,
@@ -132,14 +130,14 @@ class Consumer:
         """Note a delivery of less than the whole entry, together with what the consumer has in its hands of it already.
 
         The note stays when the consumer gives the entry back, or somebody else settles it: an acknowledgement may be on its
-        way. Notes of entries that are done with are dropped now and then, so that acknowledgements cost nothing here.
+        way.
         """
         in_hand = self.unacked.get(position, 0) & ~self.pledged.get(position, 0)
-        self.given[position] = (in_hand | indexes, batch_size)
-        if len(self.given) > self._given_limit:
-            is_deleted = self.subscription.cursor.is_deleted
-            self.given = {kept: part for kept, part in self.given.items() if not is_deleted(kept)}
-            self._given_limit = max(_PRUNE_GIVEN, 2 * len(self.given))
+        self.given.put(position, (in_hand | indexes, batch_size))
+
+    def _is_done(self, position: Position) -> bool:
+        deleted: bool = self.subscription.cursor.is_deleted(position)
+        return deleted
 
     def hold(self, position: Position, indexes: int) -> None:
         """Note what was sent."""

@@ -11,25 +11,23 @@ transaction, cumulative, the last index of a batch) comes through here, so that 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from pulsar_txn.ledger.protocols import Cursor, Log
 from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.wire.ids import Position
 
-_PRUNE: Final = 1024
+from .position_notes import PositionNotes
 
 
 class CursorMoves:
     """Moves the cursor of one subscription. What raises LedgerError has the log closed."""
 
-    __slots__ = ("_cursor", "_log", "_prune_at", "hidden")
+    __slots__ = ("_cursor", "_log", "hidden")
 
     def __init__(self, cursor: Cursor, log: Log) -> None:
-        self.hidden: set[Position] = set()
+        self.hidden: PositionNotes[None] = PositionNotes(cursor.is_deleted)
         self._cursor = cursor
         self._log = log
-        self._prune_at = _PRUNE
 
     def delete(self, positions: list[Position]) -> None:
         """Acknowledge whole entries."""
@@ -58,15 +56,11 @@ class CursorMoves:
         """The dispatcher passed an entry that is for nobody."""
         cursor = self._cursor
         if self._log.next_position(cursor.mark_delete) == position:
-            self.hidden.add(position)
-            self._absorb_after(cursor.mark_delete)
+            self._cursor.mark_delete_to([position, *self._hidden_after(position)][-1])
         elif cursor.is_deleted((position[0], position[1] - 1)):
             self.delete([position])
         else:
-            self.hidden.add(position)
-            if len(self.hidden) > self._prune_at:
-                self.hidden = {kept for kept in self.hidden if not cursor.is_deleted(kept)}
-                self._prune_at = max(_PRUNE, 2 * len(self.hidden))
+            self.hidden.put(position, None)
 
     def reset(self, mark_delete: Position) -> int:
         """Put the cursor to `mark_delete`; what lies behind it is read again. Returns the ticket."""

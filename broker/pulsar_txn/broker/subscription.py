@@ -153,7 +153,7 @@ class Subscription:
 
     def _acknowledge(self, consumer: Consumer, ids: Sequence[AckId], *, strict: bool, cumulative: bool) -> int:
         """Returns the cursor's ticket. Raises ColdEntries, Refusal, LedgerError."""
-        whole, parts = self.reader.read(ids, {} if cumulative else consumer.given, strict=strict)
+        whole, parts = self.reader.read(ids, None if cumulative else consumer.given, strict=strict)
         if cumulative:
             return self._acknowledge_upto(consumer, whole, parts)
         if parts and not self.topic.config.acknowledgment_at_batch_index_level_enabled:
@@ -233,7 +233,7 @@ class Subscription:
     ) -> None:
         """An ACK in a transaction; answered once it is durable. A whole entry is what the consumer was given of it."""
         try:
-            whole, parts = self.reader.read(ids, {} if cumulative else consumer.given, strict=True)
+            whole, parts = self.reader.read(ids, None if cumulative else consumer.given, strict=True)
             if not cumulative:
                 self.reader.admitted(whole, parts, strict=True)
             request = self._request_of(consumer, txn_id, whole, parts, answer, cumulative=cumulative)
