@@ -198,9 +198,8 @@ async def test_requests_of_all_clients_are_bounded(benches: Any) -> None:
     assert {each.error for each in errors} == {ServerError.TooManyRequests}
     assert all("maxConcurrentLookupRequest" in each.message for each in errors)
     assert bench.broker.limits.requests == 0
-    assert b'limit_reached_total{cluster="standalone",limit="maxConcurrentLookupRequest"} 40.0' in await exposition(
-        bench.broker
-    )
+    text = "".join([part async for part in exposition(bench.broker)])
+    assert 'limit_reached_total{cluster="standalone",limit="maxConcurrentLookupRequest"} 40.0' in text
 
 
 async def test_bytes_of_requests_are_bounded_per_connection_and_in_all(benches: Any) -> None:

@@ -115,7 +115,7 @@ def test_every_duration_is_in_one_bucket() -> None:
 async def test_metrics_show_the_turns_of_a_broker_that_works(client: RawClient, bench: Any) -> None:
     await client.producer("a")
     await client.sent(b"x")
-    lines = (await exposition(bench.broker)).decode().splitlines()
+    lines = "".join([part async for part in exposition(bench.broker)]).splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert float(values['pulsar_txn_broker_loop_block_seconds_count{cluster="standalone"}']) > 0
     assert float(values['pulsar_txn_broker_loop_block_seconds_bucket{cluster="standalone",le="+Inf"}']) > 0

@@ -26,15 +26,15 @@ async def many_topics(bench: Any, count: int) -> None:
     await bench.broker.turn.budget.for_all((TopicName.parse(f"t{number}") for number in range(count)), bench.broker.topic)
 
 
-def series(text: bytes, name: str) -> list[str]:
-    return [line for line in text.decode().splitlines() if line.startswith(name + "{")]
+def series(text: str, name: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(name + "{")]
 
 
 async def test_sweeps_and_metrics_of_many_topics_hold_the_loop_for_no_long_turn(bench: Any) -> None:
     await many_topics(bench, 6000)
     async with held_loop() as held:
         await bench.broker._sweep()
-        text = await exposition(bench.broker)
+        text = "".join([part async for part in exposition(bench.broker)])
     assert len(series(text, "pulsar_in_messages_total")) == metrics.MAX_TOPICS
     assert series(text, "pulsar_topics_count")[0].endswith(" 6000.0")
     assert held.longest_seconds < LONGEST_SECONDS, held
@@ -48,11 +48,11 @@ async def test_metrics_of_many_subscriptions_are_bounded_whole_and_made_in_slice
     for number in range(3000):
         await topic.subscribe(f"s{number}", durable=False, initial=EARLIEST)
     async with held_loop() as held:
-        text = await exposition(bench.broker)
+        text = "".join([part async for part in exposition(bench.broker)])
     assert len(set(series(text, "pulsar_subscription_back_log"))) == 1500
     assert series(text, "pulsar_subscriptions_count")[0].endswith(" 3000.0")
     for name in ("pulsar_subscription_back_log", "pulsar_subscription_consumers_count"):
-        assert text.decode().count(f"# TYPE {name} gauge") == 1
+        assert text.count(f"# TYPE {name} gauge") == 1
     assert held.longest_seconds < LONGEST_SECONDS, held
 
 

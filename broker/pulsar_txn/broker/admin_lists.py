@@ -38,21 +38,23 @@ def limit(request: web.Request) -> int | None:
 async def names_response(request: web.Request, pieces: Pieces) -> web.StreamResponse:
     """A JSON array of names."""
     most, budget = limit(request), request.app[BROKER].turn.budget
-    return await json_response(request, _array(pieces, most, budget))
+    return await parts_response(request, _array(pieces, most, budget))
 
 
 async def object_response(request: web.Request, items: AsyncIterator[tuple[str, Any]]) -> web.StreamResponse:
     """A JSON object of items that come one after the other."""
-    return await json_response(request, _object(items))
+    return await parts_response(request, _object(items))
 
 
 async def value_response(request: web.Request, value: dict[str, Any]) -> web.StreamResponse:
     """A JSON object that may hold very many others."""
-    return await json_response(request, request.app[BROKER].turn.budget.each(_dumped(value)))
+    return await parts_response(request, request.app[BROKER].turn.budget.each(_dumped(value)))
 
 
-async def json_response(request: web.Request, parts: AsyncIterator[str]) -> web.StreamResponse:
-    """An answer of JSON text in parts."""
+async def parts_response(
+    request: web.Request, parts: AsyncIterator[str], content_type: str = "application/json; charset=utf-8"
+) -> web.StreamResponse:
+    """An answer of text in parts."""
     collected, size = list[bytes](), 0
     response: web.StreamResponse | None = None
     async for part in parts:
@@ -60,12 +62,12 @@ async def json_response(request: web.Request, parts: AsyncIterator[str]) -> web.
         size += len(collected[-1])
         if size >= _WHOLE_BYTES:
             if response is None:
-                response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
+                response = web.StreamResponse(headers={"Content-Type": content_type})
                 await response.prepare(request)
             await response.write(b"".join(collected))
             collected, size = [], 0
     if response is None:
-        return web.Response(body=b"".join(collected), content_type="application/json", charset="utf-8")
+        return web.Response(body=b"".join(collected), headers={"Content-Type": content_type})
     await response.write(b"".join(collected))
     await response.write_eof()
     return response

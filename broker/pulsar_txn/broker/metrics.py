@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from pulsar_txn.wire.ids import TxnAction
 
 from .admin import BROKER, Routes
+from .admin_lists import parts_response
 from .broker import Broker
 from .loop_meter import Histogram
 from .slices import LoopBudget
@@ -31,8 +32,8 @@ MAX_TOPICS: Final = 1000
 MAX_SUBSCRIPTIONS: Final = 20_000
 """With series of their own, of those topics together."""
 
-_SAMPLES_AT_ONCE: Final = 250
-_HEAD: Final = re.compile(rb"^# .*\n", re.MULTILINE)
+_SAMPLES_AT_ONCE: Final = 100
+_HEAD: Final = re.compile(r"^# .*\n", re.MULTILINE)
 
 
 class _One(Collector):
@@ -45,16 +46,14 @@ class _One(Collector):
         yield from self._metrics
 
 
-async def exposition(broker: Broker) -> bytes:
-    """All metrics in the text format; made in slices."""
-    parts: list[bytes] = []
+async def exposition(broker: Broker) -> AsyncIterator[str]:
+    """All metrics in the text format, in parts; made in slices."""
     async for metric in _of_broker(broker):
         for start in range(0, max(1, len(metric.samples)), _SAMPLES_AT_ONCE):
             await broker.turn.budget.pause()
             text = _text(_One([_some_of(metric, start)]))
-            parts.append(text if not start else _HEAD.sub(b"", text))
-    parts.append(_text(_process()))
-    return b"".join(parts)
+            yield text if not start else _HEAD.sub("", text)
+    yield _text(_process())
 
 
 def _some_of(metric: Metric, start: int) -> Metric:
@@ -66,10 +65,10 @@ def _some_of(metric: Metric, start: int) -> Metric:
     return part
 
 
-def _text(collector: Collector) -> bytes:
+def _text(collector: Collector) -> str:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
-    return generate_latest(registry)
+    return generate_latest(registry).decode()
 
 
 def _process() -> Collector:
@@ -271,10 +270,9 @@ def _filled(family: Any, labels: dict[str, str], value: float) -> Metric:
     return metric
 
 
-async def show_metrics(request: web.Request) -> web.Response:
+async def show_metrics(request: web.Request) -> web.StreamResponse:
     """GET: the text format of Prometheus."""
-    body = await exposition(request.app[BROKER])
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return await parts_response(request, exposition(request.app[BROKER]), CONTENT_TYPE_LATEST)
 
 
 ROUTES: Routes = [("GET", "/metrics", show_metrics), ("GET", "/metrics/", show_metrics)]
