@@ -14,6 +14,9 @@ from pulsar_txn.ledger.journal.state import LogState
 from pulsar_txn.ledger.protocols import ReadFailed
 
 _FIRST_READ_BYTES: Final = 16 << 10
+_LONG_RUN_ENTRIES: Final = 256
+_KEPT_ENTRIES: Final = 1 << 18
+"""Tables of long runs are kept for the next read, of so many entries together, about 16 bytes each."""
 
 
 class OpenRun(NamedTuple):
@@ -27,6 +30,14 @@ class OpenRun(NamedTuple):
     segment: Segment
     chunk: bytes
     chunk_offset: int
+    ends: array[int] | None = None
+    """Of a long run: where each entry ends, counted from the first."""
+
+    def start_of(self, number: int) -> int:
+        """Where the entry of this number begins."""
+        if self.ends is None:
+            return sum(self.lengths[:number])
+        return self.ends[number - 1] if number else 0
 
 
 class RunReader:
@@ -38,6 +49,9 @@ class RunReader:
 
     def __init__(self, opened: OpenSegments) -> None:
         self._opened = opened
+        self._long: dict[int, OpenRun] = {}
+        """Long runs read lately, by location, the last one last: whoever reads one in steps comes again."""
+        self._long_entries = 0
 
     def entries(self, log: LogState, entry: int, upto: int, max_entries: int, max_bytes: int) -> list[bytes]:
         """Entries from `entry` on, of one run, at most up to `upto`; at least one."""
@@ -45,7 +59,9 @@ class RunReader:
             first, place = log.index.find(entry)
         except LookupError:
             raise log.missing(entry, "no run of it was found") from None
-        run = self._open(log, first, place, DATA, entry)
+        run = self._long.get(place) or self._open(log, first, place, DATA, entry)
+        if run.entries >= _LONG_RUN_ENTRIES:
+            run = self._keep(place, run)
         skip = entry - first
         if skip >= run.entries:
             raise log.missing(entry, f"its run has only {run.entries} entries")
@@ -53,13 +69,29 @@ class RunReader:
         lengths = run.lengths[skip : skip + wanted]
         fitting = sum(1 for total in accumulate(lengths) if total <= max_bytes)
         lengths = lengths[: max(1, fitting)]
-        start = sum(run.lengths[:skip])
+        start = run.start_of(skip)
         try:
             data = self._data(log, run, start, sum(lengths), entry)
         except ReadFailed:
             lengths = lengths[:1]  # perhaps only one behind it cannot be read
             data = self._data(log, run, start, sum(lengths), entry)
         return self._split(log, run, data, lengths, skip, entry)
+
+    def forget(self, number: int) -> None:
+        """The segment is gone."""
+        for place in [place for place in self._long if place >> 32 == number]:
+            self._long_entries -= self._long.pop(place).entries
+
+    def _keep(self, place: int, run: OpenRun) -> OpenRun:
+        """Keep the tables of a long run; the ones that were not read for longest make room."""
+        kept = self._long.pop(place, None)
+        if kept is None:
+            kept = run._replace(chunk=b"", ends=array("Q", accumulate(run.lengths)))
+            self._long_entries += run.entries
+        self._long[place] = kept
+        while self._long_entries > _KEPT_ENTRIES and len(self._long) > 1:
+            self._long_entries -= self._long.pop(next(iter(self._long))).entries
+        return kept
 
     def part(self, log: LogState, stored: StoredSnapshot, serial: int) -> bytes:
         """The bytes of one part of a snapshot of the log."""
@@ -97,6 +129,8 @@ class RunReader:
     def _data(self, log: LogState, run: OpenRun, start: int, size: int, entry: int) -> bytes:
         offset = run.data_offset + start
         skip = offset - run.chunk_offset
+        if not size:
+            return b""
         if skip + size <= len(run.chunk):
             return run.chunk[skip : skip + size]
         data = self._read(log, run.segment, size, offset, entry)

@@ -122,6 +122,7 @@ class Reclaimer:
         record = encode_record(records.SEGMENT_GONE, number)
         group = self._join(len(record))
         group.records.append(record)
+        self._reader.forget(number)
         group.confirmed.append(partial(self._segment_files.put_back, number))
         self._writer.wake()
 

@@ -143,7 +143,7 @@ class JournalStore:
             raise state.damage
         state.epoch += 1
         self._logs[name] = log = JournalLog(self, state)
-        self.writer.open_group.dirty[state] = None
+        self.touch(state)
         try:
             await self.durable()
         except BaseException:  # nobody has the handle, so nobody could close it
