@@ -9,7 +9,7 @@ import pytest
 from journal_world import settled, simulated_store
 
 from pulsar_txn.ledger.journal import check
-from pulsar_txn.ledger.journal.frame import ALIGNMENT, HEADER, TRAILER, crc32c, encode_trailer
+from pulsar_txn.ledger.journal.frame import ALIGNMENT, HEADER, SEAL, TRAILER, crc32c, encode_trailer
 from pulsar_txn.ledger.journal.simulated import SECTOR_BYTES, SimulatedFiles
 from pulsar_txn.ledger.protocols import LogDamaged, ReadFailed
 from pulsar_txn.ledger.testing import all_entries
@@ -233,3 +233,53 @@ async def test_a_segment_that_cannot_be_opened_refuses_only_its_logs():
     assert any(
         each.unreadable and each.segment == number_of(segments(files)[0]) for each in await check("/data", files=hostile)
     )
+
+
+async def test_a_lost_segment_is_one_finding_for_each_of_its_logs():
+    files, truth = await written()
+    name = segments(files)[0]
+    del files.files[name]
+    entries = [each for each in await check("/data", files=files) if each.kind == "entry"]
+    logs = [each.log for each in entries]
+    assert sorted(logs) == sorted(set(logs))
+    missing = {each.log: (each.position[1], each.entries) for each in entries}
+    assert all(first + count <= len(truth[log]) for log, (first, count) in missing.items())
+    assert max(count for _, count in missing.values()) > 3
+    assert "more behind it" in entries[0].detail
+
+
+@pytest.mark.parametrize("how", ["unreadable", "flipped"])
+async def test_the_seal_of_a_segment_that_the_checkpoint_began_in_is_not_needed(how):
+    """A checkpoint in slices over several segments: all their frames are, and their numbers show that none is missing."""
+    files = SimulatedFiles()
+    store = simulated_store(files)
+    await store.start()
+    log = await store.open("a")
+    cursor = await log.open_cursor("sub")
+    for number in range(200):
+        cursor.delete_indexes(log.append(b"%d" % number), 1, 4000)
+        await log.flush()
+    while store.writer.planned_segment - store.writer._checkpoints.replay_from < 2:
+        log.append(bytes(1000))
+        await log.flush()
+    sets = cursor.ack_sets()
+    entries = await all_entries(log)
+    first, newest = store.writer._checkpoints.replay_from, store.writer.planned_segment
+    await store.close()
+    for number in range(first, newest):
+        name = f"/data/segment-{number:010d}.journal"
+        at, _, flags = max(frames(files, name))
+        assert flags & SEAL
+        if how == "unreadable":
+            files.spoil(name, at, at + 1)
+        else:
+            files.files[name].content[at + 100] ^= 1
+    findings = await check("/data", files=files)
+    assert not any(each.fatal for each in findings)
+    store = simulated_store(files)
+    await store.start()
+    log = await store.open("a")
+    assert await all_entries(log) == entries
+    assert (await log.open_cursor("sub")).ack_sets() == sets
+    assert len(sets) == 200
+    store._release()

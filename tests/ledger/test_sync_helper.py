@@ -67,6 +67,18 @@ async def test_a_number_that_came_back_for_another_file_is_not_taken_for_the_old
         os.close(each)
 
 
+def test_a_descriptor_that_did_not_come_through_is_an_error_and_the_file_before_is_not_synced_for_it(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file, ThreadPoolExecutor(1) as pool:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            pool.submit(sync_helper.serve, theirs)
+            socket.send_fds(ours, [b"S"], [file.fileno()])
+            assert ours.recv(1) == b"\0"
+            ours.send(b"S")
+            assert ours.recv(1) == bytes([errno.EMFILE])
+            ours.shutdown(socket.SHUT_RDWR)
+
+
 def test_zero_fill_writes_everything_and_then_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, int]] = []
     with (tmp_path / "file").open("w+b") as file:

@@ -87,6 +87,23 @@ async def _check_log(reader: RunReader, log: LogState) -> list[Finding]:
         try:
             entry += len(reader.entries(log, entry, last, _BATCH_ENTRIES, _BATCH_BYTES))
         except (LogDamaged, ReadFailed) as error:
-            findings.append(attrs.evolve(of_error(error, "entry"), position=(log.ledger_id, entry)))
+            _add_entry(findings, attrs.evolve(of_error(error, "entry"), position=(log.ledger_id, entry)))
             entry += 1
     return findings
+
+
+def _add_entry(findings: list[Finding], found: Finding) -> None:
+    """One finding for entries in a row: a lost segment has a million of them."""
+    last = findings[-1] if findings else None
+    if last is not None and last.position is not None and found.position is not None:
+        ledger_id, entry = last.position
+        follows = found.position == (ledger_id, entry + last.entries) and last.kind == "entry"
+        if follows and last.unreadable == found.unreadable:
+            detail = f"{last.detail.removesuffix(_and_more(last))}{_and_more(attrs.evolve(last, entries=last.entries + 1))}"
+            findings[-1] = attrs.evolve(last, entries=last.entries + 1, detail=detail)
+            return
+    findings.append(found)
+
+
+def _and_more(finding: Finding) -> str:
+    return f" (and {finding.entries - 1} more behind it)" if finding.entries > 1 else ""

@@ -65,6 +65,8 @@ class Finding:
     offset: int | None = None
     unreadable: bool = False
     fatal: bool = False
+    entries: int = 1
+    """Of kind "entry": how many in a row, from `position` on."""
 
     def error(self) -> LogDamaged | ReadFailed:
         """The error of a store that does not start."""

@@ -41,7 +41,7 @@ from pulsar_txn.ledger.journal.frame import (
 from pulsar_txn.ledger.journal.index import SegmentIndex
 from pulsar_txn.ledger.journal.records import REPLAY_FROM, SEGMENT_SIZE, decode_records
 from pulsar_txn.ledger.journal.replay import Replay, RunHead
-from pulsar_txn.ledger.journal.scan import Content, FoundFrame, Scan, read_content, scan_segment
+from pulsar_txn.ledger.journal.scan import Content, Damage, FoundFrame, Scan, read_content, scan_segment
 from pulsar_txn.ledger.journal.segments import OpenSegments, Segment
 from pulsar_txn.ledger.journal.state import JournalState
 
@@ -106,11 +106,14 @@ def recover(opened: OpenSegments, uuid: bytes, *, started: bool, marked: int | N
 def _add_damage(found: Recovered, segment: Segment, scan: Scan, *, newest: bool) -> None:
     """Findings of what is wrong between a segment's frames; what cannot be known of the newest one is fatal."""
     for each in scan.damage:
-        fatal = newest and each.unknown
-        detail = f"{segment.path} at offset {each.offset}: {each.detail}"
-        place = (segment.number, each.offset)
-        found.findings.append(Finding(None, None, detail, each.kind, *place, unreadable=each.unreadable, fatal=fatal))
-        found.unreadable_runs |= each.unreadable and each.unknown
+        _add_finding(found, segment, each, fatal=newest and each.unknown)
+
+
+def _add_finding(found: Recovered, segment: Segment, each: Damage, *, fatal: bool) -> None:
+    detail = f"{segment.path} at offset {each.offset}: {each.detail}"
+    place = (segment.number, each.offset)
+    found.findings.append(Finding(None, None, detail, each.kind, *place, unreadable=each.unreadable, fatal=fatal))
+    found.unreadable_runs |= each.unreadable and each.unknown
 
 
 def _replay_from(newest: Segment, content: Content, scan: Scan) -> int:
@@ -189,11 +192,16 @@ class _Replayed:
             return
         content = read_content(self._opened, segment)
         scan = scan_segment(content, self._uuid, number)
-        _add_damage(self._found, segment, scan, newest=True)
-        if not scan.frames or scan.frames[0].offset or not scan.frames[-1].header.flags & SEAL:
+        sealed = bool(scan.frames) and bool(scan.frames[-1].header.flags & SEAL)
+        for each in scan.damage:
+            at_the_end = each.offset == scan.end and bool(scan.frames)
+            _add_finding(self._found, segment, each, fatal=each.unknown and not at_the_end)
+        if not scan.frames or scan.frames[0].offset:
             self._fatal("segment", segment, scan.end, "frames are missing, and the checkpoint relies on them")
         if scan.frames:
             self._apply(segment, content, scan)
+            if not sealed:  # only the index may be missing: the first frame of the next segment shows it by its number
+                self._sequence += 1
 
     def _apply(self, segment: Segment, content: Content, scan: Scan) -> None:
         view, index = memoryview(content.data), SegmentIndex()

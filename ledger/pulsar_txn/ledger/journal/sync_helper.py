@@ -5,8 +5,8 @@ imported: it must start in milliseconds and own its GIL. One byte comes in, one 
 
     s   fdatasync the current file        d   fsync it (directories)        z   fill it with zeros to its size, then fsync
 
-A descriptor that comes along (SCM_RIGHTS) becomes the current file: the same open file description as the writer's, so
-that the kernel reports a write-back error here, once. End of stream ends the process.
+A capital letter says that a descriptor comes along (SCM_RIGHTS). It becomes the current file: the same open file
+description as the writer's, so that the kernel reports a write-back error here, once. End of stream ends the process.
 """
 
 import errno
@@ -51,7 +51,10 @@ def serve(channel: socket.socket) -> None:
                 if current >= 0:
                     os.close(current)
                 current = descriptors[0]
-            channel.sendall(bytes([attempt(command, current)]))
+            if command.isupper() and not descriptors:  # the kernel drops what this process has no number left for
+                channel.sendall(bytes([errno.EMFILE]))
+            else:
+                channel.sendall(bytes([attempt(command.lower(), current)]))
         except ConnectionError:  # it is gone, and maybe with an answer that it has not read
             return
 

@@ -112,7 +112,7 @@ class HelperSyncer:
             if fd == self._current_fd:
                 self._channel.send(command)
             else:
-                socket.send_fds(self._channel, [command], [fd])
+                socket.send_fds(self._channel, [command.upper()], [fd])
                 self._current_fd = fd
         except OSError:
             self._lost()
