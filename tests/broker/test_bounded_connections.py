@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -537,3 +539,25 @@ async def test_a_consumer_id_that_is_in_use_is_not_given_to_another_subscription
     for topic, subscription in (("t", "other"), ("u", "s")):
         with pytest.raises(Refused, match="open on 's'"):
             await client.subscribe(topic, subscription, 1)
+
+
+async def test_a_connection_that_ends_is_freed_at_once(bench: Any) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        kept = []
+        for ending in ("broken", "closed"):
+            socket = connected(bench.broker)
+            producer = command("producer", request_id=1, topic="t", producer_id=1)
+            subscribe = command("subscribe", request_id=2, topic="t", subscription="s", subType=1, consumer_id=1)
+            socket.connection.data_received(producer + subscribe)
+            await turns()
+            kept.append(weakref.ref(socket.connection))
+            if ending == "closed":
+                socket.connection.close()
+            socket.close()
+            await turns()
+            del socket.connection, socket
+        assert [each() for each in kept] == [None, None]
+    finally:
+        gc.enable()

@@ -18,6 +18,7 @@ import pytest
 from admin_client import Admin
 from aiohttp import ClientSession, TCPConnector
 from aiohttp.test_utils import TestClient, TestServer
+from mutations import mutate
 from raw_client import RawClient
 from yarl import URL
 
@@ -407,3 +408,31 @@ async def test_connections_to_the_http_port_are_bounded(benches: Any) -> None:
                     if answer.status == 200:
                         break
     await server.close()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_what_is_no_http_is_closed_and_says_nothing_in_the_log(
+    bench: Any, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    rnd, server = random.Random(seed), await _served(bench)
+    port = int(server.url.rpartition(":")[2])
+    healthy = [
+        b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"PUT /admin/v2/tenants/t HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"PUT /admin/v2/namespaces/a/b HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd",
+        b"POST /admin/v2/tenants/x HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}",
+    ]
+    for _ in range(100):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(mutate(healthy[rnd.randrange(len(healthy))], rnd))
+        writer.write_eof()
+        async with asyncio.timeout(30):
+            answer = await reader.read()
+        assert answer[:9] in {b"", b"HTTP/1.1 ", b"HTTP/1.0 "}
+        assert b" 500 " not in answer[:16], answer
+        writer.close()
+    async with ClientSession() as http, http.get(f"{server.url}/admin/v2/brokers/health") as answer:
+        assert answer.status == 200
+    await server.close()
+    assert not [each.getMessage() for each in caplog.records]

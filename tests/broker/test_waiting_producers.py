@@ -279,3 +279,41 @@ async def test_a_refused_consumer_leaves_no_subscription_that_is_not_durable(cli
                 await client.subscribe(topic, "s", first_id + 2, kind=3, durable=False, keySharedMeta=meta)
         found = bench.broker.topics[topic if ":" in topic else FULL + topic]
         assert set(found.subscriptions) == {"other"}
+
+
+@pytest.mark.parametrize("mode", list(AccessMode))
+async def test_a_producer_that_is_closed_at_any_moment_of_its_making_is_closed(benches: Any, mode: AccessMode) -> None:
+    bench = await slow_bench(benches)
+    holder = bench.client()
+    if mode is WAIT:
+        await holder.producer("a", producer_access_mode=EXCLUSIVE)
+    client = bench.client()
+    for turns in range(TURNS):
+        made = client.start("producer", topic="a", producer_id=turns, producer_access_mode=int(mode))
+        await client.settle(turns)
+        await client.request("close_producer", producer_id=turns)
+        await client.refusal(made)
+        found = client.connection
+        assert not found.producers
+        assert not found.waiting_producers
+        assert not found.opening_producers
+        assert len(producers_of(bench).by_name) == (mode is WAIT)
+        assert not producers_of(bench).waiting
+
+
+@pytest.mark.parametrize("topic", ["a", "non-persistent://public/default/a"])
+@pytest.mark.parametrize("kind", range(4))
+async def test_a_consumer_that_is_closed_at_any_moment_of_its_making_is_closed(benches: Any, kind: int, topic: str) -> None:
+    bench = await slow_bench(benches)
+    client = bench.client()
+    for turns in range(TURNS):
+        name = f"s{turns}"
+        made = client.start("subscribe", topic=topic, subscription=name, subType=kind, consumer_id=turns)
+        await client.settle(turns)
+        await client.request("close_consumer", consumer_id=turns)
+        await client.refusal(made)
+        assert not client.connection.consumers
+        assert not client.connection.opening_consumers
+        found = bench.broker.topics[topic if ":" in topic else FULL + topic].subscriptions
+        assert not any(each.consumers for each in found.values())
+        assert (name in found) == (topic == "a")

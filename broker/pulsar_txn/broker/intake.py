@@ -37,6 +37,10 @@ _KEYS: Final = {
 """Reasons that are limits, and what a metric calls them."""
 
 
+def _nothing(_: object) -> None:
+    """Of a connection that is closed."""
+
+
 class Intake:
     """One connection's frames on their way in. `handle` takes each; what it raises comes out of `feed` or `failed`."""
 
@@ -178,6 +182,8 @@ class Intake:
         """Nothing more is taken, and nothing is held."""
         self.reasons |= CLOSED
         self._held = []
+        self._handle = self._failed = _nothing  # no circle is left: a connection that ends is freed at once
+        self._transport = None
         if self._wanted:
             self._limits.forget_incoming(self._granted)
             self._wanted = 0
