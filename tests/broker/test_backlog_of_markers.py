@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_client import FULL, RawClient, Received
 
-from pulsar_txn.broker.cursor_moves import CursorMoves
+from pulsar_txn.broker.cursor_moves import MAX_HIDDEN, CursorMoves
 from pulsar_txn.broker.cursors import MemoryCursor
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.wire.ids import TxnAction, TxnId, full_ack_set
@@ -188,3 +188,26 @@ async def test_no_hidden_entry_ever_follows_an_acknowledged_one(
             assert not any(each - 1 in deleted or each == 0 for each in waiting), (deleted, waiting)
             assert {each[1] for each in target.hidden} >= waiting
             assert deleted <= named | {each for each in markers if each < passed}
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_hidden_entries_after_a_message_that_nobody_acknowledges_are_bounded_in_memory(durable: bool) -> None:
+    """One message is not acknowledged; then come more aborted entries than are remembered, and messages between them."""
+    count = 3 * MAX_HIDDEN
+    async with MemoryStore() as store:
+        log = await store.open("log")
+        for _ in range(count + 1):
+            log.append(b"x")
+        await log.flush()
+        ledger_id = log.last_appended[0]
+        cursor = await log.open_cursor("s") if durable else MemoryCursor(log, "s", (ledger_id, -1))
+        target = CursorMoves(cursor, log)
+        seen = {0, *range(5, count, 1000)}
+        for entry in range(count + 1):
+            if entry not in seen:
+                target.hide((ledger_id, entry))
+            assert len(target.hidden) < MAX_HIDDEN
+        assert not any(cursor.is_deleted((ledger_id, entry)) for entry in seen)
+        target.delete([(ledger_id, entry) for entry in sorted(seen)])
+        assert cursor.backlog() == 0
+        assert cursor.mark_delete == (ledger_id, count)

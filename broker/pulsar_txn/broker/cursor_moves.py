@@ -11,12 +11,16 @@ transaction, cumulative, the last index of a batch) comes through here, so that 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from pulsar_txn.ledger.protocols import Cursor, Log
 from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.wire.ids import Position
 
 from .position_notes import PositionNotes
+
+MAX_HIDDEN: Final = 4096
+"""Hidden entries that are remembered. More than these, after a message that nobody acknowledges, are acknowledged at once."""
 
 
 class CursorMoves:
@@ -61,6 +65,9 @@ class CursorMoves:
             self.delete([position])
         else:
             self.hidden.put(position, None)
+            if len(self.hidden) >= MAX_HIDDEN:
+                cursor.delete(sorted(self.hidden))
+                self.hidden.clear()
 
     def reset(self, mark_delete: Position) -> int:
         """Put the cursor to `mark_delete`; what lies behind it is read again. Returns the ticket."""
