@@ -12,6 +12,7 @@ from journal_world import SEGMENT_BYTES, Workload, check_against, seen, settled,
 
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.journal.backup import BackupRefused, back_up, cut_of_closed, read_backup, verify
+from pulsar_txn.ledger.journal.holds import MAX_HOLDS, TooManyHolds
 from pulsar_txn.ledger.journal.restore import restore
 from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import LogDamaged, StoreInUse
@@ -119,6 +120,19 @@ async def test_one_of_two_holds_keeps_the_segments():
         assert not store.holds.renew(one, 60)
         assert store.holds.end(two)
         assert not store.segment_files.held
+
+
+async def test_holds_are_bounded_and_their_leases_run_out():
+    async with simulated_store(SimulatedFiles()) as store:
+        names = [(await store.hold(60))[0] for _ in range(MAX_HOLDS)]
+        with pytest.raises(TooManyHolds, match="wait until one is finished"):
+            await store.hold(60)
+        for name in names:
+            assert store.holds.renew(name, 0)
+        await settled(store)
+        assert not store.segment_files.held
+        assert not any(store.holds.renew(name, 60) for name in names)
+        assert store.holds.end((await store.hold(60))[0])
 
 
 async def test_a_full_disk_ends_the_hold_before_it_ends_the_service():

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from typing import Final
 
 import attrs
 
 from pulsar_txn.ledger.journal.segments import SegmentFiles
+from pulsar_txn.ledger.protocols import LedgerError
 
 
 @attrs.frozen
@@ -28,6 +30,14 @@ class Cut:
     full: bool
 
 
+MAX_HOLDS: Final = 16
+"""Copies that may be made at the same time."""
+
+
+class TooManyHolds(LedgerError):  # noqa: N818 - named by what happened
+    """As many copies as may be are being made already; nothing was held for this one."""
+
+
 class Holds:
     """The holds of one store, by name."""
 
@@ -36,9 +46,11 @@ class Holds:
         self._leases: dict[str, asyncio.TimerHandle] = {}
 
     def begin(self, lease_seconds: float) -> str:
-        """A new hold; its name."""
+        """A new hold; its name. Raises TooManyHolds."""
         if not self._segment_files.held:
             self._forget_all()  # those of before were dropped: their holders must not learn of this one
+        if len(self._leases) >= MAX_HOLDS:
+            raise TooManyHolds(f"{MAX_HOLDS} copies of this folder are being made; wait until one is finished")
         name = secrets.token_hex(8)
         self._segment_files.hold()
         self._lease(name, lease_seconds)

@@ -184,7 +184,8 @@ class JournalStore:
     async def hold(self, lease_seconds: float) -> tuple[str, Cut]:
         """Keep the segments for somebody who copies the folder, up to the end of what is durable now.
 
-        Returns the name of the hold, to renew and to release, and where the copy ends. Raises StorageFailed, LogClosed.
+        Returns the name of the hold, to renew and to release, and where the copy ends.
+        Raises TooManyHolds, StorageFailed, LogClosed.
         If cancelled: the hold ends with its lease.
         """
         self._check()
