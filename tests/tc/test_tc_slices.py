@@ -161,9 +161,9 @@ def test_a_snapshot_of_one_piece_as_stored_by_earlier_versions_is_read() -> None
     assert tuple(copy.snapshot()) == tuple(machine.snapshot())
 
 
-def test_snapshots_are_asked_for_after_as_many_records_as_the_last_one_had_objects() -> None:
+def test_snapshots_are_asked_for_the_less_often_the_more_there_is_to_write() -> None:
     host = TcHost(snapshot_every=4)
-    for _ in range(50):
+    for _ in range(400):
         host.new()
     for part in host.tc.snapshot():
         assert part

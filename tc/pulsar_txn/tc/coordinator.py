@@ -25,6 +25,7 @@ _Records: TypeAlias = tuple[tuple[str, Record], ...]
 _Effects: TypeAlias = tuple[Effect, ...]
 
 _EFFECTS_AT_ONCE: Final = 1024
+_OBJECTS_PER_RECORD: Final = 8
 
 _STATUS: Final = tuple(TxnStatus)
 _NUMBER: Final = (records_pb2.OPEN, records_pb2.COMMITTING, records_pb2.COMMITTED, records_pb2.ABORTING, records_pb2.ABORTED)
@@ -382,12 +383,13 @@ class TransactionCoordinator:
     def _paced(self, step: Step[Record], overdue: bool = False) -> Step[Record]:
         """`step`, with WriteSnapshot last when one of its records completes a round of `snapshot_every`.
 
-        Rounds are passed over until as many records were applied as the last snapshot had objects to write: so each
-        record pays for one object, however large the state is.
+        Rounds are passed over until enough records were applied for the objects that there are to write: so each record
+        pays for a few of them, however large the state is.
         """
         written = len(step.records) + len(step.trailing)
         if written and self._applied % self._snapshot_every + written >= self._snapshot_every:
-            overdue = self._applied + written - self._applied_at_snapshot >= self._state.weight
+            since = self._applied + written - self._applied_at_snapshot
+            overdue = since * _OBJECTS_PER_RECORD >= self._state.weight
         if overdue:
             return attrs.evolve(step, effects=(*step.effects, WriteSnapshot(LOG)))
         return step
