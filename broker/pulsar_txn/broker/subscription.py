@@ -34,6 +34,7 @@ from .dispatch_shared import SharedDispatcher
 from .host import Answer
 from .key_shared import KeySharedDispatcher
 from .pending_acks import PendingAckHost
+from .position_notes import PositionNotes
 
 if TYPE_CHECKING:
     from .topic import Topic
@@ -104,6 +105,7 @@ class Subscription:
             self.dispatcher = self._new_dispatcher(kind, sticky)
         self.dispatcher.add(consumer)
         consumer.subscription = self
+        consumer.given = PositionNotes(self.cursor.is_deleted)  # no circle: a consumer that goes is freed at once
         self.topic.attend(self)
 
     def remove(self, consumer: Consumer) -> None:
