@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -209,6 +211,21 @@ def test_positions_come_in_their_ticks_never_early_and_those_that_are_forgotten_
             next_ms = waiting.next_ms()
             assert next_ms is not None
             assert next_ms <= -(-min(missing.values()) // tick_ms) * tick_ms
+
+
+def test_when_there_is_no_more_room_a_small_part_is_forgotten_at_a_time_and_what_is_kept_stays_bounded() -> None:
+    waiting = DelayedPositions(1, 10_000)
+    chance = random.Random(5)
+    kept = []
+    for number in range(60_000):
+        waiting.add((7, number), 1000 + chance.randrange(50_000))
+        kept.append(len(waiting))
+        if number % 5 == 0:
+            waiting.take_due(number // 10, 3)
+        assert len(waiting._ticks) <= 2 * len(waiting._waiting) + 64
+        assert len(waiting._latest) <= 2 * len(waiting._waiting) + 64
+    assert max(kept) == 10_000
+    assert max(before - after for before, after in pairwise(kept)) <= 10_000 // 100
 
 
 # ---- limits and policies

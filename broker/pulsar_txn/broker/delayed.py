@@ -22,20 +22,24 @@ MAX_DELAYED: Final = 200_000
 """Messages of one subscription that are remembered, 16 bytes each; those that are due last are looked up in the log again."""
 
 _AT_ONCE: Final = 512
+_MOST_PASSED_OVER: Final = 64
+_DROPPED_AT_ONCE: Final = 200
+"""The part of all that is forgotten together when there is no more room: one of so many."""
 _LONGEST_TIMER_SECONDS: Final = 3600.0
 
 
 class DelayedPositions:
     """Positions by the tick in which they may go out; at most `limit`, the earliest."""
 
-    __slots__ = ("_count", "_forgotten", "_limit", "_tick_ms", "_ticks", "_waiting")
+    __slots__ = ("_count", "_forgotten", "_latest", "_limit", "_tick_ms", "_ticks", "_waiting")
 
     def __init__(self, tick_ms: int, limit: int) -> None:
         self._tick_ms = tick_ms
         self._limit = limit
         self._count = 0
         self._waiting: dict[int, array[int]] = {}
-        self._ticks: list[int] = []
+        self._ticks: list[int] = []  # a heap; what is not in `_waiting` is passed over, here and in the next one
+        self._latest: list[int] = []  # a heap of the same ticks, negative
         self._forgotten: int | None = None  # all that is due in this tick or later may be missing
 
     def __len__(self) -> int:
@@ -50,33 +54,51 @@ class DelayedPositions:
         if self._forgotten is not None and tick >= self._forgotten:
             return
         if self._count >= self._limit:
-            self._forgotten = self._drop_later_half()
+            self._forgotten = self._drop_latest()
             if tick >= self._forgotten:
                 return
         places = self._waiting.get(tick)
         if places is None:
             places = self._waiting[tick] = array("q")
             heapq.heappush(self._ticks, tick)
+            heapq.heappush(self._latest, -tick)
+            self._tidy()
         places.extend(position)
         self._count += 1
 
-    def _drop_later_half(self) -> int:
-        """Keep the earlier half. Returns the first tick of which not everything was kept."""
-        ticks, kept, count, half = sorted(self._waiting), 0, 0, self._limit // 2
-        while count + (more := len(self._waiting[ticks[kept]]) // 2) <= half:
-            kept, count = kept + 1, count + more
-        dropped = ticks[kept]
-        if not kept:  # very much is due in one tick: the later ones of it come when these are gone
-            del self._waiting[dropped][2 * half :]
-            kept, count = 1, half
-        for tick in ticks[kept:]:
-            del self._waiting[tick]
-        self._ticks, self._count = ticks[:kept], count
+    def _tidy(self) -> None:
+        """Make a heap again when most of it is passed over."""
+        most = 2 * len(self._waiting) + _MOST_PASSED_OVER
+        if len(self._ticks) > most:
+            self._ticks = list(self._waiting)
+            heapq.heapify(self._ticks)
+        if len(self._latest) > most:
+            self._latest = [-tick for tick in self._waiting]
+            heapq.heapify(self._latest)
+
+    def _drop_latest(self) -> int:
+        """Make some room: forget what is due last. Returns the first tick of which not everything is kept."""
+        room = self._limit - max(1, self._limit // _DROPPED_AT_ONCE)
+        dropped = 0
+        while self._count > room:
+            tick = -heapq.heappop(self._latest)
+            places = self._waiting.get(tick)
+            if places is None:  # it was due, and taken
+                continue
+            dropped = tick
+            if len(self._waiting) == 1:  # very much is due in one tick: the later ones of it come when these are gone
+                half = self._limit // 2
+                del places[2 * half :]
+                self._count = half
+                heapq.heappush(self._latest, -tick)
+            else:
+                self._count -= len(places) // 2
+                del self._waiting[tick]
         return dropped
 
     def next_ms(self) -> int | None:
         """When something may go out, or has to be looked up; None when nothing waits."""
-        ticks = [each for each in (self._ticks[0] if self._ticks else None, self._forgotten) if each is not None]
+        ticks = [each for each in (self._first_tick(), self._forgotten) if each is not None]
         return min(ticks) * self._tick_ms if ticks else None
 
     def take_due(self, now_ms: float, most: int) -> list[Position]:
@@ -94,7 +116,14 @@ class DelayedPositions:
         return found
 
     def _has_due(self, now_ms: float) -> bool:
-        return bool(self._ticks) and self._ticks[0] * self._tick_ms <= now_ms
+        first = self._first_tick()
+        return first is not None and first * self._tick_ms <= now_ms
+
+    def _first_tick(self) -> int | None:
+        ticks = self._ticks
+        while ticks and ticks[0] not in self._waiting:
+            heapq.heappop(ticks)
+        return ticks[0] if ticks else None
 
     def must_look(self, now_ms: float) -> bool:
         """Whether something is due that was forgotten, and nothing that is remembered."""
@@ -106,6 +135,7 @@ class DelayedPositions:
         self._count = 0
         self._waiting.clear()
         self._ticks.clear()
+        self._latest.clear()
         self._forgotten = None
 
 

@@ -22,6 +22,7 @@ from .http_guard import Next, guard
 
 _logger = logging.getLogger(__name__)
 
+_VERSION = version("pulsar-txn")
 _STATUS = {
     ServerError.TopicNotFound: 404,
     ServerError.SubscriptionNotFound: 404,
@@ -83,7 +84,7 @@ async def _health(request: web.Request) -> web.Response:
 
 
 async def _version(_: web.Request) -> web.Response:
-    return web.Response(text=version("pulsar-txn"))
+    return web.Response(text=_VERSION)
 
 
 async def _brokers(request: web.Request) -> web.Response:

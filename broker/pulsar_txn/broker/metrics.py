@@ -32,6 +32,7 @@ MAX_TOPICS: Final = 1000
 MAX_SUBSCRIPTIONS: Final = 20_000
 """With series of their own, of those topics together."""
 
+_VERSION: Final = version("pulsar-txn")
 _SAMPLES_AT_ONCE: Final = 100
 _HEAD: Final = re.compile(r"^# .*\n", re.MULTILINE)
 
@@ -106,7 +107,7 @@ class _Totals:
 async def _of_broker(broker: Broker) -> AsyncIterator[Metric]:
     cluster, totals = broker.config.cluster_name, _Totals()
     await totals.count(broker)
-    yield _gauge("pulsar_version_info", "The broker's version.", {"cluster": cluster, "version": version("pulsar-txn")}, 1)
+    yield _gauge("pulsar_version_info", "The broker's version.", {"cluster": cluster, "version": _VERSION}, 1)
     for name, text, value in _totals(broker, totals):
         kind = _counter if name.endswith("_total") else _gauge
         yield kind(name, text, {"cluster": cluster}, value)
