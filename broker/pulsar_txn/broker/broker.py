@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
@@ -454,18 +455,26 @@ class Broker:
 
     async def _sweep(self) -> None:
         """Let topics trim what they may, and close those that nobody used for long."""
-        budget, interval, limit = self.turn.budget, self._sweep_seconds, self.config.idle_topic_unload_seconds
-        idle: list[AnyTopic] = []
         try:
-            async for topic in budget.each(list(self.topics.values()), at_a_time=1):
-                if isinstance(topic, Topic) and topic.serving:
-                    topic.sweep()
-                topic.idle_sweeps = topic.idle_sweeps + 1 if limit and topic.is_idle else 0
-                if topic.idle_sweeps * interval >= limit > 0:
-                    idle.append(topic)
-            await budget.for_all(idle, self._unload_idle)
+            closed = await self._look_after_topics()
         except Exception:
-            _logger.exception("topics were not looked after; they are in %d s", interval)
+            _logger.exception("topics were not looked after; they are in %d s", self._sweep_seconds)
+            return
+        if closed and not self.connections:
+            gc.collect()  # a topic and its parts point at each other; now nobody waits for the loop
+
+    async def _look_after_topics(self) -> int:
+        """How many were closed."""
+        budget, limit = self.turn.budget, self.config.idle_topic_unload_seconds
+        idle: list[AnyTopic] = []
+        async for topic in budget.each(list(self.topics.values()), at_a_time=1):
+            if isinstance(topic, Topic) and topic.serving:
+                topic.sweep()
+            topic.idle_sweeps = topic.idle_sweeps + 1 if limit and topic.is_idle else 0
+            if topic.idle_sweeps * self._sweep_seconds >= limit > 0:
+                idle.append(topic)
+        await budget.for_all(idle, self._unload_idle)
+        return len(idle)
 
     async def _unload_idle(self, topic: AnyTopic) -> None:
         if self.topics.get(str(topic.name)) is topic and topic.is_idle:
