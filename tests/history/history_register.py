@@ -114,8 +114,11 @@ def linearizable(ops: list[Op], timeout_ns: int, budget: int = SEARCH_BUDGET) ->
             if op.start <= limit and (after := _effect(op, state)) is not None
         ]
         if state == OPEN:
-            nexts += [(left, COMMITTED if op.f == "commit" else ABORTED) for op in may if op.start <= limit]
-            if timeout_ns <= limit:
+            begun = {op.f for op in may if op.start <= limit}
+            if "commit" in begun:
+                nexts.append((left, COMMITTED))
+            # A client answers the commit of a transaction in which something failed by aborting it.
+            if begun or timeout_ns <= limit:
                 nexts.append((left, ABORTED))
         for node in nexts:
             if node not in seen:
@@ -131,4 +134,5 @@ def _effect(op: Op, state: str) -> str | None:
     wanted, other = (COMMITTED, ABORTED) if op.f == "commit" else (ABORTED, COMMITTED)
     if op.type == "ok":
         return wanted if state in (OPEN, wanted) else None
-    return state if state == other else None
+    from_open = op.f == "commit" and state == OPEN
+    return other if state == other or from_open else None

@@ -365,6 +365,16 @@ CASES = {
     ],
     ("K12", "both succeed", INVALID): [*COMMITTED, at(6, 7, "abort", txn="x")],
     ("K12", "both fail", INVALID): [*SENT, at(4, 5, "commit", "fail", txn="x"), at(6, 7, "abort", "fail", txn="x")],
+    ("K12", "the client aborts instead of committing", VALID): [
+        *SENT,
+        at(4, 5, "commit", "fail", txn="x"),
+        at(6, 7, "status", txn="x", status="aborted"),
+    ],
+    ("K12", "committed after a commit that failed", INVALID): [
+        *SENT,
+        at(4, 5, "commit", "fail", txn="x"),
+        at(6, 7, "commit", txn="x"),
+    ],
     ("K12", "open after the commit", INVALID): [*COMMITTED, at(6, 7, "status", txn="x", status="open")],
     ("K12", "open while the commit is under way", VALID): [
         *SENT,
