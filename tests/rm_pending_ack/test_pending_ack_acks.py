@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_txn.ledger.machine import NOTHING, MoveCursor, Redeliver, Reply, Step, WriteSnapshot
-from pulsar_txn.rm_pending_ack import CursorStored, PendingAckHandle, PlainAcked, State
+from pulsar_txn.rm_pending_ack import CursorStored, PendingAckHandle, PlainAcked, State, held
 from pulsar_txn.rm_pending_ack.ack_sets import Bits
 from pulsar_txn.rm_pending_ack.held import Held
 from pulsar_txn.rm_pending_ack.testing import (
@@ -190,6 +190,20 @@ def test_commit_of_a_transaction_that_lost_everything_to_plain_acks_moves_nothin
     assert effects(host.send(commit(FIRST))) == (Reply(FIRST),)
 
 
+def test_what_a_large_transaction_acknowledged_is_named_item_by_item(
+    host: Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "MANY", 1)
+    host.send(ack(FIRST, whole(0), indexes(1, 3)))
+    move, _ = effects(host.send(commit(FIRST)))
+    assert isinstance(move, MoveCursor)
+    items = move.individual
+    assert (len(items), list(items)) == (2, [whole(0), indexes(1, 3)])
+    assert (items[0], items[1:]) == (whole(0), [indexes(1, 3)])
+    host.confirm()
+    assert host.cursor.acked == {(0, 0), (1, 3)}
+
+
 # -- acks outside transactions
 
 
@@ -254,19 +268,19 @@ def test_plain_ack_takes_from_each_transaction_what_it_holds_of_it(host: Subscri
 
 
 def test_what_was_taken_from_a_transaction_leaves_nothing_behind() -> None:
-    held = Held(FIRST, (LOG_LEDGER, 0))
+    known = Held(FIRST, (LOG_LEDGER, 0))
     for entry in range(300):
-        held.put(at(entry), None, 0)
+        known.put(at(entry), None, 0)
     for entry in range(1, 300):
-        held.leave(at(entry), 0, 0)
-    assert held.lowest() == at(0)
-    assert len(held._order) < 100
-    held.put(at(1), None, 0)  # its first place in the order may be there still
-    assert held.behind((at(9), None, 0)) == [(at(0), None, 0), (at(1), None, 0)]
-    held.leave(at(1), 0, 0)
-    held.put(at(1), 0b10, 4)
-    assert held.behind((at(9), None, 0)) == [(at(0), None, 0), (at(1), 0b10, 4)]
-    assert held.behind((at(1), 0b1, 4)) == [(at(0), None, 0)]
+        known.leave(at(entry), 0, 0)
+    assert known.lowest() == at(0)
+    assert len(known._order) < 100
+    known.put(at(1), None, 0)  # its first place in the order may be there still
+    assert known.behind((at(9), None, 0)) == [(at(0), None, 0), (at(1), None, 0)]
+    known.leave(at(1), 0, 0)
+    known.put(at(1), 0b10, 4)
+    assert known.behind((at(9), None, 0)) == [(at(0), None, 0), (at(1), 0b10, 4)]
+    assert known.behind((at(1), 0b1, 4)) == [(at(0), None, 0)]
 
 
 # -- resets

@@ -378,15 +378,26 @@ class Subscription:
             acked = None if not left else full_ack_set(batch_size) & ~left
             self.moves.delete_upto(position, acked, batch_size)
 
-    def release(self, position: Position, indexes: int | None) -> None:
+    @property
+    def releases_one_by_one(self) -> bool:
+        """Whether what is given back is delivered again by itself, and not everything that follows the first of it."""
+        return self.dispatcher.individual
+
+    def release(self, positions: Sequence[tuple[Position, int | None]]) -> None:
         """Deliver again what a transaction gave back."""
-        self.dispatcher.release(position, indexes)
+        if not self.dispatcher.individual:
+            self.dispatcher.release(*min(positions, key=lambda each: each[0]))
+            return
+        for position, indexes in positions:
+            self.dispatcher.release(position, indexes)
 
     # ---- seek
 
     def seek(self, mark_delete: Position, answer: Callable[[], None]) -> None:
         """Stand behind `mark_delete`: consumers are closed and connect again; `answer` once it is durable."""
         self.disconnect_all()  # the subscription stays, also one that is not durable: its consumers come back
+        if self.host is not None:
+            self.host.drop_moves()
         ticket = self.moves.reset(mark_delete)
         self.dispatcher.rewind()
         if self.host is None:

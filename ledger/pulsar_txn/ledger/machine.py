@@ -137,7 +137,7 @@ class AskProducer:
 class Redeliver:
     """Give these positions to the subscription's dispatcher again. `ack_set` None: the whole entry."""
 
-    positions: tuple[tuple[Position, int | None], ...]
+    positions: Sequence[tuple[Position, int | None]]
 
 
 @value
@@ -150,7 +150,7 @@ class MoveCursor:
     `CursorStored(sequence)`.
     """
 
-    individual: tuple[tuple[Position, int | None, int], ...] = ()
+    individual: Sequence[tuple[Position, int | None, int]] = ()
     cumulative: tuple[Position, int | None, int] | None = None
     sequence: int = 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, assert_never
 
@@ -261,7 +261,7 @@ class PendingAckHandle:
         if held is not None and not commit:
             freed.insert(0, held)
         elif held is not None and (held.items or held.cumulative):
-            effects.append(_move(held.individual(), held.cumulative, state.sequence + 1))
+            effects.append(_move(held.ending(), held.cumulative, state.sequence + 1))
         effects.extend(_redelivery(freed))
         cumulative = held is not None and held.cumulative is not None
         op = Op.COMMIT if commit else Op.ABORT
@@ -319,7 +319,7 @@ class PendingAckHandle:
         return Step((*before.records, (LOG, record)), (*before.effects, *effects, *ask))
 
 
-def _move(items: tuple[AckItem, ...], cumulative: AckItem | None, sequence: int) -> MoveCursor:
+def _move(items: Sequence[AckItem], cumulative: AckItem | None, sequence: int) -> MoveCursor:
     if cumulative is None:
         return MoveCursor(items, None, sequence)
     position, bits, batch_size = cumulative

@@ -8,9 +8,9 @@ Heaps keep what is gone until it comes up.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, overload
 
 from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.rm_pending_ack.ack_sets import Bits, union, up_to
@@ -23,6 +23,9 @@ Items: TypeAlias = dict[Position, tuple[Bits, int]]
 HeldImage: TypeAlias = tuple[TxnId, Position, Items, AckItem | None]
 
 _FORGOTTEN_PER_END: Final = 16
+
+MANY: Final = 1000
+"""More items than this are not made at once."""
 
 ITEM_BYTES: Final = 500
 """What one entry takes in memory, about, beside the bits of its batch."""
@@ -50,6 +53,10 @@ class Held:
     def individual(self) -> tuple[AckItem, ...]:
         """The individual acks as items."""
         return tuple([(position, bits, batch_size) for position, (bits, batch_size) in self.items.items()])
+
+    def ending(self) -> Sequence[AckItem]:
+        """The individual acks as items, for when it ends."""
+        return self.individual() if len(self.items) <= MANY else ManyItems(self.items)
 
     def image(self) -> HeldImage:
         """All of it as it is now."""
@@ -106,6 +113,28 @@ class Held:
         for position in seen:  # they are held as before
             heappush(self._order, position)
         return found
+
+
+class ManyItems(Sequence[AckItem]):
+    """The acks of a transaction that has ended, as items, which are made while they are walked: there may be very many."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Items) -> None:
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[AckItem]:
+        return ((position, bits, batch_size) for position, (bits, batch_size) in self._items.items())
+
+    @overload
+    def __getitem__(self, index: int) -> AckItem: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[AckItem]: ...
+    def __getitem__(self, index: int | slice) -> AckItem | Sequence[AckItem]:
+        return list(self)[index]
 
 
 class Settled:
