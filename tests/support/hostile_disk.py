@@ -72,6 +72,8 @@ async def one_life(files: SimulatedFiles, workload: Workload, rng: random.Random
     faults.stop()
     left = files.after_power_loss(rng.choice(LOSSES), rng)
     store._release()
+    if rng.random() < 0.3:
+        left.evict(rng)
     await started_under_faults(left, rng)
     again = simulated_store(left)
     await again.start()

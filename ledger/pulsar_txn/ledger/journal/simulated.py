@@ -89,6 +89,14 @@ class _File:
         self.unsynced.clear()
         self.under_sync.clear()
 
+    def evict(self, rng: random.Random) -> None:
+        """Some pages that seem to be clean are read from the disk again, which does not have them."""
+        for sector in [sector for sector in self.clean if rng.random() < 0.5]:
+            at = sector * SECTOR_BYTES
+            old = self.durable[at : at + SECTOR_BYTES]
+            self.content[at : at + SECTOR_BYTES] = old + bytes(len(self.content[at : at + SECTOR_BYTES]) - len(old))
+            del self.clean[sector]
+
     def killed(self) -> _File:
         """What the next process finds: the page cache, with what is dirty in it and what only seems to be clean."""
         left = _File()
@@ -176,6 +184,11 @@ class SimulatedFiles:
         left.durable_names = {name: copy(file) for name, file in self.durable_names.items()}
         left.renamed = [(name, old, copy(file)) for name, old, file in self.renamed]
         return left
+
+    def evict(self, rng: random.Random) -> None:
+        """The page cache lets go of some pages whose sync has failed: they are read as they were before."""
+        for file in self.files.values():
+            file.evict(rng)
 
     def spoil(self, path: str, start: int, end: int) -> None:
         """The sectors of these bytes cannot be read until they are written."""
