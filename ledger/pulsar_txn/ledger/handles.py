@@ -363,7 +363,7 @@ class BaseCursor:
             raise EntryTooLarge(f"batch indexes of {position}: a batch has 1 to {most} messages, not {batch_size}")
         if self.state.delete_indexes(entry, acked, batch_size):
             self._changes.delete_indexes(entry, acked, batch_size)
-            self._changed(batch_size >> 3)
+            self._changed(acked.bit_length() >> 3)
         return self._ticket
 
     def reset(self, mark_delete: Position) -> int:
