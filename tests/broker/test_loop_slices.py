@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from loop_blocks import LONGEST_SECONDS, held_loop
@@ -11,6 +13,7 @@ from raw_client import RawClient
 
 from pulsar_txn.broker.runtime import AsyncioRuntime
 from pulsar_txn.broker.slices import SLICE_SECONDS, LoopBudget
+from pulsar_txn.wire.ids import TxnAction
 
 SHARED = 1
 
@@ -130,4 +133,23 @@ async def test_hundreds_of_seeks_by_time_at_once_leave_the_loop_to_others(client
             requests = [client.start("seek", consumer_id=number, message_publish_time=2**53) for number in range(300)]
         for request in requests:
             await client.until(lambda request=request: client._answers.get(request), turns=100_000)
+    assert held.longest_seconds < LONGEST_SECONDS, held
+
+
+async def test_time_outs_of_many_coordinators_at_once_leave_the_loop_to_others(benches: Callable[..., Any]) -> None:
+    bench = await benches(number_of_transaction_coordinators=16, max_active_transactions_per_coordinator=10_000).start()
+    client = bench.client()
+    for tc_id in range(16):
+        await client.new_txn(tc_id, timeout_ms=3_600_000)
+        requests = [client.start("newTxn", tc_id=tc_id, txn_ttl_millis=3_600_000) for _ in range(600)]
+        await client.until(lambda requests=requests: client._answers.get(requests[-1]), turns=100_000)
+    hosts = [bench.broker.coordinators.ready(tc_id) for tc_id in range(16)]
+    async with held_loop() as held:
+        bench.broker.clock.observe(bench.broker.clock.now_ms() + 4_000_000)
+        for host in hosts:
+            host._timer.cancel()  # the clock went ahead, and so does the timer
+            host._timer = None
+            host._after_turn()
+        await client.until(lambda: not any(host.machine.active_count for host in hosts), turns=200_000)
+    assert sum(host.ended[TxnAction.ABORT] for host in hosts) == 16 * 601
     assert held.longest_seconds < LONGEST_SECONDS, held

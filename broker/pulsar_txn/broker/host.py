@@ -277,7 +277,7 @@ class MachineHost(Generic[RequestT, RecordT]):
             self._timer.cancel()
         self._timer_at = deadline
         delay = max(0, deadline - self.turn.clock.now_ms()) / 1000
-        self._timer = self.turn.runtime.call_later(delay, self._expire)
+        self._timer = self.turn.runtime.call_later(delay, self.turn.defer, self._expire)
 
     def _expire(self) -> None:
         """H6, in slices: what is left after some milliseconds is done in the next turn."""
@@ -295,7 +295,7 @@ class MachineHost(Generic[RequestT, RecordT]):
                     break
         except DiskFull:  # nothing of the Step was appended: what is due is carried out once there is room
             self._timer_at = 0
-            self._timer = self.turn.runtime.call_later(_OWED_SECONDS, self._expire)
+            self._timer = self.turn.runtime.call_later(_OWED_SECONDS, self.turn.defer, self._expire)
             return
         except LedgerError as error:
             self.fail(error)
