@@ -13,7 +13,7 @@ from raw_client import FULL, RawClient
 
 from pulsar_txn.broker.runtime import LoopThread
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Compression
+from pulsar_txn.client import Compression, ConsumerType
 from pulsar_txn.client.sync import Client
 from pulsar_txn.wire.ids import TxnAction
 
@@ -429,3 +429,30 @@ def test_what_our_client_acknowledged_in_a_transaction_does_not_come_to_the_offi
     assert sorted(rest.receive(TIMEOUT).data() for _ in range(4)) == [b"1", b"2", b"4", b"5"]
     with pytest.raises(pulsar.Timeout):
         rest.receive(100)
+
+
+@pytest.mark.parametrize("batch_index_ack", [False, True])
+def test_what_the_official_client_acknowledges_of_a_batch_leaves_what_our_transaction_held_of_it(
+    thread: Any, official: pulsar.Client, name: str, batch_index_ack: bool
+) -> None:
+    """It is given the rest of a batch and acknowledges that; the transaction aborts, and its message comes again."""
+    producer = official.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=1000)
+    with Client(thread.service_url) as ours:
+        holder = ours.subscribe(name, "s", consumer_type=ConsumerType.SHARED)
+        for number in range(3):
+            producer.send_async(b"%d" % number, None)
+        producer.flush()
+        messages = [holder.receive(timeout=10) for _ in range(3)]
+        assert len({message.message_id.position for message in messages}) == 1
+        txn = ours.begin_transaction()
+        holder.acknowledge(messages[0], txn=txn)
+        holder.close()
+        consumer = official.subscribe(
+            name, "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=batch_index_ack
+        )
+        for payload in (b"1", b"2"):
+            message = consumer.receive(TIMEOUT)
+            assert message.data() == payload
+            consumer.acknowledge(message)
+        txn.abort()
+        assert consumer.receive(TIMEOUT).data() == b"0"
