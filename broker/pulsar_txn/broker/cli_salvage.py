@@ -68,7 +68,7 @@ def _advice(folder: Path, finding: Finding) -> str:
         return "it cannot be read at the moment: copy the folder to a healthy disk and look again"
     if finding.kind == "index":
         return f"nothing is lost; {salvage} --index {finding.segment} makes a new one"
-    if finding.kind == "frame" and finding.fatal and finding.offset:
+    if finding.kind == "frame" and finding.offset:
         return f"{salvage} --frame {finding.segment}:{finding.offset} says what is lost without it"
     if finding.log is not None and finding.kind in ("log", "snapshot", "entry"):
         return f"{salvage} --log '{finding.log}' says what is lost when it is reset"

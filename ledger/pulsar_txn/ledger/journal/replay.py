@@ -79,6 +79,8 @@ class Replay:
         """
         for log in self.state.logs.values():
             found = self._found.pop(log.ledger_id, [])
+            if log.damage is not None and log.damage.position is not None and log.damage.position[1] < log.first_entry:
+                log.damage = None  # trimmed, or reset, since; a gap that goes on behind that is found again
             end = _index_sections(log, sorted(found, key=lambda pair: (pair[1].firsts[0], pair[0])))
             if end < log.next_entry:
                 log.damaged(end, f"entries up to {log.next_entry - 1} are missing")

@@ -27,10 +27,11 @@ from pulsar_txn.ledger.journal.frame import (
     encode_filler,
     encode_frame,
     encode_trailer,
+    read_header,
 )
 from pulsar_txn.ledger.journal.mark import marked_segment
 from pulsar_txn.ledger.journal.recovery import recover, scan_runs
-from pulsar_txn.ledger.journal.scan import FoundFrame, read_content, scan_segment
+from pulsar_txn.ledger.journal.scan import Content, FoundFrame, Scan, read_content, scan_segment
 from pulsar_txn.ledger.journal.segments import SEGMENT_NAME, OpenSegments, Segment
 from pulsar_txn.ledger.journal.store import JournalStore
 from pulsar_txn.ledger.protocols import LedgerError
@@ -84,13 +85,13 @@ def plan_frame(files: Files, folder: str, number: int, offset: int) -> Repair:
             there = ", ".join(f"{number}:{place}" for place in places) or "none in this segment"
             raise CannotSalvage(f"no damaged frame is at {number}:{offset}; damaged frames: {there}")
         before = [frame for frame in scan.frames if frame.offset < offset]
-        behind = [frame for frame in scan.frames if frame.offset > offset]
+        behind = _behind(content, scan, look.uuid, number, offset)
         if not before:
             text = f"the frame at {number}:0 begins the segment: without it nobody knows where the state begins"
             raise CannotSalvage(f"{text}; only a backup helps (pulsar-txn restore)")
-        if behind:
-            pieces = _fillers(look.uuid, number, before[-1], behind[0], offset)
-            end, frames = behind[0].offset, behind[0].header.sequence - before[-1].header.sequence - 1
+        if behind is not None:
+            pieces = _fillers(look.uuid, number, before[-1], behind, offset)
+            end, frames = behind[0], len(pieces)
             what = f"{frames} commit group{'s' if frames > 1 else ''}, {end - offset} bytes: entries, acknowledgements,"
         else:
             holes = [(max(start, offset), stop) for start, stop in content.holes if stop > offset]
@@ -105,6 +106,7 @@ def plan_index(files: Files, folder: str, number: int) -> Repair:
     """Write the index of a full segment again. Raises CannotSalvage, LogDamaged (FORMAT), OSError."""
     with _Look(files, folder) as look:
         segment = look.segment(number)
+        content = read_content(look.opened, segment)
         index, scan = scan_runs(look.opened, segment, look.uuid)
         if any(damage.unknown for damage in scan.damage) or not scan.frames:
             raise CannotSalvage(f"segment {number} has frames that are not known: set those aside first (--frame)")
@@ -121,6 +123,8 @@ def plan_index(files: Files, folder: str, number: int) -> Repair:
                 raise CannotSalvage(f"there is no room for the index of segment {number}; nothing is lost without it")
             pieces.append((at, b"".join([frame.head, *map(bytes, frame.data)])))
         pieces.append((segment.size - TRAILER.size, encode_trailer(look.uuid, number, at)))
+        # A sector between the two that cannot be read would keep the index from being read.
+        pieces[:0] = [(start, bytes(end - start)) for start, end in content.holes if start >= at]
         lost = ("nothing: the index is made from the frames of the segment.",)
         return Repair(segment.path, tuple(pieces), None, lost, look.after(segment.path, tuple(pieces)))
 
@@ -260,10 +264,21 @@ def _readable(files: Files, fd: int, start: int, end: int) -> bytes:
     return b"".join(parts)
 
 
-def _fillers(uuid: bytes, number: int, before: FoundFrame, behind: FoundFrame, offset: int) -> tuple[tuple[int, bytes], ...]:
+def _behind(content: Content, scan: Scan, uuid: bytes, number: int, offset: int) -> tuple[int, int] | None:
+    """Offset and number of the frame that follows a damaged one, be it a torn one at the end; None when there is none."""
+    for frame in scan.frames:
+        if frame.offset > offset:
+            return frame.offset, frame.header.sequence
+    torn = read_header(content.data, scan.end, uuid, number) if scan.end > offset else None
+    return None if torn is None else (scan.end, torn.sequence)
+
+
+def _fillers(
+    uuid: bytes, number: int, before: FoundFrame, behind: tuple[int, int], offset: int
+) -> tuple[tuple[int, bytes], ...]:
     """Empty frames for each that is missing, so that the numbers of the frames go on without a gap."""
-    missing = behind.header.sequence - before.header.sequence - 1
-    room = behind.offset - offset
+    missing = behind[1] - before.header.sequence - 1
+    room = behind[0] - offset
     if missing < 1 or room < missing * ALIGNMENT:
         raise CannotSalvage(
             f"the frames around {number}:{offset} do not fit together; only a backup helps (pulsar-txn restore)"
@@ -271,7 +286,7 @@ def _fillers(uuid: bytes, number: int, before: FoundFrame, behind: FoundFrame, o
     found = []
     for index in range(missing):
         at = offset + index * ALIGNMENT
-        size = ALIGNMENT if index < missing - 1 else behind.offset - at
+        size = ALIGNMENT if index < missing - 1 else behind[0] - at
         found.append((at, encode_filler(uuid, number, before.header.sequence + 1 + index, size)))
     return tuple(found)
 
