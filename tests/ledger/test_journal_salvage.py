@@ -6,7 +6,7 @@ import errno
 import random
 
 import pytest
-from journal_world import settled, simulated_store
+from journal_world import Workload, settled, simulated_store
 
 from pulsar_txn.ledger.journal import check
 from pulsar_txn.ledger.journal.frame import ALIGNMENT, HEADER, MAGIC, SEAL, TRAILER
@@ -326,3 +326,63 @@ async def test_what_cannot_be_repaired_is_refused_with_a_reason():
     empty = SimulatedFiles()
     with pytest.raises(CannotSalvage, match="holds no journal"):
         plan_index(empty, "/data", 0)
+
+
+async def repaired(files):
+    """Make every repair that `check` suggests; False when one is refused or none is possible."""
+    for _ in range(12):
+        findings = await check("/data", files=files)
+        frames = [finding for finding in findings if finding.kind == "frame" and finding.offset is not None]
+        indexes = [finding for finding in findings if finding.kind == "index"]
+        logs = {finding.log for finding in findings if finding.log is not None}
+        try:
+            if frames:
+                carry_out(files, "/data", plan_frame(files, "/data", frames[0].segment, frames[0].offset))
+            elif any(finding.fatal for finding in findings):
+                return False
+            elif indexes:
+                carry_out(files, "/data", plan_index(files, "/data", indexes[0].segment))
+            elif logs:
+                async with simulated_store(files) as store:
+                    for name in logs:
+                        await reset_log(store, name)
+            else:
+                return True
+        except CannotSalvage:
+            return False
+    raise AssertionError("the repairs do not come to an end")
+
+
+async def damage_and_repair(seed):
+    """Random work, random damage, all repairs; whether the store serves again. What it serves was written."""
+    rng, files = random.Random(seed), SimulatedFiles()
+    async with simulated_store(files) as store:
+        work = Workload(store, seed)
+        await work.run(rng.randint(50, 300))
+        await work.flush()
+    path = rng.choice([path for path in segment_paths(files) if frames_of(files, path)][-2:])
+    frames = frames_of(files, path)
+    first = rng.randrange(len(frames))
+    for offset, *_ in frames[first : first + rng.randint(1, 3)]:
+        if rng.random() < 0.3:
+            files.spoil(path, offset, offset + ALIGNMENT)
+        else:
+            spoil(files, path, offset + rng.randrange(60), rng.choice([1, HEADER.size, 512]))
+    if not await repaired(files):
+        return False
+    async with simulated_store(files) as store:
+        for name in store.names():
+            log = await store.open(name)
+            entries = work.model.logs[name].entries if name in work.model.logs else {}
+            position = (log.ledger_id, log.first_entry)
+            while step := await log.read(position, max_entries=50):
+                assert all(entries.get(entry, data) == data for (_, entry), data in step)
+                position = log.next_position(step[-1][0])
+            log.append(b"more")
+        await store.durable()
+    return True
+
+
+async def test_random_damage_is_repaired_or_refused_and_no_wrong_byte_is_served():
+    served = [await damage_and_repair(seed) for seed in range(25)]
+    assert sum(served) > len(served) // 2
