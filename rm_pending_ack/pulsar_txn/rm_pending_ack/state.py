@@ -171,13 +171,14 @@ class PendingState:
             self.slot = None
 
     def _uncover(self, items: Items) -> None:
+        pending, holders = self.pending, self._holders
         for place, (bits, batch_size) in items.items():
-            rest = difference(self.pending[place], bits, batch_size)
-            if rest == 0:
-                del self.pending[place]
-                self._holders.pop(place, None)
+            known = pending[place]
+            if known == bits or (rest := difference(known, bits, batch_size)) == 0:
+                del pending[place]
+                holders.pop(place, None)
             else:
-                self.pending[place] = rest
+                pending[place] = rest
 
     def _plain_ack(self, position: Position, record: Record) -> None:
         cumulative = record.items[0] if record.cumulative else None
