@@ -202,6 +202,7 @@ async def main() -> None:
     parent = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="large-state-"))
     for number, measure in enumerate((snapshots, a_million_records, large_state)):
         folder = parent / str(number)
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was broken off
         await measure(folder)
         shutil.rmtree(folder)
 
