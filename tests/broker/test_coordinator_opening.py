@@ -88,8 +88,9 @@ async def test_a_coordinator_that_fails_in_its_recovery_closes_its_log_and_serve
     assert refused.value.code is ServerError.TransactionCoordinatorNotFound, "an error that clients retry"
     assert (await _begin(coordinators, SICK))[1] is ServerError.TransactionCoordinatorNotFound
     assert (await _begin(coordinators, 0))[0] == TxnId(0, 0), "the other one serves"
-    while coordinators.ready(SICK) is None:
-        await asyncio.wait([asyncio.create_task(coordinators.wait_ready()), asyncio.create_task(asyncio.sleep(0.001))])
+    async with asyncio.timeout(20):
+        while coordinators.ready(SICK) is None:
+            await asyncio.wait([asyncio.create_task(coordinators.wait_ready()), asyncio.create_task(asyncio.sleep(0.001))])
     assert _Sick.failures == 0
     assert (await _begin(coordinators, SICK))[0] == TxnId(SICK, 1), "nothing was forgotten"
     await coordinators.close()
