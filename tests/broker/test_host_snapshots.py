@@ -186,3 +186,20 @@ async def test_a_crash_in_the_middle_of_a_snapshot_keeps_the_one_before(monkeypa
     again = await _recovered(store.crash())
     expected = [*range(8 * SLICE), 10**6, 10**6 + 1]
     assert list(again.machine.numbers) == expected  # type: ignore[attr-defined] # of _Numbers
+
+
+async def test_nothing_of_a_snapshot_is_stored_before_everything_that_it_covers_is_durable() -> None:
+    store, runtime, events = MemoryStore(auto_confirm=False), AsyncioRuntime(), []  # type: ignore[var-annotated] # what happened
+    log = await store.open("log")
+    host: MachineHost[Any, int] = MachineHost(_Numbers(), {"log": log}, Turn(runtime, Clock(runtime)), lambda _: None)
+    await host.recover()
+    host.submit(_Ask(1, []))
+    host.take_snapshot("log", lambda: events.append("stored"))
+    assert host.failure is None
+    assert events == []
+    assert host.machine.slices == 0  # type: ignore[attr-defined] # of _Numbers
+    store.confirm()
+    assert events == ["stored"]
+    store.confirm()
+    again = await _recovered(store.crash())
+    assert list(again.machine.numbers) == [1]  # type: ignore[attr-defined] # of _Numbers
