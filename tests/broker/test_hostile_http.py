@@ -173,7 +173,7 @@ def some_path(pattern: str, rnd: random.Random) -> str:
     hostile = rnd.random()
     return re.sub(
         r"\{(\w+)(?::[^}]*)?\}",
-        lambda found: coded(found[1], rnd) if rnd.random() < hostile and found[1] != "domain" else GOOD[found[1]],
+        lambda found: coded(found[1], rnd) if rnd.random() < hostile and found[1] != "domain" else GOOD.get(found[1], "x"),
         pattern,
     )
 
