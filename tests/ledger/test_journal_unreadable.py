@@ -283,3 +283,22 @@ async def test_the_seal_of_a_segment_that_the_checkpoint_began_in_is_not_needed(
     assert (await log.open_cursor("sub")).ack_sets() == sets
     assert len(sets) == 200
     store._release()
+
+
+async def test_a_segment_that_could_not_be_read_at_a_start_is_kept_and_serves_again():
+    """Nothing seems to be needed in it, because nobody could see what is there."""
+    files, truth = await written()
+    name = segments(files)[0]
+    files.spoil(name, 0, len(files.files[name].content))
+    store = simulated_store(files)
+    await store.start()
+    other = await store.open("other")
+    for _ in range(80):
+        other.append(bytes(2000))
+        other.trim((other.ledger_id, other.next_entry - 1))
+        await store.durable()
+        await settled(store, 5)
+    await store.close()
+    assert name in files.files
+    files.files[name].bad.clear()
+    assert await served(files, truth) == WHOLE

@@ -22,7 +22,7 @@ from journal_world import Model, Workload, seen, settled, simulated_store
 
 from pulsar_txn.ledger.journal import check
 from pulsar_txn.ledger.journal.simulated import LOSSES, SECTOR_BYTES, SimulatedFiles
-from pulsar_txn.ledger.protocols import LedgerError, LogDamaged, ReadFailed, StorageFailed, StoreUnsupported
+from pulsar_txn.ledger.protocols import LedgerError, LogDamaged, ReadFailed, StorageFailed, StoreTooNew, StoreUnsupported
 
 BLOCK_BYTES = 4096
 ACCESS_ERRORS = [errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR]
@@ -143,7 +143,7 @@ async def detected_or_harmless(files: SimulatedFiles, truth: Model) -> str:
     store = simulated_store(files)
     try:
         await store.start()
-    except (LogDamaged, ReadFailed, StorageFailed, StoreUnsupported):
+    except (LogDamaged, ReadFailed, StorageFailed, StoreTooNew, StoreUnsupported):
         assert findings, "check finds what the start refuses"
         return "refused"
     outcome = "whole"

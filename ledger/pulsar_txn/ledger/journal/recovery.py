@@ -66,6 +66,8 @@ class Recovered:
     """The segment with which the checkpoint begins that the state comes from."""
     unneeded: list[int] = attrs.field(factory=list)
     findings: list[Finding] = attrs.field(factory=list)
+    not_known: list[int] = attrs.field(factory=list)
+    """Older segments of which some runs are not known: a log that misses entries may have them there."""
     unreadable_runs: bool = False
     """Some runs are not known because a medium could not be read: what is missing may come back."""
 
@@ -97,7 +99,11 @@ def recover(opened: OpenSegments, uuid: bytes, *, started: bool, marked: int | N
         found.findings.append(Finding(None, None, "no segment begins with a valid checkpoint", "checkpoint", fatal=True))
     _add_older(found, replay, opened, uuid)
     replay.build_indexes(unreadable=found.unreadable_runs)
-    found.findings += [of_error(log.damage, "log") for log in state.logs.values() if log.damage is not None]
+    damaged = [log.damage for log in state.logs.values() if log.damage is not None]
+    found.findings += [of_error(damage, "log") for damage in damaged]
+    if damaged:  # nothing may seem to be needed there, and everything that is missing may be there
+        for number in found.not_known:
+            state.usage.segment(number).pinned = True
     for finding in found.findings:
         logger.error("%s", finding.detail)
     return found
@@ -307,4 +313,6 @@ def _scan_old(found: Recovered, opened: OpenSegments, segment: Segment, uuid: by
     detail = f"{segment.path}: its index or its trailer is unreadable; its frames were read instead"
     found.findings.append(Finding(None, None, detail, "index", segment.number))
     _add_damage(found, segment, scan, newest=False)
+    if scan.damage or not scan.frames:
+        found.not_known.append(segment.number)
     return index
