@@ -194,10 +194,10 @@ class Fate:
         self.aborts = drawn < ABORTED
         late = ABORTED <= drawn < ABORTED + LATE
         self.timeout = SHORT_TIMEOUT if late else TIMEOUT
-        self.pause = SHORT_TIMEOUT * rng.uniform(0.85, 1.15) if late else rng.choice((0.0, 0.0, 0.0, 0.02))
+        self.pause = SHORT_TIMEOUT * rng.uniform(0.85, 1.15) if late else rng.choice((0.0, 0.01, 0.05))
 
 
-ABORTED: Final = 0.12
+ABORTED: Final = 0.15
 LATE: Final = 0.03
 """Shares of the transactions: those that are aborted, and those whose commit comes about when their time is over."""
 TIMEOUT: Final = 4.0

@@ -9,7 +9,6 @@ theirs.
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from collections.abc import Sequence
@@ -26,8 +25,8 @@ CHAINS: Final = 4
 WORKERS: Final = 2
 """Processes of each chain; each works on all hops."""
 LETTERS: Final = "abcd"
-RATE: Final = 14
-"""Messages a second that enter each chain."""
+RATE: Final = {True: 25, False: 8}
+"""Messages a second that enter each chain, batched or not."""
 BROKER_KILL_EVERY: Final = 4.5
 WORKER_FAULT_EVERY: Final = 2.5
 """Mean seconds between two faults of a kind."""
@@ -35,12 +34,13 @@ WORKER_FAULT_EVERY: Final = 2.5
 
 @attrs.frozen
 class Hop:
-    """From one topic to the next. `batched`: whether the messages in `source` are."""
+    """From one topic to the next. `batched`: whether the messages are; `next_mode`: of the subscription of `target`."""
 
     source: str
     target: str
     mode: str
     batched: bool
+    next_mode: str
 
 
 @attrs.frozen
@@ -97,9 +97,8 @@ def draw(seed: int, seconds: float, *, phases: Sequence[str] = ("calm", "kills")
 
 
 def _phase(rng: random.Random, name: str, seconds: float, modes: Sequence[str]) -> Phase:
-    messages = max(20, int(RATE * seconds))
     chains = tuple(
-        Chain(f"{name}{number}", tuple(_hops(f"{name}{number}", order, batched)), messages)
+        Chain(f"{name}{number}", tuple(_hops(f"{name}{number}", order, batched)), max(20, int(RATE[batched] * seconds)))
         for number, (order, batched) in enumerate(_orders(rng, modes))
     )
     workers = tuple(
@@ -112,21 +111,20 @@ def _phase(rng: random.Random, name: str, seconds: float, modes: Sequence[str]) 
 
 
 def _orders(rng: random.Random, modes: Sequence[str]) -> list[tuple[list[str], bool]]:
-    """The types of each chain's hops, and whether it is batched: all types on both, the others of Shared and at random."""
+    """The types of each chain's hops, and whether it is batched: all types on both, and more of Shared."""
     orders = []
     for batched in (True, False):
-        drawn = [*modes, "Shared" if "Shared" in modes else modes[0]]
-        drawn += [rng.choice(modes) for _ in range(HOPS * CHAINS // 2 - len(drawn))]
+        more = ["Shared"] if batched and "Shared" in modes else modes
+        drawn = [*modes, *(rng.choice(more) for _ in range(HOPS * CHAINS // 2 - len(modes)))]
         rng.shuffle(drawn)
         orders += [(drawn[start : start + HOPS], batched) for start in range(0, len(drawn), HOPS)]
     return orders
 
 
 def _hops(chain: str, order: Sequence[str], batched: bool) -> list[Hop]:
-    return [
-        Hop(f"persistent://public/default/{chain}-{source}", f"persistent://public/default/{chain}-{target}", mode, batched)
-        for (source, target), mode in zip(itertools.pairwise(LETTERS), order, strict=True)
-    ]
+    topics = [f"persistent://public/default/{chain}-{letter}" for letter in LETTERS]
+    modes = [*order, "Exclusive"]  # the official client reads the end
+    return [Hop(topics[number], topics[number + 1], mode, batched, modes[number + 1]) for number, mode in enumerate(order)]
 
 
 def _faults(rng: random.Random, seconds: float, workers: Sequence[Worker], *, kills: bool) -> list[Fault]:
@@ -145,6 +143,11 @@ def _times(rng: random.Random, every: float, seconds: float) -> list[float]:
     while (at := at + every * rng.uniform(0.5, 1.5)) < seconds:
         times.append(round(at, 3))
     return times or [round(seconds * 0.6, 3)]
+
+
+def batches_by_key(hop_mode: str) -> bool:
+    """Whether batches for a subscription of this type hold one key each; all others hold what comes."""
+    return hop_mode == "Key_Shared"
 
 
 def phase_of(data: dict[str, Any]) -> Phase:

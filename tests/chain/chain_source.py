@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from chain_recorder import note_sent
-from chain_schedule import Chain, Phase, phase_of
+from chain_schedule import Chain, Phase, batches_by_key, phase_of
 from history_format import HistoryWriter, encode_payload, make_payload
 
 from pulsar_txn.client import BatchingType, Client, PulsarError
 
-BURST: Final = 12
+BURST: Final = 16
 """Messages that are sent together, at most."""
 KEYS: Final = 6
 
@@ -29,9 +29,9 @@ async def feed(client: Client, writer: HistoryWriter, chain: Chain, seconds: flo
     """Send all messages of a chain."""
     rng = random.Random(chain.name)
     first = chain.hops[0]
-    async with await client.create_producer(
-        first.source, producer_name=chain.name, batching=first.batched, batching_type=BatchingType.KEY_BASED
-    ) as producer:
+    kind = BatchingType.KEY_BASED if batches_by_key(first.mode) else BatchingType.DEFAULT
+    options: dict[str, Any] = {"producer_name": chain.name, "batching": first.batched, "batching_type": kind}
+    async with await client.create_producer(first.source, **options) as producer:
         begin = asyncio.get_running_loop().time()
         sent = 0
         while sent < chain.messages:

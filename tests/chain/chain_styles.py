@@ -41,6 +41,12 @@ RESOLVE_ATTEMPTS: Final = 20
 PIPELINE_TIMEOUT: Final = 2.0
 AFTER_A_FAILURE: Final = 0.02
 """Seconds: what conflicts with an open transaction comes again at once, and conflicts again."""
+TOGETHER: Final = 0.5
+"""The share of units that send all their messages at once, and acknowledge them in one request."""
+TAKEN: Final = (1, 2, 3, 4, 12)
+"""How many messages a single transaction takes at most."""
+WORK: Final = (0.0, 0.0, 0.01)
+"""Seconds that a step of a program may take."""
 WAIT: Final = 0.2
 """Seconds that a style waits for messages before it looks whether it is to stop."""
 
@@ -69,7 +75,7 @@ Style = Callable[[Place, HopRecorder, random.Random], Awaitable[None]]
 async def single(place: Place, recorder: HopRecorder, rng: random.Random) -> None:
     """See the module's table."""
     while not place.stop.is_set():
-        messages = await place.consumer.receive_many(rng.randint(1, 4), max_wait=WAIT)
+        messages = await place.consumer.receive_many(rng.choice(TAKEN), max_wait=WAIT)
         if messages:
             await _spread(place, [recorder], rng, messages, recorder.delivered(messages))
 
@@ -95,15 +101,15 @@ async def _spread(
         for slot, share in zip(slots, shares, strict=True)
         if share
     ]
+    together = rng.random() < TOGETHER
     for unit in units:
-        await unit.attempt(unit.begin())
-    steps = [unit for unit in units for _ in unit.messages]
-    rng.shuffle(steps)
-    for unit in steps:
-        await unit.attempt(unit.step())
-    rng.shuffle(units)
-    for unit in units:
-        await unit.finish()
+        await unit.attempt(unit.begin(together=together))
+    # One may be over, and have its messages delivered again, while another still works on messages of the same batch.
+    turns = [unit for unit in units for _ in range(len(unit.messages) + 1)]
+    rng.shuffle(turns)
+    for unit in turns:
+        await unit.turn()
+        await asyncio.sleep(rng.choice(WORK))
 
 
 class _Unit:
@@ -121,7 +127,8 @@ class _Unit:
         self._txn: Transaction | None = None
         self._outputs: list[Output] = []
         self._next = 0
-        self._failed = False
+        self._together = False
+        self._failed = self._finished = False
 
     async def attempt(self, work: Any) -> None:
         """Do something, unless something has failed before."""
@@ -133,8 +140,8 @@ class _Unit:
         except PulsarError:
             self._failed = True
 
-    async def begin(self) -> None:
-        """Open the transaction."""
+    async def begin(self, *, together: bool) -> None:
+        """Open the transaction; `together`: send everything at once, so that it travels in batches, and acknowledge it so."""
         self._name = self._place.transactions.begin(self._fate.timeout)
         try:
             self._txn = await self._place.client.begin_transaction(timeout=self._fate.timeout, name=self._name)
@@ -142,15 +149,30 @@ class _Unit:
             self._place.transactions.failed(self._name)
             raise
         self._outputs = self._recorder.outputs(self._name, self._inputs)
+        self._together = together
+        if together:
+            await send_all(self._place.producer, self._recorder, self._txn, self._outputs)
+
+    async def turn(self) -> None:
+        """The next message, or the end of the transaction."""
+        if self._next == len(self.messages) or self._failed:
+            if not self._finished:
+                self._finished = True
+                await self.finish()
+            return
+        await self.attempt(self.step())
 
     async def step(self) -> None:
-        """Send the next message on, and acknowledge it."""
+        """Send the next message on, and acknowledge it; or acknowledge all that was sent together."""
         assert self._txn is not None
-        number, self._next = self._next, self._next + 1
-        await send(self._place.producer, self._recorder, self._txn, self._outputs[number])
-        op = self._recorder.acknowledging(self._name, [self.messages[number]])
+        first = self._next
+        self._next = len(self.messages) if self._together else first + 1
+        those = self.messages[first : self._next]
+        if not self._together:
+            await send_all(self._place.producer, self._recorder, self._txn, self._outputs[first : self._next])
+        op = self._recorder.acknowledging(self._name, those)
         try:
-            await self._place.consumer.acknowledge(self.messages[number], txn=self._txn)
+            await self._place.consumer.acknowledge(those, txn=self._txn)
         except PulsarError as error:
             self._recorder.writer.info(op, error=repr(error))
             raise
@@ -180,6 +202,14 @@ class _Unit:
             self._place.transactions.gave_up(txn)
             await asyncio.sleep(AFTER_A_FAILURE)
         return False
+
+
+async def send_all(producer: Producer[bytes], recorder: HopRecorder, txn: Transaction, outputs: Sequence[Output]) -> None:
+    """Send messages in a transaction; the first error is raised when all are answered."""
+    answers = await asyncio.gather(*(send(producer, recorder, txn, each) for each in outputs), return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
 
 
 async def send(producer: Producer[bytes], recorder: HopRecorder, txn: Transaction, output: Output) -> None:
@@ -258,7 +288,7 @@ async def _work_on(taken: TransactionalBatch[bytes], place: Place, recorder: Hop
         return
     name = place.transactions.adopt(taken.txn, timeout)
     outputs = recorder.outputs(name, recorder.delivered(taken.messages))
-    await asyncio.gather(*(send(place.producer, recorder, taken.txn, output) for output in outputs))
+    await send_all(place.producer, recorder, taken.txn, outputs)
     await asyncio.sleep(fate.pause)
     if fate.aborts:
         taken.txn.rollback()

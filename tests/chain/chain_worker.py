@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chain_recorder import SUBSCRIPTION, HopRecorder, Transactions
-from chain_schedule import Hop, Worker, phase_of
+from chain_schedule import Hop, Worker, batches_by_key, phase_of
 from chain_styles import STYLES, Place, blocking_single
 from history_format import HistoryWriter
 
@@ -123,7 +123,8 @@ def _consumer_options(hop: Hop) -> dict[str, Any]:
 
 
 def _producer_options(hop: Hop) -> dict[str, Any]:
-    return {"batching": hop.batched, "batching_type": BatchingType.KEY_BASED}
+    by_key = batches_by_key(hop.next_mode)
+    return {"batching": hop.batched, "batching_type": BatchingType.KEY_BASED if by_key else BatchingType.DEFAULT}
 
 
 def main(arguments: list[str]) -> None:
