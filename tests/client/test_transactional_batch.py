@@ -504,3 +504,17 @@ async def test_a_message_that_is_there_twice_is_in_the_batch_once(broker):
         async with consumer.transactional_batch(max_messages=5, max_wait=1) as batch:
             assert [message.data for message in batch] == [b"0", b"1", b"2"]
     assert acks(broker) == [(False, [0, 1, 2])]
+
+
+async def test_two_copies_of_a_message_in_one_acknowledgement_of_a_transaction_conflict(broker):
+    """The chain found it: a message that was received twice was worked on twice, and committed."""
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
+        deliver(broker, 0, 1, 0)
+        messages = await consumer.receive_many(3, max_wait=1)
+        txn = await client.begin_transaction()
+        with pytest.raises(TransactionConflict):
+            await consumer.acknowledge(messages, txn=txn)
+        assert txn.doomed
+        await txn.abort()
+    assert acks(broker) == []

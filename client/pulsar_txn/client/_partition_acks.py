@@ -251,6 +251,9 @@ class PartitionAcks(abc.ABC):
 
     def _claim(self, claim: Claim, txn: Enlisting) -> None:
         units = self._core.acks_of_units
+        if len(set(claim.places)) != len(claim.places):
+            # Second copies, after a redelivery: a request would name the message once, and the work on it be done twice.
+            raise TransactionConflict(f"an acknowledgement on {self.topic} has the same message twice")
         for (ledger_id, entry_id), index in claim.places:
             if units.held_elsewhere(txn, self.topic, self._subscription, self.open_acks, ((ledger_id, entry_id), index)):
                 message_id = MessageId(ledger_id, entry_id, self.partition, index)
