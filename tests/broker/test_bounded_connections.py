@@ -464,7 +464,6 @@ async def test_too_many_messages_in_one_request_close_the_connection(client: Raw
         ("producer", {"producer_id": 1, "producer_name": "p" * 65_537}),
         ("producer", {"producer_id": 1, "metadata": [pb.KeyValue(key=str(each), value="") for each in range(101)]}),
         ("producer", {"producer_id": 1, "metadata": [pb.KeyValue(key="k", value="v" * 65_536)]}),
-        ("subscribe", {"consumer_id": 1, "subscription": "s" * 65_537, "subType": 1}),
         ("getOrCreateSchema", {"schema": pb.Schema(name="s" * 65_537, schema_data=b"", type=2)}),  # type: ignore[arg-type] # a number of the protocol
     ],
 )

@@ -15,13 +15,15 @@ MAX_PROPERTIES: Final = 100
 MAX_ITEMS: Final = 1000
 _MOST: Final = {"KeyValue": MAX_PROPERTIES, "MessageIdData": MAX_ACK_IDS}
 """Of a repeated field, by the type of its items; else MAX_ITEMS."""
+_NAMES: Final = frozenset({"topic", "subscription", "namespace", "initial_subscription_name"})
+"""Whoever parses these refuses long ones, with a code and a text of their own."""
 
 
 def check_request(body: Message) -> None:
     """Refusal NotAllowedError for a body, or a message in it, with a text or a list that is too long."""
     for field, value in body.ListFields():
         if isinstance(value, str):
-            if len(value) > MAX_TEXT_LENGTH:
+            if len(value) > MAX_TEXT_LENGTH and field.name not in _NAMES:
                 raise _refused(field.name, f"has {len(value)} characters, and {MAX_TEXT_LENGTH} are the most")
         elif isinstance(value, Message):
             check_request(value)
