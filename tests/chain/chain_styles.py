@@ -145,7 +145,7 @@ class _Unit:
         self._name = self._place.transactions.begin(self._fate.timeout)
         try:
             self._txn = await self._place.client.begin_transaction(timeout=self._fate.timeout, name=self._name)
-        except PulsarError:
+        except BaseException:  # as in `send`
             self._place.transactions.failed(self._name)
             raise
         self._outputs = self._recorder.outputs(self._name, self._inputs)
@@ -173,7 +173,7 @@ class _Unit:
         op = self._recorder.acknowledging(self._name, those)
         try:
             await self._place.consumer.acknowledge(those, txn=self._txn)
-        except PulsarError as error:
+        except BaseException as error:  # as in `send`
             self._recorder.writer.info(op, error=repr(error))
             raise
         self._recorder.writer.ok(op)
@@ -217,7 +217,7 @@ async def send(producer: Producer[bytes], recorder: HopRecorder, txn: Transactio
     op = recorder.sending(output)
     try:
         message_id = await producer.send(output.data, key=output.key, txn=txn)
-    except PulsarError as error:
+    except BaseException as error:  # cancelled, too, when another lane has lost the consumer
         recorder.writer.info(op, error=repr(error))
         raise
     note_sent(recorder.writer, op, message_id)
