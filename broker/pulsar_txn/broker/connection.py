@@ -302,7 +302,7 @@ class Connection(asyncio.Protocol):
     def end_request(self) -> None:
         """It is answered."""
         self._requests -= 1
-        if self._requests <= self._max_requests // 2 and self._request_bytes < _MAX_REQUEST_BYTES:
+        if self._intake.reasons and self._requests <= self._max_requests // 2 and self._request_bytes < _MAX_REQUEST_BYTES:
             self._intake.hold(REQUESTS, hold=False)
 
     async def _run(self, coroutine: Coroutine[Any, Any, None], body: Any) -> None:
@@ -400,7 +400,8 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self.closed:
             return
         self._transport.writelines(out)
-        self._intake.hold(COLLECTED, hold=False)
+        if self._intake.reasons:
+            self._intake.hold(COLLECTED, hold=False)
         if self._list_bytes and not self._transport.get_write_buffer_size():
             self._settle_lists()
         if not self.writable and self._stuck_since is None:

@@ -89,7 +89,12 @@ class LoopMeter:
 
     def turn_ended(self, seconds: float, slowest_seconds: float, slowest: Callable[[], None] | None) -> None:
         """A turn is over; `slowest` took most of it among what was put off, None when nothing was."""
-        self.turns.note(seconds)
+        turns = self.turns
+        if seconds <= BOUNDS_SECONDS[0]:  # nearly all of them: no further call
+            turns.total += seconds
+            turns.counts[0] += 1
+            return
+        turns.note(seconds)
         if seconds >= WARN_SECONDS:
             self._warn(
                 seconds, f"; the slowest of its work was {_name_of(slowest)}, {slowest_seconds:.3f} s" if slowest else ""

@@ -65,8 +65,17 @@ class Turn:
     def _run(self) -> None:
         self._scheduled = False
         work, self._work = self._work, []
-        monotonic, began = self._monotonic, self._began
-        before, longest, slowest = monotonic(), 0.0, None
+        began = self._began
+        longest, slowest = self._carry_out(work) if work else (0.0, None)
+        self._flush()
+        ended = self._began = self._monotonic()  # of the next turn, if there is one already
+        self.meter.turn_ended(ended - began, longest, slowest)
+
+    def _carry_out(self, work: list[Callable[[], None]]) -> tuple[float, Callable[[], None] | None]:
+        """As much of it as a turn may take; the seconds of the slowest, and which it was."""
+        monotonic = self._monotonic
+        longest, slowest = 0.0, None
+        before = monotonic()
         until = before + WORK_SECONDS
         for done, each in enumerate(work, 1):
             try:
@@ -81,12 +90,13 @@ class Turn:
                 self._work = work[done:] + self._work
                 self._go_on()
                 break
-        self._flush()
-        ended = self._began = monotonic()  # of the next turn, if there is one already
-        self.meter.turn_ended(ended - began, longest, slowest)
+        return longest, slowest
 
     def _flush(self) -> None:
         flushes, self._flushes = self._flushes, []
+        if len(flushes) == 1:
+            flushes[0].flush()
+            return
         monotonic = self._monotonic
         until = monotonic() + WORK_SECONDS
         for done, connection in enumerate(flushes, 1):

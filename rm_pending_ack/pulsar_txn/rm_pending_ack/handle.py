@@ -300,10 +300,11 @@ class PendingAckHandle:
         return any(covers_some(held, cumulative) for held in self._state.behind(cumulative))
 
     def _cursor_stored(self, sequence: int) -> Step[Record]:
-        covered = list(takewhile(lambda settled: settled.sequence <= sequence, self._state.settled))
-        if len(covered) < max(self._stored_every, 1):
+        settled, enough = self._state.settled, max(self._stored_every, 1)
+        if len(settled) < enough or settled[enough - 1].sequence > sequence:
             return NOTHING
-        noted = self._step(position_record(Op.CURSOR_STORED, covered[-1].at))
+        *_, newest = takewhile(lambda each: each.sequence <= sequence, settled)
+        noted = self._step(position_record(Op.CURSOR_STORED, newest.at))
         return Step(effects=noted.effects, trailing=noted.records)
 
     def _cursor_reset(self, mark_delete: Position) -> Step[Record]:
