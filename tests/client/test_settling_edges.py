@@ -302,7 +302,6 @@ async def test_what_batches_know_of_a_topic_that_a_pattern_has_lost_is_forgotten
     assert list(consumer.runs._lines) == [message.entry.consumer]
     assert await consumer.hand_out(1, 0.01) == []
     assert not consumer.runs._lines
-    assert not consumer.runs.is_run(message.entry.consumer, [(message, 0)])
 
 
 # --- transactions that somebody else ends ---------------------------------------------------------------------------
