@@ -23,6 +23,7 @@ from pulsar_txn.ledger.journal.holds import Cut
 from pulsar_txn.ledger.journal.mark import MARK_NAME, move_mark
 from pulsar_txn.ledger.journal.recovery import recover
 from pulsar_txn.ledger.journal.segments import SEGMENT_NAME, OpenSegments
+from pulsar_txn.ledger.journal.whole_files import replace_file, write_all
 from pulsar_txn.ledger.protocols import LedgerError
 
 LIST_NAME: Final = "BACKUP"
@@ -167,10 +168,10 @@ async def copy_file(files: Files, source: str, target: str, end: int | None, ste
                 if len(data) != min(_PIECE_BYTES, end - offset):
                     raise BackupRefused(f"{source} became shorter while it was copied; try again")
                 crc = int(crc32c(data, crc))
-                _write_all(files, writing, data, offset)
+                write_all(files, writing, data, offset)
                 await step()
             for offset in range(end, size if fill else end, _PIECE_BYTES):
-                _write_all(files, writing, bytes(min(_PIECE_BYTES, size - offset)), offset)
+                write_all(files, writing, bytes(min(_PIECE_BYTES, size - offset)), offset)
             files.truncate(writing, size)
             files.sync(writing)
         finally:
@@ -182,15 +183,6 @@ async def copy_file(files: Files, source: str, target: str, end: int | None, ste
 
 def _sync_file(files: Files, path: str) -> None:
     fd = files.open(path)
-    try:
-        files.sync(fd)
-    finally:
-        files.close(fd)
-
-
-def sync_folder(files: Files, folder: str) -> None:
-    """Make the names in a folder durable."""
-    fd = files.open_folder(folder)
     try:
         files.sync(fd)
     finally:
@@ -209,27 +201,10 @@ def _checksum(files: Files, path: str, end: int | None = None) -> CopiedFile:
     return CopiedFile(path.rpartition("/")[2], end, crc, size)
 
 
-def _write_all(files: Files, fd: int, data: bytes, offset: int) -> None:
-    written = 0
-    while written < len(data):
-        more = files.write(fd, [data[written:]], offset + written)
-        if more <= 0:
-            raise OSError("nothing was written")
-        written += more
-
-
 def _write_list(files: Files, target: str, backup: Backup) -> None:
     told = {"title": _TITLE, "version": _VERSION, **attrs.asdict(backup)}
     data = json.dumps(told, indent=1).encode() + b"\n"
-    temporary = f"{target}/{LIST_NAME}.tmp"
-    fd = files.open(temporary, create=True)
-    try:
-        _write_all(files, fd, data, 0)
-        files.sync(fd)
-    finally:
-        files.close(fd)
-    files.rename(temporary, f"{target}/{LIST_NAME}")
-    sync_folder(files, target)
+    replace_file(files, target, LIST_NAME, data)
 
 
 def _parse(told: dict[str, Any]) -> Backup:

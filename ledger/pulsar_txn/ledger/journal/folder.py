@@ -9,9 +9,9 @@ import attrs
 
 from pulsar_txn.ledger.journal.files import Files, is_network
 from pulsar_txn.ledger.journal.findings import RESTORE_FOLDER, Finding
+from pulsar_txn.ledger.journal.whole_files import replace_file
 from pulsar_txn.ledger.protocols import (
     LogDamaged,
-    StorageFailed,
     StoreInUse,
     StoreReadOnly,
     StoreTooNew,
@@ -96,20 +96,7 @@ def write_format(files: Files, folder: str, form: Format) -> None:
     """Write the format beside, then over the old one."""
     state = "started" if form.started else "new"
     text = f"{_TITLE}\nversion {FORMAT_VERSION}\nuuid {form.uuid.hex()}\nstate {state}\nend\n".encode()
-    temporary = f"{folder}/{_FORMAT_NAME}.tmp"
-    fd = files.open(temporary, create=True)
-    try:
-        if files.write(fd, [text], 0) != len(text):
-            raise StorageFailed(f"cannot write {temporary}: short write")
-        files.sync(fd)
-    finally:
-        files.close(fd)
-    files.rename(temporary, f"{folder}/{_FORMAT_NAME}")
-    fd = files.open_folder(folder)
-    try:
-        files.sync(fd)
-    finally:
-        files.close(fd)
+    replace_file(files, folder, _FORMAT_NAME, text)
 
 
 def _parse(folder: str, text: str) -> Format:

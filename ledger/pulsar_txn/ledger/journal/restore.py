@@ -12,10 +12,11 @@ import re
 from typing import Final
 
 from pulsar_txn.ledger.journal import folder as folders
-from pulsar_txn.ledger.journal.backup import Backup, BackupRefused, copy_file, read_backup, sync_folder, verify
+from pulsar_txn.ledger.journal.backup import Backup, BackupRefused, copy_file, read_backup, verify
 from pulsar_txn.ledger.journal.files import Files
 from pulsar_txn.ledger.journal.mark import MARK_NAME
 from pulsar_txn.ledger.journal.segments import FILLING_NAME, SEGMENT_NAME, SPARE_NAME
+from pulsar_txn.ledger.journal.whole_files import sync_folder
 
 _COMING: Final = "restoring-"
 _REPLACED: Final = re.compile(r"replaced-(\d+)")

@@ -16,7 +16,6 @@ from typing import Final, cast
 import attrs
 
 from pulsar_txn.ledger.journal import folder as folders
-from pulsar_txn.ledger.journal.backup import sync_folder
 from pulsar_txn.ledger.journal.files import Files
 from pulsar_txn.ledger.journal.findings import Finding
 from pulsar_txn.ledger.journal.frame import (
@@ -34,6 +33,7 @@ from pulsar_txn.ledger.journal.recovery import recover, scan_runs
 from pulsar_txn.ledger.journal.scan import Content, FoundFrame, Scan, read_content, scan_segment
 from pulsar_txn.ledger.journal.segments import SEGMENT_NAME, OpenSegments, Segment
 from pulsar_txn.ledger.journal.store import JournalStore
+from pulsar_txn.ledger.journal.whole_files import replace_file, write_all
 from pulsar_txn.ledger.protocols import LedgerError
 
 _ASIDE: Final = "set-aside"
@@ -138,7 +138,7 @@ def carry_out(files: Files, folder: str, repair: Repair) -> None:
             name = repair.path.rpartition("/")[2].removesuffix(".journal")
             _keep(files, f"{folder}/{_ASIDE}", f"{name}-at-{start}", _readable(files, fd, start, end))
         for offset, data in repair.pieces:
-            _write(files, fd, data, offset)
+            write_all(files, fd, data, offset)
         files.sync(fd)
     finally:
         files.close(fd)
@@ -295,21 +295,4 @@ def _keep(files: Files, folder: str, name: str, data: bytes) -> None:
     files.make_folder(folder)
     if name in files.names(folder):  # of the same repair, which did not end: what is there now may be half repaired
         return
-    temporary = f"{folder}/{name}.tmp"
-    fd = files.open(temporary, create=True)
-    try:
-        _write(files, fd, data, 0)
-        files.sync(fd)
-    finally:
-        files.close(fd)
-    files.rename(temporary, f"{folder}/{name}")
-    sync_folder(files, folder)
-
-
-def _write(files: Files, fd: int, data: bytes, offset: int) -> None:
-    written = 0
-    while written < len(data):
-        more = files.write(fd, [data[written:]], offset + written)
-        if more <= 0:
-            raise OSError("nothing was written")
-        written += more
+    replace_file(files, folder, name, data)

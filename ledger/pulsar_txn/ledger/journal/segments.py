@@ -21,6 +21,7 @@ from typing import Final
 from pulsar_txn.ledger.journal.files import NO_DESCRIPTOR, TRANSIENT, UNREADABLE, Files
 from pulsar_txn.ledger.journal.mark import MARK_NAME, move_mark
 from pulsar_txn.ledger.journal.syncer import SYNC_DIRECTORY, ZERO_FILL, Syncer, describe
+from pulsar_txn.ledger.journal.whole_files import write_all
 
 logger = logging.getLogger(__name__)
 
@@ -104,12 +105,7 @@ class OpenSegments:
         """Write what was read from there, and sync it. Blocks: for the start only."""
         fd = self.fd(segment)
         for offset, data in pieces:
-            written = 0
-            while written < len(data):
-                more = self.files.write(fd, [data[written:]], offset + written)
-                if more <= 0:
-                    raise OSError(errno.EIO, "nothing was written", segment.path)
-                written += more
+            write_all(self.files, fd, data, offset)
         self.files.sync(fd)
 
     def close(self, segment: Segment) -> None:
