@@ -10,16 +10,18 @@ Numbers of moves are not: they live as long as one handle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from pulsar_txn.ledger.machine import SLICE_BYTES
 from pulsar_txn.rm_pending_ack import records_pb2 as pb
+from pulsar_txn.rm_pending_ack.ack_sets import Bits
 from pulsar_txn.rm_pending_ack.held import Held, HeldImage, Items, Settled, bytes_of
 from pulsar_txn.rm_pending_ack.records import NO_TXN, get_item, get_items, put_item
+from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.rm_pending_ack.state import PendingState
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position, TxnAction, TxnId
@@ -99,11 +101,8 @@ def _write_held(slices: _Slices, low_watermark: int, image: HeldImage) -> Iterat
     while True:
         some = list(islice(left, _ITEMS_PER_ELEMENT))
         target = slices.coordinator(most, low_watermark).open.add(least_bits=least, first=_place(first))
-        for position, (bits, batch_size) in some:
-            put_item(target.individual.add(), (position, bits, batch_size))
-        if cumulative is not None:
-            put_item(target.cumulative, cumulative)
-            cumulative = None
+        _put(target, some, cumulative)
+        cumulative = None
         yield from slices.put(len(some) + 1)
         if len(some) < _ITEMS_PER_ELEMENT:
             return
@@ -116,14 +115,19 @@ def _write_settled(slices: _Slices, settled: Settled) -> Iterator[bytes]:
         target = slices.part.settled.add(at=_place(settled.at), first=_place(settled.first))
         if settled.txn_id != NO_TXN:
             target.most_bits, target.least_bits = settled.txn_id
-        for position, (bits, batch_size) in some:
-            put_item(target.individual.add(), (position, bits, batch_size))
-        if cumulative is not None:
-            put_item(target.cumulative, cumulative)
-            cumulative = None
+        _put(target, some, cumulative)
+        cumulative = None
         yield from slices.put(len(some) + 1)
         if len(some) < _ITEMS_PER_ELEMENT:
             return
+
+
+def _put(target: Any, some: Iterable[tuple[Position, tuple[Bits, int]]], cumulative: AckItem | None) -> None:
+    """Individual acks, and the cumulative one if there is one, into an element of a slice (two messages of one shape)."""
+    for position, (bits, batch_size) in some:
+        put_item(target.individual.add(), (position, bits, batch_size))
+    if cumulative is not None:
+        put_item(target.cumulative, cumulative)
 
 
 def read_slice(state: PendingState, data: bytes) -> None:
