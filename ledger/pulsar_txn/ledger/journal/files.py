@@ -66,6 +66,9 @@ class Files(Protocol):
     def read(self, fd: int, size: int, offset: int) -> bytes:
         """Up to `size` bytes; fewer only at the file's end."""
 
+    def read_at_hand(self, fd: int, size: int, offset: int) -> bytes | None:
+        """As `read`, but never waits for the disk: None when something is not in memory. It is being fetched then."""
+
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Write buffers one behind the other; returns how many bytes were written, which may be fewer."""
 
@@ -98,6 +101,7 @@ class RealFiles:
     def __init__(self) -> None:
         self._held: list[int] = []
         self._lock_fd = -1
+        self._no_wait = getattr(os, "RWF_NOWAIT", 0)
 
     def make_folder(self, path: str) -> None:
         """Create the folder, and make its name durable."""
@@ -151,6 +155,26 @@ class RealFiles:
         while (missing := size - sum(map(len, parts))) and (part := os.pread(fd, missing, offset + size - missing)):
             parts.append(part)
         return b"".join(parts)
+
+    def read_at_hand(self, fd: int, size: int, offset: int) -> bytes | None:
+        """Read what the page cache has; a file system that cannot say that is read as usual."""
+        if not self._no_wait:
+            return self.read(fd, size, offset)
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(fd, [buffer], offset, self._no_wait)
+        except BlockingIOError:
+            count = -1
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                self._no_wait = 0
+            return self.read(fd, size, offset)
+        if count == size:
+            return bytes(buffer)
+        if count >= 0 and offset + count >= self.size(fd):
+            return bytes(buffer[:count])
+        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
+        return None
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Write."""

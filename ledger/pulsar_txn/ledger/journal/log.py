@@ -29,6 +29,10 @@ CACHED_ENTRY_BYTES: Final = 64 << 10
 """Entries of several buffers are joined for the tail cache up to this size; larger ones are read back."""
 
 
+_FETCH_LOOKS: Final = 100
+_FETCH_PAUSE_SECONDS: Final = 0.001
+
+
 class JournalLog(BaseLog):
     """The exclusive handle of one log."""
 
@@ -105,11 +109,15 @@ class JournalLog(BaseLog):
                 if found and max_bytes <= 0:
                     break
                 try:
-                    pieces = self.store.reader.entries(self.state, entry, upto, left, max_bytes)
+                    pieces = await self._stored(entry, upto, left, max_bytes)
                 except (LogDamaged, ReadFailed):
                     if found:
                         return found  # the good ones first; the next read says what is wrong
                     raise
+                if not pieces:  # trimmed while it was being fetched
+                    if found:
+                        return found
+                    entry = max(entry, self.first_entry)
             else:
                 pieces = [data]
             for piece in pieces:
@@ -119,6 +127,23 @@ class JournalLog(BaseLog):
                 found.append(((ledger_id, entry), piece))
                 entry += 1
         return found
+
+    async def _stored(self, entry: int, upto: int, max_entries: int, max_bytes: int) -> list[bytes]:
+        """Entries from the disk; none when they were trimmed meanwhile.
+
+        What is not in memory is fetched while the loop does other things. Where that takes long the loop waits after all.
+        """
+        reader, state = self.store.reader, self.state
+        pieces = reader.entries_at_hand(state, entry, upto, max_entries, max_bytes)
+        for _ in range(_FETCH_LOOKS):
+            if pieces is not None:
+                return pieces
+            await asyncio.sleep(_FETCH_PAUSE_SECONDS)
+            self.check_open()
+            if entry < self.first_entry:
+                return []
+            pieces = reader.entries_at_hand(state, entry, upto, max_entries, max_bytes)
+        return reader.entries(state, entry, upto, max_entries, max_bytes) if pieces is None else pieces
 
     def read_cached(self, position: Position) -> bytes | None:
         """The entry if it is in the tail, else None."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from pulsar_txn.ledger.journal.frame import COPY, DATA, RUN, SNAPSHOT, crc_seed, entry_crc, split_run
 from pulsar_txn.ledger.journal.index import split_location
-from pulsar_txn.ledger.journal.segments import OpenSegments, Segment
+from pulsar_txn.ledger.journal.segments import NotAtHand, OpenSegments, Segment
 from pulsar_txn.ledger.journal.snapshots import StoredSnapshot
 from pulsar_txn.ledger.journal.state import LogState
 from pulsar_txn.ledger.protocols import ReadFailed
@@ -76,6 +76,16 @@ class RunReader:
             lengths = lengths[:1]  # perhaps only one behind it cannot be read
             data = self._data(log, run, start, sum(lengths), entry)
         return self._split(log, run, data, lengths, skip, entry)
+
+    def entries_at_hand(self, log: LogState, entry: int, upto: int, max_entries: int, max_bytes: int) -> list[bytes] | None:
+        """As `entries`, but never waits for the disk: None when something is not in memory. It is being fetched then."""
+        self._opened.at_hand_only = True
+        try:
+            return self.entries(log, entry, upto, max_entries, max_bytes)
+        except NotAtHand:
+            return None
+        finally:
+            self._opened.at_hand_only = False
 
     def forget(self, number: int) -> None:
         """The segment is gone."""

@@ -38,6 +38,10 @@ UNKNOWN_SIZE: Final = -1
 """Of a segment file that cannot be opened."""
 
 
+class NotAtHand(Exception):  # noqa: N818 - named by what happened
+    """What is to be read is not in memory. It is being fetched; ask again soon."""
+
+
 class Segment:
     """A segment file; `fd` is -1 while it is closed."""
 
@@ -53,13 +57,15 @@ class Segment:
 class OpenSegments:
     """The segments that hold something, of which only those read lately are open.
 
-    `busy_from`: segments from this number on belong to the writer and stay open.
+    `busy_from`: segments from this number on belong to the writer and stay open. While `at_hand_only` is set, a read that would
+    have to wait for the disk raises NotAtHand.
     """
 
     def __init__(self, files: Files, *, read_only: bool = False) -> None:
         self.files = files
         self.segments: dict[int, Segment] = {}
         self.busy_from = 0
+        self.at_hand_only = False
         self.on_close: Callable[[int], None] = lambda _: None
         self._open = files.open_to_read if read_only else files.open
         self._read_lately: dict[int, Segment] = {}
@@ -96,7 +102,9 @@ class OpenSegments:
 
     def _read(self, segment: Segment, size: int, offset: int) -> bytes:
         fd = self.fd(segment)
-        data = self.files.read(fd, size, offset)
+        data = (self.files.read_at_hand if self.at_hand_only else self.files.read)(fd, size, offset)
+        if data is None:
+            raise NotAtHand
         if len(data) < size and offset + len(data) < self.files.size(fd):
             raise OSError(errno.EIO, f"only {len(data)} of {size} bytes were read", segment.path)
         return data

@@ -146,6 +146,8 @@ class SimulatedFiles:
         """Called before each operation that changes something, with its name; may raise OSError."""
         self.on_access: Callable[[str], None] | None = None
         """Called before each open, size and read, with its name; may raise OSError."""
+        self.misses = 0
+        """So many of the next reads find nothing in memory, and fetch it."""
         self.short_read_bytes: int | None = None
         """How much one read gives at most."""
         self.free_bytes: int | None = None
@@ -248,6 +250,13 @@ class SimulatedFiles:
         if self.short_read_bytes is not None:
             size = min(size, self.short_read_bytes)
         return self.opened(fd)[1].read(size, offset)
+
+    def read_at_hand(self, fd: int, size: int, offset: int) -> bytes | None:
+        """The content now, unless this is a miss."""
+        if self.misses:
+            self.misses -= 1
+            return None
+        return self.read(fd, size, offset)
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Write; becomes durable with a sync."""
