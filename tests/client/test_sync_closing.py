@@ -198,6 +198,9 @@ def test_a_program_that_closed_its_client_or_never_used_it_is_told_nothing_at_it
 def test_the_end_of_a_forked_child_does_nothing_to_the_clients_of_its_parent():
     said, errors_said = run(
         """
+    import warnings
+    # Python 3.12 and later warns of every fork of a process with threads, and the client has one.
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     client = new_client()
     producer = client.create_producer("t")
     child = os.fork()
