@@ -102,4 +102,6 @@ def test_a_bare_install_of_the_sdist_is_the_client_without_the_dependencies_of_t
     where = run(python, "-c", "import pulsar_txn.client as c; print(c.__file__, c.Client.__name__)", cwd=tmp_path)
     assert str(tmp_path) in where
     installed = pip(python, "list", "--format=freeze").lower()
-    assert [name for name in ("aiohttp", "click", "pyspark", "prometheus-client", "pandas") if f"{name}==" in installed] == []
+    assert [
+        name for name in ("aiohttp", "click", "pyspark", "prometheus-client", "pandas", "uvloop") if f"{name}==" in installed
+    ] == []

@@ -147,11 +147,13 @@ class JsonHttp:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Of uvloop where there is one: threads hand things over to it, and it to them, at two thirds of the cost."""
+    """A loop of uvloop where that is installed, else of asyncio: uvloop's takes two thirds of the cost of a hand-over."""
     try:
-        loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
+        uvloop = importlib.import_module("uvloop")
     except ImportError:
-        loop = asyncio.new_event_loop()
+        logger.debug("uvloop is not installed: the client's thread runs asyncio's event loop")
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
 
 

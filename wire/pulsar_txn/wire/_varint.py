@@ -12,8 +12,18 @@ MASK64: Final = 0xFFFF_FFFF_FFFF_FFFF
 MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
 """The varint of -1: frequent ("no partition", "no sequence id"), and the longest there is."""
 
-_LAST: Final = tuple(bytes((i,)) if i < 128 else bytes((i & 127 | 128, i >> 7)) for i in range(1 << 14))
-_MORE: Final = tuple(bytes((i & 127 | 128, i >> 7 | 128)) for i in range(1 << 14))
+
+def _pairs(high: bytes) -> list[bytes]:
+    """Two bytes for each 14-bit number: its low seven bits with the sign of more to come, and `high[its high bits]`."""
+    both = bytearray(1 << 15)
+    both[0::2] = bytes(range(128, 256)) * 128
+    both[1::2] = b"".join(bytes((each,)) * 128 for each in high)
+    data = bytes(both)
+    return [data[i : i + 2] for i in range(0, 1 << 15, 2)]
+
+
+_LAST: Final = (*(bytes((i,)) for i in range(128)), *_pairs(bytes(range(128)))[128:])
+_MORE: Final = tuple(_pairs(bytes(range(128, 256))))
 
 
 def varint(value: int) -> bytes:
@@ -48,7 +58,7 @@ class _Numbers(dict[bytes, int]):
         return read_varint(data, 0)[0]
 
 
-NUMBERS: Final = _Numbers({data: number for number, data in enumerate(_LAST)})
+NUMBERS: Final = _Numbers(zip(_LAST, range(1 << 14), strict=True))
 
 
 def signed32(value: int) -> int:

@@ -3,14 +3,13 @@
 LZ4 is the bare block, Snappy the bare ("raw") format, ZLIB and ZSTD are whole streams: what the Java and C++
 clients write. How large the result is stands in the metadata (`uncompressed_size`), not in the data, and is
 the sender's word: it is checked against a limit before memory is taken, and against what really came out.
+The library of codecs is loaded when it is first used: many programs never compress.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
-
-import cramjam
+from typing import Any, Final, TypeAlias
 
 from .errors import MalformedBatch
 
@@ -23,44 +22,23 @@ SNAPPY: Final = 4
 _Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
-def _lz4(data: _Bytes) -> bytes:
-    return bytes(cramjam.lz4.compress_block(data, store_size=False))
+def _codecs() -> Any:
+    import cramjam
+
+    return cramjam
 
 
-def _zlib(data: _Bytes) -> bytes:
-    return bytes(cramjam.zlib.compress(data))
-
-
-def _zstd(data: _Bytes) -> bytes:
-    return bytes(cramjam.zstd.compress(data))
-
-
-def _snappy(data: _Bytes) -> bytes:
-    return bytes(cramjam.snappy.compress_raw(data))
-
-
-def _unlz4(data: bytes, out: bytearray) -> int:
-    return int(cramjam.lz4.decompress_block_into(data, out, output_len=len(out)))
-
-
-def _unzlib(data: bytes, out: bytearray) -> int:
-    return int(cramjam.zlib.decompress_into(data, out))
-
-
-def _unzstd(data: bytes, out: bytearray) -> int:
-    return int(cramjam.zstd.decompress_into(data, out))
-
-
-def _unsnappy(data: bytes, out: bytearray) -> int:
-    return int(cramjam.snappy.decompress_raw_into(data, out))
-
-
-_COMPRESS: Final[dict[int, Callable[[_Bytes], bytes]]] = {LZ4: _lz4, ZLIB: _zlib, ZSTD: _zstd, SNAPPY: _snappy}
-_DECOMPRESS: Final[dict[int, Callable[[bytes, bytearray], int]]] = {
-    LZ4: _unlz4,
-    ZLIB: _unzlib,
-    ZSTD: _unzstd,
-    SNAPPY: _unsnappy,
+_COMPRESS: Final[dict[int, Callable[[Any, _Bytes], Any]]] = {
+    LZ4: lambda codecs, data: codecs.lz4.compress_block(data, store_size=False),
+    ZLIB: lambda codecs, data: codecs.zlib.compress(data),
+    ZSTD: lambda codecs, data: codecs.zstd.compress(data),
+    SNAPPY: lambda codecs, data: codecs.snappy.compress_raw(data),
+}
+_DECOMPRESS: Final[dict[int, Callable[[Any, bytes, bytearray], int]]] = {
+    LZ4: lambda codecs, data, out: codecs.lz4.decompress_block_into(data, out, output_len=len(out)),
+    ZLIB: lambda codecs, data, out: codecs.zlib.decompress_into(data, out),
+    ZSTD: lambda codecs, data, out: codecs.zstd.decompress_into(data, out),
+    SNAPPY: lambda codecs, data, out: codecs.snappy.decompress_raw_into(data, out),
 }
 
 
@@ -71,7 +49,7 @@ def compress(kind: int, data: _Bytes) -> bytes:
     codec = _COMPRESS.get(kind)
     if codec is None:
         raise ValueError(f"compression {kind} does not exist: NONE 0, LZ4 1, ZLIB 2, ZSTD 3, SNAPPY 4")
-    return codec(data)
+    return bytes(codec(_codecs(), data))
 
 
 def decompress(kind: int, data: _Bytes, uncompressed_size: int, *, max_size: int) -> bytes:
@@ -91,9 +69,10 @@ def decompress(kind: int, data: _Bytes, uncompressed_size: int, *, max_size: int
     if not 0 <= uncompressed_size <= max_size:
         raise MalformedBatch(f"a payload of {uncompressed_size} bytes after decompression, {max_size} are allowed")
     out = bytearray(uncompressed_size)
+    codecs = _codecs()
     try:
-        size = codec(bytes(data), out)
-    except cramjam.DecompressionError as error:
+        size = codec(codecs, bytes(data), out)
+    except codecs.DecompressionError as error:
         raise MalformedBatch(f"the payload does not decompress to {uncompressed_size} bytes: {error}") from error
     if size != uncompressed_size:
         raise MalformedBatch(f"the payload decompresses to {size} bytes, its metadata says {uncompressed_size}")

@@ -13,8 +13,7 @@ import struct
 from functools import lru_cache
 from typing import Any, Final
 
-from crc32c import crc32c
-
+from . import checksums
 from . import pulsar_pb2 as pb
 from ._protobuf import parse
 from ._varint import NUMBER, NUMBERS, read_varint, signed32, varint
@@ -39,7 +38,7 @@ def encode_entry(metadata: pb.MessageMetadata, payload: bytes | bytearray | memo
 
 def _entry(metadata: bytes, payload: bytes | bytearray | memoryview) -> bytes:
     size = len(metadata)
-    checksum = crc32c(payload, crc32c(_SIZE.pack(size) + metadata))
+    checksum = checksums.crc32c(payload, checksums.crc32c(_SIZE.pack(size) + metadata))
     return b"".join((_HEAD.pack(MAGIC, checksum, size), metadata, payload))
 
 
@@ -96,7 +95,7 @@ def verify_checksum(entry: bytes | memoryview) -> None:
 
 def _verify(entry: bytes | memoryview, checked: int) -> None:
     stored = int.from_bytes(entry[checked - 4 : checked])
-    computed = crc32c(memoryview(entry)[checked:])
+    computed = checksums.crc32c(memoryview(entry)[checked:])
     if stored != computed:
         raise ChecksumMismatch(f"the entry says CRC32C {stored:08x}, its bytes have {computed:08x}")
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from crc32c import crc32c
-
+from . import checksums
 from ._varint import varint
 from .entries import MAGIC
 from .ids import TxnId
@@ -52,7 +51,7 @@ class LoneSends:
             (
                 _HEAD(body_size + size + len(payload) + 18, body_size + 4, b"\x08\x06\x32", body_size),
                 body,
-                _CHECKSUM_AND_SIZE(MAGIC, crc32c(payload, crc32c(_SIZE(size) + metadata)), size),
+                _CHECKSUM_AND_SIZE(MAGIC, checksums.crc32c(payload, checksums.crc32c(_SIZE(size) + metadata)), size),
                 metadata,
                 payload,
             )
