@@ -8,6 +8,7 @@ from fake_broker import FakeBroker, fake_client
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AccessMode, Client, CommitOutcomeUnknown, ConsumerType, InitialPosition, TransactionConflict
+from pulsar_txn.client._core import Core
 from pulsar_txn.client._lanes import is_blamed
 from pulsar_txn.client._suspects import Suspects
 from pulsar_txn.client.dead_letters import DeadLetterPolicy, letter_topic
@@ -172,6 +173,48 @@ async def test_a_poison_message_is_found_and_its_dead_letter_says_where_it_came_
     assert await dead.receive_many(1, max_wait=0.1) == []
     assert await world.left() == []
     assert len([numbers for numbers in world.batches if 13 in numbers]) <= 8  # halved, not tried one by one
+
+
+@pytest.mark.parametrize(("poison", "sizes"), [(0, 10), (499, 4)])
+@pytest.mark.parametrize("kind", [ConsumerType.EXCLUSIVE, ConsumerType.SHARED])
+async def test_the_group_that_shrinks_is_tried_at_once(client, monkeypatch, kind, poison, sizes):
+    """Each halving waited for the back-off, which doubled: a poison message at the front of 500 held them up for minutes."""
+    world = World(client, 500, kind=kind, max_messages=500, max_wait=0.2)
+    world.poison = {poison}
+    pauses, rest = [], Core.rest
+
+    async def counted(core, seconds):
+        pauses.append(world.batches[-1])
+        await rest(core, seconds)
+
+    monkeypatch.setattr(Core, "rest", counted)
+    result = await world.run()
+    assert (result.messages, result.dead_lettered) == (499, 1)
+    assert [len(batch) for batch in pauses if len(batch) == 1] == [1, 1]  # alone, three times: nothing left to halve
+    whole = [len(batch) for batch in pauses if len(batch) > 1]
+    assert len(whole) == 2  # the whole group, three times, before it is suspected
+    failed = [len(batch) for batch in world.batches if poison in batch]
+    assert len(set(failed)) >= sizes - 1  # the groups in between, which had no pause
+
+
+async def test_a_failure_that_halving_cannot_explain_is_tried_again_after_a_pause(client, monkeypatch):
+    world = World(client, 8, max_aborts=1, max_messages=8, max_wait=0.2)
+    pauses, rest, calls = [], Core.rest, []
+
+    async def counted(core, seconds):
+        pauses.append(world.batches[-1])
+        await rest(core, seconds)
+
+    def away(numbers):
+        calls.append(numbers)
+        if len(calls) <= 5:
+            raise ConnectionLost("a broker that is away")
+
+    monkeypatch.setattr(Core, "rest", counted)
+    world.fail = away
+    result = await world.run()
+    assert (result.messages, result.dead_lettered) == (8, 0)
+    assert len(pauses) == result.aborted == 5
 
 
 async def test_poison_can_be_skipped(client):

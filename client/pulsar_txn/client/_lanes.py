@@ -166,7 +166,10 @@ class Lane(Generic[T]):
                 elif self._pipeline.stop.is_set():
                     pending, left = [], pending
                     self._give_back(left)
-                await rest_until(self._pipeline.core, self._backoff.next(), self._pipeline.stop)
+                if self._pipeline.suspects.has_shrunk(group):
+                    self._backoff.reset()  # a smaller group is another attempt than the one that failed: nothing to wait for
+                else:
+                    await rest_until(self._pipeline.core, self._backoff.next(), self._pipeline.stop)
         except BaseException:
             self._give_back(pending)
             raise

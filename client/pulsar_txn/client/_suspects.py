@@ -43,6 +43,10 @@ class Suspects:
             self._forget(oldest)
         return len(keys) == 1 and self._alone.get(keys[0], 0) >= self._max_aborts
 
+    def has_shrunk(self, group: Sequence[Handed]) -> bool:
+        """Whether the next attempt with the first message of this group, which was aborted, takes fewer messages."""
+        return len(self.next_group(group)) < len(group)
+
     def settled(self, group: Sequence[Handed]) -> None:
         """Forget them."""
         if self._aborts:

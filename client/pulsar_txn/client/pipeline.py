@@ -7,7 +7,8 @@ or not at all. What happens when they do not:
 |---|---|
 | a conflict, a lost connection, a coordinator that is away | tried again after a growing pause |
 | an exception of the handler, a rollback, the timeout | the same, and each message of the batch counts one abort |
-| `max_aborts` of a message | batches with it are halved until it fails alone; `max_aborts` times alone: it is poison |
+| `max_aborts` of a message | batches with it are halved, without a pause, until it fails alone |
+| `max_aborts` of a message alone | it is poison |
 | poison | `Poison.DEAD_LETTER`: one transaction sends it to the dead-letter topic and acknowledges it |
 | | `Poison.SKIP`: it is acknowledged; `Poison.RAISE`: the handler's error is raised |
 | a lost answer to the commit | the outcome is asked for first; if it stays unknown, CommitOutcomeUnknown is raised |
