@@ -29,7 +29,7 @@ TWINS = {"txn", "producer", "consumer"}  # parameters that are handed on as the 
 RECEIVING = {"receive", "receive_many", "receive_nowait", "acknowledge", "acknowledge_cumulative", "__anext__"}
 BY_HAND = {
     "Client": {"run_transaction", "new_pauses", "pipeline", "close"},
-    "Producer": {"send", "send_nowait", "send_encoded", "send_encoded_nowait"},
+    "Producer": {"send", "send_nowait", "send_encoded", "send_encoded_nowait", "wait_for_room"},
     "Consumer": RECEIVING,
     "Reader": {"read_next", "read_many", "__anext__"},
 }

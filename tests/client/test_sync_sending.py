@@ -80,6 +80,40 @@ def test_the_bounds_hold_for_what_the_other_thread_has_not_seen_yet(url):
         assert all(ticket.exception() is None for ticket in sent)
 
 
+def test_waiting_for_room_asks_the_clients_thread_only_when_there_is_none(url, monkeypatch):
+    handed_over = []
+    start = LoopThread.start
+    monkeypatch.setattr(LoopThread, "start", lambda self, work: handed_over.append(work) or start(self, work))
+    with sync.Client(url) as client:
+        producer = client.create_producer("t", max_pending_messages=20, batching_max_messages=5)
+        handed_over.clear()
+        for _ in range(15):
+            producer.wait_for_room()
+        assert not handed_over
+        producer.send(b"x")
+        tickets = []
+        for _ in range(200):
+            producer.wait_for_room()
+            tickets.append(producer.send_nowait(b"x"))  # never refused: nobody else sends
+        producer.flush()
+        assert all(ticket.exception() is None for ticket in tickets)
+        producer.close()
+        producer.wait_for_room()  # nobody waits for what never comes
+
+
+def test_the_call_that_the_loop_is_at_counts_against_the_bounds(url):
+    """It had left the inbox and taken no room yet: one message too many was admitted, and its future failed."""
+    with sync.Client(url) as client:
+        loop = client._loop
+        client.check_open()
+        there, over, told = threading.Event(), threading.Event(), []
+        loop.do_soon(lambda: (there.set(), over.wait(10)))
+        assert there.wait(10)
+        loop.submit_soon(lambda outer: outer.set_result(None), lambda calls: not told.append(calls))
+        over.set()
+        assert told == [1]
+
+
 def test_a_closed_producer_refuses_at_once_and_a_closed_client_leaves_no_future_open(url):
     client = sync.Client(url)
     producer = client.create_producer("t")

@@ -160,9 +160,7 @@ def no_transaction(txn: object) -> UsageError:
             "this transaction belongs to a client of the other kind, sync or asyncio",
             hint="use producers and consumers of the client that began it",
         )
-    return refused(
-        "txn", txn, "a transaction", hint="enter it: `async with client.transaction() as txn` (in the sync client, `with`)"
-    )
+    return refused("txn", txn, "a transaction", hint="enter the block with client.transaction() as txn, and give txn")
 
 
 def raise_unless_transaction(txn: object, error: Exception) -> None:

@@ -303,7 +303,7 @@ class Ending(abc.ABC):
         error = CommitOutcomeUnknown(
             f"the commit may have happened: {cause.message or type(cause).__name__}",
             txn_id=self._id,
-            hint="await error.resolve() to find out, before the work is done again",
+            hint="call error.resolve() to find out, before you do the work again",
         )
         error.resolver = self.resolve
         return error

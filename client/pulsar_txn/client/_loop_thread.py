@@ -52,6 +52,7 @@ class LoopThread:
         self._inbox: deque[_Call] = deque()
         self._inbox_lock = Lock()
         self._settled = Condition()
+        self._in_hand = 0
         self._looks = False
         self._nobodys = contextvars.Context()  # of what is called for several threads
         self.stopped = False
@@ -153,7 +154,7 @@ class LoopThread:
         self.check()
         inbox = self._inbox
         with self._inbox_lock:
-            if len(inbox) >= MAX_INBOX or not admits(len(inbox)):
+            if len(inbox) >= MAX_INBOX or not admits(self.waiting):
                 return None
             outer = self.new_future()
             inbox.append((outer, function, on_error))
@@ -171,6 +172,11 @@ class LoopThread:
         self._inbox.append((None, function, None))
         self._have_it_looked_at()
         return True
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for the loop, the one that it is at included: its effects may not be seen yet."""
+        return len(self._inbox) + self._in_hand
 
     def _have_it_looked_at(self) -> None:
         if self._looks and not self.stopped:
@@ -205,6 +211,7 @@ class LoopThread:
 
     def _empty_inbox(self) -> bool:
         found = False
+        self._in_hand = 1  # before a call leaves the inbox: others would take it for done
         while (call := self._next_call()) is not None:
             found = True
             outer, function, on_error = call
@@ -221,6 +228,7 @@ class LoopThread:
                         on_error(error)
                     if not outer.done():
                         outer.set_exception(error)
+        self._in_hand = 0
         return found
 
     def _next_call(self) -> _Call | None:

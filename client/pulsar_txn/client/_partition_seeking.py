@@ -53,7 +53,7 @@ class PartitionSeeking(PartitionChunks):
         except (TypeError, ValueError) as error:
             raise InvalidConfiguration(f"{message_id} is no message's place: {error}") from error
         if self._seeking is not None:
-            raise InvalidConfiguration(f"{self.topic} is being moved already", hint="await the first seek")
+            raise InvalidConfiguration(f"{self.topic} is being moved already", hint="wait until the first seek has returned")
         self._seeking = asyncio.get_running_loop().create_future()
         self.end_recall()
         self._drop_queued()  # first: from then on no other thread can take what sets `last_dequeued`

@@ -190,7 +190,7 @@ class ProducerQueueFull(PulsarError):
     """`send_nowait` found the producer's bounds (messages or bytes in flight) reached; nothing was queued."""
 
     retriable = True
-    default_hint = "await producer.wait_for_room() or use await producer.send()"
+    default_hint = "call producer.wait_for_room() first, or use producer.send(), which waits"
 
 
 class MemoryBufferIsFull(ProducerQueueFull):

@@ -182,7 +182,7 @@ class Transaction(Ending):
         """Leave the managed block at once, quietly, with an abort. TransactionStateError where there is no block."""
         if not self._options.managed:
             raise TransactionStateError(
-                "rollback() leaves a managed block, and this transaction has none", txn_id=self._id, hint="await txn.abort()"
+                "rollback() leaves a managed block, and this transaction has none", txn_id=self._id, hint="call txn.abort()"
             )
         raise Rollback(self)
 

@@ -236,7 +236,8 @@ class Context:
     def _check(self, what: str) -> None:
         if self._ended:
             raise UsageError(
-                f"context.{what} behind the end of process", hint="with MANAGED the transaction is over: await what you started"
+                f"context.{what} behind the end of process",
+                hint="with MANAGED the transaction is over: wait for what you started before process returns",
             )
 
     def _no_state(self) -> NoReturn:

@@ -201,7 +201,7 @@ class ClientBase(Twin[asyncio_client.Client]):
         handler: Callable[[TransactionalBatch[T]], object],
         *,
         max_messages: int = 500,
-        max_wait: float = 0.2,
+        max_wait: float | timedelta = 0.2,
         timeout: float | timedelta = 30.0,
         concurrency: int = 1,
         on_poison: Poison = Poison.DEAD_LETTER,

@@ -185,6 +185,12 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
         chosen = self._routed(key, b"", partition)
         return self._loop.submit(lambda: self._inner.send_encoded_nowait(batch, txn=inner(txn), key=key, partition=chosen))
 
+    def wait_for_room(self) -> None:
+        """Wait until `send_nowait` has room; returns at once, without asking the client's thread, while there is some."""
+        self._loop.check()
+        if not self._inner.takes(0, SOON_BYTES, self._loop.waiting):
+            self._loop.run(self._inner.wait_for_room)
+
     def _arguments(self, message: OutgoingMessage, rest: dict[str, Any]) -> dict[str, Any]:
         schema, value, key = self._own.schema, message.value, message.key
         encoded: bytes | EncodedPair | None = None

@@ -161,10 +161,6 @@ class Producer(ProducerBase[T]):
         """What it has done so far, and what is in flight."""
         return self._loop.call(lambda: self._inner.stats())
 
-    def wait_for_room(self) -> None:
-        """Wait until `send_nowait` has room."""
-        self._loop.run(lambda: self._inner.wait_for_room())
-
     def flush(self) -> None:
         """Send what waits and wait until everything sent before this call has its receipt or failed.
 
