@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"
 from loop_blocks import HeldLoop, held_loop
 from raw_client import FULL, RawClient
 
+from pulsar_txn.broker.admin.metrics import exposition
+from pulsar_txn.broker.base.runtime import AsyncioRuntime
+from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.broker import Broker
-from pulsar_txn.broker.metrics import exposition
-from pulsar_txn.broker.runtime import AsyncioRuntime
-from pulsar_txn.broker.settings import BrokerConfig
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import TopicName

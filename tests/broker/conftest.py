@@ -8,9 +8,9 @@ import pytest
 from admin_client import Admin, admin_of
 from raw_client import RawClient
 
+from pulsar_txn.broker.base.runtime import AsyncioRuntime
+from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.broker import Broker
-from pulsar_txn.broker.runtime import AsyncioRuntime
-from pulsar_txn.broker.settings import BrokerConfig
 from pulsar_txn.ledger.memory import MemoryStore
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker import ack_reader, cold_acks
+from pulsar_txn.broker.topics import ack_reader, cold_acks
 from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.hot import encode_ack

@@ -12,11 +12,11 @@ import pytest
 from memory_network import MemoryNetwork, run_virtual
 from raw_client import FULL, RawClient, Refused
 
+from pulsar_txn.broker.admin.metrics import exposition
+from pulsar_txn.broker.base.limits import Limits
+from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.broker import Broker
-from pulsar_txn.broker.connection import Connection
-from pulsar_txn.broker.limits import Limits
-from pulsar_txn.broker.metrics import exposition
-from pulsar_txn.broker.settings import BrokerConfig
+from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import encode_entry

@@ -10,7 +10,7 @@ import pytest
 from admin_client import Admin, admin_of
 from raw_client import FULL, RawClient, Received, Refused
 
-from pulsar_txn.broker.compacted_entries import reduced
+from pulsar_txn.broker.topics.compacted_entries import reduced
 from pulsar_txn.ledger.protocols import DiskFull
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import decode_batch, encode_batch

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker.producers import AccessMode
+from pulsar_txn.broker.topics.producers import AccessMode
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import encode_entry
 from pulsar_txn.wire.errors import ServerError

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient
 
-from pulsar_txn.broker import crash_points
-from pulsar_txn.broker.crash_points import BEFORE_LAST_MARKER, Arming, HoldsOneBack, armed, arming
-from pulsar_txn.broker.participants import InProcessParticipants
+from pulsar_txn.broker.txn import crash_points
+from pulsar_txn.broker.txn.crash_points import BEFORE_LAST_MARKER, Arming, HoldsOneBack, armed, arming
+from pulsar_txn.broker.txn.participants import InProcessParticipants
 from pulsar_txn.wire.ids import TxnId
 
 
@@ -120,7 +120,7 @@ def test_without_the_name_of_the_point_nothing_is_installed(tmp_path: Path) -> N
 def test_the_line_is_in_the_file_when_the_process_is_gone(tmp_path: Path) -> None:
     log = tmp_path / "crashes.jsonl"
     code = (
-        "import pathlib, sys; from pulsar_txn.broker.crash_points import end_process; "
+        "import pathlib, sys; from pulsar_txn.broker.txn.crash_points import end_process; "
         "end_process(pathlib.Path(sys.argv[1]), {'point': 'x'})"
     )
     ended = subprocess.run([sys.executable, "-c", code, str(log)], check=False, timeout=60)

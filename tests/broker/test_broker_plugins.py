@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, Refused
 
-from pulsar_txn.broker import plugins
+from pulsar_txn.broker.base import plugins
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.rm_pending_ack import PendingAckHandle
 from pulsar_txn.rm_producer import TopicTransactionBuffer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient
 
-from pulsar_txn.broker import chunks
+from pulsar_txn.broker.dispatch import chunks
 
 SHARED = 1
 

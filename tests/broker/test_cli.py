@@ -20,8 +20,9 @@ from command_line import MAIN, pulsar_txn
 from our_broker import OurBroker
 from stock_pulsar import free_port
 
-from pulsar_txn.broker import cli_standalone, exits
-from pulsar_txn.broker.settings import BrokerConfig
+from pulsar_txn.broker.base.settings import BrokerConfig
+from pulsar_txn.broker.cli import exits
+from pulsar_txn.broker.cli import standalone as cli_standalone
 from pulsar_txn.client import Client
 
 STOCK_SAMPLE = """\
@@ -334,7 +335,7 @@ def test_a_stock_file_is_read_with_warnings_only(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_there_is_one_sentence_and_code_69() -> None:
-    room = Path(cli_standalone.__file__).parents[2]
+    room = Path(cli_standalone.__file__).parents[3]
     program = f"import sys; sys.path.append({str(room)!r}); {MAIN}"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == exits.UNAVAILABLE

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_txn.broker import config
-from pulsar_txn.broker.settings import BrokerConfig
+from pulsar_txn.broker.base import config
+from pulsar_txn.broker.base.settings import BrokerConfig
 
 
 def written(tmp_path, text):

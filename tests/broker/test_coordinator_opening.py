@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_txn.broker import coordinators as module
-from pulsar_txn.broker.coordinators import Coordinators, coordinator_log_name
-from pulsar_txn.broker.host import MachineHost
-from pulsar_txn.broker.runtime import AsyncioRuntime, Clock
-from pulsar_txn.broker.turn import Turn
+from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
+from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.broker.txn import coordinators as module
+from pulsar_txn.broker.txn.coordinators import Coordinators, coordinator_log_name
+from pulsar_txn.broker.txn.host import MachineHost
 from pulsar_txn.ledger.machine import Step, TellParticipant, WriteSnapshot
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import LedgerError

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from loop_blocks import LONGEST_SECONDS, held_loop
 
-from pulsar_txn.broker.coordinators import CoordinatorHost, Coordinators
-from pulsar_txn.broker.runtime import AsyncioRuntime, Clock
-from pulsar_txn.broker.turn import Turn
+from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
+from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.broker.txn.coordinators import CoordinatorHost, Coordinators
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.memory import MemoryStore

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker import delayed
-from pulsar_txn.broker.delayed import DelayedPositions
+from pulsar_txn.broker.dispatch import delayed
+from pulsar_txn.broker.dispatch.delayed import DelayedPositions
 from pulsar_txn.wire.errors import ServerError
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)

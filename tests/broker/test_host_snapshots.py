@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_txn.broker import snapshots as module
-from pulsar_txn.broker.host import MachineHost
-from pulsar_txn.broker.runtime import AsyncioRuntime, Clock
-from pulsar_txn.broker.turn import Turn
+from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
+from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.broker.txn import snapshots as module
+from pulsar_txn.broker.txn.host import MachineHost
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.machine import NOTHING, Reply, Step
 from pulsar_txn.ledger.memory import MemoryStore

@@ -19,7 +19,7 @@ import pytest
 from mutations import mutate
 from raw_client import FULL, RawClient
 
-from pulsar_txn.broker.connection import Connection
+from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch

@@ -22,9 +22,9 @@ from mutations import mutate
 from raw_client import RawClient
 from yarl import URL
 
-from pulsar_txn.broker.http_routes import make_app
-from pulsar_txn.broker.http_server import HttpServer
-from pulsar_txn.broker.runtime import AsyncioRuntime
+from pulsar_txn.broker.admin.routes import make_app
+from pulsar_txn.broker.admin.server import HttpServer
+from pulsar_txn.broker.base.runtime import AsyncioRuntime
 
 REQUESTS = int(os.environ.get("PULSAR_TXN_FUZZ_REQUESTS", "3000"))
 SEEDS = 3

@@ -10,9 +10,9 @@ from admin_client import Admin, admin_of
 from aiohttp import ClientSession
 from raw_client import FULL
 
-from pulsar_txn.broker import metrics
-from pulsar_txn.broker.http_server import HttpServer
-from pulsar_txn.broker.runtime import AsyncioRuntime
+from pulsar_txn.broker.admin import metrics
+from pulsar_txn.broker.admin.server import HttpServer
+from pulsar_txn.broker.base.runtime import AsyncioRuntime
 
 TOPICS = "/admin/v2/persistent/public/default"
 TXNS = "/admin/v3/transactions"

@@ -10,11 +10,11 @@ import pytest
 from loop_blocks import LONGEST_SECONDS, held_loop
 from raw_client import FULL, RawClient
 
-from pulsar_txn.broker import key_ring
-from pulsar_txn.broker.consumers import Consumer
-from pulsar_txn.broker.key_ring import HashRing, StickyRanges
-from pulsar_txn.broker.key_shared import KeySharedDispatcher, sticky_slot
-from pulsar_txn.broker.slot_replay import SlotReplay
+from pulsar_txn.broker.dispatch import key_ring
+from pulsar_txn.broker.dispatch.consumers import Consumer
+from pulsar_txn.broker.dispatch.key_ring import HashRing, StickyRanges
+from pulsar_txn.broker.dispatch.key_shared import KeySharedDispatcher, sticky_slot
+from pulsar_txn.broker.dispatch.slot_replay import SlotReplay
 from pulsar_txn.wire.errors import Refusal
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.hashing import KEY_SLOTS, murmur3_32

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from raw_client import RawClient
 
-from pulsar_txn.broker.loop_meter import BEAT_SECONDS, WARN_SECONDS, Histogram, LoopMeter
-from pulsar_txn.broker.metrics import exposition
-from pulsar_txn.broker.runtime import AsyncioRuntime, Clock
-from pulsar_txn.broker.turn import WORK_SECONDS, Turn
+from pulsar_txn.broker.admin.metrics import exposition
+from pulsar_txn.broker.base.loop_meter import BEAT_SECONDS, WARN_SECONDS, Histogram, LoopMeter
+from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
+from pulsar_txn.broker.base.turn import WORK_SECONDS, Turn
 
 
 class SteppedRuntime(AsyncioRuntime):

@@ -11,8 +11,8 @@ import pytest
 from loop_blocks import LONGEST_SECONDS, held_loop
 from raw_client import RawClient
 
-from pulsar_txn.broker.runtime import AsyncioRuntime
-from pulsar_txn.broker.slices import SLICE_SECONDS, LoopBudget
+from pulsar_txn.broker.base.runtime import AsyncioRuntime
+from pulsar_txn.broker.base.slices import SLICE_SECONDS, LoopBudget
 from pulsar_txn.wire.ids import TxnAction
 
 SHARED = 1

@@ -11,9 +11,9 @@ from admin_client import Admin, admin_of
 from loop_blocks import LONGEST_SECONDS, held_loop
 from raw_client import FULL, RawClient
 
-from pulsar_txn.broker import metrics
-from pulsar_txn.broker.cursors import MemoryCursor
-from pulsar_txn.broker.metrics import exposition
+from pulsar_txn.broker.admin import metrics
+from pulsar_txn.broker.admin.metrics import exposition
+from pulsar_txn.broker.topics.cursors import MemoryCursor
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST

@@ -9,7 +9,7 @@ import pytest
 from loop_blocks import LONGEST_SECONDS, held_loop
 from raw_client import FULL, RawClient
 
-from pulsar_txn.broker.dispatch_shared import RETURNED_PER_TURN
+from pulsar_txn.broker.dispatch.shared import RETURNED_PER_TURN
 from pulsar_txn.wire.frames import command
 
 SHARED, KEY_SHARED = 1, 3

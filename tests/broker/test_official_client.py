@@ -11,7 +11,7 @@ import pulsar
 import pytest
 from raw_client import FULL, RawClient
 
-from pulsar_txn.broker.runtime import LoopThread
+from pulsar_txn.broker.base.runtime import LoopThread
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import Compression, ConsumerType
 from pulsar_txn.client.sync import Client

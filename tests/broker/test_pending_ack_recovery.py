@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker import pending_ack_recovery as module
+from pulsar_txn.broker.topics import pending_ack_recovery as module
 from pulsar_txn.ledger.protocols import LedgerError, StorageFailed
 from pulsar_txn.rm_pending_ack import PendingAckHandle
 from pulsar_txn.wire.errors import ServerError, WireError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_txn.broker.position_notes import PositionNotes
+from pulsar_txn.broker.dispatch.position_notes import PositionNotes
 from pulsar_txn.wire.ids import Position
 
 actions = st.lists(st.tuples(st.sampled_from(["put", "discard", "done"]), st.integers(0, 20)), max_size=200)

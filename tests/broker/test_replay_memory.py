@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_txn.broker.replay import Replay
-from pulsar_txn.broker.slot_replay import SlotReplay
+from pulsar_txn.broker.dispatch.replay import Replay
+from pulsar_txn.broker.dispatch.slot_replay import SlotReplay
 from pulsar_txn.wire.ids import Position
 
 SLOTS = 50

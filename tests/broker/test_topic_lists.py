@@ -9,8 +9,8 @@ import pytest
 from admin_client import Admin
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker import topic_lists
-from pulsar_txn.broker.topic_lists import hash_of
+from pulsar_txn.broker.catalog import lists as topic_lists
+from pulsar_txn.broker.catalog.lists import hash_of
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.topics import TopicName
 

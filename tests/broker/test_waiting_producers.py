@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker.producers import AccessMode
+from pulsar_txn.broker.topics.producers import AccessMode
 from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import ServerError

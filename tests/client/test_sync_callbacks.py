@@ -13,7 +13,7 @@ import attrs
 import pytest
 from crypto_samples import rsa_pair
 
-from pulsar_txn.broker.config import BrokerConfig
+from pulsar_txn.broker.base.config import BrokerConfig
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import InitialPosition, TransactionState, errors, sync
 from pulsar_txn.client._loop_thread import LoopThread

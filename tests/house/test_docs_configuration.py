@@ -7,8 +7,8 @@ from pathlib import Path
 
 import attrs
 
-from pulsar_txn.broker.config import conf_key
-from pulsar_txn.broker.settings import BrokerConfig
+from pulsar_txn.broker.base.config import conf_key
+from pulsar_txn.broker.base.settings import BrokerConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 ROW = re.compile(r"^\| `(?P<key>\w+)` \| (?:`(?P<default>[^`]*)`)? ?\|", re.MULTILINE)

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
-from pulsar_txn.broker.http_routes import make_app
+from pulsar_txn.broker.admin.routes import make_app
 
 
 class Admin:

@@ -11,11 +11,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .base.settings import BrokerConfig as BrokerConfig
     from .broker import Broker as Broker
     from .server import Standalone as Standalone
-    from .settings import BrokerConfig as BrokerConfig
 
-_WHERE = {"Broker": "broker", "BrokerConfig": "settings", "Standalone": "server"}
+_WHERE = {"Broker": "broker", "BrokerConfig": "base.settings", "Standalone": "server"}
 
 __all__ = ["Broker", "BrokerConfig", "Standalone"]
 

@@ -18,36 +18,38 @@ from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
-from . import commands_consumer, commands_lookup, commands_producer, commands_topics, commands_txn, crash_points, plugins
-from .catalog import Catalog, log_name, pending_ack_log_name, role_log_name
-from .connection import Connection
-from .coordinators import Coordinators
-from .host import Answer
-from .intake import LOOKS
-from .limits import LimitReached, Limits
-from .nonpersistent import NonPersistentTopic
-from .participants import InProcessParticipants
-from .policies import Namespaces
-from .producers import Producer
-from .runtime import Clock, Runtime
-from .settings import BrokerConfig
-from .sorted_names import Pieces, in_order
-from .subscription import Subscription
-from .topic import Topic, make_marker
-from .topic_lists import TopicLists
-from .transactional_ids import TransactionalIds
-from .turn import Turn
+from .base import plugins
+from .base.limits import LimitReached, Limits
+from .base.runtime import Clock, Runtime
+from .base.settings import BrokerConfig
+from .base.sorted_names import Pieces, in_order
+from .base.turn import Turn
+from .catalog.catalog import Catalog, log_name, pending_ack_log_name, role_log_name
+from .catalog.lists import TopicLists
+from .catalog.policies import Namespaces
+from .commands import consumer, lookup, producer, topics, txn
+from .net.connection import Connection
+from .net.intake import LOOKS
+from .topics.nonpersistent import NonPersistentTopic
+from .topics.producers import Producer
+from .topics.subscription import Subscription
+from .topics.topic import Topic, make_marker
+from .txn import crash_points
+from .txn.coordinators import Coordinators
+from .txn.host import Answer
+from .txn.participants import InProcessParticipants
+from .txn.transactional_ids import TransactionalIds
 
 _logger = logging.getLogger(__name__)
 
 AnyTopic: TypeAlias = "Topic | NonPersistentTopic"
 
 _HANDLERS: Final = {
-    **commands_lookup.HANDLERS,
-    **commands_producer.HANDLERS,
-    **commands_consumer.HANDLERS,
-    **commands_topics.HANDLERS,
-    **commands_txn.HANDLERS,
+    **lookup.HANDLERS,
+    **producer.HANDLERS,
+    **consumer.HANDLERS,
+    **topics.HANDLERS,
+    **txn.HANDLERS,
 }
 
 _DRAIN_LOOK_SECONDS: Final = 0.005

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def pulsar_broker() -> Iterator[Standalone]:
     """A running broker; everything is kept in memory. `pulsar_broker.service_url` is its address."""
-    from pulsar_txn.broker.runtime import LoopThread
+    from pulsar_txn.broker.base.runtime import LoopThread
     from pulsar_txn.broker.server import Standalone
 
     thread = LoopThread(lambda: Standalone(None, port=0))

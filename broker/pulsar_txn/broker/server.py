@@ -13,10 +13,10 @@ from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import LedgerError, LogStore
 
-from . import plugins
+from .base import plugins
+from .base.runtime import AsyncioRuntime, Listener, Runtime
+from .base.settings import BrokerConfig
 from .broker import Broker
-from .runtime import AsyncioRuntime, Listener, Runtime
-from .settings import BrokerConfig
 
 _logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ one left open, in the same Step: the ABORTING records of the older transactions,
 that was paused while its successor took over, finds its transaction aborted, whatever it had sent; every further
 request of it is answered ProducerFenced. A commit that was decided before the fence stays a commit.
 
-Epochs come from outside and never twice (the broker counts them durably, see `pulsar_txn.broker.transactional_ids`); this
+Epochs come from outside and never twice (the broker counts them durably, see `pulsar_txn.broker.txn.transactional_ids`); this
 machine only remembers the highest one it saw for each id. That is part of the fold: NEW records carry both
 (`records.proto`, fields 101 and 102). Ids of different principals do not meet. Clients without a transactional id, which are
 all of Pulsar's own, are served as by the plain coordinator and never fenced.

@@ -1,0 +1,130 @@
+"""Which request goes where, and how an error becomes an answer: `{"reason": …}` with Pulsar's status codes.
+
+Paths and shapes are those of Pulsar's admin API, as far as official tools need them here; there is no authentication,
+so the port listens on loopback unless somebody says otherwise, and `guard` keeps the pages of other sites away.
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import version
+
+from aiohttp import web
+
+from pulsar_txn.broker.broker import Broker
+from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, NameRefused
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.topics import InvalidName, TopicName
+
+from . import backup, entries, metrics, namespaces, topics, transactions
+from .common import BROKER, Handler, failed
+from .guard import Next, guard
+
+_logger = logging.getLogger(__name__)
+
+_VERSION = version("pulsar-txn")
+_STATUS = {
+    ServerError.TopicNotFound: 404,
+    ServerError.SubscriptionNotFound: 404,
+    ServerError.TransactionNotFound: 404,
+    ServerError.TransactionCoordinatorNotFound: 404,
+    ServerError.NotAllowedError: 409,
+    ServerError.InvalidTxnStatus: 409,
+    ServerError.ConsumerBusy: 412,
+    ServerError.InvalidTopicName: 412,
+    ServerError.TooManyRequests: 429,
+    ServerError.ServiceNotReady: 503,
+    ServerError.PersistenceError: 503,
+    ServerError.UnknownError: 500,
+}
+_OTHER = 409
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Next) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except Refusal as refusal:
+        return failed(_STATUS.get(refusal.code, _OTHER), refusal.message)
+    except InvalidName as error:
+        return failed(412, str(error))
+    except (EntryTooLarge, NameRefused) as error:
+        return failed(412, str(error))
+    except LedgerError as error:
+        return failed(503, f"{error}; retry")
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return failed(error.status, f"{request.method} {request.path}: {error.text or error.reason}")
+    except Exception as error:
+        _logger.exception("%s %s failed", request.method, request.path)
+        return failed(500, f"{type(error).__name__}: {error}")
+
+
+def make_app(broker: Broker) -> web.Application:
+    """Everything that a broker serves over HTTP."""
+    config = broker.config
+    app = web.Application(middlewares=[_errors, guard(config)], client_max_size=config.max_http_request_size)
+    app[BROKER] = broker
+    modules = (metrics, backup, namespaces, topics, entries, transactions)
+    for routes in (_ROUTES, *(module.ROUTES for module in modules)):
+        for method, path, handler in routes:
+            app.router.add_route(method, path, handler, name=None)
+    return app
+
+
+async def _health(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    if broker.storage_failure is not None:
+        return failed(503, f"storage failed: {broker.storage_failure}; start the broker again when the disk is well")
+    if broker.store.disk_full:
+        text = "the disk is full: new messages and transactions are refused, acknowledgements and ends go on"
+        return failed(503, f"{text}; make room, and they are taken again")
+    return web.Response(text="ok")
+
+
+async def _version(_: web.Request) -> web.Response:
+    return web.Response(text=_VERSION)
+
+
+async def _brokers(request: web.Request) -> web.Response:
+    return web.json_response([_address(request)])
+
+
+async def _cluster(request: web.Request) -> web.Response:
+    broker = request.app[BROKER]
+    if request.match_info["cluster"] != broker.config.cluster_name:
+        return failed(404, f"there is no cluster {request.match_info['cluster']}")
+    return web.json_response({"serviceUrl": f"http://{_address(request)}", "brokerServiceUrl": broker.service_url})
+
+
+async def _clusters(request: web.Request) -> web.Response:
+    return web.json_response([request.app[BROKER].config.cluster_name])
+
+
+async def _leader(request: web.Request) -> web.Response:
+    return web.json_response({"serviceUrl": f"http://{_address(request)}"})
+
+
+async def _lookup(request: web.Request) -> web.Response:
+    info = request.match_info
+    name = TopicName.parse(f"{info['domain']}://{info['tenant']}/{info['namespace']}/{info['topic']}")
+    url = request.app[BROKER].service_url
+    return web.json_response({"brokerUrl": url, "httpUrl": f"http://{_address(request)}", "nativeUrl": url, "topic": str(name)})
+
+
+def _address(request: web.Request) -> str:
+    return request.host
+
+
+_ROUTES: list[tuple[str, str, Handler]] = [
+    ("GET", "/admin/v2/brokers/health", _health),
+    ("GET", "/admin/v2/brokers/ready", _health),
+    ("GET", "/admin/v2/brokers/version", _version),
+    ("GET", "/admin/v2/brokers/leaderBroker", _leader),
+    ("GET", "/admin/v2/brokers", _brokers),
+    ("GET", "/admin/v2/brokers/{cluster}", _brokers),
+    ("GET", "/admin/v2/clusters", _clusters),
+    ("GET", "/admin/v2/clusters/{cluster}", _cluster),
+    ("GET", "/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}", _lookup),
+]

@@ -1,0 +1,160 @@
+"""The HTTP side of a broker: health, metrics and administration, on one more listener of the same runtime.
+
+aiohttp and prometheus_client take longer to import than the broker takes to start. So the port listens first, at once;
+they are imported right after, and connections that come before wait for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from pulsar_txn.broker.base.runtime import Listener, Runtime
+from pulsar_txn.broker.broker import Broker
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+_logger = logging.getLogger(__name__)
+
+_IMPORTED_STEP_BY_STEP: Final = ("yarl", "aiohttp.http", "aiohttp.client", "aiohttp.web", "prometheus_client")
+_CLOSING_SECONDS: Final = 2.0
+_MAX_EARLY_BYTES: Final = 65536
+
+
+class _Waiting(asyncio.Protocol):
+    """A connection that came before aiohttp: what it says is kept for whoever takes it."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._said: list[bytes] = []
+        self._size = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody is early."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Keep a little."""
+        self._said.append(data)
+        self._size += len(data)
+        if self._size > _MAX_EARLY_BYTES:
+            self.abort()
+
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        """Let `protocol` go on with the connection, unless it is gone."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            for data in self._said:
+                protocol.data_received(data)
+
+    def abort(self) -> None:
+        """Nobody will take it."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class _Refused(asyncio.Protocol):
+    """A connection too many: it is told so, and closed."""
+
+    def __init__(self, reason: str) -> None:
+        body = json.dumps({"reason": reason}).encode()
+        head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        self._answer = f"{head}Connection: close\r\n\r\n".encode() + body
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say it."""
+        chosen = cast("asyncio.Transport", transport)
+        chosen.write(self._answer)
+        chosen.close()
+
+
+def _is_ours(malformed: type[Exception], record: logging.LogRecord) -> bool:
+    """Whether a failure is the broker's: what is no HTTP is answered 400, and whoever sends it does not fill the log."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], malformed)
+
+
+class HttpServer:
+    """Serves HTTP for a broker that was started. `start()`, then `url`; at the end `close()`."""
+
+    def __init__(self, broker: Broker, runtime: Runtime) -> None:
+        self.url = ""
+        self._broker = broker
+        self._runtime = runtime
+        self._listener: Listener | None = None
+        self._waiting: list[_Waiting] = []
+        self._runner: web.AppRunner | None = None
+        self._loading: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises OSError (port in use, address not here)."""
+        self._listener = await self._runtime.listen(host, port, self._protocol)
+        address = "127.0.0.1" if host in {"0.0.0.0", "::", ""} else host  # noqa: S104 - a comparison
+        self.url = f"http://{address}:{self._listener.port}"
+        self._loading = asyncio.get_running_loop().create_task(self._load())
+
+    async def close(self) -> None:
+        """Accept nothing more, give requests under way a moment. Idempotent."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        await listener.close()
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.gather(self._loading, return_exceptions=True)
+        for waiting in self._waiting:
+            waiting.abort()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def _protocol(self) -> asyncio.Protocol:
+        limits, most = self._broker.limits, self._broker.config.max_http_server_connections
+        server = None if self._runner is None else self._runner.server
+        if most and len(self._waiting) + (0 if server is None else len(server.connections)) >= most:
+            key = "maxHttpServerConnections"
+            limits.reached[key] += 1
+            return _Refused(f"the HTTP port has {most} connections, as many as {key} allows; retry, or raise that key")
+        if server is not None:
+            return server()
+        waiting = _Waiting()
+        self._waiting.append(waiting)
+        return waiting
+
+    async def _load(self) -> None:
+        try:
+            for module in _IMPORTED_STEP_BY_STEP:
+                await asyncio.sleep(0)
+                importlib.import_module(module)
+            await self._set_up()
+        except Exception:
+            _logger.exception("HTTP cannot be served")
+
+    async def _set_up(self) -> None:
+        from aiohttp import web
+        from aiohttp.http_exceptions import HttpProcessingError
+
+        from .routes import make_app
+
+        logger = logging.getLogger(f"{__name__}.requests")
+        logger.addFilter(partial(_is_ours, HttpProcessingError))
+        runner = web.AppRunner(
+            make_app(self._broker),
+            access_log=None,
+            logger=logger,
+            shutdown_timeout=_CLOSING_SECONDS,
+            keepalive_timeout=self._broker.config.http_server_idle_timeout / 1000,
+            max_line_size=self._broker.config.http_max_request_header_size,
+            max_field_size=self._broker.config.http_max_request_header_size,
+        )
+        await runner.setup()
+        self._runner = runner
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if runner.server is not None:
+                each.hand_over(runner.server())

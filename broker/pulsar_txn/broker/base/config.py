@@ -1,0 +1,194 @@
+"""Reading configuration: Pulsar's files, Pulsar's key names, and environment variables as in Pulsar's images.
+
+A file is a Java properties file with camelCase keys. Precedence, lowest first: built-in defaults, the file, the
+environment (a variable with the very name of a key; `PULSAR_PREFIX_key` works too), what the command line says.
+A stock `standalone.conf` is read without an error: keys that this broker does not have are named in one warning.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import javaproperties
+
+from .settings import BrokerConfig
+
+ENVIRONMENT_PREFIX: Final = "PULSAR_PREFIX_"
+_SHIPPED: Final = "standalone.conf"
+_UNLIMITED_AT_MINUS_ONE: Final = frozenset({"default_retention_time_in_minutes", "default_retention_size_in_mb"})
+_AT_LEAST_ONE: Final = frozenset(
+    {
+        "keep_alive_interval_seconds",
+        "connection_liveness_check_timeout_millis",
+        "max_message_size",
+        "incomplete_frame_timeout_seconds",
+        "max_concurrent_requests_per_connection",
+        "max_pending_publish_requests_per_connection",
+        "managed_ledger_max_entries_per_ledger",
+        "managed_ledger_max_size_per_ledger_mbytes",
+        "retention_check_interval_in_seconds",
+        "default_num_partitions",
+        "dispatcher_max_read_batch_size",
+        "dispatcher_max_read_size_bytes",
+        "delayed_delivery_tick_time_millis",
+        "max_ack_state_bytes_per_subscription",
+        "max_pending_ack_bytes_per_subscription",
+        "max_pending_ack_bytes_per_transaction",
+        "number_of_transaction_coordinators",
+    }
+)
+_MAX_PORT: Final = 65535
+_CHOICES: Final = {"allow_auto_topic_creation_type": ("non-partitioned", "partitioned")}
+
+
+class ConfigError(ValueError):
+    """A value that cannot be used. The message names the file and line (or the variable) and what is expected there."""
+
+
+@attrs.frozen
+class Loaded:
+    """A configuration, where each value came from (`default`, `FILE:LINE`, `environment KEY`, `command line`), and warnings."""
+
+    config: BrokerConfig
+    origins: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+
+@attrs.frozen
+class _Setting:
+    key: str
+    value: str
+    origin: str
+
+
+def conf_key(field: str) -> str:
+    """The camelCase key of a field of BrokerConfig, as Pulsar spells it."""
+    first, *rest = field.split("_")
+    key = first + "".join(word.capitalize() for word in rest)
+    return key.removesuffix("Mb") + "MB" if field.endswith(("_size_in_mb", "_mem_size_mb")) else key
+
+
+FIELDS: Final[Mapping[str, attrs.Attribute[Any]]] = {conf_key(field.name): field for field in attrs.fields(BrokerConfig)}
+"""Key in the file -> field of BrokerConfig."""
+
+
+def shipped_conf() -> str:
+    """The text of the `standalone.conf` that comes with the package (in a checkout: `conf/standalone.conf`)."""
+    packaged = importlib.resources.files("pulsar_txn.broker") / "conf" / _SHIPPED
+    if packaged.is_file():
+        return packaged.read_text(encoding="utf-8")
+    return (Path(__file__).parents[4] / "conf" / _SHIPPED).read_text(encoding="utf-8")
+
+
+def load(path: Path | None, environ: Mapping[str, str], command_line: Mapping[str, str] | None = None) -> Loaded:
+    """Read a configuration; `path` None reads the shipped file.
+
+    Raises ConfigError for a value that cannot be used, OSError when the file cannot be read.
+    """
+    text = shipped_conf() if path is None else path.read_text(encoding="utf-8")
+    name = f"(shipped) {_SHIPPED}" if path is None else str(path)
+    warnings: list[str] = []
+    chosen = _last_wins(_from_file(text, name), warnings)
+    chosen |= {each.key: each for each in _from_environment(environ)}
+    chosen |= {key: _Setting(key, value, "command line") for key, value in (command_line or {}).items()}
+    unknown = [each for key, each in chosen.items() if key not in FIELDS]
+    if unknown:
+        warnings.append(_unknown(unknown))
+    known = [each for key, each in chosen.items() if key in FIELDS]
+    values = {FIELDS[each.key].name: _convert(each) for each in known}
+    origins = {field.name: "default" for field in attrs.fields(BrokerConfig)}
+    origins |= {FIELDS[each.key].name: each.origin for each in known}
+    return Loaded(_build(values, origins), origins, tuple(warnings))
+
+
+def _from_file(text: str, name: str) -> Iterator[_Setting]:
+    line = 1
+    for item in javaproperties.parse(text):
+        if isinstance(item, javaproperties.KeyValue):
+            yield _Setting(item.key, item.value, f"{name}:{line}")
+        line += item.source.count("\n")
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Setting]:
+    for variable, value in environ.items():
+        key = variable.removeprefix(ENVIRONMENT_PREFIX)
+        if key in FIELDS or key != variable:
+            yield _Setting(key, value, f"environment {variable}")
+
+
+def _last_wins(settings: Iterator[_Setting], warnings: list[str]) -> dict[str, _Setting]:
+    chosen: dict[str, _Setting] = {}
+    for each in settings:
+        if each.key in chosen:
+            warnings.append(
+                f"{each.origin}: {each.key} stands here again (first at {chosen[each.key].origin}); this one counts"
+            )
+        chosen[each.key] = each
+    return chosen
+
+
+def _unknown(unknown: list[_Setting]) -> str:
+    shown = ", ".join(f"{each.key} ({each.origin})" if len(unknown) <= 3 else each.key for each in unknown)
+    return f"{len(unknown)} keys are not known to this broker and have no effect: {shown}"
+
+
+def _convert(setting: _Setting) -> object:
+    converter = _CONVERTERS[str(FIELDS[setting.key].type)]
+    try:
+        return converter(setting.value.strip())
+    except ValueError as error:
+        raise ConfigError(f"{setting.origin}: {setting.key}={setting.value}: {error}") from None
+
+
+def _build(values: dict[str, Any], origins: Mapping[str, str]) -> BrokerConfig:
+    for name, value in values.items():
+        expected = _expected(name, value)
+        if expected:
+            raise ConfigError(f"{origins[name]}: {conf_key(name)}={value}: {expected} is expected")
+    return BrokerConfig(**{name: value for name, value in values.items() if value is not None or _is_optional(name)})
+
+
+def _expected(name: str, value: object) -> str:
+    """What should stand there, empty when the value will do."""
+    if value is not None and value not in _CHOICES.get(name, (value,)):
+        return " or ".join(_CHOICES[name])
+    if not isinstance(value, int):
+        return ""
+    if name.endswith("_port") and value > _MAX_PORT:
+        return f"a port up to {_MAX_PORT}"
+    least = -1 if name in _UNLIMITED_AT_MINUS_ONE else 1 if name in _AT_LEAST_ONE else 0
+    return "" if value >= least else f"a number from {least} on"
+
+
+def _is_optional(name: str) -> bool:
+    return "None" in str(FIELDS[conf_key(name)].type)
+
+
+def _integer(text: str) -> int | None:
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("a whole number is expected") from None
+
+
+def _boolean(text: str) -> bool | None:
+    if not text:
+        return None
+    if text.lower() not in ("true", "false"):
+        raise ValueError("true or false is expected")
+    return text.lower() == "true"
+
+
+_CONVERTERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "int": _integer,
+    "int | None": _integer,
+    "bool": _boolean,
+    "str": lambda text: text or None,
+    "str | None": lambda text: text or None,
+}

@@ -1,0 +1,1 @@
+"""Names: topics, partitions, schemas, namespaces with their policies, and lists of topics."""

@@ -1,0 +1,71 @@
+"""What the process ends with, and the sentence that goes with it. The table is in docs/configuration.md."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from pulsar_txn.broker.base.config import ConfigError
+from pulsar_txn.broker.base.plugins import PluginError
+from pulsar_txn.ledger.journal.backup import BackupRefused
+from pulsar_txn.ledger.journal.salvage import CannotSalvage
+from pulsar_txn.ledger.protocols import (
+    LedgerError,
+    StoreInUse,
+    StoreReadOnly,
+    StoreTooNew,
+    StoreUnsupported,
+)
+
+OK: Final = 0
+REFUSED: Final = 1
+"""The broker was asked and said no (a transaction that is not there, …)."""
+USAGE: Final = 2
+"""An option, a key of the configuration, or a plug-in's name is wrong."""
+UNAVAILABLE: Final = 69
+"""A port is in use or not ours; a broker does not answer; a part of the installation is missing."""
+STORE_REFUSED: Final = 73
+"""The data folder cannot be used: in use, newer format, not writable, a network file system."""
+STORAGE_FAILED: Final = 74
+"""A write or sync failed, or stored bytes are damaged. Everything that was answered is durable."""
+CUT_SHORT: Final = 75
+"""Ended by a second signal, or by the limit of the drain. Everything that was answered is durable."""
+
+_STORE: Final = (StoreInUse, StoreTooNew, StoreReadOnly, StoreUnsupported)
+
+
+class Ending(Exception):  # noqa: N818 - not always an error
+    """The process ends with `code`, after `sentence` was printed."""
+
+    def __init__(self, code: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.sentence = sentence
+
+
+def ending_of(error: Exception) -> Ending | None:
+    """How the process ends because of `error`; None for what only a bug raises."""
+    match error:
+        case Ending():
+            return error
+        case ConfigError() | PluginError():
+            return Ending(USAGE, str(error))
+        case BackupRefused() | CannotSalvage():
+            return Ending(REFUSED, str(error))
+        case LedgerError():
+            return Ending(STORE_REFUSED if isinstance(error, _STORE) else STORAGE_FAILED, str(error))
+        case _:
+            return None
+
+
+def cannot_listen(host: str, port: int, key: str, option: str, error: OSError) -> Ending:
+    """A sentence for a port that cannot be had."""
+    remedy = f"choose another with {option} (or {key} in the configuration)"
+    match error.errno:
+        case errno.EADDRINUSE:
+            return Ending(UNAVAILABLE, f"port {port} on {host} is in use; stop what listens there, or {remedy}")
+        case errno.EACCES:
+            return Ending(UNAVAILABLE, f"port {port} on {host} is not for this user; {remedy}")
+        case _:
+            reason = error.strerror or str(error)
+            return Ending(UNAVAILABLE, f"cannot listen on {host}, port {port} ({reason}); check bindAddress, or {remedy}")

@@ -1,0 +1,1 @@
+"""The commands of the binary protocol: each is a function of a connection and a request."""

@@ -1,0 +1,237 @@
+"""SUBSCRIBE, UNSUBSCRIBE, SEEK, REDELIVER, GET_LAST_MESSAGE_ID, CLOSE_CONSUMER, CONSUMER_STATS."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsar_txn.broker.dispatch.consumers import MAX_ACK_IDS, Consumer
+from pulsar_txn.broker.topics.subscription import EXCLUSIVE, FAILOVER
+from pulsar_txn.broker.topics.topic import Topic
+from pulsar_txn.wire import pulsar_pb2 as pb
+from pulsar_txn.wire.entries import read_header
+from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError
+from pulsar_txn.wire.ids import EARLIEST, Position, signed64, unsigned64
+from pulsar_txn.wire.topics import TopicName
+
+from .lookup import check_client_name, check_subscription_name, check_user_topic, schema_of
+
+if TYPE_CHECKING:
+    from pulsar_txn.broker.net.connection import Connection, Handler
+
+_KEY_SHARED_STICKY: Final = 1
+
+
+async def on_subscribe(connection: Connection, body: Any) -> None:
+    """SUBSCRIBE: answered once the subscription is durable and the consumer has its place."""
+    task = asyncio.current_task()
+    if body.consumer_id in connection.opening_consumers or task is None:
+        raise Refusal(ServerError.ServiceNotReady, f"consumer {body.consumer_id} is being created already; retry")
+    connection.check_room_for_consumer(body.consumer_id)
+    connection.opening_consumers[body.consumer_id] = task  # its place is taken before the first await
+    try:
+        await _subscribe(connection, body)
+    finally:
+        del connection.opening_consumers[body.consumer_id]
+
+
+async def _subscribe(connection: Connection, body: Any) -> None:
+    broker = connection.broker
+    name = TopicName.parse(body.topic)
+    check_user_topic(name)
+    check_client_name("consumer", body.consumer_name)
+    existing = connection.consumers.get(body.consumer_id)
+    if existing is not None:
+        held = existing.subscription
+        if (str(held.topic.name), held.name) != (str(name), body.subscription):
+            text = f"consumer {body.consumer_id} is open on {held.name!r} of {held.topic.name} already"
+            raise Refusal(ServerError.NotAllowedError, text)
+        connection.write_command("success", request_id=body.request_id)
+        return
+    check_subscription_name(body.subscription)
+    if body.read_compacted and body.subType not in {EXCLUSIVE, FAILOVER}:
+        raise Refusal(ServerError.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions")
+    topic = await broker.topic(name, create=body.force_topic_creation)
+    makes = body.durable and isinstance(topic, Topic) and body.subscription not in topic.subscriptions
+    if makes and not broker.config.allow_auto_subscription_creation:
+        raise Refusal(ServerError.SubscriptionNotFound, f"Subscription does not exist: {body.subscription!r} of {name}")
+    if body.HasField("schema") and body.schema.type:
+        await broker.catalog.schema_version(name, schema_of(body.schema))
+    consumer = Consumer(
+        connection,
+        body.consumer_id,
+        body.consumer_name or broker.new_consumer_name(),
+        priority=body.priority_level,
+        partition=name.partition,
+        epoch=signed64(body.consumer_epoch) if body.HasField("consumer_epoch") else None,
+    )
+    if body.read_compacted and isinstance(topic, Topic):
+        await topic.compaction.load()
+        consumer.read_compacted = True
+    if body.HasField("keySharedMeta"):
+        consumer.key_ranges = tuple((each.start, each.end) for each in body.keySharedMeta.hashRanges)
+    subscription = await topic.subscribe(body.subscription, durable=body.durable, initial=await _initial(topic, body))
+    if body.subType == EXCLUSIVE:
+        for holder in [each.owner for each in subscription.consumers if each.owner is not connection]:
+            await holder.is_alive()
+    if connection.closed or not topic.serving or topic.subscriptions.get(subscription.name) is not subscription:
+        raise Refusal(ServerError.ServiceNotReady, f"{name} or its subscription was closed meanwhile; retry")
+    sticky = body.HasField("keySharedMeta") and body.keySharedMeta.keySharedMode == _KEY_SHARED_STICKY
+    try:
+        subscription.add(consumer, body.subType, sticky=sticky)
+    except Refusal:
+        subscription.drop_if_unused()
+        raise
+    connection.consumers[body.consumer_id] = consumer
+    connection.write_command("success", request_id=body.request_id)
+
+
+async def _initial(topic: Any, body: Any) -> Position:
+    """The mark-delete position of a new subscription."""
+    if not isinstance(topic, Topic):
+        return EARLIEST
+    if body.subscription not in topic.subscriptions:
+        if body.start_message_rollback_duration_sec:
+            since = topic.turn.clock.now_ms() - 1000 * body.start_message_rollback_duration_sec
+            return await _before_time(topic, since)
+        if not body.durable and body.HasField("start_message_id"):
+            return _start_of(topic, body.start_message_id)
+    return EARLIEST if body.initialPosition == pb.CommandSubscribe.Earliest else topic.log.last_appended
+
+
+def _start_of(topic: Topic, message_id: Any) -> Position:
+    """Where a reader starts: before the entry it names. The client skips what it does not want of it; stock does the same,
+    and the official client counts on it to read from a message on, the message included."""
+    ledger_id, entry_id = signed64(message_id.ledgerId), signed64(message_id.entryId)
+    if entry_id >= 0:
+        entry_id -= 1
+    return min((ledger_id, entry_id), topic.log.last_appended)
+
+
+async def _before_time(topic: Topic, since_ms: int) -> Position:
+    """The entry before the first one that was published at or after a time."""
+    budget = topic.turn.budget
+    mark: Position = EARLIEST
+    start = topic.log.first
+    while start is not None:
+        await budget.pause()
+        entries = await topic.log.read(start, max_entries=256)
+        for position, data in entries:
+            if read_header(data).publish_time_ms >= since_ms:
+                return mark
+            mark = position
+        start = topic.log.next_position(entries[-1][0]) if entries else None
+    return topic.log.last_appended
+
+
+def _consumer(connection: Connection, body: Any) -> Consumer:
+    consumer = connection.consumers.get(body.consumer_id)
+    if consumer is None:
+        raise Refusal(ServerError.ConsumerNotFound, f"consumer {body.consumer_id} is not open on this connection")
+    return consumer
+
+
+async def on_close_consumer(connection: Connection, body: Any) -> None:
+    """CLOSE_CONSUMER, also of one that is still being created."""
+    opening = connection.opening_consumers.get(body.consumer_id)
+    if opening is not None:
+        await asyncio.wait([opening])
+    consumer = connection.consumers.get(body.consumer_id)
+    if consumer is not None:
+        connection.forget_consumer(consumer)
+        consumer.subscription.remove(consumer)
+    connection.write_command("success", request_id=body.request_id)
+
+
+async def on_unsubscribe(connection: Connection, body: Any) -> None:
+    """UNSUBSCRIBE: only the last consumer may, unless it forces."""
+    consumer = _consumer(connection, body)
+    subscription = consumer.subscription
+    if len(subscription.consumers) > 1 and not body.force:
+        raise Refusal(ServerError.ConsumerBusy, f"subscription {subscription.name!r} has other consumers connected")
+    connection.forget_consumer(consumer)
+    subscription.remove(consumer)
+    await subscription.topic.unsubscribe(subscription)
+    connection.write_command("success", request_id=body.request_id)
+
+
+async def on_seek(connection: Connection, body: Any) -> None:
+    """SEEK to a message (it is the next one delivered), or to a time. All consumers are closed and connect again."""
+    subscription = _consumer(connection, body).subscription
+    topic = subscription.topic
+    if not isinstance(topic, Topic):
+        raise Refusal(ServerError.NotAllowedError, "a non-persistent topic keeps nothing to seek in")
+    if body.HasField("message_id"):
+        ledger_id, entry_id = signed64(body.message_id.ledgerId), signed64(body.message_id.entryId)
+        mark = (ledger_id, entry_id - 1) if entry_id >= 0 else (ledger_id, entry_id)
+        if (ledger_id, entry_id) > topic.log.last_appended:
+            mark = topic.log.last_appended
+    else:
+        mark = await _before_time(topic, signed64(body.message_publish_time))
+    subscription.seek(mark, partial(connection.write_command, "success", request_id=body.request_id))
+
+
+def on_redeliver(connection: Connection, body: Any) -> None:
+    """REDELIVER_UNACKNOWLEDGED_MESSAGES; there is no answer."""
+    consumer = connection.consumers.get(body.consumer_id)
+    if consumer is None:
+        return
+    if len(body.message_ids) > MAX_ACK_IDS:
+        raise MalformedFrame(f"{len(body.message_ids)} messages are wanted again; {MAX_ACK_IDS} are the most in one request")
+    subscription = consumer.subscription
+    if body.HasField("consumer_epoch") and subscription.kind in {EXCLUSIVE, FAILOVER}:
+        consumer.epoch = signed64(body.consumer_epoch)
+    ids = body.message_ids
+    # Read as they are taken back, in slices: a frame holds hundreds of thousands.
+    positions = ((signed64(each.ledgerId), signed64(each.entryId)) for each in ids) if ids else None
+    subscription.dispatcher.redeliver(consumer, positions)
+
+
+async def on_get_last_message_id(connection: Connection, body: Any) -> None:
+    """GET_LAST_MESSAGE_ID: the last message that readers may see; (-1, -1) when there is none."""
+    consumer = _consumer(connection, body)
+    subscription = consumer.subscription
+    topic = subscription.topic
+    position, batch_size = await topic.last_message()
+    if consumer.read_compacted:
+        position, batch_size = await topic.compaction.last_message(position, batch_size)
+    mark = subscription.cursor.mark_delete
+    connection.write_command(
+        "getLastMessageIdResponse",
+        request_id=body.request_id,
+        last_message_id=pb.MessageIdData(
+            ledgerId=unsigned64(position[0]),
+            entryId=unsigned64(position[1]),
+            partition=consumer.partition,
+            batch_index=batch_size - 1 if batch_size > 0 else -1,
+        ),
+        consumer_mark_delete_position=pb.MessageIdData(ledgerId=unsigned64(mark[0]), entryId=unsigned64(mark[1])),
+    )
+
+
+def on_consumer_stats(connection: Connection, body: Any) -> None:
+    """CONSUMER_STATS of one consumer."""
+    consumer = _consumer(connection, body)
+    subscription = consumer.subscription
+    connection.write_command(
+        "consumerStatsResponse",
+        request_id=body.request_id,
+        consumerName=consumer.name,
+        availablePermits=unsigned64(consumer.permits),
+        unackedMessages=consumer.unacked_count,
+        blockedConsumerOnUnackedMsgs=False,
+        type=("Exclusive", "Shared", "Failover", "Key_Shared")[subscription.kind],
+        msgBacklog=max(0, subscription.cursor.backlog()),
+    )
+
+
+HANDLERS: Final[dict[int, tuple[str, Handler]]] = {
+    4: ("subscribe", on_subscribe),
+    12: ("unsubscribe", on_unsubscribe),
+    16: ("close_consumer", on_close_consumer),
+    20: ("redeliverUnacknowledgedMessages", on_redeliver),
+    25: ("consumerStats", on_consumer_stats),
+    28: ("seek", on_seek),
+    29: ("getLastMessageId", on_get_last_message_id),
+}

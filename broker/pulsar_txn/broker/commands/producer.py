@@ -1,0 +1,125 @@
+"""PRODUCER and CLOSE_PRODUCER."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsar_txn.broker.topics.producers import AccessMode, Producer
+from pulsar_txn.broker.topics.topic import Topic
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.topics import TopicName
+
+from .lookup import check_client_name, check_subscription_name, check_user_topic, pack_schema_version, schema_of
+
+if TYPE_CHECKING:
+    from pulsar_txn.broker.broker import AnyTopic
+    from pulsar_txn.broker.net.connection import Connection, Handler
+
+
+async def on_producer(connection: Connection, body: Any) -> None:
+    """PRODUCER: answered once the topic is open and the producer may publish; one that waits is told so first."""
+    task = asyncio.current_task()
+    if body.producer_id in connection.opening_producers or task is None:
+        raise Refusal(ServerError.ServiceNotReady, f"producer {body.producer_id} is being created already; retry")
+    connection.check_room_for_producer(body.producer_id)
+    connection.opening_producers[body.producer_id] = task  # its place is taken before the first await
+    try:
+        await _open(connection, body)
+    finally:
+        del connection.opening_producers[body.producer_id]
+
+
+async def _open(connection: Connection, body: Any) -> None:
+    broker = connection.broker
+    name = TopicName.parse(body.topic)
+    check_user_topic(name)
+    check_client_name("producer", body.producer_name)
+    waiter = connection.waiting_producers.pop(body.producer_id, None)
+    if waiter is not None:  # asked for again: it waits as the last one, and under the new request
+        broker.remove_producer(waiter)
+    existing = connection.producers.get(body.producer_id)
+    if existing is not None:
+        if str(existing.topic.name) != str(name):
+            raise Refusal(ServerError.NotAllowedError, f"producer {body.producer_id} is open on {existing.topic.name} already")
+        if body.epoch <= existing.epoch:
+            _answer(connection, body, existing, ready=True)
+            return
+        broker.remove_producer(existing)
+        connection.forget_producer(existing)
+    if body.initial_subscription_name:
+        check_subscription_name(body.initial_subscription_name)
+    topic = await broker.topic(name)
+    if topic.rules.encryption_required and not body.encrypted:
+        raise Refusal(ServerError.MetadataError, f"Encryption is required in {name}")
+    version = b""
+    if body.HasField("schema") and body.schema.type:
+        version = pack_schema_version(await broker.catalog.schema_version(name, schema_of(body.schema)))
+    if body.initial_subscription_name and isinstance(topic, Topic):
+        await topic.subscribe(body.initial_subscription_name, durable=True, initial=topic.log.last_appended)
+    producer_name = body.producer_name or broker.catalog.new_producer_name()
+    mode = AccessMode(body.producer_access_mode)
+    producer = Producer(connection, body.producer_id, producer_name, topic, mode, body.epoch)
+    producer.encrypted = body.encrypted
+
+    holder = topic.producers.by_name.get(producer_name)
+    if holder is not None and holder.owner is not connection:
+        await holder.owner.is_alive()
+    asked = body.topic_epoch if body.HasField("topic_epoch") else None
+    try:
+        ready = await topic.producers.add(producer, asked, partial(_end_wait, connection, body, producer, version))
+        _check_open(connection, topic)
+    except BaseException:  # the client may be gone as well: then this task is cancelled
+        broker.remove_producer(producer)
+        raise
+    (connection.producers if ready else connection.waiting_producers)[body.producer_id] = producer
+    _answer(connection, body, producer, ready=ready, version=version)
+
+
+def _check_open(connection: Connection, topic: AnyTopic) -> None:
+    if connection.closed or not topic.serving:
+        raise Refusal(ServerError.ServiceNotReady, f"{topic.name} was closed meanwhile; retry")
+
+
+def _end_wait(connection: Connection, body: Any, producer: Producer, version: bytes, refusal: Refusal | None) -> None:
+    """Tell a producer that waited for the topic that it has it, or why it never will."""
+    if connection.waiting_producers.get(producer.producer_id) is not producer:
+        return  # it was closed, or asked for again
+    del connection.waiting_producers[producer.producer_id]
+    if refusal is not None:
+        connection.refuse(body, refusal)
+        return
+    connection.producers[producer.producer_id] = producer
+    _answer(connection, body, producer, ready=True, version=version)
+
+
+def _answer(connection: Connection, body: Any, producer: Producer, *, ready: bool, version: bytes = b"") -> None:
+    fields: dict[str, Any] = {"topic_epoch": producer.topic_epoch} if producer.topic_epoch is not None else {}
+    connection.write_command(
+        "producer_success",
+        request_id=body.request_id,
+        producer_name=producer.name,
+        last_sequence_id=producer.topic.sequences.last(producer.name),
+        schema_version=version,
+        producer_ready=ready,
+        **fields,
+    )
+
+
+async def on_close_producer(connection: Connection, body: Any) -> None:
+    """CLOSE_PRODUCER, also of one that is still being created."""
+    opening = connection.opening_producers.get(body.producer_id)
+    if opening is not None:
+        await asyncio.wait([opening])
+    producer = connection.producers.get(body.producer_id)
+    if producer is not None:
+        connection.broker.remove_producer(producer)
+        connection.forget_producer(producer)
+    waiter = connection.waiting_producers.pop(body.producer_id, None)
+    if waiter is not None:
+        connection.broker.remove_producer(waiter)
+    connection.write_command("success", request_id=body.request_id)
+
+
+HANDLERS: Final[dict[int, tuple[str, Handler]]] = {5: ("producer", on_producer), 15: ("close_producer", on_close_producer)}

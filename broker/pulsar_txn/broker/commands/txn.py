@@ -1,0 +1,192 @@
+"""The transaction commands. Every answer echoes the transaction's ids, errors too: clients find their coordinator by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsar_txn.broker.txn.coordinators import Coordinators
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.hot_txn import (
+    decode_add_partitions,
+    decode_add_subscriptions,
+    decode_end_txn,
+    decode_new_txn,
+    encode_response,
+)
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
+from pulsar_txn.wire.topics import InvalidName, TopicName
+
+from .lookup import check_subscription_name
+
+if TYPE_CHECKING:
+    from pulsar_txn.broker.net.connection import Connection, Handler
+
+_NEW_TXN_RESPONSE, _ADD_PARTITION_RESPONSE, _ADD_SUBSCRIPTION_RESPONSE, _END_TXN_RESPONSE = 51, 53, 55, 57
+_MAX_PARTICIPANTS: Final = 1000
+_ACTIONS: Final = {int(action): action for action in TxnAction}
+
+
+def _coordinators(connection: Connection, request_id: int) -> Coordinators | None:
+    """The coordinators; None when the request was answered with ERROR for lack of them."""
+    coordinators = connection.broker.coordinators
+    if coordinators is None:
+        text = "transactions are not enabled on this broker; set transactionCoordinatorEnabled=true"
+        connection.write_command("error", request_id=request_id, error=int(ServerError.NotAllowedError), message=text)
+    return coordinators
+
+
+async def on_tc_connect(connection: Connection, body: Any) -> None:
+    """TC_CLIENT_CONNECT_REQUEST: answered once the coordinator serves; who names a transactional id gets its identity."""
+    coordinators = _coordinators(connection, body.request_id)
+    if coordinators is None:
+        return
+    told: dict[str, int] = {}
+    try:
+        await coordinators.connect(body.tc_id)
+        if body.HasField("transactional_id"):
+            told = await _identify(connection, body, len(coordinators))
+    except Refusal as refusal:
+        told = {"error": int(refusal.code)}
+        connection.write_command("tcClientConnectResponse", request_id=body.request_id, message=refusal.message, **told)
+    else:
+        connection.write_command("tcClientConnectResponse", request_id=body.request_id, **told)
+
+
+async def _identify(connection: Connection, body: Any, coordinators: int) -> dict[str, int]:
+    """Bind the connection to a transactional id and its epoch; what the answer says of them."""
+    name, ids = body.transactional_id, connection.broker.transactional_ids
+    if ids is None:
+        text = "transactional ids are not served here; set transactionMetadataStoreProviderClassName=fencing"
+        raise Refusal(ServerError.NotAllowedError, text)
+    if connection.identity is not None and connection.identity[0] != name:
+        raise Refusal(ServerError.NotAllowedError, f"this connection is bound to transactional id {connection.identity[0]!r}")
+    if body.HasField("transactional_epoch"):
+        await ids.resume(name, body.transactional_epoch)
+        connection.identity = (name, body.transactional_epoch)
+        return {}
+    epoch, tc_id = await ids.begin(name, coordinators)
+    connection.identity = (name, epoch)
+    return {"tc_id": tc_id, "transactional_epoch": epoch}
+
+
+def on_new_txn(connection: Connection, frame: bytes) -> None:
+    """NEW_TXN."""
+    request_id, timeout_ms, tc_id = decode_new_txn(frame)
+    coordinators = _coordinators(connection, request_id)
+    if coordinators is not None:
+        connection.begin_request()
+        coordinators.new_txn(
+            tc_id, timeout_ms, connection.principal, connection.identity, partial(_answer_new, connection, request_id, tc_id)
+        )
+
+
+def _answer_new(
+    connection: Connection, request_id: int, tc_id: int, value: Any, error: ServerError | None, message: str
+) -> None:
+    _answer(connection, _NEW_TXN_RESPONSE, request_id, TxnId(tc_id, 0) if error is not None else value, None, error, message)
+
+
+def on_add_partition(connection: Connection, frame: bytes) -> None:
+    """ADD_PARTITION_TO_TXN."""
+    request_id, txn_id, topics = decode_add_partitions(frame)
+    _add(connection, request_id, txn_id, _ADD_PARTITION_RESPONSE, [(topic, None) for topic in topics])
+
+
+def on_add_subscription(connection: Connection, frame: bytes) -> None:
+    """ADD_SUBSCRIPTION_TO_TXN."""
+    request_id, txn_id, subscriptions = decode_add_subscriptions(frame)
+    _add(connection, request_id, txn_id, _ADD_SUBSCRIPTION_RESPONSE, subscriptions)
+
+
+def _add(
+    connection: Connection, request_id: int, txn_id: TxnId, response: int, named: Sequence[tuple[str, str | None]]
+) -> None:
+    coordinators = _coordinators(connection, request_id)
+    if coordinators is None:
+        return
+    answer = partial(_answer, connection, response, request_id, txn_id)
+    connection.begin_request()
+    if len(named) > _MAX_PARTICIPANTS:
+        text = f"{len(named)} participants in one request; {_MAX_PARTICIPANTS} are the most, send several"
+        answer(None, ServerError.NotAllowedError, text)
+        return
+    try:
+        participants = tuple([Participant(_participant_name(topic), _checked(subscription)) for topic, subscription in named])
+    except InvalidName as error:
+        answer(None, ServerError.InvalidTopicName, str(error))
+    except Refusal as refusal:
+        answer(None, refusal.code, refusal.message)
+    else:
+        coordinators.add(txn_id, participants, connection.principal, connection.identity, answer)
+
+
+@lru_cache(4096)
+def _checked(subscription: str | None) -> str | None:
+    if subscription is not None:
+        check_subscription_name(subscription)
+    return subscription
+
+
+@lru_cache(4096)
+def _participant_name(topic: str) -> str:
+    """The full name of a topic that may take part."""
+    name = TopicName.parse(topic)
+    if not name.is_persistent:
+        raise Refusal(ServerError.NotAllowedError, f"{name}: a non-persistent topic cannot take part in a transaction")
+    return str(name)
+
+
+def on_end_txn(connection: Connection, frame: bytes) -> None:
+    """END_TXN: answered when every participant holds the outcome."""
+    request_id, txn_id, action = decode_end_txn(frame)
+    coordinators = _coordinators(connection, request_id)
+    if coordinators is None:
+        return
+    answer = partial(_answer, connection, _END_TXN_RESPONSE, request_id, txn_id)
+    connection.begin_request()
+    known = _ACTIONS.get(action)
+    if known is None:
+        answer(None, ServerError.NotAllowedError, f"{action} is no action; 0 commits and 1 aborts")
+    else:
+        coordinators.end(txn_id, known, connection.principal, connection.identity, answer)
+
+
+def on_end_txn_on_participant(response: str, connection: Connection, body: Any) -> None:
+    """END_TXN_ON_PARTITION and _ON_SUBSCRIPTION: only coordinators may end something at a participant, and all are in here."""
+    connection.write_command(
+        response,
+        request_id=body.request_id,
+        txnid_least_bits=body.txnid_least_bits,
+        txnid_most_bits=body.txnid_most_bits,
+        error=int(ServerError.NotAllowedError),
+        message="participants are told by their own broker's coordinators only; send END_TXN",
+    )
+
+
+def _answer(
+    connection: Connection,
+    response: int,
+    request_id: int,
+    txn_id: TxnId,
+    value: Any,  # an Answer's first argument; these have none
+    error: ServerError | None,
+    message: str,
+) -> None:
+    connection.end_request()
+    if error is None:
+        connection.write(encode_response(response, request_id, txn_id))
+    else:
+        connection.write(encode_response(response, request_id, txn_id, error=int(error), message=message))
+
+
+HANDLERS: Final[dict[int, tuple[str, Handler]]] = {
+    50: ("", on_new_txn),
+    52: ("", on_add_partition),
+    54: ("", on_add_subscription),
+    56: ("", on_end_txn),
+    58: ("endTxnOnPartition", partial(on_end_txn_on_participant, "endTxnOnPartitionResponse")),
+    60: ("endTxnOnSubscription", partial(on_end_txn_on_participant, "endTxnOnSubscriptionResponse")),
+    62: ("tcClientConnectRequest", on_tc_connect),
+}

@@ -1,0 +1,1 @@
+"""Dispatchers: which entry goes to which consumer of a subscription, and when."""

@@ -1,0 +1,1 @@
+"""Topics and subscriptions: what is published, read, acknowledged, retained and compacted."""

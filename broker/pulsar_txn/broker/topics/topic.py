@@ -1,0 +1,491 @@
+"""A topic: its log, its transaction buffer, its producers and its subscriptions.
+
+Publishing: check the entry, refuse what must not be in a log, deduplicate, then either straight into the log or through the
+buffer's machine. What a producer sent stays in its order: while one of its transactional sends waits for a verification,
+the later ones wait behind it, and refusals travel in the order of receipts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import attrs
+
+from pulsar_txn.broker.base.limits import LimitReached
+from pulsar_txn.broker.base.settings import BrokerConfig
+from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.broker.catalog.catalog import Catalog
+from pulsar_txn.broker.catalog.policies import TopicRules
+from pulsar_txn.broker.dispatch.consumers import MAX_BATCH_SIZE
+from pulsar_txn.broker.txn.buffer_host import TOPIC, BufferHost
+from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.broker.txn.participant_host import Verify
+from pulsar_txn.ledger.machine import Reply
+from pulsar_txn.ledger.protocols import Cursor, DiskFull, EntryTooLarge, LedgerError, Log, LogClosed, LogStore, StorageFailed
+from pulsar_txn.rm_pending_ack.requests import PendingAck
+from pulsar_txn.rm_producer.requests import EndTxnOnPartition, Publish, TakeSnapshot, TopicRecord, TransactionBuffer
+from pulsar_txn.wire.entries import MARKER_PRODUCER, encode_marker, is_encrypted, read_header, with_txn_id
+from pulsar_txn.wire.errors import ChecksumMismatch, ServerError, WireError
+from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Participant, Position, TxnAction, TxnId
+from pulsar_txn.wire.topics import MAX_SUBSCRIPTION_BYTES, TopicName
+
+from .compaction import RUNNING, Compaction
+from .cursors import MemoryCursor
+from .pending_ack_recovery import PendingAckRecovery
+from .producers import Producer, ProducerSet
+from .retention import Retention
+from .sequences import Sequences
+from .subscription import Subscription
+
+_logger = logging.getLogger(__name__)
+
+
+class TopicHome(Protocol):
+    """What a topic asks of its broker."""
+
+    config: BrokerConfig
+    turn: Turn
+    catalog: Catalog
+    store: LogStore
+
+    def verify(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
+        """Ask a transaction's coordinator."""
+
+    def storage_failed(self, error: Exception) -> None:
+        """The store is dead."""
+
+    def topic_failed(self, topic: Topic, error: Exception) -> None:
+        """The topic's state is not to be believed: forget it; it is opened again when somebody asks."""
+
+    async def open_pending_ack(self, topic: Topic, subscription: Subscription) -> tuple[PendingAck, Log]:
+        """A new handle and its log."""
+
+    def has_pending_ack_log(self, topic: Topic, subscription: Subscription) -> bool:
+        """Whether acknowledgements in transactions were ever made there."""
+
+    async def delete_pending_ack(self, topic: Topic, subscription: Subscription) -> None:
+        """The subscription is deleted."""
+
+
+class Topic:
+    """One persistent topic or partition. `open()` first."""
+
+    def __init__(self, home: TopicHome, name: TopicName, log: Log) -> None:
+        self.home = home
+        self.name = name
+        self.log = log
+        self.config = home.config
+        self.turn = home.turn
+        self.verify: Verify = home.verify
+        self.storage_failed = home.storage_failed
+        self.rules = TopicRules.of(home.config, {})
+        self.serving = False
+        self.subscriptions: dict[str, Subscription] = {}
+        self._arriving: dict[str, asyncio.Task[Subscription]] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self.sequences = Sequences(home.config.broker_deduplication_max_number_of_producers)
+        self.retention = Retention(log, home.config)
+        self.compaction = Compaction(self, home)
+        self.idle_sweeps = 0  # since somebody used it
+        self.messages_in = 0
+        self.bytes_in = 0
+        self._held_up: dict[Producer, None] = {}  # behind a verification
+        self._attentive: dict[Subscription, None] = {}
+        self._deduplicates = home.config.broker_deduplication_enabled
+        catalog = home.catalog
+        self.producers = ProducerSet(
+            str(name),
+            home.config.max_producers_per_topic,
+            home.config.max_waiting_producers_per_topic,
+            partial(catalog.topic_epoch, name),
+            partial(catalog.set_topic_epoch, name),
+        )
+        self.host: BufferHost
+        self.buffer: TransactionBuffer
+
+    async def open(self, buffer: TransactionBuffer, role_logs: dict[str, Log]) -> None:
+        """Recover the buffer and the subscriptions. Raises LedgerError, WireError."""
+        self.buffer = buffer
+        self.host = BufferHost(
+            buffer,
+            {TOPIC: self.log, **role_logs},
+            self.turn,
+            self._failed,
+            topic=self,
+            participant=Participant(str(self.name)),
+            verify=self.verify,
+        )
+        await self.host.recover()
+        try:
+            await self.compaction.open()
+            await self._recover_subscriptions()
+        except BaseException as error:  # their logs must not stay open: the topic is opened again
+            self.host.fail(error if isinstance(error, Exception) else LogClosed("the opening was cancelled"))
+            for subscription in self.subscriptions.values():
+                await subscription.close()
+            await self.compaction.close()
+            raise
+        self.retention.opened(self.turn.clock.now_ms())
+        self.serving = True
+        self._forget(self.log.first or self.log.next_position(self.log.last_confirmed))
+
+    async def _recover_subscriptions(self) -> None:
+        pending_acks = PendingAckRecovery(
+            self.turn, lambda subscription: self.subscriptions.get(subscription.name) is subscription
+        )
+        async for name in self.turn.budget.each(self.log.cursor_names()):
+            subscription = Subscription(self, name, await self.log.open_cursor(name), durable=True)
+            self.subscriptions[name] = subscription
+            if self.has_pending_ack_log(subscription):
+                await pending_acks.open(subscription)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a publish, a transaction's end or an acknowledgement is not answered yet."""
+        return self.host.is_busy or any(each.is_busy for each in self.subscriptions.values())
+
+    @property
+    def published(self) -> Position:
+        """What dispatchers may read up to."""
+        return self.host.published
+
+    # ---- publishing
+
+    def publish(
+        self, producer: Producer, sequence_id: int, highest: int | None, is_chunk: bool, txn_id: TxnId | None, entry: bytes
+    ) -> None:
+        """A SEND. It is answered through the producer's owner, in order."""
+        if producer.waiting_for is not None:
+            producer.held.append((sequence_id, highest, is_chunk, txn_id, entry))
+            return
+        try:
+            header = read_header(entry, verify=True)
+        except ChecksumMismatch as error:
+            self._refuse(producer, sequence_id, ServerError.ChecksumError, str(error))
+            return
+        except WireError as error:
+            self._refuse(producer, sequence_id, ServerError.NotAllowedError, f"not a message: {error}")
+            return
+        if header.marker_type is not None or (header.txn_id != txn_id and header.txn_id is not None):
+            text = f"the metadata names transaction {header.txn_id} and marker {header.marker_type}, the command {txn_id}"
+            self._refuse(producer, sequence_id, ServerError.NotAllowedError, text)
+            return
+        if header.num_messages is not None and not 1 <= header.num_messages <= MAX_BATCH_SIZE:
+            text = f"a batch of {header.num_messages} messages; send 1 to {MAX_BATCH_SIZE} in one"
+            self._refuse(producer, sequence_id, ServerError.NotAllowedError, text)
+            return
+        if header.hints is not None and self.rules.is_too_late(header):
+            text = f"Exceeds max allowed delivery delay of {self.rules.max_delay_ms} milliseconds"
+            self._refuse(producer, sequence_id, ServerError.NotAllowedError, text)
+            return
+        if self.rules.encryption_required and not is_encrypted(entry):
+            self._refuse(producer, sequence_id, ServerError.MetadataError, "Messages must be encrypted")
+            return
+        if self._deduplicates and len(header.producer_name) > MAX_SUBSCRIPTION_BYTES:
+            text = f"the producer's name has more than {MAX_SUBSCRIPTION_BYTES} characters; choose a shorter one"
+            self._refuse(producer, sequence_id, ServerError.NotAllowedError, text)
+            return
+        if self._deduplicates and self.sequences.is_duplicate(header, is_chunk=is_chunk):
+            answer = partial(self._answer_send, producer, sequence_id, highest or 0)
+            self.host.release_at_tail((Reply(answer, (-1, -1)),))
+            return
+        self.messages_in += header.num_messages or 1
+        self.bytes_in += len(entry)
+        if txn_id is None:
+            self._append_plain(producer, sequence_id, highest or 0, header, entry)
+        else:
+            self._append_in_txn(producer, sequence_id, highest or 0, header, entry, txn_id)
+
+    def _append_plain(self, producer: Producer, sequence_id: int, highest: int, header: EntryHeader, entry: bytes) -> None:
+        try:
+            self.host.publish(entry, header, producer, sequence_id, highest)
+        except (DiskFull, EntryTooLarge) as error:
+            self._refuse(producer, sequence_id, ServerError.PersistenceError, str(error))
+        except LedgerError as error:
+            self.host.fail(error)
+            producer.owner.producer_refused(producer, sequence_id, ServerError.ServiceNotReady, f"{error}; retry")
+
+    def _append_in_txn(
+        self, producer: Producer, sequence_id: int, highest: int, header: EntryHeader, entry: bytes, txn_id: TxnId
+    ) -> None:
+        if header.txn_id is None:  # a client that names the transaction in the command only
+            try:
+                entry = with_txn_id(entry, txn_id)
+            except WireError as error:  # in a part of the metadata that `read_header` passes over
+                self._refuse(producer, sequence_id, ServerError.NotAllowedError, f"not a message: {error}")
+                return
+            header = attrs.evolve(header, txn_id=txn_id)
+        host = self.host
+        host.submit(Publish(partial(self._answer_send, producer, sequence_id, highest), txn_id, TopicRecord(header, entry)))
+        if txn_id in host.verifying:
+            producer.waiting_for = txn_id
+            self._held_up[producer] = None
+
+    def _answer_send(
+        self, producer: Producer, sequence_id: int, highest: int, value: Any, error: ServerError | None, message: str
+    ) -> None:
+        if error is None:
+            producer.owner.producer_receipt(producer, sequence_id, highest, value)
+        else:
+            producer.owner.producer_refused(producer, sequence_id, error, message)
+
+    def _refuse(self, producer: Producer, sequence_id: int, error: ServerError, message: str) -> None:
+        answer = partial(self._answer_send, producer, sequence_id, 0)
+        self.host.release_at_tail((Reply(answer, None, error, message),))
+
+    def verification_ended(self) -> None:
+        """Sends that waited behind a verification go on, in their order."""
+        for producer in list(self._held_up):
+            if producer.waiting_for not in self.host.verifying:
+                producer.waiting_for = None
+                del self._held_up[producer]
+                while producer.held and producer.waiting_for is None:
+                    sequence_id, highest, is_chunk, txn_id, entry = producer.held.popleft()
+                    self.publish(producer, sequence_id, highest, is_chunk, txn_id, entry)
+
+    def receipt(self, producer: Producer, sequence_id: int, highest_sequence_id: int, position: Position) -> None:
+        """A plain publish is durable."""
+        producer.owner.producer_receipt(producer, sequence_id, highest_sequence_id, position)
+
+    # ---- what the buffer's host tells
+
+    def entry_applied(self, header: EntryHeader) -> None:
+        """A data entry was appended, or folded in recovery."""
+        if self._deduplicates:
+            self.sequences.note(header)
+
+    def log_moved(self) -> None:
+        """A commit group is durable: receipts of acknowledgements, and dispatchers."""
+        self.retention.log_moved(self.turn.clock)
+        attentive = self._attentive
+        for subscription in list(attentive):
+            subscription.log_moved()
+            if subscription.consumers:
+                subscription.dispatcher.wake()
+            elif not subscription.is_attentive:
+                del attentive[subscription]
+
+    def attend(self, subscription: Subscription) -> None:
+        """A subscription wants to hear when the log moves, for as long as it `is_attentive`; the others cost nothing then."""
+        self._attentive[subscription] = None
+
+    def snapshot_state(self) -> bytes:
+        """The deduplication state."""
+        return self.sequences.pack() if self._deduplicates else b""
+
+    def restore_state(self, data: bytes) -> None:
+        """The inverse."""
+        if self._deduplicates:
+            self.sequences.unpack(data)
+
+    # ---- policies
+
+    def set_rules(self, rules: TopicRules) -> None:
+        """The namespace's policies changed: producers that may not stay are closed, what waits for its time may go out."""
+        self.rules = rules
+        if rules.encryption_required:
+            self.producers.fence_unencrypted()
+        for subscription in self.subscriptions.values():
+            subscription.dispatcher.wake()
+
+    # ---- transactions
+
+    def end_txn(self, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
+        """The coordinator tells the outcome."""
+        marker = self.make_marker(txn_id, action, low_watermark)
+        self.host.submit(EndTxnOnPartition(answer, txn_id, action, low_watermark, marker), reserve=True)
+
+    def make_marker(self, txn_id: TxnId, action: TxnAction, low_watermark: int = -1) -> TopicRecord:
+        """The entry that ends a transaction here."""
+        return make_marker(self.turn, txn_id, action, low_watermark)
+
+    # ---- subscriptions
+
+    async def subscribe(self, name: str, *, durable: bool, initial: Position) -> Subscription:
+        """The subscription, made at `initial` mark-delete when there is none. Durable ones are so when this returns.
+
+        If cancelled: a durable one is made all the same, so that its cursor never lies in the log unknown to the topic.
+        """
+        leaving = self._leaving.get(name)
+        if leaving is not None:  # its logs must be gone before there can be others of the same name
+            await asyncio.wait([leaving])
+        subscription = self.subscriptions.get(name)
+        if subscription is not None:
+            return subscription
+        limit = self.config.max_subscriptions_per_topic
+        if limit and len(self.subscriptions) + len(self._arriving) >= limit and name not in self._arriving:
+            what = f"{self.name} has {limit} subscriptions"
+            raise LimitReached("maxSubscriptionsPerTopic", what, ServerError.NotAllowedError)
+        if not durable:
+            cursor = MemoryCursor(self.log, name, initial)
+            return self.subscriptions.setdefault(name, Subscription(self, name, cursor, durable=False))
+        arriving = self._arriving.get(name)
+        if arriving is None:
+            arriving = self._arriving[name] = asyncio.get_running_loop().create_task(self._make_durable(name, initial))
+            arriving.add_done_callback(partial(self._arrived, name))
+        return await asyncio.shield(arriving)
+
+    async def _make_durable(self, name: str, initial: Position) -> Subscription:
+        cursor: Cursor = await self.log.open_cursor(name, initial=initial)
+        return self.subscriptions.setdefault(name, Subscription(self, name, cursor, durable=True))
+
+    def _arrived(self, name: str, task: asyncio.Task[Subscription]) -> None:
+        del self._arriving[name]
+        if not task.cancelled() and task.exception() is not None:
+            _logger.warning("subscription %r of %s was not made: %s", name, self.name, task.exception())
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        """Delete a subscription with its cursor and pending acks; durable when this returns. If cancelled: it goes on."""
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+            subscription.disconnect_all()
+            self._leave(subscription)
+        leaving = self._leaving.get(subscription.name)
+        if leaving is not None:
+            await asyncio.shield(leaving)
+
+    def _leave(self, subscription: Subscription) -> None:
+        name = subscription.name
+        task = self._leaving[name] = asyncio.get_running_loop().create_task(self._delete(subscription))
+        task.add_done_callback(lambda _: self._leaving.pop(name, None))
+
+    async def _delete(self, subscription: Subscription) -> None:
+        await subscription.close()
+        if subscription.durable:
+            await self.log.delete_cursor(subscription.name)
+        await self.home.delete_pending_ack(self, subscription)
+
+    def drop_subscription(self, subscription: Subscription) -> None:
+        """A subscription that is not durable lost its last consumer."""
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+            subscription.dispatcher.close()
+            if subscription.pending_ack is not None:
+                self._leave(subscription)
+
+    def has_pending_ack_log(self, subscription: Subscription) -> bool:
+        """Whether acknowledgements in transactions were ever made there."""
+        return self.home.has_pending_ack_log(self, subscription)
+
+    async def open_pending_ack(self, subscription: Subscription) -> tuple[PendingAck, Log]:
+        """A new handle and its log."""
+        return await self.home.open_pending_ack(self, subscription)
+
+    async def last_message(self) -> tuple[Position, int]:
+        """The last entry that readers may see, and its batch size (-1: one message); EARLIEST when there is none."""
+        return await _last_visible(self)
+
+    # ---- care and end
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody uses the topic and nothing in it waits: it may be closed until somebody asks for it again."""
+        if not self.serving or self.producers.in_use or self.is_busy or self._arriving or self._leaving:
+            return False
+        if self.buffer.stats().ongoing_txn_size or self.compaction.status == RUNNING:
+            return False
+        if not all(each.is_idle for each in self.subscriptions.values()):
+            return False
+        return self.retention.is_settled(self.turn.clock.now_ms(), self._acknowledged())
+
+    def sweep(self) -> None:
+        """Trim what is acknowledged and out of retention; forget readers that never came back."""
+        for subscription in list(self.subscriptions.values()):
+            if not subscription.durable and not subscription.consumers:
+                self.drop_subscription(subscription)
+        if self.serving and self.retention.is_due(self.turn.clock.now_ms(), self._acknowledged()):
+            # What the buffer and deduplication know from the entries that go must be in a snapshot first.
+            self.host.take_snapshot(TOPIC, self._trim)
+
+    def _acknowledged(self) -> Position:
+        marks = [each.cursor.mark_delete for each in self.subscriptions.values() if each.durable]
+        needed_from = self.compaction.needed_from
+        return min([self.published, *marks, *([] if needed_from is None else [needed_from])])
+
+    def _trim(self) -> None:
+        before = self.retention.trim(self.turn.clock.now_ms(), self._acknowledged())
+        if before is not None:
+            self._forget(before)
+
+    def _forget(self, before: Position) -> None:
+        """The buffer forgets what was trimmed, a part in each turn of the loop."""
+        if self.serving and self.buffer.topic_trimmed(before):
+            self.turn.runtime.call_soon(self._forget, before)
+
+    def reopen(self, error: Exception) -> None:
+        """A log of the topic failed: everybody reconnects, and the topic is recovered when they do."""
+        self.host.fail(error)
+
+    def _failed(self, error: Exception) -> None:
+        self.serving = False
+        if isinstance(error, StorageFailed):
+            self.home.storage_failed(error)
+        self.home.topic_failed(self, error)
+
+    def disconnect_all(self) -> None:
+        """Close all producers and consumers; their clients connect again."""
+        self.producers.fence_all()
+        for subscription in list(self.subscriptions.values()):
+            subscription.disconnect_all()
+
+    async def close(self) -> None:
+        """Take a last snapshot, make everything durable, release the logs."""
+        self.serving = False
+        await asyncio.gather(*self._arriving.values(), *self._leaving.values(), return_exceptions=True)
+        async for subscription in self.turn.budget.each(list(self.subscriptions.values())):
+            await subscription.close()
+        await self.compaction.close()
+        if self.host.failure is None:
+            try:
+                self.host.submit(TakeSnapshot())
+                await self.log.flush()
+                await self.host.close()
+            except LedgerError as error:
+                _logger.warning("%s was not closed in peace: %s", self.name, error)
+        await asyncio.gather(*(log.close() for log in self.host.logs.values()), return_exceptions=True)
+
+
+def make_marker(turn: Turn, txn_id: TxnId, action: TxnAction, low_watermark: int = -1) -> TopicRecord:
+    """The marker entry of a transaction's end, and its header."""
+    now_ms = turn.clock.now_ms()
+    kind = MarkerType.TXN_COMMIT if action is TxnAction.COMMIT else MarkerType.TXN_ABORT
+    header = EntryHeader(MARKER_PRODUCER, -1, low_watermark + 1 if low_watermark >= 0 else -1, now_ms, txn_id, int(kind))
+    return TopicRecord(header, encode_marker(txn_id, action, now_ms, low_watermark=low_watermark))
+
+
+async def _last_visible(topic: Topic) -> tuple[Position, int]:
+    """Look back from `published` in steps that double; mostly the first one finds it."""
+    published, first = topic.published, topic.log.first
+    step = 16
+    while first is not None and published >= first:
+        ledger_id, entry_id = published
+        start = max(first, (ledger_id, max(entry_id - step, 0)))
+        found = await _last_visible_from(topic, start, published)
+        if found is not None:
+            return found
+        if start == first:
+            break
+        if entry_id <= step:
+            start = first
+            step = 1 << 62
+        step *= 8
+    return EARLIEST, -1
+
+
+async def _last_visible_from(topic: Topic, start: Position, published: Position) -> tuple[Position, int] | None:
+    last: tuple[Position, int] | None = None
+    while start <= published:
+        await topic.turn.budget.pause()
+        entries = await topic.log.read(start, max_entries=256)
+        if not entries:
+            break
+        for position, data in entries:
+            header = read_header(data)
+            if position <= published and not topic.buffer.is_hidden(position, header):
+                last = position, header.num_messages if header.num_messages is not None else -1
+        start = topic.log.next_position(entries[-1][0])
+    return last

@@ -1,0 +1,1 @@
+"""Transactions: hosts of the machines, the coordinators, and how coordinators reach participants."""

@@ -1,0 +1,192 @@
+"""The host of a topic's transaction buffer: the path of every published entry, and what readers may see.
+
+A plain entry is appended and applied without a Step, so its cost is the log's. `published` is the one number that
+dispatchers obey: the newest max_read_position whose cause is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, cast
+
+from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.ledger.machine import AskProducer, CopyEntries, Effect, PublishMaxRead
+from pulsar_txn.ledger.protocols import Log
+from pulsar_txn.rm_producer.requests import (
+    PLAIN,
+    Copied,
+    ProducerAnswered,
+    Request,
+    TakeSnapshot,
+    TopicRecord,
+    TransactionBuffer,
+    Verified,
+)
+from pulsar_txn.wire.entries import read_header
+from pulsar_txn.wire.ids import EARLIEST, EntryHeader, Participant, Position, TxnAction
+
+from .participant_host import ParticipantHost, Verify
+
+TOPIC = "topic"
+
+_SNAPSHOT_BYTES_PER_ENTRY: Final = 64
+"""What each published entry pays for in the snapshots of its topic, at the most."""
+
+
+class TopicView(Protocol):
+    """What the host tells its topic."""
+
+    def entry_applied(self, header: EntryHeader) -> None:
+        """A data entry was appended, or folded in recovery."""
+
+    def receipt(self, producer: Any, sequence_id: int, highest_sequence_id: int, position: Position) -> None:
+        """A plain publish is durable."""
+
+    def log_moved(self) -> None:
+        """A commit group of the topic's log is durable; `published` may have changed."""
+
+    def verification_ended(self) -> None:
+        """Sends that waited for a verification may go on."""
+
+    def snapshot_state(self) -> bytes:
+        """What the topic remembers beside its buffer."""
+
+    def restore_state(self, data: bytes) -> None:
+        """The inverse."""
+
+
+class BufferHost(ParticipantHost[Request, TopicRecord]):
+    """One transaction buffer with the topic's log and its own logs."""
+
+    def __init__(
+        self,
+        machine: TransactionBuffer,
+        logs: Mapping[str, Log],
+        turn: Turn,
+        on_failed: Callable[[Exception], None],
+        *,
+        topic: TopicView,
+        participant: Participant,
+        verify: Verify,
+        ask_producer: Callable[[AskProducer], TxnAction | None] = lambda _: None,
+    ) -> None:
+        super().__init__(machine, logs, turn, on_failed, participant=participant, verify=verify, verified=Verified)
+        self.buffer = machine
+        self.published: Position = EARLIEST
+        self.snapshot_after = 10_000
+        self._topic = topic
+        self._log = logs[TOPIC]
+        self._ask_producer = ask_producer
+        self._notes: deque[tuple[str, Position, Position]] = deque()
+        self._noted: Position = EARLIEST
+        self._since_snapshot = 0
+        self._copies: set[asyncio.Task[None]] = set()
+
+    # ---- publishing
+
+    def publish(self, entry: bytes, header: EntryHeader, producer: Any, sequence_id: int, highest: int) -> None:
+        """Append a plain entry; its receipt comes through `TopicView.receipt`, in order with all other effects.
+
+        Raises LedgerError when the log takes nothing.
+        """
+        position = self._log.append(entry)
+        self.machine.apply(TOPIC, position, PLAIN)
+        self._applied[TOPIC] = position
+        self._note(TOPIC, position)
+        self._topic.entry_applied(header)
+        receipt = (producer, sequence_id, highest, position)
+        self._waiting.append((TOPIC, position, cast("Any", (receipt,)), [], ()))
+
+    def _append(self, name: str, record: TopicRecord, reserve: bool) -> Position:
+        position = super()._append(name, record, reserve)
+        self._note(name, position)
+        if name == TOPIC and record.header.marker_type is None:
+            self._topic.entry_applied(record.header)
+        return position
+
+    def _note(self, name: str, position: Position) -> None:
+        max_read = self.buffer.max_read_position
+        if max_read != self._noted:
+            self._noted = max_read
+            self._notes.append((name, position, max_read))
+        self._since_snapshot += 1
+
+    def confirmed(self, name: str, position: Position) -> None:
+        """Release effects, publish the newest max_read_position whose cause is durable, then tell the topic."""
+        super().confirmed(name, position)
+        if self.failure is not None:
+            return
+        notes, confirmed = self._notes, self._confirmed
+        newest = self.published
+        while notes and notes[0][1] <= confirmed[notes[0][0]]:
+            newest = notes.popleft()[2]
+        self.published = newest
+        self._topic.log_moved()
+        if self._since_snapshot >= max(self.snapshot_after, self._snapshots.last_bytes // _SNAPSHOT_BYTES_PER_ENTRY):
+            self._since_snapshot = 0
+            self.submit(TakeSnapshot())
+
+    # ---- effects
+
+    def perform(self, effect: Effect) -> None:
+        """Receipts of plain entries, and the effects of a buffer."""
+        receipt: Any = effect
+        if type(receipt) is tuple:
+            self._topic.receipt(*receipt)
+        elif type(effect) is PublishMaxRead:
+            self.published = max(self.published, min(effect.position, self._confirmed[TOPIC]))
+            self._noted = self.buffer.max_read_position
+            if self._noted > self.published:
+                self._notes.append((TOPIC, self._applied[TOPIC], self._noted))
+            self._topic.log_moved()
+        elif type(effect) is CopyEntries:
+            task = asyncio.get_running_loop().create_task(self._copy(effect))
+            self._copies.add(task)
+            task.add_done_callback(self._copies.discard)
+        elif type(effect) is AskProducer:
+            action = self._ask_producer(effect)
+            self.submit(ProducerAnswered(effect.txn_id, effect.position, action), reserve=True)
+        else:
+            super().perform(effect)
+
+    async def _copy(self, effect: CopyEntries) -> None:
+        log = self.logs[effect.source]
+        try:
+            for position in effect.positions:
+                data = log.read_cached(position)
+                if data is None:
+                    ((_, data),) = await log.read(position, max_entries=1)
+                record = self._record(effect.source, data)
+                self.submit(Copied(effect.source, effect.target, position, record, effect.txn_id), reserve=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this buffer cannot go on: recovery copies again
+            self.fail(error)
+
+    def verification_ended(self, txn_id: Any) -> None:
+        """Let sends go on that waited."""
+        self._topic.verification_ended()
+
+    # ---- recovery
+
+    def fold(self, name: str, position: Position, data: bytes) -> None:
+        """Entries of the topic are read by their headers, those of other logs by the buffer."""
+        if name != TOPIC:
+            super().fold(name, position, data)
+            return
+        header = read_header(data)
+        plain = header.txn_id is None and header.marker_type is None
+        self.machine.apply(TOPIC, position, PLAIN if plain else TopicRecord(header))
+        if header.marker_type is None:
+            self._topic.entry_applied(header)
+
+    def _record(self, name: str, data: bytes) -> TopicRecord:
+        return TopicRecord(read_header(data), data) if name == TOPIC else self.machine.decode(name, data)
+
+    def snapshot_extra(self) -> bytes:
+        """The topic's own part."""
+        return self._topic.snapshot_state()
+
+    def restore_extra(self, data: bytes) -> None:
+        """The topic's own part."""
+        self._topic.restore_state(data)

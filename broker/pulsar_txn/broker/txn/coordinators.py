@@ -1,0 +1,309 @@
+"""The transaction coordinators of this broker: one machine host each, and who may reach them when."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.ledger.machine import Effect, Machine, Outcome, Reply, TellParticipant
+from pulsar_txn.ledger.protocols import Log, LogStore, StorageFailed
+from pulsar_txn.tc.requests import AddParticipants, EndTxn, Identity, IsRegistered, NewTxn, ParticipantsDone, Request
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnAction, TxnId
+
+from .host import Answer, MachineHost
+from .participants import Participants
+
+_logger = logging.getLogger(__name__)
+
+_TOLD_PER_TURN: Final = 256
+"""Participants that are told at once: a few milliseconds' worth."""
+
+_FIRST_REOPEN_SECONDS: Final = 1.0
+_LAST_REOPEN_SECONDS: Final = 60.0
+
+
+def coordinator_log_name(tc_id: int) -> str:
+    """The name of a coordinator's log, Pulsar's (managed ledger `pulsar/system/persistent/__transaction_log_<id>`)."""
+    return f"pulsar/system/persistent/__transaction_log_{tc_id}"
+
+
+class CoordinatorHost(MachineHost[Request, Any]):
+    """One coordinator. Joins ends, counts the participants that were told, and answers what participants ask of it.
+
+    `ended` counts since the start, for metrics.
+    """
+
+    def __init__(
+        self,
+        machine: Machine[Request, Any],
+        log: Log,
+        turn: Turn,
+        participants: Participants,
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        super().__init__(machine, {machine.logs[0]: log}, turn, on_failed)
+        self._participants = participants
+        self._untold: dict[TxnId, int] = {}
+        self._registered_at: dict[TxnId, Position] = {}
+        self._to_tell: deque[TellParticipant] = deque()
+        self._may_tell = _TOLD_PER_TURN
+        self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
+
+    @property
+    def telling(self) -> int:
+        """Participants that were told an outcome and have not answered yet."""
+        return sum(self._untold.values())
+
+    # ---- requests
+
+    def add(self, request: AddParticipants) -> None:
+        """Register participants, and remember where their record is in the log (see `is_registered`)."""
+        before = self.appended
+        self.submit(request)
+        if self.appended != before:
+            self._registered_at[request.txn_id] = self._applied[self._main]
+
+    def is_registered(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
+        """Is the transaction open here, with this participant? None: the coordinator is not ready, ask again.
+
+        A yes is given at once when the record of the registration is durable: nothing newer of that transaction is in
+        the log, or it would not be open. Everything else waits for the tail of the log, as H3 says.
+        """
+        if not self.ready:
+            answer(None)
+            return
+        request = IsRegistered(partial(_answer_registered, answer), txn_id, participant)
+        step = self.machine.decide(request, self.turn.clock.now_ms())
+        durable = self._registered_at.get(txn_id, EARLIEST) <= self._confirmed[self._main]
+        effects = step.effects
+        if durable and len(effects) == 1 and type(effects[0]) is Reply and effects[0].value is True:
+            answer(True)
+        else:
+            self.carry_out(step)
+
+    # ---- effects
+
+    def _release(self, effects: tuple[Effect, ...], positions: list[Position]) -> None:
+        untold = self._untold
+        for effect in effects:  # count before telling: an answer may come at once
+            if type(effect) is TellParticipant:
+                untold[effect.txn_id] = untold.get(effect.txn_id, 0) + 1
+            elif type(effect) is Outcome:
+                self.ended[effect.action] += 1
+        super()._release(effects, positions)
+
+    def perform(self, effect: Effect) -> None:
+        """Tell participants: some at once, further ones in later turns of the loop."""
+        if type(effect) is not TellParticipant:
+            super().perform(effect)
+        elif self._may_tell:
+            self._may_tell -= 1
+            self._participants.tell(effect, partial(self._told, effect.txn_id))
+        else:
+            if not self._to_tell:
+                self.turn.runtime.call_soon(self._tell_more)
+            self._to_tell.append(effect)
+
+    def _tell_more(self) -> None:
+        waiting, spent = self._to_tell, self.turn.budget.is_spent
+        while waiting and self.failure is None and not spent():
+            effect = waiting.popleft()
+            self._participants.tell(effect, partial(self._told, effect.txn_id))
+        if waiting and self.failure is None:
+            self.turn.runtime.call_soon(self._tell_more)
+
+    def _after_turn(self) -> None:
+        self._may_tell = _TOLD_PER_TURN
+        super()._after_turn()
+
+    def outcome(self, txn_id: TxnId) -> None:
+        """Answer those who await it."""
+        self._registered_at.pop(txn_id, None)
+        super().outcome(txn_id)
+
+    def _told(self, txn_id: TxnId) -> None:
+        left = self._untold[txn_id] - 1
+        if left:
+            self._untold[txn_id] = left
+            return
+        del self._untold[txn_id]
+        if self.ready:
+            self.submit(ParticipantsDone(txn_id), reserve=True)
+
+    def folded(self) -> None:
+        """H6: time does not go back across a restart."""
+        self.turn.clock.observe(getattr(self.machine, "newest_time_ms", 0))
+
+
+def _answer_registered(answer: Callable[[bool | None], None], value: Any, error: ServerError | None, _message: str) -> None:
+    answer(None if error is not None else bool(value))
+
+
+class Coordinators:
+    """All coordinators of this broker. Each serves once its own log is folded; one that fails is opened again.
+
+    Requests of a coordinator that is not here, or not ready, are answered TransactionCoordinatorNotFound: clients
+    look it up again and repeat them.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[int], Machine[Request, Any]],
+        store: LogStore,
+        turn: Turn,
+        participants: Participants,
+        on_storage_failed: Callable[[Exception], None],
+    ) -> None:
+        self._factory = factory
+        self._store = store
+        self._turn = turn
+        self._participants = participants
+        self._on_storage_failed = on_storage_failed
+        self._hosts: list[CoordinatorHost | None] = []
+        self._opening: dict[int, asyncio.Task[None]] = {}
+        self._delays: dict[int, float] = {}
+        self._failed_hosts: dict[int, CoordinatorHost] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def grow(self, count: int) -> None:
+        """Begin to open those that are not there yet of so many."""
+        for tc_id in range(len(self._hosts), count):
+            self._hosts.append(None)
+            self._start_opening(tc_id)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is not answered yet."""
+        return any(host is not None and host.is_busy for host in self._hosts)
+
+    async def wait_ready(self) -> None:
+        """Return when every coordinator serves, or is waiting to be opened again."""
+        await asyncio.gather(*(asyncio.shield(task) for task in list(self._opening.values())), return_exceptions=True)
+
+    def ready(self, tc_id: int) -> CoordinatorHost | None:
+        """The coordinator if it serves now."""
+        host = self._hosts[tc_id] if 0 <= tc_id < len(self._hosts) else None
+        return host if host is not None and host.ready else None
+
+    async def connect(self, tc_id: int) -> None:
+        """Wait until a coordinator serves (TC_CLIENT_CONNECT). Raises Refusal TransactionCoordinatorNotFound."""
+        task = self._opening.get(tc_id)
+        if task is not None:
+            await asyncio.wait([task])
+        if self.ready(tc_id) is None:
+            raise Refusal(ServerError.TransactionCoordinatorNotFound, self._absent(tc_id))
+
+    async def close(self) -> None:
+        """Close all logs."""
+        self._closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        for host in self._hosts:
+            if host is not None and host.failure is None:
+                await host.close()
+
+    # ---- requests
+
+    def new_txn(self, tc_id: int, timeout_ms: int, principal: str | None, identity: Identity | None, answer: Answer) -> None:
+        """Open a transaction; the answer's value is its TxnId."""
+        host = self._reach(tc_id, answer)
+        if host is not None:
+            host.submit(NewTxn(answer, timeout_ms, principal, identity))
+
+    def add(
+        self,
+        txn_id: TxnId,
+        participants: tuple[Participant, ...],
+        principal: str | None,
+        identity: Identity | None,
+        answer: Answer,
+    ) -> None:
+        """Register participants."""
+        host = self._reach(txn_id.most, answer)
+        if host is not None:
+            host.add(AddParticipants(answer, txn_id, participants, principal, identity))
+
+    def end(
+        self,
+        txn_id: TxnId,
+        action: TxnAction,
+        principal: str | None,
+        identity: Identity | None,
+        answer: Answer,
+        *,
+        superuser: bool = False,
+    ) -> None:
+        """Commit or abort; answered when every participant holds the outcome."""
+        host = self._reach(txn_id.most, answer)
+        if host is not None:
+            host.submit(EndTxn(answer, txn_id, action, principal, identity, superuser), reserve=True)
+
+    def is_registered(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
+        """See `CoordinatorHost.is_registered`; False for a coordinator that does not exist."""
+        host = self.ready(txn_id.most)
+        if host is not None:
+            host.is_registered(txn_id, participant, answer)
+        else:
+            answer(None if 0 <= txn_id.most < len(self._hosts) else False)
+
+    def _reach(self, tc_id: int, answer: Answer) -> CoordinatorHost | None:
+        host = self.ready(tc_id)
+        if host is None:
+            answer(None, ServerError.TransactionCoordinatorNotFound, self._absent(tc_id))
+        return host
+
+    def _absent(self, tc_id: int) -> str:
+        if 0 <= tc_id < len(self._hosts):
+            return f"coordinator {tc_id} is not ready; connect to it again"
+        return f"there is no coordinator {tc_id}; this broker has 0 to {len(self._hosts) - 1}"
+
+    # ---- opening
+
+    async def _open(self, tc_id: int) -> None:
+        failed = self._failed_hosts.pop(tc_id, None)
+        if failed is not None:
+            await failed.release()
+        try:
+            machine = self._factory(tc_id)
+            log = await self._store.open(coordinator_log_name(tc_id))
+            host = CoordinatorHost(machine, log, self._turn, self._participants, partial(self._failed, tc_id))
+            await host.recover()
+            self._hosts[tc_id] = host
+        except StorageFailed as error:
+            self._on_storage_failed(error)
+        except Exception as error:
+            _logger.exception("coordinator %d cannot be opened; it is tried again", tc_id)
+            self._reopen(tc_id, error)
+        else:
+            self._opening.pop(tc_id, None)
+            self._delays.pop(tc_id, None)
+
+    def _failed(self, tc_id: int, error: Exception) -> None:
+        host, self._hosts[tc_id] = self._hosts[tc_id], None
+        if host is not None:
+            self._failed_hosts[tc_id] = host
+        if isinstance(error, StorageFailed):
+            self._on_storage_failed(error)
+        else:
+            self._reopen(tc_id, error)
+
+    def _reopen(self, tc_id: int, error: Exception) -> None:
+        if not self._closed:
+            delay = self._delays.get(tc_id, _FIRST_REOPEN_SECONDS)
+            self._delays[tc_id] = min(2 * delay, _LAST_REOPEN_SECONDS)
+            _logger.warning("coordinator %d is opened again in %s s: %s", tc_id, delay, error)
+            self._turn.runtime.call_later(delay, self._start_opening, tc_id)
+
+    def _start_opening(self, tc_id: int) -> None:
+        if not self._closed:
+            self._opening[tc_id] = asyncio.get_running_loop().create_task(self._open(tc_id))
