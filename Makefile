@@ -62,6 +62,7 @@ lint: $(READY) ## style, types, who imports whom, links of the docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PY) docs/state_diagrams.py --check
+	$(PY) docs/walks.py --check
 	$(PY) -m pytest -q tests/house/test_runtime_rule.py tests/house/test_docs_links.py
 
 # The black-box chain of tests/chain, seed after seed; a seed that fails is printed with the command to run it again.
@@ -72,9 +73,10 @@ soak: $(READY) ## the black-box chain for MINUTES=30; ARGS="--seed 7 --stock 4.2
 bench: $(READY) ## our broker beside stock Pulsar, in turns
 	$(PY) $(BENCH) $(ARGS)
 
-docs: $(READY) ## the documentation as pages, in site/
+docs: $(READY) ## the documentation as a site, in site/; open site/index.html
 	$(PY) docs/state_diagrams.py
-	$(BIN)/mkdocs build --strict
+	$(PY) docs/walks.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove what was made; fetched servers stay in .cache
 	rm -rf $(VENV) build dist site demo-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
