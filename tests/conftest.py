@@ -15,7 +15,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+import reruns
 import targets
 from targets import Target
 
@@ -32,6 +34,9 @@ _LONG = (
     "tests/client/test_hostile_fuzz.py",
     "tests/client/test_compat_programs.py",
 )
+
+# For CI, where a busy machine may hold a process up in the middle of an example: `--hypothesis-profile=unhurried`.
+hypothesis.settings.register_profile("unhurried", deadline=None, print_blob=True)
 
 
 @pytest.fixture(scope="session", params=["ours", *_STOCK])
@@ -58,8 +63,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The files that take longest come first, so that no worker of pytest-xdist has one of them left at the end."""
+    reruns.allow_on_stock(config, items)
     items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 
