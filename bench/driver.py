@@ -24,7 +24,7 @@ from typing import Any
 
 from feeding import Input
 
-from pulsar_txn.client import Client, ConsumerType, InitialPosition, Producer, encode_batch
+from pulsar_txn.client import AsyncClient, AsyncProducer, ConsumerType, InitialPosition, encode_batch
 
 PAYLOAD = bytes(100)
 PRODUCER_QUEUE = 20_000
@@ -111,7 +111,7 @@ class Window:
         }
 
 
-async def prefill(client: Client, topic: str, count: int) -> None:
+async def prefill(client: AsyncClient, topic: str, count: int) -> None:
     """Put `count` messages of one entry each into a topic."""
     async with await client.create_producer(topic, batching=False, max_pending_messages=PRODUCER_QUEUE) as producer:
         for _ in range(count):
@@ -120,7 +120,9 @@ async def prefill(client: Client, topic: str, count: int) -> None:
         await producer.flush()
 
 
-async def one_transaction(client: Client, producer: Producer[bytes], inputs: Input, arguments: Any, window: Window) -> bool:
+async def one_transaction(
+    client: AsyncClient, producer: AsyncProducer[bytes], inputs: Input, arguments: Any, window: Window
+) -> bool:
     """One transaction; False when the input is used up."""
     messages = await inputs.take(arguments.acks)
     if arguments.acks and not messages:
@@ -143,7 +145,7 @@ async def one_transaction(client: Client, producer: Producer[bytes], inputs: Inp
     return True
 
 
-async def worker(client: Client, producer: Producer[bytes], inputs: Input, arguments: Any, window: Window) -> None:
+async def worker(client: AsyncClient, producer: AsyncProducer[bytes], inputs: Input, arguments: Any, window: Window) -> None:
     """One transaction after the other until the window is over."""
     try:
         while not window.over and await one_transaction(client, producer, inputs, arguments, window):
@@ -152,7 +154,7 @@ async def worker(client: Client, producer: Producer[bytes], inputs: Input, argum
         window.done(error=error)
 
 
-async def run_transactions(client: Client, arguments: argparse.Namespace) -> Window:
+async def run_transactions(client: AsyncClient, arguments: argparse.Namespace) -> Window:
     """`txn`."""
     name = f"bench-{time.time_ns()}"
     consumer = await client.subscribe(
@@ -171,7 +173,7 @@ async def run_transactions(client: Client, arguments: argparse.Namespace) -> Win
     return window
 
 
-async def run_plain(client: Client, arguments: argparse.Namespace) -> Window:
+async def run_plain(client: AsyncClient, arguments: argparse.Namespace) -> Window:
     """`plain`."""
     payload = bytes(arguments.size)
     producer = await client.create_producer(f"bench-{time.time_ns()}-plain", max_pending_messages=2 * PRODUCER_QUEUE)
@@ -201,7 +203,7 @@ async def run_plain(client: Client, arguments: argparse.Namespace) -> Window:
 
 async def run(arguments: argparse.Namespace) -> Window:
     """Connect and measure."""
-    async with Client(arguments.url) as client:
+    async with AsyncClient(arguments.url) as client:
         return await (run_transactions if arguments.what == "txn" else run_plain)(client, arguments)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from pulsar_txn.client import Consumer, Message
+from pulsar_txn.client import AsyncConsumer, Message
 
 
 class Input:
     """Received messages, so many ahead of what is used that waiting for them is in no timed step."""
 
-    def __init__(self, consumer: Consumer[bytes], left: int) -> None:
+    def __init__(self, consumer: AsyncConsumer[bytes], left: int) -> None:
         self.consumer = consumer
         self.left = left
         self._ready: deque[Message[bytes]] = deque()

@@ -16,12 +16,12 @@ from pathlib import Path
 ROOM = Path(__file__).resolve().parent / "pulsar_txn" / "client"
 TARGET = ROOM / "sync" / "_twins.py"
 SOURCES = {
-    "Transaction": ["transaction.py:Transaction", "_ending.py:Ending"],
-    "Producer": ["producer.py:Producer"],
-    "Consumer": ["consumer.py:Consumer", "_receiving.py:Receiving", "_settling.py:Settling"],
-    "Reader": ["reader.py:Reader"],
-    "TableView": ["table_view.py:TableView"],
-    "Client": ["client.py:Client", "_transactional.py:TransactionalClient"],
+    "Transaction": ["txn/transaction.py:AsyncTransaction", "txn/ending.py:Ending"],
+    "Producer": ["send/producer.py:AsyncProducer"],
+    "Consumer": ["receive/consumer.py:AsyncConsumer", "receive/receiving.py:Receiving", "receive/settling.py:Settling"],
+    "Reader": ["receive/reader.py:AsyncReader"],
+    "TableView": ["receive/table_view.py:AsyncTableView"],
+    "Client": ["client.py:AsyncClient", "_transactional.py:TransactionalClient"],
 }
 GENERIC = {"Producer", "Consumer", "Reader", "TableView"}
 HANDMADE = {"ManagedTransaction", "TransactionalBatchBlock"}
@@ -96,6 +96,10 @@ ATTRIBUTES = {
         "schema": ("Schema[T]", "What values are decoded by."),
     }
 }  # of the asyncio object, set when it is made
+ASYNC = re.compile(
+    r"\bAsync(Client|Producer|Consumer|Reader|TableView|Transaction|TransactionalBatchBlock|ManagedTransaction)\b"
+)
+"""Names of asyncio's classes; the blocking ones have the same without Async."""
 RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
 HEADER = '''"""The sync twin, written by `client/generate_sync.py` from the asyncio classes. Do not edit."""
 
@@ -108,22 +112,27 @@ from re import Pattern
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
 
-from pulsar_txn.client import _transactional, client, consumer, producer, reader, table_view, transaction
+from pulsar_txn.client import _transactional, client
+from pulsar_txn.client.receive import consumer
+from pulsar_txn.client.send import producer
+from pulsar_txn.client.receive import reader
+from pulsar_txn.client.receive import table_view
+from pulsar_txn.client.txn import transaction
 from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
-from pulsar_txn.client.batching import EncodedBatch
+from pulsar_txn.client.send.batching import EncodedBatch
 from pulsar_txn.client.client_stats import ClientStats
-from pulsar_txn.client.consumer_options import ConsumerType
-from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Message
-from pulsar_txn.client.resource_stats import ConsumerStats, ProducerStats
-from pulsar_txn.client.runtime import Future
-from pulsar_txn.client.schema import Schema
+from pulsar_txn.client.receive.options import ConsumerType
+from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID, Message
+from pulsar_txn.client.net.resource_stats import ConsumerStats, ProducerStats
+from pulsar_txn.client.net.runtime import Future
+from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
 from pulsar_txn.client.sync._batches import TransactionalBatchBlock
 from pulsar_txn.client.sync._managed import ManagedTransaction
 from pulsar_txn.client.sync._receiving import ConsumerBase, ReaderBase
 from pulsar_txn.client.sync._sending import ProducerBase
-from pulsar_txn.client.table_view import Action
-from pulsar_txn.client.transaction import TransactionState, TransactionStats
+from pulsar_txn.client.receive.table_view import Action
+from pulsar_txn.client.txn.transaction import TransactionState, TransactionStats
 from pulsar_txn.wire.ids import MessageId, TxnId
 
 Acknowledged = Message[Any] | MessageId
@@ -156,7 +165,7 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
         .replace("an context", "a context")
     )
     module = {"TableView": "table_view"}.get(name, name.lower())
-    twin = f"GenericTwin[{module}.{name}[T], T]" if name in GENERIC else f"Twin[{module}.{name}]"
+    twin = f"GenericTwin[{module}.Async{name}[T], T]" if name in GENERIC else f"Twin[{module}.Async{name}]"
     base = BASES.get(name, twin)
     nodes = [node for cls in classes for node in cls.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     methods = "".join(_method(name, node) for node in nodes if _is_public(name, node.name))
@@ -191,6 +200,7 @@ def _dunder_doc(name: str) -> str:
 
 
 def _reworded(doc: str) -> str:
+    doc = ASYNC.sub(r"\1", doc)
     for old, new in REWORDED.items():
         doc = doc.replace(old, new)
     return LEFT_OUT.sub("", doc)
@@ -233,6 +243,7 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 def _annotation(node: ast.expr | None) -> str:
     text = "None" if node is None else ast.unparse(node)
+    text = ASYNC.sub(r"\1", text)
     return text.replace("Enlisting", "Transaction").replace("SendTicket", "Future[MessageId]")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from measuring import Part, topic_name
 
-from pulsar_txn.client import Client, ConsumerType, InitialPosition
+from pulsar_txn.client import AsyncClient, ConsumerType, InitialPosition
 
 PAYLOAD = bytes(100)
 POINTS = 5
@@ -26,7 +26,7 @@ def point(count: int) -> dict[str, float]:
     return {"after": count, "rss_mib": rss / 1024, "blocks": sys.getallocatedblocks(), "objects": len(gc.get_objects())}
 
 
-async def messages(client: Client, options: Any) -> dict[str, Any]:
+async def messages(client: AsyncClient, options: Any) -> dict[str, Any]:
     """Produce and consume at the same time, each message with its ticket and acknowledged."""
     topic = topic_name("memory")
     consumer = await client.subscribe(topic, f"s-{time.time_ns()}", initial_position=InitialPosition.EARLIEST)
@@ -58,7 +58,7 @@ async def messages(client: Client, options: Any) -> dict[str, Any]:
     return part.end(POINTS * per_point, points=points)
 
 
-async def transactions(client: Client, options: Any) -> dict[str, Any]:
+async def transactions(client: AsyncClient, options: Any) -> dict[str, Any]:
     """Transactions of one send and one acknowledgement, 128 at a time."""
     topic = topic_name("memory-txn")
     consumer = await client.subscribe(

@@ -27,7 +27,7 @@ from measuring import Part, Turn, asked, send_in_turns, tell, topic_name
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 from feeding import Input
 
-from pulsar_txn.client import Client, Consumer, ConsumerType, InitialPosition, Message, Producer, encode_batch
+from pulsar_txn.client import AsyncClient, AsyncConsumer, AsyncProducer, ConsumerType, InitialPosition, Message, encode_batch
 from pulsar_txn.client import sync as sync_client
 from pulsar_txn.client.errors import ProducerQueueFull
 
@@ -38,7 +38,7 @@ GROUP = 1000
 # --- plain messages -------------------------------------------------------------------------------------------------
 
 
-async def produce(client: Client, options: Any) -> dict[str, Any]:
+async def produce(client: AsyncClient, options: Any) -> dict[str, Any]:
     """`send_nowait` until the producer is full, then wait for room; `flush` at the end."""
     payload = bytes(options.size)
     producer = await client.create_producer(topic_name("ours"))
@@ -85,7 +85,7 @@ def produce_sync(client: sync_client.Client, options: Any) -> dict[str, Any]:
     return part.end(send(options.seconds))
 
 
-async def fill(client: Client, options: Any) -> dict[str, Any]:
+async def fill(client: AsyncClient, options: Any) -> dict[str, Any]:
     """Put messages into a topic, in batches of 1,000, or as many as 128 KiB hold; `--single`: each by itself."""
     part = Part()
     if options.subscription is not None:  # so that nothing of it is trimmed
@@ -107,7 +107,7 @@ async def fill(client: Client, options: Any) -> dict[str, Any]:
     return part.end(options.count)
 
 
-async def consume(client: Client, options: Any) -> dict[str, Any]:
+async def consume(client: AsyncClient, options: Any) -> dict[str, Any]:
     """Everything that lies in a topic, each message looked at and acknowledged."""
     size, left = 0, options.count
     part = Part()
@@ -161,7 +161,7 @@ def consume_sync(client: sync_client.Client, options: Any) -> dict[str, Any]:
     return result
 
 
-async def latency(client: Client, options: Any) -> dict[str, Any]:
+async def latency(client: AsyncClient, options: Any) -> dict[str, Any]:
     """One send after the other, each waited for, without batching; so many as standard input says, turn by turn."""
     del options
     producer = await client.create_producer(topic_name("ours-latency"), batching=False)
@@ -217,7 +217,7 @@ class Clock:
         self.over = True
 
 
-async def transactions(client: Client, options: Any) -> dict[str, Any]:
+async def transactions(client: AsyncClient, options: Any) -> dict[str, Any]:
     """Open, sends and acknowledgements together, commit; so many at a time. As TxnDriver.java does it."""
     name = topic_name("txn")
     async with contextlib.AsyncExitStack() as stack:
@@ -249,9 +249,9 @@ async def transactions(client: Client, options: Any) -> dict[str, Any]:
 
 
 async def one(
-    client: Client,
-    producer: Producer[bytes],
-    consumer: Consumer[bytes],
+    client: AsyncClient,
+    producer: AsyncProducer[bytes],
+    consumer: AsyncConsumer[bytes],
     messages: list[Message[bytes]],
     sends: int,
     clock: Clock,
@@ -266,7 +266,7 @@ async def one(
     clock.done(began)
 
 
-async def units(client: Client, options: Any) -> dict[str, Any]:
+async def units(client: AsyncClient, options: Any) -> dict[str, Any]:
     """Units of 1,000 batched messages, several at a time: with their receipts waited for, and as transactions; in turns."""
     payload = bytes(options.size)
     producer = await client.create_producer(topic_name("units"))
@@ -330,7 +330,7 @@ SYNC = {"produce": produce_sync, "consume": consume_sync, "latency": latency_syn
 
 async def with_client(options: Any) -> dict[str, Any]:
     """Connect and measure."""
-    async with Client(options.url) as client:
+    async with AsyncClient(options.url) as client:
         return await ASYNC[options.what](client, options)
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from runs import Input, KillReport, Run, Stage, WorkerRun, topics_of
 from totals import PipelineRun
 
-from pulsar_txn.client import Client
+from pulsar_txn.client import AsyncClient
 
 _LIMIT_SECONDS = {"small": 300.0, "all": 3600.0}
 _LIMIT = 900.0
@@ -67,7 +67,7 @@ class Demo:
         return problems
 
     async def _clean_up(self, url: str) -> None:
-        async with Client(url) as client:
+        async with AsyncClient(url) as client:
             for mode in ("transactional", "ack-first", "send-first"):
                 await topics_of(self._prefix, mode).forget(client)
 

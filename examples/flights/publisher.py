@@ -17,7 +17,7 @@ import attrs
 from data import read_flights
 from topics import Topics
 
-from pulsar_txn.client import Client
+from pulsar_txn.client import AsyncClient
 
 NAME = "publisher"
 
@@ -25,7 +25,7 @@ NAME = "publisher"
 async def publish(url: str, topics: Topics, selection: str, entry: int) -> int:
     """Send what is not stored yet, `entry` flights to a stored entry; returns how many were sent."""
     sent = 0
-    async with Client(url, operation_timeout=60.0, max_backoff=1.0) as client:
+    async with AsyncClient(url, operation_timeout=60.0, max_backoff=1.0) as client:
         producer = await client.create_producer(
             topics.flights, producer_name=NAME, batching=entry > 1, batching_max_messages=entry, send_timeout=0
         )

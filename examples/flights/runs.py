@@ -17,7 +17,7 @@ from processes import Broker, Child, Children, Supervisor
 from topics import Topics
 from watch import Seen, Watch, read_topic
 
-from pulsar_txn.client import Client, TransactionState
+from pulsar_txn.client import AsyncClient, TransactionState
 
 BROKER_POINT: Final = "broker.before_last_marker"
 _IDLE_SECONDS: Final = {"transactional": 30.0, "ack-first": 3.0, "send-first": 3.0}
@@ -124,7 +124,7 @@ class WorkerRun:
         """Everything. Raises DemoFailedError when it cannot go on; what is merely wrong is among the problems."""
         begin = time.monotonic()
         await self._start_broker()
-        async with Client(self.url, operation_timeout=60.0, max_backoff=1.0) as client:
+        async with AsyncClient(self.url, operation_timeout=60.0, max_backoff=1.0) as client:
             await self.topics.prepare(client)
             watch = Watch(client, self.topics.settlements)
             await self._work(watch)
@@ -210,7 +210,7 @@ class WorkerRun:
         report.restart_seconds = seconds
         report.recovery = f"started again in {seconds:.2f} s"
         if kill.point == BROKER_POINT and kill.txn_id is not None:
-            async with Client(self.url, max_backoff=0.2) as client:
+            async with AsyncClient(self.url, max_backoff=0.2) as client:
                 begin = time.monotonic()
                 state = await client.attach_transaction(kill.txn_id).resolve()
                 asked = time.monotonic() - begin
@@ -221,7 +221,7 @@ class WorkerRun:
                 self._undecided.append(f"{kill.point}: {report.recovery}, although COMMITTING was durable")
         self._stage.say(f"{self.mode}: {kill.target} {report.recovery}")
 
-    async def _ask_for_the_workers_transaction(self, client: Client, rows: Mapping[str, Sequence[Seen]]) -> None:
+    async def _ask_for_the_workers_transaction(self, client: AsyncClient, rows: Mapping[str, Sequence[Seen]]) -> None:
         """Only now: to ask is to ask for the commit again, which an open transaction would take for the first time."""
         for kill, report in self._reports.items():
             if kill.point != POINTS["transactional"] or kill.txn_id is None:

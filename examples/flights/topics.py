@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from pulsar_txn.client import Client, ConsumerType, InitialPosition
+from pulsar_txn.client import AsyncClient, ConsumerType, InitialPosition
 
 SUBSCRIPTION = "settle"
 """The worker's subscription of `flights`."""
@@ -39,13 +39,13 @@ class Topics:
         """The topic of each dimension that the pipeline sums over."""
         return {dimension: f"{self.prefix}totals-{dimension}" for dimension in ("carrier", "route")}
 
-    async def forget(self, client: Client) -> None:
+    async def forget(self, client: AsyncClient) -> None:
         """Give up all subscriptions, so that the cluster may remove the topics in its own time."""
         for topic, name in self._subscriptions():
             consumer = await client.subscribe(topic, name, consumer_type=ConsumerType.SHARED, receiver_queue_size=1)
             await consumer.unsubscribe()
 
-    async def prepare(self, client: Client) -> None:
+    async def prepare(self, client: AsyncClient) -> None:
         """Create all subscriptions, the worker's at the start of the flights; what is there already stays as it is."""
         for topic, name in self._subscriptions():
             consumer = await client.subscribe(

@@ -14,7 +14,7 @@ from runs import KillReport, Stage
 from topics import Topics
 from watch import Seen, follow_batches, read_topic
 
-from pulsar_txn.client import Client, TransactionState
+from pulsar_txn.client import AsyncClient, TransactionState
 
 POINT: Final = "sink.commit.after_end_txn_sent"
 _MICRO_BATCHES: Final = 6
@@ -53,7 +53,7 @@ class PipelineRun:
         """Everything. Raises DemoFailedError when it cannot go on; what is merely wrong is among the problems."""
         begin = time.monotonic()
         arrivals: dict[str, dict[int, int]] = {dimension: {} for dimension in self._topics.totals}
-        async with Client(self._url, operation_timeout=60.0, max_backoff=1.0) as client:
+        async with AsyncClient(self._url, operation_timeout=60.0, max_backoff=1.0) as client:
             async with asyncio.TaskGroup() as group:
                 watching = [
                     group.create_task(follow_batches(client, topic, arrivals[dimension]))
@@ -88,7 +88,7 @@ class PipelineRun:
             self._stage.progress("micro-batches", min(map(len, arrivals.values())), wanted)
             await asyncio.sleep(0.1)
 
-    async def _until_seen(self, client: Client, arrivals: dict[str, dict[int, int]]) -> None:
+    async def _until_seen(self, client: AsyncClient, arrivals: dict[str, dict[int, int]]) -> None:
         """The readers are a moment behind: give them what is there."""
         newest = {}
         for dimension, topic in self._topics.totals.items():
@@ -108,7 +108,7 @@ class PipelineRun:
         self._reports[-1].restart_seconds = seconds
         self._reports[-1].recovery = "started again on the same checkpoint"
 
-    async def _tell_recovery(self, client: Client, report: KillReport, rows: dict[str, list[Seen]]) -> None:
+    async def _tell_recovery(self, client: AsyncClient, report: KillReport, rows: dict[str, list[Seen]]) -> None:
         kill = report.kill
         if kill.txn_id is None:
             return

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from pulsar_txn.client import Client, Message, PulsarError
+from pulsar_txn.client import AsyncClient, Message, PulsarError
 
 _SAMPLE_SECONDS = 0.05
 
@@ -31,7 +31,7 @@ class Seen:
         return cls(json.loads(message.data), txn_id, None if batch is None else int(batch), message.message_id[:2])
 
 
-async def read_topic(client: Client, topic: str) -> list[Seen]:
+async def read_topic(client: AsyncClient, topic: str) -> list[Seen]:
     """Everything that is committed in a topic at this moment, in its order."""
     async with await client.create_reader(topic) as reader:
         seen: list[Seen] = []
@@ -43,7 +43,7 @@ async def read_topic(client: Client, topic: str) -> list[Seen]:
 class Watch:
     """Follows one topic while the demo runs: what came when, and up to where readers could see at which moment."""
 
-    def __init__(self, client: Client, topic: str) -> None:
+    def __init__(self, client: AsyncClient, topic: str) -> None:
         self._client = client
         self._topic = topic
         self.ids: set[int] = set()
@@ -73,7 +73,7 @@ class Watch:
                 await asyncio.sleep(_SAMPLE_SECONDS)
 
 
-async def follow_batches(client: Client, topic: str, arrivals: dict[int, int]) -> None:
+async def follow_batches(client: AsyncClient, topic: str, arrivals: dict[int, int]) -> None:
     """Note when each micro-batch was first seen, until cancelled."""
     async with await client.create_reader(topic) as reader:
         while True:

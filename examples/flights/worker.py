@@ -29,16 +29,16 @@ from settle import Settlement, settle
 from topics import SUBSCRIPTION, Topics
 
 from pulsar_txn.client import (
-    Client,
+    AsyncClient,
+    AsyncConsumer,
+    AsyncProducer,
+    AsyncTransaction,
     CommitOutcomeUnknown,
-    Consumer,
     ConsumerType,
     InitialPosition,
     Message,
     MessageId,
-    Producer,
     PulsarError,
-    Transaction,
     TransactionAborted,
 )
 
@@ -54,16 +54,16 @@ def now_ms() -> int:
 class Worker:
     """One worker. `units`: a file that gets a line for every unit, done or not."""
 
-    def __init__(self, client: Client, topics: Topics, mode: str, batch: int, units: Path, crash: CrashPoint) -> None:
+    def __init__(self, client: AsyncClient, topics: Topics, mode: str, batch: int, units: Path, crash: CrashPoint) -> None:
         self._client = client
         self._topics = topics
         self._mode = mode
         self._batch = batch
         self._units = units.open("a", encoding="utf-8")
         self._crash = crash
-        self._consumer: Consumer[bytes]
-        self._settlements: Producer[bytes]
-        self._postings: Producer[bytes]
+        self._consumer: AsyncConsumer[bytes]
+        self._settlements: AsyncProducer[bytes]
+        self._postings: AsyncProducer[bytes]
         self.stopping = False
 
     async def run(self, idle_seconds: float, published: Callable[[], bool]) -> None:
@@ -141,7 +141,7 @@ class Worker:
         self._crash.reached(**_in_flight(settlements, line, "sent, not acknowledged"))
         await self._consumer.acknowledge(messages, receipt=True)
 
-    async def _send(self, settlements: Sequence[Settlement], line: dict[str, Any], txn: Transaction | None) -> None:
+    async def _send(self, settlements: Sequence[Settlement], line: dict[str, Any], txn: AsyncTransaction | None) -> None:
         tickets = []
         for each in settlements:
             await self._settlements.wait_for_room()
@@ -165,7 +165,7 @@ def _in_flight(settlements: Sequence[Settlement], line: dict[str, Any], done: st
 
 async def work(given: argparse.Namespace) -> None:
     """From the arguments to the end."""
-    async with Client(given.url, operation_timeout=60.0, max_backoff=1.0) as client:
+    async with AsyncClient(given.url, operation_timeout=60.0, max_backoff=1.0) as client:
         crash = CrashPoint(POINTS[given.mode], os.environ)
         worker = Worker(client, Topics(given.prefix), given.mode, given.batch, given.units, crash)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, setattr, worker, "stopping", True)

@@ -23,7 +23,7 @@ from stock_pulsar import free_port
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.cli import exits
 from pulsar_txn.broker.cli import standalone as cli_standalone
-from pulsar_txn.client import Client
+from pulsar_txn.client import AsyncClient
 
 STOCK_SAMPLE = """\
 ### --- General broker settings --- ###
@@ -117,7 +117,7 @@ async def test_a_drain_answers_everything_that_it_stored_and_a_restart_keeps_it(
                 await producer.send(data)
                 sent.append(data)
 
-        async with Client(broker.service_url, operation_timeout=0.5) as client:  # so long its close waits for receipts
+        async with AsyncClient(broker.service_url, operation_timeout=0.5) as client:  # so long its close waits for receipts
             producer = await client.create_producer("drained")
             senders = [asyncio.create_task(send_on(producer, number)) for number in range(100)]
             await until(lambda: len(sent) >= 500)
@@ -140,7 +140,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 async def read_all(url: str, topic: str) -> list[bytes]:
     stored: list[bytes] = []
-    async with Client(url) as client, await client.create_reader(topic) as reader:
+    async with AsyncClient(url) as client, await client.create_reader(topic) as reader:
         while await reader.has_message_available():
             stored += [message.data for message in await reader.read_many()]
     return stored
@@ -148,7 +148,7 @@ async def read_all(url: str, topic: str) -> list[bytes]:
 
 async def test_a_transaction_that_was_open_survives_the_restart_and_can_be_committed() -> None:
     with OurBroker() as broker:
-        async with Client(broker.service_url) as client:
+        async with AsyncClient(broker.service_url) as client:
             producer = await client.create_producer("kept")
             txn = await client.begin_transaction(timeout=600)
             await producer.send(b"held", txn=txn)

@@ -11,7 +11,7 @@ import pytest
 from command_line import pulsar_txn
 from our_broker import OurBroker
 
-from pulsar_txn.client import Client
+from pulsar_txn.client import AsyncClient
 from pulsar_txn.ledger.journal import JournalStore
 
 TOPIC = "numbers"
@@ -67,7 +67,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[OurBroker]:
 
 async def test_a_backup_of_a_running_broker_has_all_that_was_confirmed_before_it(broker: OurBroker, tmp_path: Path) -> None:
     target, folder = tmp_path / "backup", tmp_path / "restored"
-    async with Client(broker.service_url) as client:
+    async with AsyncClient(broker.service_url) as client:
         load = Load(await client.create_producer(TOPIC))
         other = await client.create_producer("other")
         await load.grown(200)
@@ -91,7 +91,7 @@ async def test_a_backup_of_a_running_broker_has_all_that_was_confirmed_before_it
     again = OurBroker(data_dir=folder)
     await asyncio.to_thread(again.start)
     try:
-        async with Client(again.service_url) as client:
+        async with AsyncClient(again.service_url) as client:
             found = await read_all(client, TOPIC)
             assert found == [str(number) for number in range(len(found))]
             assert confirmed <= len(found) <= upto

@@ -10,7 +10,7 @@ from command_line import pulsar_txn
 from our_broker import OurBroker
 from targets import Target
 
-from pulsar_txn.client import Client
+from pulsar_txn.client import AsyncClient
 
 NOWHERE = "127.0.0.1:1"
 
@@ -50,7 +50,7 @@ async def test_open_transactions_are_listed_shown_and_aborted(pulsar: Target, to
         done = await asyncio.to_thread(pulsar_txn, "transactions", *arguments, env=env)
         return done.returncode, done.stdout, done.stderr
 
-    async with Client(pulsar.service_url) as client:
+    async with AsyncClient(pulsar.service_url) as client:
         producer = await client.create_producer(topic)
         txn = await client.begin_transaction(timeout=600)
         await producer.send(b"x", txn=txn)

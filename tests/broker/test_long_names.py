@@ -11,7 +11,7 @@ from admin_client import Admin
 from raw_client import FULL, RawClient, Refused
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Client, ConsumerType, DeadLetterPolicy, InitialPosition
+from pulsar_txn.client import AsyncClient, ConsumerType, DeadLetterPolicy, InitialPosition
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName, PulsarError
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -94,7 +94,7 @@ async def test_the_longest_names_together_take_part_in_a_transaction_and_survive
         async with (
             JournalStore(tmp_path, segment_bytes=1 << 20) as store,
             Standalone(store=store) as broker,
-            Client(broker.service_url) as client,
+            AsyncClient(broker.service_url) as client,
         ):
             producer = await client.create_producer(TOPIC)
             consumer = await client.subscribe(TOPIC, SUBSCRIPTION, initial_position=InitialPosition.EARLIEST)
@@ -128,7 +128,7 @@ async def test_pending_acks_that_no_log_can_be_named_after_are_refused_and_not_l
 
 
 async def test_our_client_refuses_before_it_asks_and_says_what_to_do(tmp_path: Path) -> None:
-    async with Standalone() as broker, Client(broker.service_url) as client:
+    async with Standalone() as broker, AsyncClient(broker.service_url) as client:
         for topic in (LONG, "public/" + "x" * 70_000 + "/t"):
             with pytest.raises(InvalidTopicName, match="choose a shorter name"):
                 await client.create_producer(topic)
@@ -185,7 +185,7 @@ async def test_names_of_any_length_cost_nobody_else_a_message_across_segments_an
     async with (
         JournalStore(tmp_path, segment_bytes=1 << 20) as store,
         Standalone(store=store) as broker,
-        Client(broker.service_url) as client,
+        AsyncClient(broker.service_url) as client,
     ):
         stop = asyncio.Event()
 
@@ -220,7 +220,7 @@ async def test_names_of_any_length_cost_nobody_else_a_message_across_segments_an
     async with (
         JournalStore(tmp_path, segment_bytes=1 << 20) as store,
         Standalone(store=store) as broker,
-        Client(broker.service_url) as client,
+        AsyncClient(broker.service_url) as client,
     ):
         for topic, expected in confirmed.items():
             reader = await client.create_reader(topic)

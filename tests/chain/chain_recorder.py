@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from chain_schedule import Hop
 from history_format import HistoryWriter, decode_payload, encode_payload, make_payload
 
-from pulsar_txn.client import Message, MessageId, Transaction, TransactionState
+from pulsar_txn.client import AsyncTransaction, Message, MessageId, TransactionState
 from pulsar_txn.wire.ids import TxnAction
 
 SUBSCRIPTION: Final = "workers"
@@ -49,7 +49,7 @@ class Transactions:
     def __init__(self, writer: HistoryWriter) -> None:
         self._writer = writer
         self._numbers = itertools.count()
-        self._unnamed: WeakKeyDictionary[Transaction, str] = WeakKeyDictionary()
+        self._unnamed: WeakKeyDictionary[AsyncTransaction, str] = WeakKeyDictionary()
         self._begins: dict[str, int] = {}
         self._ends: dict[str, tuple[str, int]] = {}
         self._acks: dict[str, list[int]] = {}
@@ -60,18 +60,18 @@ class Transactions:
         self._begins[name] = self._writer.invoke("begin", txn=name, timeout_ms=int(timeout * 1000))
         return name
 
-    def adopt(self, txn: Transaction, timeout: float) -> str:
+    def adopt(self, txn: AsyncTransaction, timeout: float) -> str:
         """The same for one that got its name from somebody else; before its first operation."""
         name = self._unnamed[txn] = self.begin(timeout)
         return name
 
-    def name(self, txn: Transaction) -> str:
+    def name(self, txn: AsyncTransaction) -> str:
         """What the history calls it."""
         name = self._unnamed.get(txn, txn.name)
         assert name is not None
         return name
 
-    def acknowledging(self, txn: Transaction, op: int) -> None:
+    def acknowledging(self, txn: AsyncTransaction, op: int) -> None:
         """An acknowledgement begins whose answer nobody shows us: it is in force if the transaction is."""
         self._acks.setdefault(self.name(txn), []).append(op)
 
@@ -81,24 +81,24 @@ class Transactions:
         if op is not None:
             self._writer.info(op)
 
-    def gave_up(self, txn: Transaction) -> None:
+    def gave_up(self, txn: AsyncTransaction) -> None:
         """Its end was asked for and not answered, and nobody waits any more: its coordinator aborts it at its timeout."""
         _, op = self._ends.pop(self.name(txn), (None, None))
         if op is not None:
             self._writer.info(op, state=txn.state.value)
 
-    def txn_opened(self, txn: Transaction) -> None:
+    def txn_opened(self, txn: AsyncTransaction) -> None:
         """See `TransactionObserver`, here and below."""
         self._writer.ok(self._begins.pop(self.name(txn)), id=str(txn.id))
 
-    def txn_ending(self, txn: Transaction, action: TxnAction) -> None:
+    def txn_ending(self, txn: AsyncTransaction, action: TxnAction) -> None:
         """END_TXN is about to be asked for."""
         if txn.id is not None:
             self.gave_up(txn)
             name, verb = self.name(txn), _VERBS[action]
             self._ends[name] = (verb, self._writer.invoke(verb, txn=name))
 
-    def txn_ended(self, txn: Transaction) -> None:
+    def txn_ended(self, txn: AsyncTransaction) -> None:
         """It has ended, or nobody knows."""
         name, state = self.name(txn), txn.state
         verb, op = self._ends.pop(name, (None, None))

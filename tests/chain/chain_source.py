@@ -18,14 +18,14 @@ from chain_recorder import note_sent
 from chain_schedule import Chain, Phase, batches_by_key, phase_of
 from history_format import HistoryWriter, encode_payload, make_payload
 
-from pulsar_txn.client import BatchingType, Client, PulsarError
+from pulsar_txn.client import AsyncClient, BatchingType, PulsarError
 
 BURST: Final = 16
 """Messages that are sent together, at most."""
 KEYS: Final = 6
 
 
-async def feed(client: Client, writer: HistoryWriter, chain: Chain, seconds: float) -> None:
+async def feed(client: AsyncClient, writer: HistoryWriter, chain: Chain, seconds: float) -> None:
     """Send all messages of a chain."""
     rng = random.Random(chain.name)
     first = chain.hops[0]
@@ -58,7 +58,7 @@ async def _send(producer: Any, writer: HistoryWriter, chain: Chain, number: int)
 async def run(phase: Phase, folder: str, url: str) -> None:
     """Feed all chains."""
     writer = HistoryWriter(folder, "source")
-    async with Client(url) as client, asyncio.TaskGroup() as group:
+    async with AsyncClient(url) as client, asyncio.TaskGroup() as group:
         for chain in phase.chains:
             group.create_task(feed(client, writer, chain, phase.seconds))
 

@@ -24,15 +24,15 @@ from chain_recorder import Fate, HopRecorder, Output, Transactions, note_sent
 from history_format import HistoryWriter
 
 from pulsar_txn.client import (
-    Client,
+    AsyncClient,
+    AsyncConsumer,
+    AsyncProducer,
+    AsyncTransaction,
+    AsyncTransactionalBatch,
     CommitOutcomeUnknown,
-    Consumer,
     Message,
-    Producer,
     PulsarError,
-    Transaction,
     TransactionAborted,
-    TransactionalBatch,
     TransactionState,
 )
 from pulsar_txn.client import sync as blocking
@@ -56,9 +56,9 @@ class Place:
 
     def __init__(
         self,
-        client: Client,
-        consumer: Consumer[bytes],
-        producer: Producer[bytes],
+        client: AsyncClient,
+        consumer: AsyncConsumer[bytes],
+        producer: AsyncProducer[bytes],
         transactions: Transactions,
         stop: asyncio.Event,
     ) -> None:
@@ -124,7 +124,7 @@ class _Unit:
         self._inputs = inputs
         self._fate = fate
         self._name = ""
-        self._txn: Transaction | None = None
+        self._txn: AsyncTransaction | None = None
         self._outputs: list[Output] = []
         self._next = 0
         self._together = False
@@ -190,7 +190,7 @@ class _Unit:
                 await asyncio.sleep(AFTER_A_FAILURE)
             self._place.consumer.give_back(self.messages)
 
-    async def _end(self, txn: Transaction) -> bool:
+    async def _end(self, txn: AsyncTransaction) -> bool:
         try:
             if not self._failed and not self._fate.aborts:
                 await txn.commit()
@@ -204,7 +204,9 @@ class _Unit:
         return False
 
 
-async def send_all(producer: Producer[bytes], recorder: HopRecorder, txn: Transaction, outputs: Sequence[Output]) -> None:
+async def send_all(
+    producer: AsyncProducer[bytes], recorder: HopRecorder, txn: AsyncTransaction, outputs: Sequence[Output]
+) -> None:
     """Send messages in a transaction; the first error is raised when all are answered."""
     answers = await asyncio.gather(*(send(producer, recorder, txn, each) for each in outputs), return_exceptions=True)
     for answer in answers:
@@ -212,7 +214,7 @@ async def send_all(producer: Producer[bytes], recorder: HopRecorder, txn: Transa
             raise answer
 
 
-async def send(producer: Producer[bytes], recorder: HopRecorder, txn: Transaction, output: Output) -> None:
+async def send(producer: AsyncProducer[bytes], recorder: HopRecorder, txn: AsyncTransaction, output: Output) -> None:
     """Send one message in a transaction."""
     op = recorder.sending(output)
     try:
@@ -241,7 +243,7 @@ async def batch(place: Place, recorder: HopRecorder, rng: random.Random) -> None
     while not place.stop.is_set():
         fate = Fate(rng)
         block = place.consumer.transactional_batch(max_messages=rng.randint(1, 12), max_wait=WAIT, timeout=fate.timeout)
-        taken: TransactionalBatch[bytes] | None = None
+        taken: AsyncTransactionalBatch[bytes] | None = None
         try:
             async with block as taken:
                 await _work_on(taken, place, recorder, fate, fate.timeout)
@@ -258,9 +260,9 @@ async def pipeline(place: Place, recorder: HopRecorder, rng: random.Random) -> N
     """See the module's table."""
     lanes = rng.randint(1, 3)
     free = [HopRecorder(recorder.writer, recorder.hop, f"{recorder.producer}.{number}") for number in range(lanes)]
-    before: dict[HopRecorder, Transaction] = {}
+    before: dict[HopRecorder, AsyncTransaction] = {}
 
-    async def handle(taken: TransactionalBatch[bytes]) -> None:
+    async def handle(taken: AsyncTransactionalBatch[bytes]) -> None:
         lane = free.pop()
         if lane in before:
             place.transactions.gave_up(before[lane])
@@ -282,7 +284,9 @@ async def pipeline(place: Place, recorder: HopRecorder, rng: random.Random) -> N
     )
 
 
-async def _work_on(taken: TransactionalBatch[bytes], place: Place, recorder: HopRecorder, fate: Fate, timeout: float) -> None:
+async def _work_on(
+    taken: AsyncTransactionalBatch[bytes], place: Place, recorder: HopRecorder, fate: Fate, timeout: float
+) -> None:
     """The body of a batch."""
     if not taken:
         return

@@ -23,7 +23,7 @@ from chain_schedule import Hop, Worker, batches_by_key, phase_of
 from chain_styles import STYLES, Place, blocking_single
 from history_format import HistoryWriter
 
-from pulsar_txn.client import BatchingType, Client, ConsumerType, InitialPosition, PulsarError
+from pulsar_txn.client import AsyncClient, BatchingType, ConsumerType, InitialPosition, PulsarError
 from pulsar_txn.client import sync as blocking
 
 LANES: Final = {"single": 2, "interleaved": 1, "batch": 2, "pipeline": 1}
@@ -53,7 +53,7 @@ class WorkerProcess:
         writer = HistoryWriter(self._folder, self._name)
         transactions = Transactions(writer)
         op = writer.invoke("open")
-        async with Client(self._url, **CLIENT) as client, asyncio.TaskGroup() as group:
+        async with AsyncClient(self._url, **CLIENT) as client, asyncio.TaskGroup() as group:
             writer.ok(op)
             client.add_observer(transactions)
             for hop, style in zip(self._hops, self._worker.styles, strict=True):
@@ -69,7 +69,7 @@ class WorkerProcess:
         self._stop.set()
         self._stop_threads.set()
 
-    async def _work(self, client: Client, hop: Hop, style: str, writer: HistoryWriter, transactions: Transactions) -> None:
+    async def _work(self, client: AsyncClient, hop: Hop, style: str, writer: HistoryWriter, transactions: Transactions) -> None:
         lanes = [HopRecorder(writer, hop, f"{hop.source[-1]}{number}") for number in range(LANES[style])]
         while not self._stop.is_set():
             op, joined = lanes[0].subscribing(), False

@@ -7,7 +7,7 @@ import pytest
 from compat_official import Official
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client._loop_thread import LoopThread
+from pulsar_txn.client.sync._loop_thread import LoopThread
 
 
 def _our_broker() -> Iterator[str]:

@@ -6,9 +6,9 @@ from targets import Target
 
 from pulsar_txn.client import (
     INT32_SCHEMA,
+    AsyncClient,
     AutoProduceSchema,
     AvroSchema,
-    Client,
     InitialPosition,
     JsonSchema,
     StringSchema,
@@ -21,7 +21,7 @@ EARLIEST = InitialPosition.EARLIEST
 
 @pytest.fixture
 async def client(pulsar: Target):
-    async with Client(pulsar.service_url) as client:
+    async with AsyncClient(pulsar.service_url) as client:
         yield client
 
 

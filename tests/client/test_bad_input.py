@@ -13,7 +13,7 @@ from targets import Target
 from transactions import visible
 
 from pulsar_txn.client import (
-    Client,
+    AsyncClient,
     InitialPosition,
     TransactionState,
     TransactionStateError,
@@ -37,23 +37,23 @@ from pulsar_txn.wire.ids import TxnId
 
 @pytest.fixture
 async def client(pulsar: Target):
-    async with Client(pulsar.service_url) as client:
+    async with AsyncClient(pulsar.service_url) as client:
         yield client
 
 
 async def test_the_http_port_is_not_the_binary_port(pulsar: Target) -> None:
     address = urlsplit(pulsar.admin_url).netloc
-    async with Client(f"pulsar://{address}", operation_timeout=5) as client:
+    async with AsyncClient(f"pulsar://{address}", operation_timeout=5) as client:
         with pytest.raises((RemoteProtocolError, ConnectionLost), match="binary port"):
             await client.begin_transaction()
 
 
-async def test_a_transaction_of_a_coordinator_that_is_not_there(client: Client) -> None:
+async def test_a_transaction_of_a_coordinator_that_is_not_there(client: AsyncClient) -> None:
     with pytest.raises(CoordinatorUnavailable, match="another cluster"):
         await client.attach_transaction(TxnId(4711, 0)).abort()
 
 
-async def test_a_transaction_that_was_never_begun(client: Client, topic: str) -> None:
+async def test_a_transaction_that_was_never_begun(client: AsyncClient, topic: str) -> None:
     txn = await client.begin_transaction()
     assert txn.id is not None
     never = client.attach_transaction(TxnId(txn.id.most, txn.id.least + 1_000_000))
@@ -65,12 +65,12 @@ async def test_a_transaction_that_was_never_begun(client: Client, topic: str) ->
     await txn.abort()
 
 
-async def test_text_that_is_no_id_of_a_transaction(client: Client) -> None:
+async def test_text_that_is_no_id_of_a_transaction(client: AsyncClient) -> None:
     with pytest.raises(InvalidConfiguration, match="seven"):
         client.attach_transaction("seven")
 
 
-async def test_a_message_that_is_too_large_is_refused_and_dooms_its_transaction_alone(client: Client, topic: str) -> None:
+async def test_a_message_that_is_too_large_is_refused_and_dooms_its_transaction_alone(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
     with pytest.raises(TransactionOperationFailed):
         async with client.transaction() as txn:
@@ -83,7 +83,7 @@ async def test_a_message_that_is_too_large_is_refused_and_dooms_its_transaction_
 
 
 async def test_a_server_drops_a_connection_with_a_frame_that_is_too_large_and_serves_the_others(
-    pulsar: Target, client: Client, topic: str
+    pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
     address = urlsplit(pulsar.service_url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
@@ -100,7 +100,7 @@ async def test_a_server_drops_a_connection_with_a_frame_that_is_too_large_and_se
 
 
 async def test_use_after_close(pulsar: Target, topic: str) -> None:
-    client = Client(pulsar.service_url)
+    client = AsyncClient(pulsar.service_url)
     producer = await client.create_producer(topic)
     consumer = await client.subscribe(topic, "s")
     txn = await client.begin_transaction()
@@ -116,7 +116,7 @@ async def test_use_after_close(pulsar: Target, topic: str) -> None:
             await use()
 
 
-async def test_a_second_commit_and_an_abort_behind_it(client: Client, topic: str) -> None:
+async def test_a_second_commit_and_an_abort_behind_it(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
     txn = await client.begin_transaction()
     await producer.send(b"x", txn=txn)
@@ -128,14 +128,14 @@ async def test_a_second_commit_and_an_abort_behind_it(client: Client, topic: str
     assert await visible(client, topic) == [b"x"]
 
 
-async def test_a_commit_inside_its_own_block(client: Client) -> None:
+async def test_a_commit_inside_its_own_block(client: AsyncClient) -> None:
     async with client.transaction() as txn:
         with pytest.raises(TransactionStateError, match="leave the block"):
             await txn.commit()
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
-async def test_operations_in_a_transaction_that_ended(client: Client, topic: str, end: str) -> None:
+async def test_operations_in_a_transaction_that_ended(client: AsyncClient, topic: str, end: str) -> None:
     producer = await client.create_producer(topic)
     await producer.send(b"x")
     consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
@@ -151,15 +151,15 @@ async def test_operations_in_a_transaction_that_ended(client: Client, topic: str
     assert await visible(client, topic) == [b"x"]
 
 
-async def test_objects_of_another_client(pulsar: Target, client: Client, topic: str) -> None:
-    async with Client(pulsar.service_url) as other:
+async def test_objects_of_another_client(pulsar: Target, client: AsyncClient, topic: str) -> None:
+    async with AsyncClient(pulsar.service_url) as other:
         producer = await other.create_producer(topic)
         async with client.transaction() as txn:
             with pytest.raises(TransactionStateError, match="client that began it"):
                 await producer.send(b"x", txn=txn)
 
 
-async def test_a_topic_that_keeps_nothing_takes_no_part_and_nothing_breaks(client: Client, topic: str) -> None:
+async def test_a_topic_that_keeps_nothing_takes_no_part_and_nothing_breaks(client: AsyncClient, topic: str) -> None:
     fleeting = await client.create_producer(topic.replace("persistent:", "non-persistent:"))
     durable = await client.create_producer(topic)
     async with client.transaction() as txn:
@@ -170,7 +170,7 @@ async def test_a_topic_that_keeps_nothing_takes_no_part_and_nothing_breaks(clien
     assert await visible(client, topic) == [b"y"]
 
 
-async def test_a_cumulative_acknowledgement_where_there_is_no_order(client: Client, topic: str) -> None:
+async def test_a_cumulative_acknowledgement_where_there_is_no_order(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
     await producer.send(b"x")
     consumer = await client.subscribe(topic, "s", consumer_type=1, initial_position=InitialPosition.EARLIEST)
@@ -182,6 +182,6 @@ async def test_a_cumulative_acknowledgement_where_there_is_no_order(client: Clie
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "soon"])
-async def test_a_timeout_that_is_none(client: Client, timeout: object) -> None:
+async def test_a_timeout_that_is_none(client: AsyncClient, timeout: object) -> None:
     with pytest.raises((InvalidConfiguration, ValueError)):
         await client.begin_transaction(timeout=timeout)

@@ -7,7 +7,7 @@ import stock_install
 from fake_broker import FakeBroker, fake_client
 from stock_pulsar import StockPulsar
 
-from pulsar_txn.client import Client, InitialPosition
+from pulsar_txn.client import AsyncClient, InitialPosition
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch
@@ -52,7 +52,7 @@ async def test_messages_know_what_the_broker_says_of_their_entry():
 @pytest.mark.skipif(stock_install.missing_tools() is not None, reason="a stock Pulsar of its own is needed")
 def test_a_stock_broker_counts_messages_over_batches_and_transactions():
     async def story(url):
-        async with Client(url, operation_timeout=60) as client:
+        async with AsyncClient(url, operation_timeout=60) as client:
             producer = await client.create_producer("indexed")
             consumer = await client.subscribe("indexed", "s", initial_position=InitialPosition.EARLIEST)
             await asyncio.gather(*(producer.send(b"%d" % number) for number in range(5)))

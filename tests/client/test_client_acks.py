@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_txn.client.acks import AckTracker, Claim, OpenTransactionAcks, cumulative_id, merged_ids
+from pulsar_txn.client.receive.acks import AckTracker, Claim, OpenTransactionAcks, cumulative_id, merged_ids
 from pulsar_txn.wire.ids import full_ack_set
 
 SIZES = {0: 1, 1: 3, 2: 64, 3: 70}

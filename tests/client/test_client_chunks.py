@@ -7,7 +7,7 @@ import pytest
 from fake_broker import SILENCE, FakeBroker, FakeTransaction, fake_client, sent_entry
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import EARLIEST_ID, Client, Compression, ConsumerType, InitialPosition, MessageId
+from pulsar_txn.client import EARLIEST_ID, AsyncClient, Compression, ConsumerType, InitialPosition, MessageId
 from pulsar_txn.client.errors import BrokerError, InvalidConfiguration, MessageTooLarge
 from pulsar_txn.wire.frames import command
 
@@ -17,7 +17,7 @@ LARGE = bytes(range(256)) * 40
 
 @pytest.fixture
 async def client():
-    async with Standalone(None) as broker, Client(broker.service_url) as connected:
+    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
         yield connected
 
 
@@ -196,7 +196,7 @@ async def test_the_official_client_and_ours_read_each_others_chunks(pulsar, topi
         return data
 
     large = bytes(range(256)) * 4 * 6 * 1024
-    async with Client(pulsar.service_url) as client:
+    async with AsyncClient(pulsar.service_url) as client:
         consumer = await client.subscribe(topic, "s", initial_position=EARLIEST)
         producer = await client.create_producer(f"{topic}-ours", chunking=True)
         await producer.send(large)

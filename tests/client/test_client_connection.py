@@ -8,7 +8,7 @@ from fake_broker import SILENCE, FakeBroker, fake_client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsar_txn.client import Client, TokenAuthentication
+from pulsar_txn.client import AsyncClient, TokenAuthentication
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     AuthenticationError,
@@ -20,7 +20,7 @@ from pulsar_txn.client.errors import (
     RemoteProtocolError,
     UnsupportedVersionError,
 )
-from pulsar_txn.client.service_url import Address, parse_service_url
+from pulsar_txn.client.net.service_url import Address, parse_service_url
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import encode_entry
@@ -42,7 +42,7 @@ from pulsar_txn.wire.topics import ASSIGN_TOPIC
 )
 async def test_a_wrong_url_is_refused_with_what_to_write_instead(url):
     with pytest.raises(InvalidConfiguration, match="host"):
-        Client(url)
+        AsyncClient(url)
 
 
 def test_hosts_and_ports_of_a_service_url():
@@ -54,14 +54,14 @@ def test_hosts_and_ports_of_a_service_url():
 @pytest.mark.parametrize("option", ["operation_timeout", "connection_timeout", "keep_alive_interval"])
 async def test_a_timeout_that_is_not_positive_is_refused(option):
     with pytest.raises(InvalidConfiguration, match=option):
-        Client("pulsar://localhost", **{option: 0})
+        AsyncClient("pulsar://localhost", **{option: 0})
 
 
 async def test_a_closed_port_is_connection_lost_with_a_hint():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    async with Client(f"pulsar://127.0.0.1:{port}", operation_timeout=0.2) as client:
+    async with AsyncClient(f"pulsar://127.0.0.1:{port}", operation_timeout=0.2) as client:
         with pytest.raises(ConnectionLost, match="is a broker running there") as caught:
             await client.get_topic_partitions("t")
     assert caught.value.endpoint == f"127.0.0.1:{port}"
@@ -77,7 +77,7 @@ async def test_a_server_that_is_not_pulsar_is_named_so(greeting):
         await writer.drain()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server, Client(f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}", operation_timeout=2) as client:
+    async with server, AsyncClient(f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}", operation_timeout=2) as client:
         with pytest.raises(RemoteProtocolError, match="Pulsar broker"):
             await client.get_topic_partitions("t")
 

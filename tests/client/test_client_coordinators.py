@@ -14,7 +14,7 @@ from pulsar_txn.client.errors import (
     TransactionNotFound,
     TransactionsDisabled,
 )
-from pulsar_txn.client.transaction_coordinators import TransactionCoordinators
+from pulsar_txn.client.txn.coordinators import TransactionCoordinators
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.topics import ASSIGN_TOPIC

@@ -6,7 +6,7 @@ import pytest
 from fake_broker import FakeBroker, fake_client
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Client, ConsumerType, DeadLetterPolicy, InitialPosition, KeySharedPolicy, RedeliveryBackoff
+from pulsar_txn.client import AsyncClient, ConsumerType, DeadLetterPolicy, InitialPosition, KeySharedPolicy, RedeliveryBackoff
 from pulsar_txn.client.errors import InvalidConfiguration
 
 SHARED = {"consumer_type": ConsumerType.SHARED, "initial_position": InitialPosition.EARLIEST}
@@ -14,7 +14,7 @@ SHARED = {"consumer_type": ConsumerType.SHARED, "initial_position": InitialPosit
 
 @pytest.fixture
 async def client():
-    async with Standalone(None) as broker, Client(broker.service_url) as connected:
+    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
         yield connected
 
 

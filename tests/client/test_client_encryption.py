@@ -9,10 +9,19 @@ from fake_broker import FakeBroker, fake_client, sent_entry
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsar_txn.client import Client, Compression, CryptoError, CryptoFailureAction, InitialPosition, PemKeys, encode_batch, row
-from pulsar_txn.client.crypto import DATA_KEY_SECONDS, RETRY_SECONDS, Decryptor, Encryptor
+from pulsar_txn.client import (
+    AsyncClient,
+    Compression,
+    CryptoError,
+    CryptoFailureAction,
+    InitialPosition,
+    PemKeys,
+    encode_batch,
+    row,
+)
 from pulsar_txn.client.errors import InvalidConfiguration, OperationTimeout
-from pulsar_txn.client.runtime import secret_bytes
+from pulsar_txn.client.net.runtime import secret_bytes
+from pulsar_txn.client.schema.crypto import DATA_KEY_SECONDS, RETRY_SECONDS, Decryptor, Encryptor
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import decode_batch
 from pulsar_txn.wire.compression import decompress
@@ -303,7 +312,7 @@ def theirs(pulsar):
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
 async def test_the_official_client_reads_what_we_encrypt(pulsar, theirs, topic, pair, tmp_path, compression):
     public, private = pair.write(tmp_path)
-    async with Client(pulsar.service_url) as client:
+    async with AsyncClient(pulsar.service_url) as client:
         producer = await client.create_producer(
             topic, encryption_keys=["k"], crypto_keys=PemKeys(public=public), compression=compression
         )
@@ -334,7 +343,7 @@ async def test_we_read_what_the_official_client_encrypts(pulsar, theirs, topic, 
     for number in range(10):
         producer.send_async(b"%d" % number, lambda *_: None)
     await asyncio.to_thread(producer.flush)
-    async with Client(pulsar.service_url) as client:
+    async with AsyncClient(pulsar.service_url) as client:
         options = {"initial_position": InitialPosition.EARLIEST}
         consumer = await client.subscribe(topic, "s", crypto_keys=PemKeys(private=private), **options)
         got = [await consumer.receive(timeout=20) for _ in range(10)]

@@ -7,9 +7,9 @@ import pytest
 from fake_broker import FakeBroker, fake_client
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Client, ConsumerType, DeadLetterPolicy, InitialPosition, RegexSubscriptionMode
-from pulsar_txn.client._growth import TopicPattern
+from pulsar_txn.client import AsyncClient, ConsumerType, DeadLetterPolicy, InitialPosition, RegexSubscriptionMode
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
+from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import command
 
@@ -18,7 +18,7 @@ BASE = "persistent://public/default/"
 
 @pytest.fixture
 async def client():
-    async with Standalone(None) as broker, Client(broker.service_url) as connected:
+    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
         yield connected
 
 

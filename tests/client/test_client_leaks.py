@@ -6,14 +6,14 @@ from collections import Counter
 import pytest
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Client, ConsumerType
+from pulsar_txn.client import AsyncClient, ConsumerType
 
 GROUP = 50
 
 
 @pytest.fixture
 async def client():
-    async with Standalone(None) as broker, Client(broker.service_url) as client:
+    async with Standalone(None) as broker, AsyncClient(broker.service_url) as client:
         yield client
 
 

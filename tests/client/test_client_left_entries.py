@@ -8,9 +8,9 @@ import pytest
 from fake_broker import FakeBroker, fake_client
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Client, Compression, ConsumerType, InitialPosition
-from pulsar_txn.client import _left as left_module
-from pulsar_txn.client._left import LeftEntries
+from pulsar_txn.client import AsyncClient, Compression, ConsumerType, InitialPosition
+from pulsar_txn.client.receive import left as left_module
+from pulsar_txn.client.receive.left import LeftEntries
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.compression import compress
@@ -70,7 +70,7 @@ async def received(consumer, count):
 
 
 async def test_a_compressed_message_above_64_mib_is_received_and_not_destroyed():
-    async with Standalone(None) as broker, Client(broker.service_url) as client:
+    async with Standalone(None) as broker, AsyncClient(broker.service_url) as client:
         consumer = await client.subscribe("t", "s", initial_position=InitialPosition.EARLIEST)
         producer = await client.create_producer("t", compression=Compression.ZSTD)
         await producer.send(bytes(65 * MIB))
@@ -78,7 +78,7 @@ async def test_a_compressed_message_above_64_mib_is_received_and_not_destroyed()
 
 
 async def test_a_message_above_the_limit_stays_with_the_broker_for_a_consumer_with_a_larger_one(pulsar, topic):
-    async with Client(pulsar.service_url) as client:
+    async with AsyncClient(pulsar.service_url) as client:
         options = {"initial_position": InitialPosition.EARLIEST}
         consumer = await client.subscribe(topic, "s", max_uncompressed_bytes=1000, **options)
         producer = await client.create_producer(topic, compression=Compression.ZSTD)
@@ -282,7 +282,7 @@ async def test_evicted_chunks_are_asked_for_again_where_that_is_possible(broker,
 async def test_every_message_in_chunks_arrives_although_there_is_room_for_few(pulsar, topic):
     options = {"initial_position": InitialPosition.EARLIEST, "max_pending_chunked_messages": 2, "negative_ack_delay": 0.2}
     async with contextlib.AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(Client(pulsar.service_url)) for _ in range(6)]
+        clients = [await stack.enter_async_context(AsyncClient(pulsar.service_url)) for _ in range(6)]
         consumer = await clients[0].subscribe(topic, "s", consumer_type=ConsumerType.SHARED, **options)
         producers = [await client.create_producer(topic, chunking=True, chunk_max_bytes=1000) for client in clients]
         sending = [producer.send(bytes([n]) * 50_000) for n, producer in enumerate(producers) for _ in range(3)]

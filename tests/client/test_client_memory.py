@@ -8,10 +8,11 @@ from fake_broker import SILENCE, FakeBroker, fake_client
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_txn import compat
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Client, compat, sync
-from pulsar_txn.client._budget import LimitedBudget, MemoryLimit
+from pulsar_txn.client import AsyncClient, sync
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, MemoryBufferIsFull, ProducerQueueFull
+from pulsar_txn.client.send.budget import LimitedBudget, MemoryLimit
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ async def test_a_closed_producer_lets_go_of_those_that_wait_for_the_common_bound
 
 
 async def test_thousands_that_wait_are_all_sent_and_the_bound_holds():
-    async with Standalone(None) as server, Client(server.service_url, memory_limit=10_000) as client:
+    async with Standalone(None) as server, AsyncClient(server.service_url, memory_limit=10_000) as client:
         producers = [await client.create_producer(f"t-{number}") for number in range(3)]
         memory, most = client._core.memory, 0
         take = memory.take
@@ -190,4 +191,4 @@ async def test_the_description_is_said_to_the_broker(broker):
 )
 def test_options_that_cannot_be_meant_are_refused(option, value):
     with pytest.raises(InvalidConfiguration, match=option.removesuffix("_url") if "sni" not in option else "URL"):
-        Client("pulsar+ssl://localhost:6651", **{option: value})
+        AsyncClient("pulsar+ssl://localhost:6651", **{option: value})

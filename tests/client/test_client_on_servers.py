@@ -9,8 +9,8 @@ from pulsar_txn.client import (
     EARLIEST_ID,
     LATEST_ID,
     AccessMode,
+    AsyncClient,
     BatchingType,
-    Client,
     Compression,
     ConsumerType,
     InitialPosition,
@@ -27,7 +27,7 @@ EARLIEST = InitialPosition.EARLIEST
 
 @pytest.fixture
 async def client(pulsar):
-    async with Client(pulsar.service_url) as connected:
+    async with AsyncClient(pulsar.service_url) as connected:
         yield connected
 
 
@@ -316,7 +316,7 @@ async def test_two_transactions_cannot_take_one_message(client, pulsar, topic):
         await consumer.acknowledge(message, txn=second)
     with pytest.raises(TransactionOperationFailed):
         await second.commit()
-    async with Client(pulsar.service_url) as other:
+    async with AsyncClient(pulsar.service_url) as other:
         rival = await other.subscribe(topic, "s", consumer_type=ConsumerType.SHARED)
         third = await other.begin_transaction(timeout=20)
         with pytest.raises(TransactionConflict):

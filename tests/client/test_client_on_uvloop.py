@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Client
-from pulsar_txn.client._timer import NearestTimer
-from pulsar_txn.client.runtime import AsyncioRuntime
+from pulsar_txn.client import AsyncClient
+from pulsar_txn.client.net.runtime import AsyncioRuntime
+from pulsar_txn.client.net.timer import NearestTimer
 
 uvloop = pytest.importorskip("uvloop")
 
@@ -28,7 +28,7 @@ def test_a_deadline_of_any_delay_is_met_and_moved(delay):
 
 def test_batches_with_a_tiny_delay_are_sent_on_uvloop():
     async def story():
-        async with Standalone(None) as broker, Client(broker.service_url) as client:
+        async with Standalone(None) as broker, AsyncClient(broker.service_url) as client:
             producer = await client.create_producer("t", batching_max_delay=0.0001)
             tickets = []
             for number in range(2_000):

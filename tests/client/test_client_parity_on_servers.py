@@ -6,14 +6,14 @@ import urllib.request
 
 import pytest
 
-from pulsar_txn.client import Client, ConsumerType, DeadLetterPolicy, InitialPosition, KeySharedPolicy
+from pulsar_txn.client import AsyncClient, ConsumerType, DeadLetterPolicy, InitialPosition, KeySharedPolicy
 
 SHARED = {"consumer_type": ConsumerType.SHARED, "initial_position": InitialPosition.EARLIEST}
 
 
 @pytest.fixture
 async def client(pulsar):
-    async with Client(pulsar.service_url) as connected:
+    async with AsyncClient(pulsar.service_url) as connected:
         yield connected
 
 

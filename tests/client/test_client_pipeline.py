@@ -7,11 +7,7 @@ import pytest
 from fake_broker import FakeBroker, fake_client
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import AccessMode, Client, CommitOutcomeUnknown, ConsumerType, InitialPosition, TransactionConflict
-from pulsar_txn.client._core import Core
-from pulsar_txn.client._lanes import is_blamed
-from pulsar_txn.client._suspects import Suspects
-from pulsar_txn.client.dead_letters import DeadLetterPolicy, letter_topic
+from pulsar_txn.client import AccessMode, AsyncClient, CommitOutcomeUnknown, ConsumerType, InitialPosition, TransactionConflict
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     ConnectionLost,
@@ -23,8 +19,12 @@ from pulsar_txn.client.errors import (
     TransactionOperationFailed,
     TransactionTimedOut,
 )
-from pulsar_txn.client.pipeline import Poison
-from pulsar_txn.client.transaction_coordinators import TransactionCoordinators
+from pulsar_txn.client.loop.lanes import is_blamed
+from pulsar_txn.client.loop.pipeline import Poison
+from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy, letter_topic
+from pulsar_txn.client.receive.suspects import Suspects
+from pulsar_txn.client.txn.coordinators import TransactionCoordinators
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnAction
@@ -35,7 +35,7 @@ EARLIEST = InitialPosition.EARLIEST
 
 @pytest.fixture
 async def client():
-    async with Standalone(None) as broker, Client(broker.service_url, initial_backoff=0.01, max_backoff=0.05) as connected:
+    async with Standalone(None) as broker, AsyncClient(broker.service_url, initial_backoff=0.01, max_backoff=0.05) as connected:
         yield connected
 
 

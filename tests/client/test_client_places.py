@@ -6,7 +6,7 @@ import datetime as dt
 import pytest
 from fake_broker import FakeBroker, fake_client
 
-from pulsar_txn.client import EARLIEST_ID, Client, InitialPosition, MessageId
+from pulsar_txn.client import EARLIEST_ID, AsyncClient, InitialPosition, MessageId
 from pulsar_txn.wire.frames import command
 
 EARLIEST = InitialPosition.EARLIEST
@@ -19,7 +19,7 @@ def broker():
 
 @pytest.fixture
 async def client(pulsar):
-    async with Client(pulsar.service_url) as connected:
+    async with AsyncClient(pulsar.service_url) as connected:
         yield connected
 
 

@@ -22,7 +22,7 @@ from pulsar_txn.client.errors import (
     TopicTerminatedError,
     TransactionOperationFailed,
 )
-from pulsar_txn.client.runtime import secret_bytes
+from pulsar_txn.client.net.runtime import secret_bytes
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.batches import decode_batch
 from pulsar_txn.wire.compression import decompress

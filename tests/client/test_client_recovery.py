@@ -12,8 +12,8 @@ import pytest
 from fake_broker import SILENCE, FakeBroker, FakeRuntime
 from memory_network import VirtualLoop
 
-from pulsar_txn.client import Client, ConsumerType
-from pulsar_txn.client._pauses import HEALTHY_SECONDS, seconds_to_recover
+from pulsar_txn.client import AsyncClient, ConsumerType
+from pulsar_txn.client.net.pauses import HEALTHY_SECONDS, seconds_to_recover
 from pulsar_txn.wire.frames import command
 
 INITIAL, LONGEST = 0.1, 5.0
@@ -41,7 +41,7 @@ class World:
     def __init__(self, broker, **options):
         self.broker = broker
         self.runtime = FakeRuntime({broker.address: broker})
-        self.client = Client(f"pulsar://{broker.address}", runtime=self.runtime, **options)
+        self.client = AsyncClient(f"pulsar://{broker.address}", runtime=self.runtime, **options)
         broker.partitions["persistent://pulsar/system/transaction_coordinator_assign"] = 4
         self.topics = ["persistent://public/default/p-1"]
         broker.on["getTopicsOfNamespace"] = lambda _pipe, body: command(
@@ -211,7 +211,7 @@ def test_of_several_hosts_one_that_is_there_is_not_kept_waiting_by_one_that_is_a
         down, up = FakeBroker("down:6650"), FakeBroker("up:6650")
         down.refuses = True
         runtime = FakeRuntime({"down:6650": down, "up:6650": up})
-        async with Client("pulsar://down:6650,up:6650", runtime=runtime) as client:
+        async with AsyncClient("pulsar://down:6650,up:6650", runtime=runtime) as client:
             producer = await client.create_producer("t")
             for _ in range(10):
                 begin = now()
@@ -227,7 +227,7 @@ def test_of_several_hosts_one_that_is_there_is_not_kept_waiting_by_one_that_is_a
 def test_a_lane_of_a_pipeline_that_has_failed_often_goes_on_with_the_first_sign_of_life():
     async def story():
         broker = FakeBroker()
-        async with Client(
+        async with AsyncClient(
             f"pulsar://{broker.address}", runtime=FakeRuntime({broker.address: broker}), max_backoff=3600
         ) as client:
             consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)

@@ -34,8 +34,8 @@ from pulsar_txn.client import (
     StringSchema,
 )
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
-from pulsar_txn.client.schema import SchemaInfo, WrittenSchema
-from pulsar_txn.client.schema_types import definition_of
+from pulsar_txn.client.schema.base import SchemaInfo, WrittenSchema
+from pulsar_txn.client.schema.types import definition_of
 from pulsar_txn.wire.frames import command
 
 PLAIN = {

@@ -31,9 +31,9 @@ from schema_samples import Kind, Point, PointWithName
 
 from pulsar_txn.client import (
     INT64_SCHEMA,
+    AsyncClient,
     AutoSchema,
     AvroSchema,
-    Client,
     InitialPosition,
     JsonSchema,
     ProtobufNativeSchema,
@@ -83,7 +83,7 @@ class OfficialOrder(Record):
 
 @pytest.fixture
 async def client(pulsar):
-    async with Client(pulsar.service_url) as connected:
+    async with AsyncClient(pulsar.service_url) as connected:
         yield connected
 
 

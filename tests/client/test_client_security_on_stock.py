@@ -17,14 +17,14 @@ from compat_programs import SECURED
 from cryptography.hazmat.primitives import serialization
 from stock_pulsar import StockPulsar, free_port
 
+from pulsar_txn import compat
 from pulsar_txn.client import (
+    AsyncClient,
     Authentication,
     BasicAuthentication,
-    Client,
     InitialPosition,
     TlsAuthentication,
     TokenAuthentication,
-    compat,
 )
 from pulsar_txn.client.errors import AuthenticationError, ConnectionLost
 
@@ -93,7 +93,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield Secured(server.service_url, f"pulsar+ssl://127.0.0.1:{tls_port}", authority_file, *client_pair, token())
 
 
-async def works(client: Client, topic: str) -> None:
+async def works(client: AsyncClient, topic: str) -> None:
     """A transaction with a send and an acknowledgement goes through."""
     consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
     producer = await client.create_producer(topic)
@@ -111,7 +111,7 @@ async def test_a_token_that_runs_out_is_replaced_while_the_connection_lives(secu
         made.append(token(life=4))
         return made[-1]
 
-    async with Client(secured.url, authentication=TokenAuthentication(fresh)) as client:
+    async with AsyncClient(secured.url, authentication=TokenAuthentication(fresh)) as client:
         producer = await client.create_producer(topic)
         connections = client._core.pool.current()
         async with asyncio.timeout(30):
@@ -129,7 +129,7 @@ async def test_over_tls_every_method_is_taken(secured: Secured, topic: str, meth
         "basic": BasicAuthentication("ann", "s3cret"),
         "certificate": TlsAuthentication(secured.certificate, secured.key),
     }
-    async with Client(secured.tls_url, authentication=methods[method], tls_trust_certs_file=secured.authority) as client:
+    async with AsyncClient(secured.tls_url, authentication=methods[method], tls_trust_certs_file=secured.authority) as client:
         await works(client, f"{topic}-work")
 
 
@@ -137,14 +137,14 @@ async def test_over_tls_every_method_is_taken(secured: Secured, topic: str, meth
     "wrong", [TokenAuthentication(token(secret=b"x" * 32)), BasicAuthentication("ann", "wrong"), TlsAuthentication()]
 )
 async def test_wrong_credentials_are_refused_with_a_typed_error(secured: Secured, topic: str, wrong: Authentication) -> None:
-    async with Client(secured.tls_url, authentication=wrong, tls_trust_certs_file=secured.authority) as client:
+    async with AsyncClient(secured.tls_url, authentication=wrong, tls_trust_certs_file=secured.authority) as client:
         with pytest.raises(AuthenticationError):
             await client.create_producer(topic)
 
 
 async def test_the_name_in_the_servers_certificate_is_checked(secured: Secured, topic: str) -> None:
     url = secured.tls_url.replace("127.0.0.1", "localhost")
-    async with Client(url, authentication=TokenAuthentication(token()), tls_trust_certs_file=secured.authority) as client:
+    async with AsyncClient(url, authentication=TokenAuthentication(token()), tls_trust_certs_file=secured.authority) as client:
         with pytest.raises(ConnectionLost, match="stands in the certificate"):
             await client.create_producer(topic)
 

@@ -5,16 +5,16 @@ import asyncio
 import pytest
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Client, JsonSchema, StringSchema, sync
-from pulsar_txn.client._loop_thread import LoopThread
+from pulsar_txn.client import AsyncClient, JsonSchema, StringSchema, sync
 from pulsar_txn.client.errors import AlreadyClosed, PulsarError, SchemaMismatch
+from pulsar_txn.client.sync._loop_thread import LoopThread
 
 STRING = StringSchema()
 
 
 @pytest.fixture
 async def client():
-    async with Standalone(None) as broker, Client(broker.service_url) as connected:
+    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
         yield connected
 
 

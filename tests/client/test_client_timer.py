@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from pulsar_txn.client._timer import NearestTimer
+from pulsar_txn.client.net.timer import NearestTimer
 
 
 class Clock:

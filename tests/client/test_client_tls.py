@@ -7,7 +7,7 @@ import pytest
 import trustme
 from fake_broker import FakeBroker, Pipe, fake_client
 
-from pulsar_txn.client import Client, InitialPosition, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client import AsyncClient, InitialPosition, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, OperationTimeout
 from pulsar_txn.wire.frames import command
 
@@ -81,7 +81,7 @@ async def serve(authority):
 
 
 def quick(url, **options):
-    return Client(url, operation_timeout=5, connection_timeout=5, **options)
+    return AsyncClient(url, operation_timeout=5, connection_timeout=5, **options)
 
 
 async def test_a_broker_with_a_certificate_of_a_trusted_authority_is_used(serve, trusted):
@@ -174,7 +174,7 @@ async def test_a_client_without_the_certificate_that_is_wanted_does_not_hang(ser
 
 async def test_a_plain_port_is_recognised(unused_tcp_port):
     server = await asyncio.start_server(lambda _reader, writer: writer.write(b"no TLS here"), "127.0.0.1", unused_tcp_port)
-    async with server, Client(f"pulsar+ssl://127.0.0.1:{unused_tcp_port}", operation_timeout=2) as client:
+    async with server, AsyncClient(f"pulsar+ssl://127.0.0.1:{unused_tcp_port}", operation_timeout=2) as client:
         with pytest.raises(ConnectionLost, match="is this a TLS port"):
             await client.get_topic_partitions("t")
 
@@ -190,7 +190,7 @@ async def test_a_plain_port_is_recognised(unused_tcp_port):
 )
 async def test_files_that_cannot_be_used_are_named_when_the_client_is_made(options, name):
     with pytest.raises(InvalidConfiguration, match=name):
-        Client("pulsar+ssl://localhost", **options)
+        AsyncClient("pulsar+ssl://localhost", **options)
 
 
 async def test_a_key_with_a_pass_phrase_is_refused_instead_of_asking_the_terminal(authority, tmp_path):
@@ -203,7 +203,7 @@ async def test_a_key_with_a_pass_phrase_is_refused_instead_of_asking_the_termina
     pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
     key.write_bytes(private.private_bytes(pem, form, serialization.BestAvailableEncryption(b"secret")))
     with pytest.raises(InvalidConfiguration, match="pass phrase"):
-        Client("pulsar+ssl://localhost", tls_certificate_file=certificate, tls_key_file=key)
+        AsyncClient("pulsar+ssl://localhost", tls_certificate_file=certificate, tls_key_file=key)
 
 
 # --- a server behind TLS, and proxies -------------------------------------------------------------------------------

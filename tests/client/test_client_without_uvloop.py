@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pulsar_txn.client.runtime import new_loop
+from pulsar_txn.client.net.runtime import new_loop
 
 
 def test_without_uvloop_the_loop_is_asyncios_and_only_the_debug_log_says_so(

@@ -19,8 +19,8 @@ from compat_asyncio import ASYNCIO_PROGRAMS
 from compat_official import Official
 from compat_programs import MUST, NO_EFFECT, OTHERS, PARTITIONS, PROGRAMS, SECURED
 
-from pulsar_txn.client import compat
-from pulsar_txn.client.compat import asyncio as compat_asyncio
+from pulsar_txn import compat
+from pulsar_txn.compat import asyncio as compat_asyncio
 
 ON_STOCK_TOO = [
     "a_message_with_everything",

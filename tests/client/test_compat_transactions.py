@@ -6,9 +6,10 @@ import time
 import pytest
 from fake_broker import SILENCE, FakeBroker, FakeRuntime
 
-from pulsar_txn.client import CommitOutcomeUnknown, TransactionState, compat, errors, sync
-from pulsar_txn.client.client import Client as AsyncioClient
-from pulsar_txn.client.compat import asyncio as compat_asyncio
+from pulsar_txn import compat
+from pulsar_txn.client import CommitOutcomeUnknown, TransactionState, errors, sync
+from pulsar_txn.client.client import AsyncClient as AsyncioClient
+from pulsar_txn.compat import asyncio as compat_asyncio
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import ASSIGN_TOPIC

@@ -9,16 +9,17 @@ import logging
 import admin
 import pytest
 
-from pulsar_txn.client import BatchingType, Client, functions
+from pulsar_txn.client import AsyncClient, BatchingType
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, InvalidTopicName, UsageError
-from pulsar_txn.client.functions import Context, Function, SerDe
+from pulsar_txn.pipeline import functions
+from pulsar_txn.pipeline.functions import Context, Function, SerDe
 
 MANAGED = {"transactionMode": "MANAGED", "transactionTimeoutMs": 20_000}
 
 
 @pytest.fixture
 async def client(pulsar):
-    async with Client(pulsar.service_url, initial_backoff=0.02, max_backoff=0.5) as connected:
+    async with AsyncClient(pulsar.service_url, initial_backoff=0.02, max_backoff=0.5) as connected:
         yield connected
 
 
@@ -401,7 +402,7 @@ async def test_a_call_may_publish_more_than_may_be_on_its_way(client, topic):
 @pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
 @pytest.mark.parametrize("keys", [{}, {"retainOrdering": True}, {"transaction": MANAGED}], ids=str)
 async def test_a_run_ends_with_its_client(pulsar, topic, keys):
-    async with Client(pulsar.service_url) as client:
+    async with AsyncClient(pulsar.service_url) as client:
         await produce(client, topic, b"1")
         failed = asyncio.Event()
 

@@ -8,10 +8,11 @@ import types
 import attrs
 import pytest
 
-from pulsar_txn.client import Compression, ConsumerType, MessageId, compat
-from pulsar_txn.client.authentication import BasicAuthentication, TlsAuthentication, TokenAuthentication
+from pulsar_txn import compat
+from pulsar_txn.client import Compression, ConsumerType, MessageId
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch, UsageError
-from pulsar_txn.client.functions import (
+from pulsar_txn.client.net.authentication import BasicAuthentication, TlsAuthentication, TokenAuthentication
+from pulsar_txn.pipeline.functions import (
     Function,
     FunctionConfig,
     FunctionRun,
@@ -20,10 +21,10 @@ from pulsar_txn.client.functions import (
     ProcessingGuarantees,
     TransactionMode,
 )
-from pulsar_txn.client.functions._command import authentication_of
-from pulsar_txn.client.functions._instance import sequence_of
-from pulsar_txn.client.functions._loading import load, process_of, serde_of
-from pulsar_txn.client.functions.runner import consumer_type_of
+from pulsar_txn.pipeline.functions._command import authentication_of
+from pulsar_txn.pipeline.functions._instance import sequence_of
+from pulsar_txn.pipeline.functions._loading import load, process_of, serde_of
+from pulsar_txn.pipeline.functions.runner import consumer_type_of
 
 WHOLE = """
 tenant: t
@@ -256,7 +257,7 @@ def test_compat_has_the_official_names_in_the_official_places():
     import pulsar
     from pulsar.functions import context as official_context
 
-    from pulsar_txn.client.compat.functions import context, function, serde
+    from pulsar_txn.compat.functions import context, function, serde
 
     assert compat.Function is function.Function
     assert compat.Context is context.Context

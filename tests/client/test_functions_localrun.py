@@ -16,8 +16,9 @@ import admin
 import pytest
 from our_broker import OurBroker
 
-from pulsar_txn.client import Client, ConsumerType, InitialPosition, functions
-from pulsar_txn.client.functions import _command
+from pulsar_txn.client import AsyncClient, ConsumerType, InitialPosition
+from pulsar_txn.pipeline import functions
+from pulsar_txn.pipeline.functions import _command
 
 EXCLAIM = """
 from pulsar import Function
@@ -49,19 +50,19 @@ WITHOUT_PULSAR = """
 import importlib.util, sys
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name == "pulsar" else found(name, *more)
-from pulsar_txn.client.functions._command import main
+from pulsar_txn.pipeline.functions._command import main
 sys.exit(main())
 """
 
 
 @pytest.fixture
 async def client(pulsar):
-    async with Client(pulsar.service_url) as connected:
+    async with AsyncClient(pulsar.service_url) as connected:
         yield connected
 
 
 @contextlib.contextmanager
-def localrun(*arguments, program=("-m", "pulsar_txn.client.functions"), log=subprocess.DEVNULL):
+def localrun(*arguments, program=("-m", "pulsar_txn.pipeline.functions"), log=subprocess.DEVNULL):
     command = [sys.executable, *program, "localrun", *map(str, arguments)]
     process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
@@ -93,9 +94,9 @@ def written(folder: Path, name: str, source: str, config: str) -> Path:
 @pytest.mark.parametrize(
     ("name", "class_name", "source", "program"),
     [
-        ("exclaim", "exclaim.Exclaim", EXCLAIM, ("-m", "pulsar_txn.client.functions")),
+        ("exclaim", "exclaim.Exclaim", EXCLAIM, ("-m", "pulsar_txn.pipeline.functions")),
         ("exclaim", "exclaim.Exclaim", EXCLAIM, ("-c", WITHOUT_PULSAR)),
-        ("native", "native", NATIVE, ("-m", "pulsar_txn.client.functions")),
+        ("native", "native", NATIVE, ("-m", "pulsar_txn.pipeline.functions")),
     ],
     ids=["class", "class, without the official package", "native"],
 )
@@ -178,7 +179,7 @@ async def test_a_process_that_is_killed_between_publishing_and_commit_loses_and_
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
 )
 def test_what_cannot_work_is_said_in_a_sentence_with_code_2(arguments, said):
-    command = [sys.executable, "-m", "pulsar_txn.client.functions", "localrun", *arguments]
+    command = [sys.executable, "-m", "pulsar_txn.pipeline.functions", "localrun", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
@@ -186,7 +187,7 @@ def test_what_cannot_work_is_said_in_a_sentence_with_code_2(arguments, said):
 
 
 def test_where_no_broker_answers_the_command_ends_with_code_69(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(_command, "Client", functools.partial(Client, operation_timeout=0.2))
+    monkeypatch.setattr(_command, "AsyncClient", functools.partial(AsyncClient, operation_timeout=0.2))
     written(tmp_path, "native", NATIVE, "")
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         url = f"pulsar://127.0.0.1:{nobody.getsockname()[1]}"
@@ -224,7 +225,7 @@ class Tens:
 async def twice_from_the_beginning(service_url, namespace):
     """The output of a function that ran again after all its acknowledgements were lost, as by a crash."""
     source_topic, output = f"{namespace}/numbers", f"{namespace}/tens"
-    async with Client(service_url) as client:
+    async with AsyncClient(service_url) as client:
         source = await client.create_producer(source_topic)
         await asyncio.gather(*(source.send(b"%d" % number) for number in range(5)))  # a batch, which is one entry
         told = {
@@ -283,7 +284,7 @@ async def test_a_second_signal_ends_the_command_at_once(client, pulsar, topic, t
 
 
 def test_the_help_lists_the_official_flags():
-    command = [sys.executable, "-m", "pulsar_txn.client.functions", "localrun", "--help"]
+    command = [sys.executable, "-m", "pulsar_txn.pipeline.functions", "localrun", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     for flag in ("--function-config-file", "--client-auth-params", "--processing-guarantees", "--subs-name", "--log-topic"):
         assert flag in done.stdout

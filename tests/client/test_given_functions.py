@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Client, ConsumerType, InitialPosition, sync
+from pulsar_txn.client import AsyncClient, ConsumerType, InitialPosition, sync
 from pulsar_txn.client.errors import InvalidConfiguration
 
 EARLIEST = InitialPosition.EARLIEST
@@ -25,7 +25,7 @@ def of_two(batch, other):
 
 @pytest.fixture
 async def client():
-    async with Standalone(None) as broker, Client(broker.service_url) as connected:
+    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
         yield connected
 
 

@@ -13,8 +13,8 @@ import pytest
 from fake_broker import FakeBroker, fake_client
 from mutations import mutate
 
-from pulsar_txn.client.connection import Connection
 from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch

@@ -15,10 +15,10 @@ from targets import Target, lacking
 
 from pulsar_txn.client import (
     INT32_SCHEMA,
+    AsyncClient,
     AvroSchema,
     BatchingType,
     BytesSchema,
-    Client,
     ConsumerType,
     DeadLetterPolicy,
     InitialPosition,
@@ -30,7 +30,7 @@ from pulsar_txn.client import (
     sync,
 )
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
-from pulsar_txn.client.schema_key_value import encoding_of, parts_of
+from pulsar_txn.client.schema.key_value import encoding_of, parts_of
 
 EARLIEST = InitialPosition.EARLIEST
 BOTH = pytest.mark.parametrize("encoding", list(KeyValueEncoding))
@@ -43,7 +43,7 @@ def pairs(encoding=KeyValueEncoding.INLINE):
 
 @pytest.fixture
 async def client(pulsar: Target):
-    async with Client(pulsar.service_url) as client:
+    async with AsyncClient(pulsar.service_url) as client:
         yield client
 
 

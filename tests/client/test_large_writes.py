@@ -3,9 +3,9 @@
 import asyncio
 import os
 
-from pulsar_txn.client._settings import Settings
-from pulsar_txn.client.connection import LARGE_BUFFER, Connection
-from pulsar_txn.client.runtime import AsyncioRuntime
+from pulsar_txn.client.net.connection import LARGE_BUFFER, Connection
+from pulsar_txn.client.net.runtime import AsyncioRuntime
+from pulsar_txn.client.net.settings import Settings
 
 
 async def test_small_and_large_buffers_leave_in_order():

@@ -7,9 +7,10 @@ import pytest
 from fake_broker import SILENCE, FakeBroker, fake_client, sent_entry
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Client, Compression, ConsumerType, DeadLetterPolicy, InitialPosition, dead_letters
+from pulsar_txn.client import AsyncClient, Compression, ConsumerType, DeadLetterPolicy, InitialPosition
 from pulsar_txn.client.errors import InvalidTopicName
-from pulsar_txn.client.interceptors import ConsumerInterceptor
+from pulsar_txn.client.receive import dead_letters
+from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import encode_entry
@@ -23,7 +24,7 @@ ROOM = "persistent://public/default/"
 
 @pytest.fixture
 async def client():
-    async with Standalone(None) as broker, Client(broker.service_url) as connected:
+    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
         yield connected
 
 

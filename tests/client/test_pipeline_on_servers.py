@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from pulsar_txn.client import BatchingType, Client, ConsumerType, InitialPosition, TransactionAborted
+from pulsar_txn.client import AsyncClient, BatchingType, ConsumerType, InitialPosition, TransactionAborted
 
 EARLIEST = InitialPosition.EARLIEST
 
 
 @pytest.fixture
 async def client(pulsar):
-    async with Client(pulsar.service_url, initial_backoff=0.02, max_backoff=0.5) as connected:
+    async with AsyncClient(pulsar.service_url, initial_backoff=0.02, max_backoff=0.5) as connected:
         yield connected
 
 

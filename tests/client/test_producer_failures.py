@@ -9,7 +9,6 @@ from fake_broker import SILENCE, FakeBroker, FakeTransaction, fake_client, sent_
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import BatchingType, MessageId, ProducerInterceptor, TxnId, sync
-from pulsar_txn.client._loop_thread import LoopThread
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -20,6 +19,7 @@ from pulsar_txn.client.errors import (
     TransactionTimedOut,
     UsageError,
 )
+from pulsar_txn.client.sync._loop_thread import LoopThread
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 

@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from pulsar_txn.client import InitialPosition, sync
-from pulsar_txn.client.batching import encode_batch
-from pulsar_txn.client.client import Client as AsyncioClient
+from pulsar_txn.client.client import AsyncClient as AsyncioClient
 from pulsar_txn.client.errors import TransactionStateError
+from pulsar_txn.client.send.batching import encode_batch
 
 
 class UndoError(Exception):

@@ -16,11 +16,11 @@ from crypto_samples import rsa_pair
 from pulsar_txn.broker.base.config import BrokerConfig
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import InitialPosition, TransactionState, errors, sync
-from pulsar_txn.client._loop_thread import LoopThread
-from pulsar_txn.client.authentication import TokenAuthentication
-from pulsar_txn.client.crypto import PemKeys
-from pulsar_txn.client.interceptors import ConsumerInterceptor, ProducerInterceptor
-from pulsar_txn.client.schema import StringSchema
+from pulsar_txn.client.net.authentication import TokenAuthentication
+from pulsar_txn.client.receive.interceptors import ConsumerInterceptor, ProducerInterceptor
+from pulsar_txn.client.schema.base import StringSchema
+from pulsar_txn.client.schema.crypto import PemKeys
+from pulsar_txn.client.sync._loop_thread import LoopThread
 
 EARLIEST = InitialPosition.EARLIEST
 CALLBACKS = "pulsar-txn-callbacks"

@@ -7,7 +7,8 @@ import itertools
 import pytest
 from interruptions import interrupted
 
-from pulsar_txn.client import InitialPosition, _loop_thread, sync
+from pulsar_txn.client import InitialPosition, sync
+from pulsar_txn.client.sync import _loop_thread
 
 EARLIEST = InitialPosition.EARLIEST
 

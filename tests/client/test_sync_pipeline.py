@@ -7,8 +7,8 @@ import pytest
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import ConsumerType, InitialPosition, Poison, errors, sync
-from pulsar_txn.client._loop_thread import LoopThread
-from pulsar_txn.client.dead_letters import letter_topic
+from pulsar_txn.client.receive.dead_letters import letter_topic
+from pulsar_txn.client.sync._loop_thread import LoopThread
 
 EARLIEST = InitialPosition.EARLIEST
 

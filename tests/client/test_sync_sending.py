@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pytest
 
 from pulsar_txn.client import InitialPosition, errors, sync
-from pulsar_txn.client._loop_thread import LoopThread
+from pulsar_txn.client.sync._loop_thread import LoopThread
 
 
 @contextlib.contextmanager

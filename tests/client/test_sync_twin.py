@@ -14,8 +14,7 @@ import pytest
 
 from pulsar_txn import client as asyncio_side
 from pulsar_txn.client import errors, sync
-from pulsar_txn.client.client import Client as AsyncioClient
-from pulsar_txn.client.managed import ManagedTransaction
+from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 
 CHECKOUT = Path(__file__).parents[2]
 GENERATOR = CHECKOUT / "client" / "generate_sync.py"
@@ -31,7 +30,7 @@ def names(cls):
 
 @pytest.mark.parametrize("name", ["Client", "Producer", "Consumer", "Reader", "TableView", "Transaction"])
 def test_the_twin_has_the_same_names(name):
-    original = AsyncioClient if name == "Client" else getattr(asyncio_side, name)
+    original = getattr(asyncio_side, f"Async{name}")
     attributes = {"subscription", "consumer_name", "schema"}  # set in the constructor there
     assert names(original) - INTERNAL == names(getattr(sync, name)) - {"check_open"} - attributes - INTERNAL
 
@@ -256,7 +255,7 @@ def test_a_wrong_url_starts_no_thread():
 def test_a_managed_block_is_what_transaction_returns(url):
     with sync.Client(url) as client:
         assert isinstance(client.transaction(), sync.ManagedTransaction)
-        assert isinstance(client.transaction()._inner, ManagedTransaction)
+        assert isinstance(client.transaction()._inner, AsyncManagedTransaction)
 
 
 def test_docstrings_of_the_twin_speak_of_nothing_that_threads_have_not():

@@ -5,7 +5,8 @@ import contextlib
 import pytest
 from fake_broker import SILENCE, FakeBroker, FakeRuntime
 
-from pulsar_txn.client import TransactionState, compat, errors, sync
+from pulsar_txn import compat
+from pulsar_txn.client import TransactionState, errors, sync
 from pulsar_txn.wire.ids import TxnAction
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 

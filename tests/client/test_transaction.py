@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from pulsar_txn.client._enlist import AMBIENT
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     AuthenticationError,
@@ -27,8 +26,9 @@ from pulsar_txn.client.errors import (
     TransactionTimedOut,
     UnknownError,
 )
-from pulsar_txn.client.managed import ManagedTransaction
-from pulsar_txn.client.transaction import Rollback, Transaction, TransactionOptions, TransactionState
+from pulsar_txn.client.txn.enlist import AMBIENT
+from pulsar_txn.client.txn.managed import AsyncManagedTransaction
+from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback, TransactionOptions, TransactionState
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
 CORE = object()
@@ -85,7 +85,9 @@ class Flushed:
 
 def new_transaction(sessions, *, txn_id=None, **options):
     loop = asyncio.get_running_loop()
-    return Transaction(CORE, sessions, TransactionOptions(**options), operation_timeout=5.0, monotonic=loop.time, txn_id=txn_id)
+    return AsyncTransaction(
+        CORE, sessions, TransactionOptions(**options), operation_timeout=5.0, monotonic=loop.time, txn_id=txn_id
+    )
 
 
 async def opened(sessions, **options):
@@ -479,7 +481,7 @@ async def test_a_lazy_transaction_begins_with_its_first_operation():
 
 async def test_leaving_the_block_commits():
     sessions = ScriptedSessions()
-    async with ManagedTransaction(new_transaction(sessions, managed=True)) as txn:
+    async with AsyncManagedTransaction(new_transaction(sessions, managed=True)) as txn:
         await sent(txn)
         with pytest.raises(TransactionStateError, match="leaving its block"):
             await txn.commit()
@@ -489,7 +491,7 @@ async def test_leaving_the_block_commits():
 async def test_an_exception_aborts_and_is_what_the_caller_sees():
     sessions = ScriptedSessions()
     with pytest.raises(ZeroDivisionError):
-        async with ManagedTransaction(new_transaction(sessions)) as txn:
+        async with AsyncManagedTransaction(new_transaction(sessions)) as txn:
             await sent(txn)
             raise ZeroDivisionError
     assert sessions.ends == ["ABORT"]
@@ -498,14 +500,14 @@ async def test_an_exception_aborts_and_is_what_the_caller_sees():
 async def test_the_users_exception_wins_over_a_failing_abort():
     sessions = ScriptedSessions(end=[ConnectionLost("gone")])
     with pytest.raises(ZeroDivisionError) as raised:
-        async with ManagedTransaction(new_transaction(sessions)):
+        async with AsyncManagedTransaction(new_transaction(sessions)):
             raise ZeroDivisionError
     assert any("could not be aborted" in note for note in raised.value.__notes__)
 
 
 async def test_rollback_leaves_quietly():
     sessions = ScriptedSessions()
-    async with ManagedTransaction(new_transaction(sessions, managed=True)) as txn:
+    async with AsyncManagedTransaction(new_transaction(sessions, managed=True)) as txn:
         txn.rollback()
     assert sessions.ends == ["ABORT"]
 
@@ -513,7 +515,7 @@ async def test_rollback_leaves_quietly():
 async def test_a_rollback_of_another_transaction_passes_through():
     other = await opened(ScriptedSessions(), managed=True)
     with pytest.raises(Rollback):
-        async with ManagedTransaction(new_transaction(ScriptedSessions())):
+        async with AsyncManagedTransaction(new_transaction(ScriptedSessions())):
             other.rollback()
     await other.abort()
 
@@ -529,7 +531,7 @@ async def test_a_rollback_without_a_block_is_refused():
 
 async def test_an_abort_inside_the_block_is_the_end_of_it():
     sessions = ScriptedSessions()
-    async with ManagedTransaction(new_transaction(sessions)) as txn:
+    async with AsyncManagedTransaction(new_transaction(sessions)) as txn:
         await txn.abort()
     assert sessions.ends == ["ABORT"]
 
@@ -538,7 +540,7 @@ async def test_cancellation_aborts_within_its_bound():
     sessions = ScriptedSessions()
 
     async def work():
-        async with ManagedTransaction(new_transaction(sessions)):
+        async with AsyncManagedTransaction(new_transaction(sessions)):
             await asyncio.sleep(60)
 
     task = asyncio.ensure_future(work())
@@ -554,7 +556,7 @@ async def in_commit(sessions):
     txn = new_transaction(sessions)
 
     async def work():
-        async with ManagedTransaction(txn):
+        async with AsyncManagedTransaction(txn):
             sessions.gate.clear()
 
     task = asyncio.ensure_future(work())
@@ -604,14 +606,14 @@ async def test_a_timeout_around_a_block_leaves_no_commit_behind():
     sessions = ScriptedSessions()
     asyncio.get_running_loop().call_later(0.05, sessions.gate.set)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01), ManagedTransaction(new_transaction(sessions)) as txn:
+        async with asyncio.timeout(0.01), AsyncManagedTransaction(new_transaction(sessions)) as txn:
             sessions.gate.clear()
     assert txn.state is TransactionState.COMMITTED
 
 
 async def test_a_rollback_whose_abort_fails_is_quiet(caplog):
     sessions = ScriptedSessions(end=[OperationTimeout("no answer", maybe_processed=True)])
-    async with ManagedTransaction(new_transaction(sessions, managed=True)) as txn:
+    async with AsyncManagedTransaction(new_transaction(sessions, managed=True)) as txn:
         txn.rollback()
     assert "no answer" in caplog.text
 
@@ -620,7 +622,7 @@ async def test_a_block_that_is_cancelled_while_it_begins_leaves_no_open_transact
     sessions = ScriptedSessions()
     sessions.gate.clear()
     txn = new_transaction(sessions)
-    task = asyncio.ensure_future(ManagedTransaction(txn).__aenter__())
+    task = asyncio.ensure_future(AsyncManagedTransaction(txn).__aenter__())
     await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -632,7 +634,7 @@ async def test_a_block_that_is_cancelled_while_it_begins_leaves_no_open_transact
 
 async def test_an_ambient_block_that_is_left_in_another_context_ends_all_the_same():
     async def transactions():
-        async with ManagedTransaction(new_transaction(ScriptedSessions()), ambient=True) as txn:
+        async with AsyncManagedTransaction(new_transaction(ScriptedSessions()), ambient=True) as txn:
             yield txn
 
     opening = transactions()
@@ -644,13 +646,13 @@ async def test_an_ambient_block_that_is_left_in_another_context_ends_all_the_sam
 
 async def test_force_abort_is_a_dry_run():
     sessions = ScriptedSessions()
-    async with ManagedTransaction(new_transaction(sessions, force_abort=True)) as txn:
+    async with AsyncManagedTransaction(new_transaction(sessions, force_abort=True)) as txn:
         await sent(txn)
     assert sessions.ends == ["ABORT"]
 
 
 async def test_a_block_is_entered_once():
-    block = ManagedTransaction(new_transaction(ScriptedSessions()))
+    block = AsyncManagedTransaction(new_transaction(ScriptedSessions()))
     async with block:
         pass
     with pytest.raises(TransactionStateError, match="once"):
@@ -659,7 +661,7 @@ async def test_a_block_is_entered_once():
 
 
 async def test_ambient_mode_sets_the_transaction_inside_the_block_only():
-    async with ManagedTransaction(new_transaction(ScriptedSessions()), ambient=True) as txn:
+    async with AsyncManagedTransaction(new_transaction(ScriptedSessions()), ambient=True) as txn:
         assert AMBIENT.get() is txn
     assert AMBIENT.get() is None
 
@@ -692,7 +694,7 @@ async def test_a_forgotten_transaction_is_a_resource_warning():
 def test_a_transaction_left_open_at_the_end_of_the_program_is_no_error_of_the_interpreter():
     program = """
 import asyncio, builtins
-from pulsar_txn.client.transaction import Transaction, TransactionOptions
+from pulsar_txn.client.txn.transaction import AsyncTransaction, TransactionOptions
 from pulsar_txn.wire.ids import TxnId
 
 class Sessions:
@@ -701,7 +703,7 @@ class Sessions:
 
 async def main():
     time = asyncio.get_running_loop().time
-    builtins.left = Transaction(object(), Sessions(), TransactionOptions(), operation_timeout=1.0, monotonic=time)
+    builtins.left = AsyncTransaction(object(), Sessions(), TransactionOptions(), operation_timeout=1.0, monotonic=time)
     await builtins.left.open()
 
 asyncio.run(main())

@@ -18,10 +18,11 @@ from typing import Any
 
 import pytest
 
+from pulsar_txn import compat as pulsar
 from pulsar_txn.client import (
     AccessMode,
+    AsyncClient,
     AutoClusterFailover,
-    Client,
     ConsumerType,
     DeadLetterPolicy,
     InitialPosition,
@@ -33,8 +34,6 @@ from pulsar_txn.client import (
     deserialize_message_id,
     sync,
 )
-from pulsar_txn.client import compat as pulsar
-from pulsar_txn.client._loop_thread import LoopThread
 from pulsar_txn.client.errors import (
     ConnectionLost,
     InvalidConfiguration,
@@ -46,6 +45,7 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
     UsageError,
 )
+from pulsar_txn.client.sync._loop_thread import LoopThread
 
 HALF = "a\ud800"
 """No text that UTF-8 can say."""
@@ -64,10 +64,10 @@ class Async:
         self.see = self.thread.run(lambda: self._open(url))
 
     async def _open(self, url: str) -> SimpleNamespace:
-        client = Client(url, operation_timeout=5)
+        client = AsyncClient(url, operation_timeout=5)
         producer = await client.create_producer("asyncio")
         consumer = await client.subscribe("asyncio", "s", initial_position=InitialPosition.EARLIEST)
-        return SimpleNamespace(client=client, producer=producer, consumer=consumer, url=url, new=Client)
+        return SimpleNamespace(client=client, producer=producer, consumer=consumer, url=url, new=AsyncClient)
 
     def run(self, call: Callable[[Any], Any]) -> Any:
         async def work() -> Any:
@@ -354,7 +354,7 @@ def test_a_wrong_argument_of_the_asyncio_client_is_named(
 
 async def test_a_sync_transaction_is_no_asyncio_one(module_url: str) -> None:
     with sync.Client(module_url) as other, other.transaction() as txn:
-        async with Client(module_url) as client:
+        async with AsyncClient(module_url) as client:
             producer = await client.create_producer("mixed")
             with pytest.raises(TransactionStateError, match="of the other kind"):
                 await producer.send(b"x", txn=txn)  # type: ignore[arg-type]  # that is the mistake
@@ -363,7 +363,7 @@ async def test_a_sync_transaction_is_no_asyncio_one(module_url: str) -> None:
 
 
 async def test_the_same_topic_twice_is_one_topic(module_url: str) -> None:
-    async with Client(module_url) as client:
+    async with AsyncClient(module_url) as client:
         producer = await client.create_producer("d1")
         consumer = await client.subscribe(["d1", "persistent://public/default/d1", "d2"], "s")
         assert [name.rsplit("/", 1)[1] for name in consumer.topics] == ["d1", "d2"]
@@ -374,7 +374,7 @@ async def test_the_same_topic_twice_is_one_topic(module_url: str) -> None:
 
 
 async def test_a_conflict_says_what_to_do(module_url: str) -> None:
-    async with Client(module_url) as client:
+    async with AsyncClient(module_url) as client:
         producer = await client.create_producer("conflict")
         consumer = await client.subscribe("conflict", "s")
         await producer.send(b"x")
@@ -388,7 +388,7 @@ async def test_a_conflict_says_what_to_do(module_url: str) -> None:
 
 
 async def test_a_second_exclusive_producer_is_told_of_the_first_and_not_of_a_successor(module_url: str) -> None:
-    async with Client(module_url) as client:
+    async with AsyncClient(module_url) as client:
         await client.create_producer("exclusive", access_mode=AccessMode.EXCLUSIVE)
         with pytest.raises(ProducerFenced, match="WAIT_FOR_EXCLUSIVE") as caught:
             await client.create_producer("exclusive", access_mode=AccessMode.EXCLUSIVE)
@@ -397,7 +397,7 @@ async def test_a_second_exclusive_producer_is_told_of_the_first_and_not_of_a_suc
 
 async def test_times_are_timedeltas_too(module_url: str) -> None:
     options = {"operation_timeout": THREE_SECONDS, "max_backoff": THREE_SECONDS}
-    async with Client(module_url, **options) as client:
+    async with AsyncClient(module_url, **options) as client:
         producer = await client.create_producer("times", send_timeout=THREE_SECONDS, batching_max_delay=timedelta())
         consumer = await client.subscribe("times", "s", ack_timeout=THREE_SECONDS, negative_ack_delay=THREE_SECONDS)
         reader = await client.create_reader("times")
@@ -425,13 +425,13 @@ async def _answers(answer: bytes) -> asyncio.Server:
 async def test_an_http_port_is_called_one() -> None:
     async with await _answers(b"HTTP/1.1 400 Bad Request\r\n\r\n") as server:
         port = server.sockets[0].getsockname()[1]
-        async with Client(f"pulsar://127.0.0.1:{port}", operation_timeout=2) as client:
+        async with AsyncClient(f"pulsar://127.0.0.1:{port}", operation_timeout=2) as client:
             with pytest.raises(RemoteProtocolError, match="this is an HTTP port") as caught:
                 await client.create_producer("t")
     assert "maxMessageSize" not in str(caught.value)
 
 
-@pytest.mark.parametrize("new", [Client, sync.Client])
+@pytest.mark.parametrize("new", [AsyncClient, sync.Client])
 async def test_a_plain_port_is_told_apart_from_none(module_url: str, new: Any) -> None:
     url = module_url.replace("pulsar://", "pulsar+ssl://")
 
@@ -443,12 +443,12 @@ async def test_a_plain_port_is_told_apart_from_none(module_url: str, new: Any) -
         if new is sync.Client:
             await asyncio.to_thread(open_with_sync)
         else:
-            async with Client(url, operation_timeout=1) as client:
+            async with AsyncClient(url, operation_timeout=1) as client:
                 await client.create_producer("t")
 
 
 async def test_the_advice_about_names_is_given_once(module_url: str) -> None:
-    async with Client(module_url) as client:
+    async with AsyncClient(module_url) as client:
         consumer = await client.subscribe("letters", "s")
         with pytest.raises(InvalidTopicName) as caught:
             await client.pipeline(consumer, work, dead_letter_topic="a/b")
@@ -475,7 +475,7 @@ def test_the_official_names_raise_official_errors() -> None:
 
 
 async def _asyncio_transaction(url):
-    async with Client(url) as client:
+    async with AsyncClient(url) as client:
         return await client.begin_transaction()
 
 

@@ -17,7 +17,7 @@ import targets
 from differences import Observed, allowed
 from targets import Target
 
-from pulsar_txn.client import Client
+from pulsar_txn.client import AsyncClient
 
 _SEEN = pytest.StashKey[list[tuple[int, str, str]]]()
 
@@ -31,9 +31,9 @@ def pulsar(pulsar: Target) -> Target:
 
 
 @pytest.fixture
-async def client(pulsar: Target) -> AsyncIterator[Client]:
+async def client(pulsar: Target) -> AsyncIterator[AsyncClient]:
     """A client of the server that the story runs on."""
-    async with Client(pulsar.service_url) as client:
+    async with AsyncClient(pulsar.service_url) as client:
         yield client
 
 

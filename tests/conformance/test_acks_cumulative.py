@@ -8,7 +8,7 @@ from subscriptions import filled, left_over, subscribed
 from targets import Target
 from transactions import data_of, received, stays_silent
 
-from pulsar_txn.client import Client, ConsumerType, TransactionConflict
+from pulsar_txn.client import AsyncClient, ConsumerType, TransactionConflict
 
 SUBSCRIPTIONS = [
     pytest.param(ConsumerType.EXCLUSIVE, True, marks=row(9)),
@@ -20,7 +20,7 @@ SUBSCRIPTIONS = [
 
 @pytest.mark.parametrize(("kind", "batched"), SUBSCRIPTIONS)
 async def test_a_committed_one_settles_everything_up_to_it(
-    client: Client, topic: str, kind: ConsumerType, batched: bool
+    client: AsyncClient, topic: str, kind: ConsumerType, batched: bool
 ) -> None:
     await filled(client, topic, 6, batched=batched)
     consumer = await subscribed(client, topic, kind)
@@ -33,7 +33,7 @@ async def test_a_committed_one_settles_everything_up_to_it(
 
 @pytest.mark.parametrize(("kind", "batched"), SUBSCRIPTIONS)
 async def test_an_aborted_one_settles_nothing_and_the_next_transaction_can_take_its_place(
-    client: Client, topic: str, kind: ConsumerType, batched: bool
+    client: AsyncClient, topic: str, kind: ConsumerType, batched: bool
 ) -> None:
     payloads = await filled(client, topic, 4, batched=batched)
     consumer = await subscribed(client, topic, kind)
@@ -51,7 +51,7 @@ async def test_an_aborted_one_settles_nothing_and_the_next_transaction_can_take_
 
 @pytest.mark.parametrize(("kind", "batched"), SUBSCRIPTIONS)
 async def test_two_transactions_cannot_hold_one_at_the_same_time(
-    client: Client, topic: str, kind: ConsumerType, batched: bool
+    client: AsyncClient, topic: str, kind: ConsumerType, batched: bool
 ) -> None:
     await filled(client, topic, 6, batched=batched)
     consumer = await subscribed(client, topic, kind)
@@ -66,7 +66,9 @@ async def test_two_transactions_cannot_hold_one_at_the_same_time(
 
 
 @pytest.mark.parametrize(("kind", "batched"), SUBSCRIPTIONS)
-async def test_one_behind_what_was_committed_conflicts(client: Client, topic: str, kind: ConsumerType, batched: bool) -> None:
+async def test_one_behind_what_was_committed_conflicts(
+    client: AsyncClient, topic: str, kind: ConsumerType, batched: bool
+) -> None:
     await filled(client, topic, 4, batched=batched)
     consumer = await subscribed(client, topic, kind)
     messages = await received(consumer, 4)
@@ -82,7 +84,7 @@ async def test_one_behind_what_was_committed_conflicts(client: Client, topic: st
 @row(18)
 @pytest.mark.parametrize("batched", [False, True])
 async def test_an_abort_brings_messages_back_when_the_client_asks_and_not_by_itself(
-    pulsar: Target, client: Client, topic: str, batched: bool
+    pulsar: Target, client: AsyncClient, topic: str, batched: bool
 ) -> None:
     """Aborted from another client, so that ours, which asks by itself after its own aborts, does not know of it."""
     payloads = await filled(client, topic, 4, batched=batched)
@@ -91,7 +93,7 @@ async def test_an_abort_brings_messages_back_when_the_client_asks_and_not_by_its
     txn = await client.begin_transaction()
     assert txn.id is not None
     await consumer.acknowledge_cumulative(messages[-1], txn=txn)
-    async with Client(pulsar.service_url) as elsewhere:
+    async with AsyncClient(pulsar.service_url) as elsewhere:
         await elsewhere.attach_transaction(txn.id).abort()
     assert await stays_silent(consumer)
     consumer.redeliver_unacknowledged()

@@ -8,7 +8,7 @@ from subscriptions import chosen, filled, left_over, subscribed
 from targets import Target
 from transactions import data_of, received, stays_silent
 
-from pulsar_txn.client import Client, ConsumerType
+from pulsar_txn.client import AsyncClient, ConsumerType
 
 SHARED = (ConsumerType.SHARED, ConsumerType.KEY_SHARED)
 SUBSCRIPTIONS = [
@@ -25,7 +25,7 @@ SUBSCRIPTIONS = [
 
 @pytest.mark.parametrize(("kind", "batched"), SUBSCRIPTIONS)
 async def test_committed_acks_are_settled_and_the_rest_comes_again(
-    client: Client, topic: str, kind: ConsumerType, batched: bool
+    client: AsyncClient, topic: str, kind: ConsumerType, batched: bool
 ) -> None:
     await filled(client, topic, 6, batched=batched)
     consumer = await subscribed(client, topic, kind)
@@ -37,7 +37,7 @@ async def test_committed_acks_are_settled_and_the_rest_comes_again(
 
 @pytest.mark.parametrize(("kind", "batched"), SUBSCRIPTIONS)
 async def test_aborted_acks_come_again_to_the_same_consumer_and_can_then_be_committed(
-    client: Client, topic: str, kind: ConsumerType, batched: bool
+    client: AsyncClient, topic: str, kind: ConsumerType, batched: bool
 ) -> None:
     payloads = await filled(client, topic, 4, batched=batched)
     consumer = await subscribed(client, topic, kind)
@@ -55,7 +55,7 @@ async def test_aborted_acks_come_again_to_the_same_consumer_and_can_then_be_comm
 
 @pytest.mark.parametrize(("kind", "batched"), SUBSCRIPTIONS)
 async def test_aborted_acks_of_a_part_leave_everything_to_a_successor(
-    client: Client, topic: str, kind: ConsumerType, batched: bool
+    client: AsyncClient, topic: str, kind: ConsumerType, batched: bool
 ) -> None:
     payloads = await filled(client, topic, 4, batched=batched)
     consumer = await subscribed(client, topic, kind)
@@ -69,7 +69,7 @@ async def test_aborted_acks_of_a_part_leave_everything_to_a_successor(
 @row(15)
 @pytest.mark.parametrize("kind", SHARED)
 async def test_an_abort_brings_back_of_a_batch_only_what_no_other_transaction_holds(
-    client: Client, topic: str, kind: ConsumerType
+    client: AsyncClient, topic: str, kind: ConsumerType
 ) -> None:
     await filled(client, topic, 6, batched=True)
     consumer = await subscribed(client, topic, kind)
@@ -88,7 +88,7 @@ async def test_an_abort_brings_back_of_a_batch_only_what_no_other_transaction_ho
 @row(16)
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("kind", list(ConsumerType))
-async def test_what_is_pending_goes_to_nobody_else(client: Client, topic: str, kind: ConsumerType, batched: bool) -> None:
+async def test_what_is_pending_goes_to_nobody_else(client: AsyncClient, topic: str, kind: ConsumerType, batched: bool) -> None:
     await filled(client, topic, 4, batched=batched)
     consumer = await subscribed(client, topic, kind)
     messages = await received(consumer, 4)
@@ -106,7 +106,7 @@ async def test_what_is_pending_goes_to_nobody_else(client: Client, topic: str, k
 
 @row(17)
 @pytest.mark.parametrize("kind", [ConsumerType.SHARED, ConsumerType.FAILOVER])
-async def test_dispatch_goes_on_behind_many_pending_messages(client: Client, topic: str, kind: ConsumerType) -> None:
+async def test_dispatch_goes_on_behind_many_pending_messages(client: AsyncClient, topic: str, kind: ConsumerType) -> None:
     """More than a server reads at once, 100 messages on stock."""
     await filled(client, topic, 250, batched=False)
     consumer = await subscribed(client, topic, kind)
@@ -122,7 +122,7 @@ async def test_dispatch_goes_on_behind_many_pending_messages(client: Client, top
 
 @row(19)
 @pytest.mark.parametrize("kind", [ConsumerType.SHARED, ConsumerType.FAILOVER])
-async def test_an_abort_without_a_consumer_succeeds(client: Client, topic: str, kind: ConsumerType) -> None:
+async def test_an_abort_without_a_consumer_succeeds(client: AsyncClient, topic: str, kind: ConsumerType) -> None:
     payloads = await filled(client, topic, 3, batched=False)
     consumer = await subscribed(client, topic, kind)
     txn = await client.begin_transaction()
@@ -136,7 +136,7 @@ async def test_an_abort_without_a_consumer_succeeds(client: Client, topic: str, 
 @row(20)
 @pytest.mark.parametrize("commits", [True, False])
 async def test_one_transaction_acknowledges_a_topic_on_several_subscriptions(
-    pulsar: Target, client: Client, topic: str, commits: bool
+    pulsar: Target, client: AsyncClient, topic: str, commits: bool
 ) -> None:
     payloads = await filled(client, topic, 2, batched=False)
     kinds = {"a": ConsumerType.EXCLUSIVE, "b": ConsumerType.SHARED, "c": ConsumerType.FAILOVER}
@@ -145,7 +145,7 @@ async def test_one_transaction_acknowledges_a_topic_on_several_subscriptions(
     for consumer in consumers.values():
         await consumer.acknowledge(await received(consumer, 2), txn=txn)
     await (txn.commit() if commits else txn.abort())
-    async with Client(pulsar.service_url) as elsewhere:
+    async with AsyncClient(pulsar.service_url) as elsewhere:
         for name, consumer in consumers.items():
             await consumer.close()
             successor = await subscribed(elsewhere, topic, kinds[name], name=name)

@@ -12,7 +12,16 @@ from subscriptions import chosen, filled, left_over, subscribed
 from targets import Target
 from transactions import received, stays_silent
 
-from pulsar_txn.client import AvroSchema, Client, Consumer, ConsumerType, InitialPosition, JsonSchema, Schema, StringSchema
+from pulsar_txn.client import (
+    AsyncClient,
+    AsyncConsumer,
+    AvroSchema,
+    ConsumerType,
+    InitialPosition,
+    JsonSchema,
+    Schema,
+    StringSchema,
+)
 
 
 @attrs.frozen
@@ -32,7 +41,7 @@ class Order:
     ids=["string", "json", "avro"],
 )
 async def test_typed_messages_are_received_processed_and_sent_in_one_transaction(
-    client: Client, topic: str, schema: Schema[object], values: list[object]
+    client: AsyncClient, topic: str, schema: Schema[object], values: list[object]
 ) -> None:
     source = await client.create_producer(f"{topic}-in", schema=schema)
     output = await client.create_producer(topic, schema=schema)
@@ -52,7 +61,7 @@ async def test_typed_messages_are_received_processed_and_sent_in_one_transaction
     assert await stays_silent(await client.subscribe(f"{topic}-in", "s", schema=schema))
 
 
-async def all_acknowledged(pulsar: Target, consumer: Consumer[bytes]) -> bool:
+async def all_acknowledged(pulsar: Target, consumer: AsyncConsumer[bytes]) -> bool:
     """Whether the subscription has no backlog, within a while: stock moves the cursor behind the commit's answer."""
     stats = await eventually(
         lambda: topic_stats(pulsar, consumer.topic), lambda found: found["subscriptions"]["s"]["msgBacklog"] == 0
@@ -63,7 +72,7 @@ async def all_acknowledged(pulsar: Target, consumer: Consumer[bytes]) -> bool:
 @row(48)
 @pytest.mark.parametrize("kind", [ConsumerType.SHARED, ConsumerType.EXCLUSIVE])
 async def test_transactions_share_the_entry_of_a_batch_and_commit_one_by_one(
-    pulsar: Target, client: Client, topic: str, kind: ConsumerType
+    pulsar: Target, client: AsyncClient, topic: str, kind: ConsumerType
 ) -> None:
     payloads = await filled(client, topic, 10, batched=True)
     consumer = await subscribed(client, topic, kind)
@@ -91,7 +100,7 @@ async def test_transactions_share_the_entry_of_a_batch_and_commit_one_by_one(
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("kind", list(ConsumerType))
 async def test_a_list_of_messages_is_acknowledged_in_one_transaction(
-    pulsar: Target, client: Client, topic: str, kind: ConsumerType, batched: bool
+    pulsar: Target, client: AsyncClient, topic: str, kind: ConsumerType, batched: bool
 ) -> None:
     payloads = await filled(client, topic, 12, batched=batched)
     consumer = await subscribed(client, topic, kind)
@@ -110,7 +119,7 @@ async def test_a_list_of_messages_is_acknowledged_in_one_transaction(
 @row(52)
 @pytest.mark.parametrize("batched", [False, True])
 async def test_a_received_batch_is_acknowledged_in_one_transaction(
-    pulsar: Target, client: Client, topic: str, batched: bool
+    pulsar: Target, client: AsyncClient, topic: str, batched: bool
 ) -> None:
     payloads = await filled(client, topic, 10, batched=batched)
     consumer = await subscribed(client, topic, ConsumerType.SHARED)
@@ -128,7 +137,7 @@ async def test_a_received_batch_is_acknowledged_in_one_transaction(
 
 
 @row(51, 52)
-async def test_a_list_from_several_topics_is_acknowledged_in_one_transaction(client: Client, topic: str) -> None:
+async def test_a_list_from_several_topics_is_acknowledged_in_one_transaction(client: AsyncClient, topic: str) -> None:
     topics = [f"{topic}-{number}" for number in range(3)]
     for each in topics:
         await filled(client, each, 4, batched=each.endswith("1"))

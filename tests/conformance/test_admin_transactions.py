@@ -15,7 +15,7 @@ from rows import row
 from targets import Target
 from transactions import PATIENCE, data_of, received, visible
 
-from pulsar_txn.client import Client, CommitOutcomeUnknown, InitialPosition, Transaction, TransactionAborted
+from pulsar_txn.client import AsyncClient, AsyncTransaction, CommitOutcomeUnknown, InitialPosition, TransactionAborted
 from pulsar_txn.wire.ids import MessageId
 
 
@@ -33,7 +33,7 @@ async def status_of(pulsar: Target, path: str) -> str:
     return "200"
 
 
-def bits(txn: Transaction) -> str:
+def bits(txn: AsyncTransaction) -> str:
     """How paths name a transaction."""
     return f"{id_of(txn).most}/{id_of(txn).least}"
 
@@ -54,7 +54,7 @@ async def test_coordinators_are_listed_with_where_they_are(pulsar: Target) -> No
 
 
 @row(123)
-async def test_a_coordinator_counts_what_is_open(pulsar: Target, client: Client) -> None:
+async def test_a_coordinator_counts_what_is_open(pulsar: Target, client: AsyncClient) -> None:
     txn = await client.begin_transaction()
     assert txn.id is not None
     one = await ask(pulsar, f"/coordinatorStats?coordinatorId={txn.id.most}")
@@ -67,7 +67,7 @@ async def test_a_coordinator_counts_what_is_open(pulsar: Target, client: Client)
 
 
 @row(123)
-async def test_a_coordinator_shows_its_log(pulsar: Target, client: Client) -> None:
+async def test_a_coordinator_shows_its_log(pulsar: Target, client: AsyncClient) -> None:
     txn = await client.begin_transaction()
     assert txn.id is not None
     found = (await ask(pulsar, f"/coordinatorInternalStats/{txn.id.most}?metadata=true"))["transactionLogStats"]
@@ -101,7 +101,9 @@ async def test_the_number_of_coordinators_goes_up_only(pulsar: Target) -> None:
 
 
 @row(123)
-async def test_a_transaction_is_shown_with_its_topics_and_subscriptions(pulsar: Target, client: Client, topic: str) -> None:
+async def test_a_transaction_is_shown_with_its_topics_and_subscriptions(
+    pulsar: Target, client: AsyncClient, topic: str
+) -> None:
     producer = await client.create_producer(topic)
     consumers = [await client.subscribe(topic, name) for name in ("single", "cumulative")]
     await producer.send(b"input")
@@ -126,7 +128,7 @@ async def test_a_transaction_is_shown_with_its_topics_and_subscriptions(pulsar: 
 
 @row(123)
 async def test_a_transaction_with_a_topic_that_is_gone_is_shown(
-    pulsar: Target, client: Client, topic: str, observed: Observed
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
     txn = await client.begin_transaction()
     assert txn.id is not None
@@ -137,7 +139,7 @@ async def test_a_transaction_with_a_topic_that_is_gone_is_shown(
 
 
 @row(123)
-async def test_transactions_that_are_open_for_long_are_found(pulsar: Target, client: Client) -> None:
+async def test_transactions_that_are_open_for_long_are_found(pulsar: Target, client: AsyncClient) -> None:
     txn = await client.begin_transaction()
     assert txn.id is not None
 
@@ -155,7 +157,7 @@ async def test_transactions_that_are_open_for_long_are_found(pulsar: Target, cli
 
 @row(123)
 async def test_a_transaction_is_aborted_by_the_administration(
-    pulsar: Target, client: Client, topic: str, observed: Observed
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     txn = await client.begin_transaction()
@@ -180,7 +182,7 @@ async def test_a_transaction_that_there_is_not_cannot_be_aborted(pulsar: Target,
 
 
 @row(123)
-async def test_the_buffer_of_a_topic_shows_how_far_may_be_read(pulsar: Target, client: Client, topic: str) -> None:
+async def test_the_buffer_of_a_topic_shows_how_far_may_be_read(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     plain = await producer.send(b"plain")
     txn = await client.begin_transaction()
@@ -203,7 +205,7 @@ async def test_the_buffer_of_a_topic_shows_how_far_may_be_read(pulsar: Target, c
 
 @row(83, 123)
 async def test_the_first_message_of_a_transaction_makes_the_buffer_of_its_topic_ready(
-    pulsar: Target, client: Client, topic: str, observed: Observed
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     await producer.send(b"plain")
@@ -217,7 +219,7 @@ async def test_the_first_message_of_a_transaction_makes_the_buffer_of_its_topic_
 
 
 @row(123)
-async def test_the_log_of_snapshots_of_a_topic(pulsar: Target, client: Client, topic: str, observed: Observed) -> None:
+async def test_the_log_of_snapshots_of_a_topic(pulsar: Target, client: AsyncClient, topic: str, observed: Observed) -> None:
     producer = await client.create_producer(topic)
     async with client.transaction() as txn:
         await producer.send(b"x", txn=txn)
@@ -240,7 +242,9 @@ async def test_a_topic_that_there_is_not_is_not_found(pulsar: Target, topic: str
 
 
 @row(123)
-async def test_pending_acks_of_a_subscription_are_shown(pulsar: Target, client: Client, topic: str, observed: Observed) -> None:
+async def test_pending_acks_of_a_subscription_are_shown(
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed
+) -> None:
     producer = await client.create_producer(topic, batching=False)
     consumer = await client.subscribe(topic, "s")
     for number in range(3):
@@ -270,7 +274,7 @@ async def test_pending_acks_of_a_subscription_are_shown(pulsar: Target, client: 
 
 @row(123)
 async def test_a_position_is_pending_or_settled_or_neither(
-    pulsar: Target, client: Client, topic: str, observed: Observed
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
     single = await client.create_producer(topic, batching=False)
     batches = await client.create_producer(topic, batching_max_messages=3, batching_max_delay=5)
@@ -299,7 +303,7 @@ async def test_a_position_is_pending_or_settled_or_neither(
 
 
 @row(123)
-async def test_a_subscription_that_there_is_not(pulsar: Target, client: Client, topic: str, observed: Observed) -> None:
+async def test_a_subscription_that_there_is_not(pulsar: Target, client: AsyncClient, topic: str, observed: Observed) -> None:
     await client.create_producer(topic)
     seen = await status_of(pulsar, f"/pendingAckStats/{of_topic(topic)}/never")
     observed(pulsar, 123, "HTTP status of the pending acknowledgements of a subscription that there is not", seen)
@@ -327,7 +331,7 @@ async def peeked(pulsar: Target, topic: str, number: int) -> tuple[bytes, dict[s
 
 
 @row(123)
-async def test_peeking_shows_what_is_aborted_and_what_is_open(pulsar: Target, client: Client, topic: str) -> None:
+async def test_peeking_shows_what_is_aborted_and_what_is_open(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     await put(pulsar, f"{topic_path(topic)}/subscription/s")
     committed, aborted, is_open = [await client.begin_transaction() for _ in range(3)]

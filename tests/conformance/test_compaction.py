@@ -9,7 +9,7 @@ from admin import eventually, get_json, put, topic_path
 from rows import row
 from targets import Target
 
-from pulsar_txn.client import Client, Producer
+from pulsar_txn.client import AsyncClient, AsyncProducer
 
 
 async def compact(pulsar: Target, topic: str) -> None:
@@ -21,7 +21,7 @@ async def compact(pulsar: Target, topic: str) -> None:
     assert done["status"] == "SUCCESS", done
 
 
-async def read_compacted(client: Client, topic: str) -> list[tuple[str | None, bytes]]:
+async def read_compacted(client: AsyncClient, topic: str) -> list[tuple[str | None, bytes]]:
     """Keys and payloads that a reader of the compacted topic finds now."""
     found = []
     async with await client.create_reader(topic, read_compacted=True) as reader:
@@ -31,7 +31,7 @@ async def read_compacted(client: Client, topic: str) -> list[tuple[str | None, b
     return found
 
 
-async def send(client: Client, producer: Producer[bytes], keys: str, payload: bytes, end: str) -> None:
+async def send(client: AsyncClient, producer: AsyncProducer[bytes], keys: str, payload: bytes, end: str) -> None:
     """The payload for each key, in a transaction of their own that then ends."""
     txn = await client.begin_transaction()
     for key in keys:
@@ -41,7 +41,7 @@ async def send(client: Client, producer: Producer[bytes], keys: str, payload: by
 
 
 @row(56)
-async def test_before_a_compaction_a_compacted_reader_sees_what_was_committed(client: Client, topic: str) -> None:
+async def test_before_a_compaction_a_compacted_reader_sees_what_was_committed(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     await producer.send(b"plain", key="a")
     await send(client, producer, "a", b"aborted", "abort")
@@ -58,7 +58,7 @@ async def test_before_a_compaction_a_compacted_reader_sees_what_was_committed(cl
 @row(56)
 @pytest.mark.parametrize("batching", [False, True])
 async def test_a_compaction_keeps_the_last_committed_message_of_each_key(
-    pulsar: Target, client: Client, topic: str, batching: bool
+    pulsar: Target, client: AsyncClient, topic: str, batching: bool
 ) -> None:
     producer = await client.create_producer(topic, batching=batching)
     await send(client, producer, "abc", b"1", "commit")

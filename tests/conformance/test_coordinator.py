@@ -12,7 +12,7 @@ from rows import row
 from targets import Target
 from transactions import eventually_visible, visible
 
-from pulsar_txn.client import Client, PulsarError, TransactionState
+from pulsar_txn.client import AsyncClient, PulsarError, TransactionState
 from pulsar_txn.client.errors import AlreadyClosed, CoordinatorUnavailable
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
@@ -20,7 +20,7 @@ from pulsar_txn.wire.ids import TxnAction, TxnId
 
 
 @row(96)
-async def test_a_client_begins_commits_and_aborts(client: Client) -> None:
+async def test_a_client_begins_commits_and_aborts(client: AsyncClient) -> None:
     committed, aborted = await client.begin_transaction(), await client.begin_transaction()
     await committed.commit()
     await aborted.abort()
@@ -30,7 +30,7 @@ async def test_a_client_begins_commits_and_aborts(client: Client) -> None:
 @row(96)
 @pytest.mark.parametrize("again", [True, False])
 async def test_what_was_committed_is_asked_to_end_once_more(
-    pulsar: Target, client: Client, topic: str, observed: Observed, again: bool
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed, again: bool
 ) -> None:
     producer = await client.create_producer(topic)
     async with client.transaction() as txn:
@@ -46,7 +46,7 @@ async def test_what_was_committed_is_asked_to_end_once_more(
 async def test_a_client_starts_although_one_of_its_addresses_is_dead(pulsar: Target, topic: str, dead_one_first: bool) -> None:
     alive = pulsar.service_url.removeprefix("pulsar://")
     hosts = ["127.0.0.1:1", alive] if dead_one_first else [alive, "127.0.0.1:1"]
-    async with Client("pulsar://" + ",".join(hosts)) as client:
+    async with AsyncClient("pulsar://" + ",".join(hosts)) as client:
         producer = await client.create_producer(topic)
         async with client.transaction() as txn:
             await producer.send(b"x", txn=txn)
@@ -54,7 +54,7 @@ async def test_a_client_starts_although_one_of_its_addresses_is_dead(pulsar: Tar
 
 
 @row(96)
-async def test_an_error_of_the_coordinator_comes_out_as_itself(client: Client) -> None:
+async def test_an_error_of_the_coordinator_comes_out_as_itself(client: AsyncClient) -> None:
     begun = await client.begin_transaction()
     unknown = client.attach_transaction(TxnId(id_of(begun).most, 2**40))
     with pytest.raises(PulsarError) as raised:
@@ -67,7 +67,7 @@ async def test_an_error_of_the_coordinator_comes_out_as_itself(client: Client) -
 
 
 @row(110)
-async def test_a_transaction_begins_open_and_empty(pulsar: Target, client: Client) -> None:
+async def test_a_transaction_begins_open_and_empty(pulsar: Target, client: AsyncClient) -> None:
     txn = await client.begin_transaction(timeout=30)
     found = await metadata(pulsar, id_of(txn))
     assert (found["status"], found["producedPartitions"], found["ackedPartitions"]) == ("OPEN", {}, {})
@@ -77,7 +77,7 @@ async def test_a_transaction_begins_open_and_empty(pulsar: Target, client: Clien
 
 @row(110)
 async def test_topics_and_subscriptions_are_added_to_a_transaction_once_each(
-    pulsar: Target, client: Client, topic: str
+    pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
     topics = [f"{topic}-{number}" for number in range(3)]
     for name in topics:
@@ -99,7 +99,7 @@ async def test_topics_and_subscriptions_are_added_to_a_transaction_once_each(
 
 
 @row(110)
-async def test_a_coordinator_that_there_is_not_cannot_be_asked(pulsar: Target, client: Client) -> None:
+async def test_a_coordinator_that_there_is_not_cannot_be_asked(pulsar: Target, client: AsyncClient) -> None:
     count = len(await get_json(pulsar, f"{TRANSACTIONS}/coordinators"))
     with pytest.raises(CoordinatorUnavailable):
         await client._coordinators.end_txn(TxnId(count, 0), TxnAction.COMMIT)
@@ -109,7 +109,7 @@ async def test_a_coordinator_that_there_is_not_cannot_be_asked(pulsar: Target, c
 @row(113)
 @pytest.mark.parametrize("first", list(TxnAction))
 async def test_behind_its_end_a_transaction_takes_nothing_more(
-    pulsar: Target, client: Client, topic: str, observed: Observed, first: TxnAction
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed, first: TxnAction
 ) -> None:
     coordinators = client._coordinators
     txn_id = await coordinators.new_txn(60_000)
@@ -131,7 +131,7 @@ async def test_behind_its_end_a_transaction_takes_nothing_more(
 
 
 @row(111)
-async def test_many_transactions_are_aborted_each_at_its_time(pulsar: Target, client: Client, topic: str) -> None:
+async def test_many_transactions_are_aborted_each_at_its_time(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
 
     async def abandoned(number: int) -> TxnId:
@@ -154,9 +154,9 @@ async def test_many_transactions_are_aborted_each_at_its_time(pulsar: Target, cl
 
 @row(121)
 async def test_a_client_that_is_closed_asks_no_coordinator_and_leaves_its_transaction_open(
-    pulsar: Target, client: Client, topic: str
+    pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
-    async with Client(pulsar.service_url) as first:
+    async with AsyncClient(pulsar.service_url) as first:
         producer = await first.create_producer(topic)
         txn = await first.begin_transaction()
         await producer.send(b"x", txn=txn)
@@ -169,7 +169,7 @@ async def test_a_client_that_is_closed_asks_no_coordinator_and_leaves_its_transa
 
 
 @row(121)
-async def test_the_sessions_with_the_coordinators_are_ready_before_the_first_transaction_is(client: Client) -> None:
+async def test_the_sessions_with_the_coordinators_are_ready_before_the_first_transaction_is(client: AsyncClient) -> None:
     assert client._coordinators.count == 0
     txn = await client.begin_transaction()
     assert client._coordinators.endpoint(id_of(txn).most) is not None
@@ -177,7 +177,7 @@ async def test_the_sessions_with_the_coordinators_are_ready_before_the_first_tra
 
 
 @row(122)
-async def test_a_transaction_has_a_minute_unless_it_is_told_otherwise(pulsar: Target, client: Client) -> None:
+async def test_a_transaction_has_a_minute_unless_it_is_told_otherwise(pulsar: Target, client: AsyncClient) -> None:
     usual, long = await client.begin_transaction(), await client.begin_transaction(timeout=3600)
     assert (await metadata(pulsar, id_of(usual)))["timeoutAt"] == 60_000
     assert (await metadata(pulsar, id_of(long)))["timeoutAt"] == 3_600_000

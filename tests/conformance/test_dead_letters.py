@@ -7,7 +7,7 @@ from rows import row
 from subscriptions import filled, left_over, subscribed
 from transactions import data_of, received, stays_silent
 
-from pulsar_txn.client import Client, ConsumerType, DeadLetterPolicy, InitialPosition
+from pulsar_txn.client import AsyncClient, ConsumerType, DeadLetterPolicy, InitialPosition
 
 FORMS = [pytest.param(False, marks=row(27)), pytest.param(True, marks=row(28))]
 
@@ -15,7 +15,7 @@ FORMS = [pytest.param(False, marks=row(27)), pytest.param(True, marks=row(28))]
 @pytest.mark.parametrize("kind", [ConsumerType.SHARED, ConsumerType.KEY_SHARED])
 @pytest.mark.parametrize("batched", FORMS)
 async def test_what_was_in_too_many_aborted_transactions_becomes_a_dead_letter(
-    client: Client, topic: str, kind: ConsumerType, batched: bool
+    client: AsyncClient, topic: str, kind: ConsumerType, batched: bool
 ) -> None:
     payloads = await filled(client, topic, 3, batched=batched)
     dead = f"{topic}-dead"

@@ -7,13 +7,13 @@ from rows import row
 from subscriptions import subscribed
 from transactions import PATIENCE, data_of, stays_silent
 
-from pulsar_txn.client import Client, ConsumerType
+from pulsar_txn.client import AsyncClient, ConsumerType
 
 
 @row(29)
 @pytest.mark.parametrize("kind", [ConsumerType.SHARED, ConsumerType.FAILOVER])
 async def test_a_delayed_message_comes_late_on_shared_subscriptions_only(
-    client: Client, topic: str, kind: ConsumerType
+    client: AsyncClient, topic: str, kind: ConsumerType
 ) -> None:
     consumer = await subscribed(client, topic, kind)
     producer = await client.create_producer(topic)
@@ -25,7 +25,7 @@ async def test_a_delayed_message_comes_late_on_shared_subscriptions_only(
 
 
 @row(29)
-async def test_a_delayed_message_whose_time_is_over_waits_for_its_commit(client: Client, topic: str) -> None:
+async def test_a_delayed_message_whose_time_is_over_waits_for_its_commit(client: AsyncClient, topic: str) -> None:
     clock_topic = f"{topic}-clock"
     consumer, clock = [await subscribed(client, each, ConsumerType.SHARED) for each in (topic, clock_topic)]
     producer, starter = await client.create_producer(topic), await client.create_producer(clock_topic)

@@ -7,14 +7,14 @@ from rows import row
 from subscriptions import filled, left_over, subscribed
 from transactions import visible
 
-from pulsar_txn.client import Client, ConsumerType, TransactionStateError
+from pulsar_txn.client import AsyncClient, ConsumerType, TransactionStateError
 
 ENDS = pytest.mark.parametrize("end", ["commit", "abort"])
 
 
 @row(4)
 @ENDS
-async def test_a_send_is_refused(client: Client, topic: str, end: str) -> None:
+async def test_a_send_is_refused(client: AsyncClient, topic: str, end: str) -> None:
     producer = await client.create_producer(topic)
     txn = await client.begin_transaction()
     await producer.send(b"x", txn=txn)
@@ -29,7 +29,7 @@ async def test_a_send_is_refused(client: Client, topic: str, end: str) -> None:
 @ENDS
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("how", ["acknowledge", "acknowledge_cumulative"])
-async def test_an_acknowledgement_is_refused(client: Client, topic: str, how: str, batched: bool, end: str) -> None:
+async def test_an_acknowledgement_is_refused(client: AsyncClient, topic: str, how: str, batched: bool, end: str) -> None:
     payloads = await filled(client, topic, 2, batched=batched)
     consumer = await subscribed(client, topic, ConsumerType.FAILOVER)
     message = await consumer.receive(timeout=20)
@@ -42,7 +42,7 @@ async def test_an_acknowledgement_is_refused(client: Client, topic: str, how: st
 
 @row(4)
 @pytest.mark.parametrize(("end", "other"), [("commit", "abort"), ("abort", "commit")])
-async def test_the_other_end_is_refused(client: Client, topic: str, end: str, other: str) -> None:
+async def test_the_other_end_is_refused(client: AsyncClient, topic: str, end: str, other: str) -> None:
     producer = await client.create_producer(topic)
     txn = await client.begin_transaction()
     await producer.send(b"x", txn=txn)

@@ -13,7 +13,7 @@ from rows import row
 from targets import Target
 from transactions import data_of, stays_silent
 
-from pulsar_txn.client import Client, InitialPosition, PemKeys, TransactionOperationFailed, TransactionState
+from pulsar_txn.client import AsyncClient, InitialPosition, PemKeys, TransactionOperationFailed, TransactionState
 from pulsar_txn.client.errors import MetadataError, NotAllowedError
 
 NAMESPACES = "/admin/v2/namespaces"
@@ -33,7 +33,7 @@ async def namespace(pulsar: Target) -> AsyncIterator[str]:
         await delete(pulsar, f"{NAMESPACES}/{name}")
 
 
-async def used_in_a_transaction(client: Client, topic: str) -> None:
+async def used_in_a_transaction(client: AsyncClient, topic: str) -> None:
     """A message is sent in one transaction, received, and acknowledged in another one; a third one is aborted."""
     async with (
         await client.create_producer(topic) as producer,
@@ -51,7 +51,7 @@ async def used_in_a_transaction(client: Client, topic: str) -> None:
 
 
 @row(54)
-async def test_transactions_work_where_encryption_is_required(pulsar: Target, client: Client, namespace: str) -> None:
+async def test_transactions_work_where_encryption_is_required(pulsar: Target, client: AsyncClient, namespace: str) -> None:
     """The topic's own machinery stores things there without encrypting them (apache/pulsar#24323)."""
     await post(pulsar, f"{NAMESPACES}/{namespace}/encryptionRequired", True)
     topic = f"persistent://{namespace}/t"
@@ -75,14 +75,14 @@ async def test_transactions_work_where_encryption_is_required(pulsar: Target, cl
 @row(54)
 async def test_a_producer_that_does_not_encrypt_is_refused_where_encryption_is_required(pulsar: Target, namespace: str) -> None:
     await post(pulsar, f"{NAMESPACES}/{namespace}/encryptionRequired", True)
-    async with Client(pulsar.service_url, operation_timeout=3) as impatient:  # it tries again what may be a passing fault
+    async with AsyncClient(pulsar.service_url, operation_timeout=3) as impatient:  # it tries again what may be a passing fault
         with pytest.raises(MetadataError, match=r"[Ee]ncryption"):
             await impatient.create_producer(f"persistent://{namespace}/t")
 
 
 @row(55)
 async def test_a_namespace_whose_topics_had_transactions_can_be_deleted_and_made_anew_empty(
-    pulsar: Target, client: Client, namespace: str
+    pulsar: Target, client: AsyncClient, namespace: str
 ) -> None:
     topics = [f"persistent://{namespace}/t-{number}" for number in range(2)]
     for topic in topics:
@@ -100,7 +100,7 @@ async def test_a_namespace_whose_topics_had_transactions_can_be_deleted_and_made
 
 @row(55)
 async def test_a_namespace_can_be_deleted_behind_its_topic_that_had_an_open_transaction(
-    pulsar: Target, client: Client, namespace: str
+    pulsar: Target, client: AsyncClient, namespace: str
 ) -> None:
     topic = f"persistent://{namespace}/t"
     await put(pulsar, f"{topic_path(topic)}/partitions", 2)
@@ -118,7 +118,7 @@ async def test_a_namespace_can_be_deleted_behind_its_topic_that_had_an_open_tran
 
 @row(58)
 async def test_a_delay_beyond_the_limit_of_its_namespace_fails_the_transaction(
-    pulsar: Target, client: Client, namespace: str
+    pulsar: Target, client: AsyncClient, namespace: str
 ) -> None:
     policy = {"active": True, "tickTime": 100, "maxDeliveryDelayInMillis": 5000}
     await post(pulsar, f"{NAMESPACES}/{namespace}/delayedDelivery", policy)

@@ -28,7 +28,7 @@ from rows import not_applicable, row
 from stock_pulsar import StockPulsar
 from transactions import data_of, eventually_visible, received, stays_silent, visible
 
-from pulsar_txn.client import Client, Consumer, InitialPosition, Producer, TokenAuthentication, Transaction
+from pulsar_txn.client import AsyncClient, AsyncConsumer, AsyncProducer, AsyncTransaction, InitialPosition, TokenAuthentication
 from pulsar_txn.client.errors import TransactionNotFound, TransactionsDisabled
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
@@ -82,8 +82,8 @@ def own(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture
-async def client(own: Server) -> AsyncIterator[Client]:
-    async with Client(own.service_url, operation_timeout=30) as client:
+async def client(own: Server) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(own.service_url, operation_timeout=30) as client:
         yield client
 
 
@@ -100,7 +100,7 @@ def without_transactions(request: pytest.FixtureRequest) -> Iterator[Server]:
 async def test_a_server_without_transactions_says_so_and_serves_everything_else(
     without_transactions: Server, topic: str
 ) -> None:
-    async with Client(without_transactions.service_url) as client:
+    async with AsyncClient(without_transactions.service_url) as client:
         producer = await client.create_producer(topic)
         with pytest.raises(TransactionsDisabled, match="transactionCoordinatorEnabled=true"):
             await client.begin_transaction()
@@ -116,10 +116,10 @@ async def test_a_server_without_transactions_says_so_and_serves_everything_else(
 
 @row(97)
 async def test_one_transaction_too_many_begins_when_another_one_has_ended(
-    own: Server, client: Client, observed: Observed
+    own: Server, client: AsyncClient, observed: Observed
 ) -> None:
     begun = [await client.begin_transaction() for _ in range(LIMIT)]
-    async with Client(own.service_url, operation_timeout=1.5) as impatient:
+    async with AsyncClient(own.service_url, operation_timeout=1.5) as impatient:
         seen = await what_came_of(impatient.begin_transaction(), "begun")
         observed(own, 97, "a transaction above the limit of its coordinator", seen)
         await begun.pop().commit()
@@ -131,27 +131,27 @@ async def test_one_transaction_too_many_begins_when_another_one_has_ended(
 # ---- owners
 
 
-async def named(stack: AsyncExitStack, own: Server, name: str) -> Client:
+async def named(stack: AsyncExitStack, own: Server, name: str) -> AsyncClient:
     """A client that connects under a name."""
-    return await stack.enter_async_context(Client(own.service_url, authentication=TokenAuthentication(token(name))))
+    return await stack.enter_async_context(AsyncClient(own.service_url, authentication=TokenAuthentication(token(name))))
 
 
-async def end(client: Client, txn_id: TxnId, _topic: str) -> None:
+async def end(client: AsyncClient, txn_id: TxnId, _topic: str) -> None:
     await client._coordinators.end_txn(txn_id, TxnAction.COMMIT)
 
 
-async def add_topic(client: Client, txn_id: TxnId, topic: str) -> None:
+async def add_topic(client: AsyncClient, txn_id: TxnId, topic: str) -> None:
     await client._coordinators.add_partitions(txn_id, [topic])
 
 
-async def add_subscription(client: Client, txn_id: TxnId, topic: str) -> None:
+async def add_subscription(client: AsyncClient, txn_id: TxnId, topic: str) -> None:
     await client._coordinators.add_subscriptions(txn_id, [(topic, "s")])
 
 
 @row(77)
 @pytest.mark.parametrize("what", [end, add_topic, add_subscription])
 async def test_only_its_owner_and_superusers_may_use_a_transaction(
-    own: Server, topic: str, what: Callable[[Client, TxnId, str], Awaitable[None]]
+    own: Server, topic: str, what: Callable[[AsyncClient, TxnId, str], Awaitable[None]]
 ) -> None:
     if isinstance(own, OurBroker):
         not_applicable("our broker has no authentication, so a transaction has no owner")
@@ -173,14 +173,14 @@ async def test_only_its_owner_and_superusers_may_use_a_transaction(
 # ---- the low watermark
 
 
-async def ended_without_a_trace(client: Client) -> TxnId:
+async def ended_without_a_trace(client: AsyncClient) -> TxnId:
     """A transaction that has ended, and of which no topic knows anything."""
     async with client.transaction() as txn:
         pass
     return id_of(txn)
 
 
-async def late_send(producer: Producer[bytes], txn_id: TxnId) -> str:
+async def late_send(producer: AsyncProducer[bytes], txn_id: TxnId) -> str:
     """Send in a transaction behind the coordinator's back."""
     ticket = producer._partitions[0].add((b"late",), FakeTransaction(txn_id))  # type: ignore[arg-type]  # enough of one
     return await what_came_of(ticket, "stored")
@@ -188,7 +188,7 @@ async def late_send(producer: Producer[bytes], txn_id: TxnId) -> str:
 
 @row(90)
 async def test_a_late_send_does_not_hold_readers_back_for_ever(
-    own: Server, client: Client, topic: str, observed: Observed
+    own: Server, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     await producer.send(b"first")
@@ -203,7 +203,7 @@ async def test_a_late_send_does_not_hold_readers_back_for_ever(
 
 
 @row(91)
-async def test_a_topic_that_knows_how_far_its_coordinator_is_refuses_late_sends(client: Client, topic: str) -> None:
+async def test_a_topic_that_knows_how_far_its_coordinator_is_refuses_late_sends(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     stale = await ended_without_a_trace(client)
     async with client.transaction() as txn:
@@ -215,7 +215,7 @@ async def test_a_topic_that_knows_how_far_its_coordinator_is_refuses_late_sends(
 
 @row(90, 103)
 async def test_a_late_ack_does_not_hold_its_message_for_ever(
-    own: Server, client: Client, topic: str, observed: Observed
+    own: Server, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     consumer = await client.subscribe(topic, "s")
@@ -235,7 +235,7 @@ async def test_a_late_ack_does_not_hold_its_message_for_ever(
         await successor.acknowledge((await received_again(successor))[0], txn=txn)
 
 
-async def received_again(consumer: Consumer[bytes]) -> list[Any]:
+async def received_again(consumer: AsyncConsumer[bytes]) -> list[Any]:
     consumer.redeliver_unacknowledged()
     return await received(consumer, 1)
 
@@ -244,7 +244,7 @@ async def received_again(consumer: Consumer[bytes]) -> list[Any]:
 async def test_how_far_one_coordinator_is_says_nothing_of_another_ones_transactions(own: Server, topic: str) -> None:
     target = targets.Target("ours" if isinstance(own, OurBroker) else "stock", "", own.service_url, own.admin_url)
     servers.grow_coordinators(target)
-    async with Client(own.service_url) as client:
+    async with AsyncClient(own.service_url) as client:
         producer = await client.create_producer(topic, batching=False)
         lasting = await begun_at(client, 1)
         await producer.send(b"lasting", txn=lasting)
@@ -263,7 +263,7 @@ async def test_how_far_one_coordinator_is_says_nothing_of_another_ones_transacti
 
 @row(72)
 async def test_aborted_transactions_are_forgotten_with_the_ledgers_of_their_markers(
-    own: Server, client: Client, topic: str
+    own: Server, client: AsyncClient, topic: str
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     consumer = await client.subscribe(topic, "s")
@@ -312,7 +312,7 @@ async def unloaded(own: Server, path: str) -> bool:
 
 @row(98)
 async def test_coordinators_go_with_their_bundles_and_come_back_where_those_are_served(
-    own: Server, client: Client, topic: str
+    own: Server, client: AsyncClient, topic: str
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     txn = await client.begin_transaction()
@@ -327,14 +327,14 @@ async def test_coordinators_go_with_their_bundles_and_come_back_where_those_are_
     assert {each["state"] for each in states.values()} == {"Ready"}
 
 
-async def ask_every_coordinator(own: Server, client: Client) -> None:
+async def ask_every_coordinator(own: Server, client: AsyncClient) -> None:
     """A coordinator of stock is loaded by the first request that needs it, and not before."""
     for _ in await get_json(own, f"{TRANSACTIONS}/coordinators"):
         await (await client.begin_transaction()).abort()
 
 
 @row(114)
-async def test_ids_go_on_where_they_were(own: Server, client: Client) -> None:
+async def test_ids_go_on_where_they_were(own: Server, client: AsyncClient) -> None:
     last: dict[int, int] = {}
     for _ in range(3):
         for _ in range(6):
@@ -347,7 +347,7 @@ async def test_ids_go_on_where_they_were(own: Server, client: Client) -> None:
 
 
 @row(115)
-async def test_a_reload_gives_back_the_same_transactions(own: Server, client: Client, topic: str) -> None:
+async def test_a_reload_gives_back_the_same_transactions(own: Server, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     await producer.send(b"in")
     consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
@@ -368,7 +368,7 @@ async def test_a_reload_gives_back_the_same_transactions(own: Server, client: Cl
 
 @row(111)
 async def test_an_abandoned_transaction_is_aborted_although_its_coordinator_was_loaded_anew(
-    own: Server, client: Client, topic: str
+    own: Server, client: AsyncClient, topic: str
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     txn = await client.begin_transaction(timeout=2)
@@ -379,31 +379,31 @@ async def test_an_abandoned_transaction_is_aborted_although_its_coordinator_was_
     assert await eventually_visible(client, topic, [b"plain"])
 
 
-async def begin(client: Client, _txn: Transaction, _topic: str) -> None:
+async def begin(client: AsyncClient, _txn: AsyncTransaction, _topic: str) -> None:
     await (await client.begin_transaction()).abort()
 
 
-async def send(client: Client, txn: Transaction, topic: str) -> None:
+async def send(client: AsyncClient, txn: AsyncTransaction, topic: str) -> None:
     await (await client.create_producer(topic)).send(b"x", txn=txn)
 
 
-async def acknowledge(client: Client, txn: Transaction, topic: str) -> None:
+async def acknowledge(client: AsyncClient, txn: AsyncTransaction, topic: str) -> None:
     consumer = await client.subscribe(f"{topic}-in", "s", initial_position=InitialPosition.EARLIEST)
     await consumer.acknowledge(await consumer.receive(timeout=60), txn=txn)
 
 
-async def commit(_client: Client, txn: Transaction, _topic: str) -> None:
+async def commit(_client: AsyncClient, txn: AsyncTransaction, _topic: str) -> None:
     await txn.commit()
 
 
-async def abort(_client: Client, txn: Transaction, _topic: str) -> None:
+async def abort(_client: AsyncClient, txn: AsyncTransaction, _topic: str) -> None:
     await txn.abort()
 
 
 @row(120)
 @pytest.mark.parametrize("request_", [begin, send, acknowledge, commit, abort])
 async def test_each_request_to_a_coordinator_outlives_its_reload(
-    own: Server, client: Client, topic: str, request_: Callable[[Client, Transaction, str], Awaitable[None]]
+    own: Server, client: AsyncClient, topic: str, request_: Callable[[AsyncClient, AsyncTransaction, str], Awaitable[None]]
 ) -> None:
     await (await client.create_producer(f"{topic}-in")).send(b"x")
     txn = await client.begin_transaction(timeout=200)

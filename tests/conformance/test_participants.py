@@ -14,13 +14,13 @@ from rows import row
 from targets import Target
 from transactions import received, stays_silent, visible
 
-from pulsar_txn.client import Client, Transaction, TransactionState
+from pulsar_txn.client import AsyncClient, AsyncTransaction, TransactionState
 from pulsar_txn.wire.ids import TxnId
 
 ACTIONS = ("commit", "abort")
 
 
-async def in_buffer(pulsar: Target, topic: str, txn: Transaction) -> dict[str, Any]:
+async def in_buffer(pulsar: Target, topic: str, txn: AsyncTransaction) -> dict[str, Any]:
     """What a topic's buffer knows of a transaction."""
     most, least = id_of(txn)
     found: dict[str, Any] = await get_json(pulsar, f"{TRANSACTIONS}/transactionInBufferStats/{of_topic(topic)}/{most}/{least}")
@@ -29,7 +29,9 @@ async def in_buffer(pulsar: Target, topic: str, txn: Transaction) -> dict[str, A
 
 @row(86)
 @pytest.mark.parametrize("action", ACTIONS)
-async def test_the_end_of_a_transaction_reaches_all_its_topics(pulsar: Target, client: Client, topic: str, action: str) -> None:
+async def test_the_end_of_a_transaction_reaches_all_its_topics(
+    pulsar: Target, client: AsyncClient, topic: str, action: str
+) -> None:
     topics = [f"{topic}-{number}" for number in range(10)]
     producers = [await client.create_producer(each, batching=False) for each in topics]
     txn = await client.begin_transaction()
@@ -46,7 +48,7 @@ async def test_the_end_of_a_transaction_reaches_all_its_topics(pulsar: Target, c
 @row(86)
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_the_end_of_a_transaction_reaches_all_its_subscriptions(
-    pulsar: Target, client: Client, topic: str, action: str
+    pulsar: Target, client: AsyncClient, topic: str, action: str
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     consumers = [await client.subscribe(topic, f"s-{number}") for number in range(10)]
@@ -66,7 +68,7 @@ async def test_the_end_of_a_transaction_reaches_all_its_subscriptions(
         assert await stays_silent(consumer)
 
 
-async def told_by_a_client(client: Client, topic: str, participant: str, txn_id: TxnId) -> str:
+async def told_by_a_client(client: AsyncClient, topic: str, participant: str, txn_id: TxnId) -> str:
     """What a participant answers to a client that sends it what coordinators send."""
     request = {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least, "txn_action": 0}
     request["txnid_least_bits_of_low_watermark"] = 0
@@ -79,7 +81,7 @@ async def told_by_a_client(client: Client, topic: str, participant: str, txn_id:
 @row(86)
 @pytest.mark.parametrize("participant", ["topic", "subscription"])
 async def test_a_client_tells_a_participant_that_its_transaction_is_committed(
-    pulsar: Target, client: Client, topic: str, observed: Observed, participant: str
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed, participant: str
 ) -> None:
     """Stock with authentication takes that from superusers only; without it, from everybody."""
     await client.subscribe(topic, "s")
@@ -94,25 +96,27 @@ async def test_a_client_tells_a_participant_that_its_transaction_is_committed(
     assert await visible(client, topic) == [b"x"]
 
 
-async def a_topic_that_never_was(_pulsar: Target, client: Client, topic: str, txn: Transaction) -> None:
+async def a_topic_that_never_was(_pulsar: Target, client: AsyncClient, topic: str, txn: AsyncTransaction) -> None:
     await client._coordinators.add_partitions(id_of(txn), [f"{topic}-never"])
 
 
-async def a_subscription_that_never_was(_pulsar: Target, client: Client, topic: str, txn: Transaction) -> None:
+async def a_subscription_that_never_was(_pulsar: Target, client: AsyncClient, topic: str, txn: AsyncTransaction) -> None:
     await client._coordinators.add_subscriptions(id_of(txn), [(topic, "never")])
 
 
-async def a_subscription_of_a_topic_that_never_was(_pulsar: Target, client: Client, topic: str, txn: Transaction) -> None:
+async def a_subscription_of_a_topic_that_never_was(
+    _pulsar: Target, client: AsyncClient, topic: str, txn: AsyncTransaction
+) -> None:
     await client._coordinators.add_subscriptions(id_of(txn), [(f"{topic}-never", "never")])
 
 
-async def a_topic_that_was_deleted(pulsar: Target, client: Client, topic: str, txn: Transaction) -> None:
+async def a_topic_that_was_deleted(pulsar: Target, client: AsyncClient, topic: str, txn: AsyncTransaction) -> None:
     async with await client.create_producer(f"{topic}-deleted") as producer:
         await producer.send(b"x", txn=txn)
     await delete(pulsar, topic_path(f"{topic}-deleted"))
 
 
-async def a_subscription_that_was_deleted(_pulsar: Target, client: Client, topic: str, txn: Transaction) -> None:
+async def a_subscription_that_was_deleted(_pulsar: Target, client: AsyncClient, topic: str, txn: AsyncTransaction) -> None:
     name = f"{topic}-unsubscribed"
     consumer = await client.subscribe(name, "s")
     producer = await client.create_producer(name)
@@ -135,9 +139,9 @@ async def a_subscription_that_was_deleted(_pulsar: Target, client: Client, topic
 )
 async def test_a_participant_that_is_missing_counts_as_told(
     pulsar: Target,
-    client: Client,
+    client: AsyncClient,
     topic: str,
-    missing: Callable[[Target, Client, str, Transaction], Awaitable[None]],
+    missing: Callable[[Target, AsyncClient, str, AsyncTransaction], Awaitable[None]],
     action: str,
 ) -> None:
     producer = await client.create_producer(topic)

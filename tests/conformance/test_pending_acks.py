@@ -12,12 +12,12 @@ from targets import Target
 from transactions import data_of, received, stays_silent
 
 from pulsar_txn.client import (
-    Client,
-    Consumer,
+    AsyncClient,
+    AsyncConsumer,
+    AsyncTransaction,
     ConsumerType,
     InitialPosition,
     Message,
-    Transaction,
     TransactionConflict,
 )
 
@@ -36,7 +36,9 @@ async def state_of(pulsar: Target, topic: str, message: Message[bytes]) -> str:
     return str(found["state"])
 
 
-async def two_acknowledged(client: Client, topic: str) -> tuple[Consumer[bytes], list[Message[bytes]], Transaction]:
+async def two_acknowledged(
+    client: AsyncClient, topic: str
+) -> tuple[AsyncConsumer[bytes], list[Message[bytes]], AsyncTransaction]:
     """Two messages that an open transaction acknowledged, and a third that it did not."""
     consumer = await client.subscribe(topic, "s")
     producer = await client.create_producer(topic, batching=False)
@@ -52,7 +54,7 @@ async def two_acknowledged(client: Client, topic: str) -> tuple[Consumer[bytes],
 @row(63)
 @pytest.mark.parametrize("action", ["commit", "abort"])
 async def test_the_count_of_pending_acks_goes_up_and_comes_down(
-    pulsar: Target, client: Client, topic: str, action: str
+    pulsar: Target, client: AsyncClient, topic: str, action: str
 ) -> None:
     consumer, messages, txn = await two_acknowledged(client, topic)
     assert (await pending(pulsar, topic))["ongoingTxnSize"] == 1
@@ -66,7 +68,9 @@ async def test_the_count_of_pending_acks_goes_up_and_comes_down(
     assert await stays_silent(consumer)
 
 
-async def batch_of_ten(client: Client, topic: str, kind: ConsumerType) -> tuple[Consumer[bytes], list[Message[bytes]]]:
+async def batch_of_ten(
+    client: AsyncClient, topic: str, kind: ConsumerType
+) -> tuple[AsyncConsumer[bytes], list[Message[bytes]]]:
     """Ten messages of one entry, received."""
     consumer = await client.subscribe(topic, "s", consumer_type=kind)
     producer = await client.create_producer(topic, batching_max_messages=10, batching_max_delay=5)
@@ -76,7 +80,7 @@ async def batch_of_ten(client: Client, topic: str, kind: ConsumerType) -> tuple[
     return consumer, await received(consumer, 10)
 
 
-async def left_of(client: Client, topic: str, kind: ConsumerType, count: int) -> list[bytes]:
+async def left_of(client: AsyncClient, topic: str, kind: ConsumerType, count: int) -> list[bytes]:
     """What a new consumer of the subscription gets, when all others are closed."""
     async with await client.subscribe(topic, "s", consumer_type=kind) as successor:
         data = await data_of(successor, count)
@@ -87,7 +91,7 @@ async def left_of(client: Client, topic: str, kind: ConsumerType, count: int) ->
 @row(104)
 @pytest.mark.parametrize("kind", [ConsumerType.EXCLUSIVE, ConsumerType.SHARED])
 async def test_an_index_that_was_acknowledged_cannot_be_acknowledged_again(
-    client: Client, topic: str, kind: ConsumerType
+    client: AsyncClient, topic: str, kind: ConsumerType
 ) -> None:
     consumer, messages = await batch_of_ten(client, topic, kind)
     async with client.transaction() as txn:
@@ -101,10 +105,12 @@ async def test_an_index_that_was_acknowledged_cannot_be_acknowledged_again(
 
 
 @row(104)
-async def test_an_index_that_is_pending_conflicts_and_its_neighbours_do_not(pulsar: Target, client: Client, topic: str) -> None:
+async def test_an_index_that_is_pending_conflicts_and_its_neighbours_do_not(
+    pulsar: Target, client: AsyncClient, topic: str
+) -> None:
     """The rival is a consumer of another client: ours refuses what it knows to be pending before it leaves."""
     consumer, messages = await batch_of_ten(client, topic, ConsumerType.SHARED)
-    async with Client(pulsar.service_url) as elsewhere:
+    async with AsyncClient(pulsar.service_url) as elsewhere:
         rival = await elsewhere.subscribe(topic, "s", consumer_type=ConsumerType.SHARED)
         holder, intruder = await client.begin_transaction(), await elsewhere.begin_transaction()
         await consumer.acknowledge(messages[:5], txn=holder)
@@ -118,7 +124,9 @@ async def test_an_index_that_is_pending_conflicts_and_its_neighbours_do_not(puls
 
 
 @row(105)
-async def test_a_pattern_of_topics_does_not_find_those_of_the_transactions(pulsar: Target, client: Client, topic: str) -> None:
+async def test_a_pattern_of_topics_does_not_find_those_of_the_transactions(
+    pulsar: Target, client: AsyncClient, topic: str
+) -> None:
     consumer, _, txn = await two_acknowledged(client, topic)
     follower = await client.subscribe(re.compile(rf"{re.escape(topic)}.*"), "all", initial_position=InitialPosition.EARLIEST)
     assert follower.topics == [topic]

@@ -15,13 +15,13 @@ from subscriptions import subscribed
 from targets import Target
 from transactions import received, stays_silent, visible
 
-from pulsar_txn.client import Client, ConsumerType, TransactionState
+from pulsar_txn.client import AsyncClient, ConsumerType, TransactionState
 
 TOOL_VERSION = "4.0.8"
 """The line that has the tool in its package; it works with servers of all lines."""
 
 
-async def filled(client: Client, topic: str, count: int) -> None:
+async def filled(client: AsyncClient, topic: str, count: int) -> None:
     """Messages for a Shared subscription "sub"."""
     await (await subscribed(client, topic, ConsumerType.SHARED, name="sub")).close()
     producer = await client.create_producer(topic, batching=False)
@@ -31,7 +31,7 @@ async def filled(client: Client, topic: str, count: int) -> None:
 @row(127)
 @pytest.mark.parametrize("aborts", [False, True])
 async def test_workers_consume_and_produce_in_transactions_that_end_while_the_next_one_begins(
-    client: Client, topic: str, aborts: bool
+    client: AsyncClient, topic: str, aborts: bool
 ) -> None:
     """Four threads of `pulsar-perf transaction -nmc 2 -nmp 3`, with `-abort` and without."""
     await filled(client, topic, 80)
@@ -60,7 +60,7 @@ async def test_workers_consume_and_produce_in_transactions_that_end_while_the_ne
 
 
 @row(127)
-async def test_a_producer_puts_fifty_messages_into_each_transaction(pulsar: Target, client: Client, topic: str) -> None:
+async def test_a_producer_puts_fifty_messages_into_each_transaction(pulsar: Target, client: AsyncClient, topic: str) -> None:
     """`pulsar-perf produce -txn -nmt 50`."""
     producer = await client.create_producer(topic)
     for _ in range(4):
@@ -74,7 +74,7 @@ async def test_a_producer_puts_fifty_messages_into_each_transaction(pulsar: Targ
 
 
 @row(127)
-async def test_a_consumer_acknowledges_fifty_messages_in_each_transaction(client: Client, topic: str) -> None:
+async def test_a_consumer_acknowledges_fifty_messages_in_each_transaction(client: AsyncClient, topic: str) -> None:
     """`pulsar-perf consume -txn -nmt 50`."""
     await filled(client, topic, 200)
     consumer = await subscribed(client, topic, ConsumerType.SHARED, name="sub")
@@ -91,7 +91,7 @@ async def test_a_consumer_acknowledges_fifty_messages_in_each_transaction(client
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_the_tool_itself_takes_its_input_and_gives_its_output_in_transactions(
-    pulsar: Target, client: Client, topic: str
+    pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
     """It goes without waiting for its last commits: what it left open ends by its time-out."""
     if reason := stock_install.missing_tools():

@@ -10,7 +10,7 @@ from rows import row
 from targets import Target
 from transactions import data_of
 
-from pulsar_txn.client import Client, InitialPosition
+from pulsar_txn.client import AsyncClient, InitialPosition
 from pulsar_txn.wire.ids import MessageId
 
 
@@ -30,7 +30,7 @@ async def last_entry(pulsar: Target, topic: str) -> str:
 
 @row(40)
 async def test_every_plain_message_may_be_read_where_no_transaction_ever_was(
-    pulsar: Target, client: Client, topic: str
+    pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     for payload in (b"0", b"1"):
@@ -40,7 +40,7 @@ async def test_every_plain_message_may_be_read_where_no_transaction_ever_was(
 
 
 @row(40)
-async def test_plain_messages_may_be_read_until_a_transaction_is_open(pulsar: Target, client: Client, topic: str) -> None:
+async def test_plain_messages_may_be_read_until_a_transaction_is_open(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     before = await producer.send(b"before")
     txn = await client.begin_transaction()
@@ -55,7 +55,7 @@ async def test_plain_messages_may_be_read_until_a_transaction_is_open(pulsar: Ta
 
 
 @row(40)
-async def test_the_oldest_open_transaction_is_the_limit(pulsar: Target, client: Client, topic: str) -> None:
+async def test_the_oldest_open_transaction_is_the_limit(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     before = await producer.send(b"before")
     older, younger = await client.begin_transaction(), await client.begin_transaction()
@@ -71,7 +71,7 @@ async def test_the_oldest_open_transaction_is_the_limit(pulsar: Target, client: 
 
 
 @row(40)
-async def test_the_end_of_a_younger_transaction_moves_nothing(pulsar: Target, client: Client, topic: str) -> None:
+async def test_the_end_of_a_younger_transaction_moves_nothing(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     before = await producer.send(b"before")
     older, younger = await client.begin_transaction(), await client.begin_transaction()
@@ -84,7 +84,7 @@ async def test_the_end_of_a_younger_transaction_moves_nothing(pulsar: Target, cl
 
 
 @row(57)
-async def test_the_last_message_id_passes_over_what_is_open_aborted_or_a_marker(client: Client, topic: str) -> None:
+async def test_the_last_message_id_passes_over_what_is_open_aborted_or_a_marker(client: AsyncClient, topic: str) -> None:
     consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
     producer = await client.create_producer(topic, batching=False)
     last = consumer.get_last_message_id
@@ -109,7 +109,7 @@ async def test_the_last_message_id_passes_over_what_is_open_aborted_or_a_marker(
 
 
 @row(57)
-async def test_the_last_message_id_over_http(pulsar: Target, client: Client, topic: str, observed: Observed) -> None:
+async def test_the_last_message_id_over_http(pulsar: Target, client: AsyncClient, topic: str, observed: Observed) -> None:
     producer = await client.create_producer(topic, batching=False)
     plain = await producer.send(b"plain")
     txn = await client.begin_transaction()
@@ -128,7 +128,7 @@ def counts(stats: dict[str, Any]) -> tuple[int, int, int]:
 
 
 @row(59)
-async def test_a_topic_counts_its_transactions(pulsar: Target, client: Client, topic: str) -> None:
+async def test_a_topic_counts_its_transactions(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     await producer.send(b"plain")
     assert counts(await topic_stats(pulsar, topic)) == (0, 0, 0)
@@ -147,7 +147,7 @@ async def test_a_topic_counts_its_transactions(pulsar: Target, client: Client, t
 
 
 @row(59)
-async def test_a_transaction_that_times_out_counts_as_aborted(pulsar: Target, client: Client, topic: str) -> None:
+async def test_a_transaction_that_times_out_counts_as_aborted(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     txn = await client.begin_transaction(timeout=1)
     await producer.send(b"x", txn=txn)

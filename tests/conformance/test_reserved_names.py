@@ -10,7 +10,7 @@ from differences import Observed
 from rows import row
 from targets import Target
 
-from pulsar_txn.client import Client, InitialPosition, PulsarError, TransactionConflict
+from pulsar_txn.client import AsyncClient, InitialPosition, PulsarError, TransactionConflict
 from pulsar_txn.client.errors import NotAllowedError
 from pulsar_txn.wire.ids import MessageId
 
@@ -23,7 +23,7 @@ RESERVED = [
 
 @row(30)
 @pytest.mark.parametrize("name", RESERVED)
-async def test_reserved_names_cannot_be_produced_to_or_subscribed_to(client: Client, name: str) -> None:
+async def test_reserved_names_cannot_be_produced_to_or_subscribed_to(client: AsyncClient, name: str) -> None:
     with pytest.raises(NotAllowedError):
         await client.create_producer(name)
     with pytest.raises(NotAllowedError):
@@ -40,7 +40,7 @@ async def test_reserved_names_cannot_be_created_over_the_admin_interface(pulsar:
 
 @row(30)
 async def test_a_subscription_with_acks_of_transactions_adds_no_topic_to_the_lists(
-    pulsar: Target, client: Client, topic: str
+    pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
     await (await client.create_producer(topic)).send(b"x")
     consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
@@ -55,7 +55,7 @@ async def test_a_subscription_with_acks_of_transactions_adds_no_topic_to_the_lis
 
 
 @row(30)
-async def test_a_position_behind_the_last_message(pulsar: Target, client: Client, topic: str, observed: Observed) -> None:
+async def test_a_position_behind_the_last_message(pulsar: Target, client: AsyncClient, topic: str, observed: Observed) -> None:
     await (await client.create_producer(topic)).send(b"x")
     consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
     first = (await consumer.receive(timeout=20)).message_id
@@ -70,7 +70,7 @@ async def test_a_position_behind_the_last_message(pulsar: Target, client: Client
 
 
 @row(30)
-async def test_a_position_before_the_topic_cannot_be_acknowledged(client: Client, topic: str) -> None:
+async def test_a_position_before_the_topic_cannot_be_acknowledged(client: AsyncClient, topic: str) -> None:
     await (await client.create_producer(topic)).send(b"x")
     consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
     first = (await consumer.receive(timeout=20)).message_id

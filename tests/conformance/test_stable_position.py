@@ -8,13 +8,13 @@ import pytest
 from rows import row
 from transactions import data_of, eventually_visible, stays_silent, visible
 
-from pulsar_txn.client import Client, ConsumerType
+from pulsar_txn.client import AsyncClient, ConsumerType
 
 
 @row(93)
 @pytest.mark.parametrize("kind", list(ConsumerType))
 async def test_what_comes_behind_an_open_transaction_waits_for_its_end_and_keeps_its_place(
-    client: Client, topic: str, kind: ConsumerType
+    client: AsyncClient, topic: str, kind: ConsumerType
 ) -> None:
     consumer = await client.subscribe(topic, "s", consumer_type=kind)
     producer = await client.create_producer(topic, batching=False)
@@ -29,7 +29,7 @@ async def test_what_comes_behind_an_open_transaction_waits_for_its_end_and_keeps
 
 
 @row(93)
-async def test_readers_go_up_to_the_oldest_open_transaction(client: Client, topic: str) -> None:
+async def test_readers_go_up_to_the_oldest_open_transaction(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     older, younger = await client.begin_transaction(), await client.begin_transaction()
     await producer.send(b"0")
@@ -45,7 +45,7 @@ async def test_readers_go_up_to_the_oldest_open_transaction(client: Client, topi
 
 
 @row(93)
-async def test_an_older_end_releases_up_to_the_younger_one(client: Client, topic: str) -> None:
+async def test_an_older_end_releases_up_to_the_younger_one(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     older, younger = await client.begin_transaction(), await client.begin_transaction()
     await producer.send(b"older", txn=older)
@@ -59,7 +59,7 @@ async def test_an_older_end_releases_up_to_the_younger_one(client: Client, topic
 
 
 @row(93)
-async def test_a_reader_that_waits_is_woken_by_the_commit(client: Client, topic: str) -> None:
+async def test_a_reader_that_waits_is_woken_by_the_commit(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
     async with await client.create_reader(topic) as reader:
         txn = await client.begin_transaction()
@@ -72,7 +72,7 @@ async def test_a_reader_that_waits_is_woken_by_the_commit(client: Client, topic:
 
 
 @row(93)
-async def test_no_message_is_available_while_the_only_ones_are_open_or_aborted(client: Client, topic: str) -> None:
+async def test_no_message_is_available_while_the_only_ones_are_open_or_aborted(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
     async with await client.create_reader(topic) as reader:
         txn = await client.begin_transaction()

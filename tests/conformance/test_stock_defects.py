@@ -11,15 +11,16 @@ from subscriptions import chosen, filled, subscribed
 from targets import Target
 from transactions import PATIENCE, received, visible
 
-from pulsar_txn.client import Client, ConsumerType, batching
-from pulsar_txn.client._sealing import Sealer
+from pulsar_txn.client import AsyncClient, ConsumerType
+from pulsar_txn.client.send import batching
+from pulsar_txn.client.send.sealing import Sealer
 from pulsar_txn.wire.ids import TxnId
 from pulsar_txn.wire.pulsar_pb2 import MessageMetadata
 
 
 @row(104)
 async def test_an_index_of_a_batch_that_another_transaction_holds_as_a_whole(
-    pulsar: Target, client: Client, topic: str, observed: Observed
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
     """Behind the back of our client, which refuses it itself."""
     await filled(client, topic, 3, batched=True)
@@ -37,12 +38,12 @@ async def test_an_index_of_a_batch_that_another_transaction_holds_as_a_whole(
 
 @row(0)
 async def test_a_transactional_send_to_a_topic_that_keeps_nothing(
-    pulsar: Target, client: Client, topic: str, observed: Observed
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
     """Behind the back of our client, which refuses it itself. What stock breaks is the connection, again at every retry."""
     txn = await client.begin_transaction()
     assert isinstance(txn.id, TxnId)
-    async with Client(pulsar.service_url) as victim:
+    async with AsyncClient(pulsar.service_url) as victim:
         fleeting = await victim.create_producer(topic.replace("persistent:", "non-persistent:"), send_timeout=1.0)
         ticket = fleeting._partitions[0].add((b"x",), FakeTransaction(txn.id))  # type: ignore[arg-type]  # enough of one
         seen = await what_came_of(ticket, "sent")
@@ -56,7 +57,7 @@ async def test_a_transactional_send_to_a_topic_that_keeps_nothing(
 
 @row(0)
 async def test_a_send_whose_transaction_stands_in_its_command_only(
-    pulsar: Target, client: Client, topic: str, observed: Observed, monkeypatch: pytest.MonkeyPatch
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the official Go client sends. Held back while the transaction is open, on every server."""
     encode = batching.EntryFactory._metadata
@@ -84,12 +85,12 @@ async def test_a_send_whose_transaction_stands_in_its_command_only(
 
 @row(0)
 async def test_what_can_be_found_out_of_a_transaction_that_ended(
-    pulsar: Target, client: Client, topic: str, observed: Observed
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
     producer = await client.create_producer(topic)
     async with client.transaction() as txn:
         await producer.send(b"x", txn=txn)
     assert txn.id is not None
-    async with Client(pulsar.service_url) as elsewhere:
+    async with AsyncClient(pulsar.service_url) as elsewhere:
         state = await elsewhere.attach_transaction(txn.id).resolve()
     observed(pulsar, 0, "resolve() of a transaction that was committed elsewhere", state.value)

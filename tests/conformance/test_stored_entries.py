@@ -12,7 +12,7 @@ from targets import Target
 from transactions import create_partitioned_topic, data_of, received, stays_silent
 
 from pulsar_txn.client import (
-    Client,
+    AsyncClient,
     ConsumerType,
     InitialPosition,
     TransactionOperationFailed,
@@ -29,7 +29,7 @@ async def entries(pulsar: Target, topic: str) -> int:
     return int(stats["numberOfEntries"])
 
 
-async def sent_to_partitions(pulsar: Target, client: Client, topic: str, action: str) -> None:
+async def sent_to_partitions(pulsar: Target, client: AsyncClient, topic: str, action: str) -> None:
     """Nine messages over three partitions in one transaction, that then ends."""
     await create_partitioned_topic(pulsar, topic, 3)
     producer = await client.create_producer(topic, batching=False)
@@ -40,7 +40,7 @@ async def sent_to_partitions(pulsar: Target, client: Client, topic: str, action:
 
 
 @row(61)
-async def test_each_partition_holds_its_messages_and_one_commit_marker(pulsar: Target, client: Client, topic: str) -> None:
+async def test_each_partition_holds_its_messages_and_one_commit_marker(pulsar: Target, client: AsyncClient, topic: str) -> None:
     await sent_to_partitions(pulsar, client, topic, "commit")
     for number in range(3):
         assert await entries(pulsar, f"{topic}-partition-{number}") == 3 + 1
@@ -50,7 +50,9 @@ async def test_each_partition_holds_its_messages_and_one_commit_marker(pulsar: T
 
 
 @row(62)
-async def test_each_partition_holds_one_abort_marker_and_delivers_nothing(pulsar: Target, client: Client, topic: str) -> None:
+async def test_each_partition_holds_one_abort_marker_and_delivers_nothing(
+    pulsar: Target, client: AsyncClient, topic: str
+) -> None:
     await sent_to_partitions(pulsar, client, topic, "abort")
     for number in range(3):
         assert await entries(pulsar, f"{topic}-partition-{number}") == 3 + 1
@@ -59,7 +61,7 @@ async def test_each_partition_holds_one_abort_marker_and_delivers_nothing(pulsar
 
 
 @row(64)
-async def test_a_send_that_is_too_large_fails_its_transaction(pulsar: Target, client: Client, topic: str) -> None:
+async def test_a_send_that_is_too_large_fails_its_transaction(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     txn = await client.begin_transaction()
     with pytest.raises(MessageTooLarge):
@@ -74,7 +76,7 @@ async def test_a_send_that_is_too_large_fails_its_transaction(pulsar: Target, cl
 
 
 @row(84)
-async def test_sends_of_a_first_transaction_keep_their_order(client: Client, topic: str) -> None:
+async def test_sends_of_a_first_transaction_keep_their_order(client: AsyncClient, topic: str) -> None:
     """All of them are on their way while the topic prepares for its first transaction."""
     producer = await client.create_producer(topic, batching=False)
     consumer = await client.subscribe(topic, "s")
@@ -85,7 +87,7 @@ async def test_sends_of_a_first_transaction_keep_their_order(client: Client, top
     assert await data_of(consumer, 100) == sent
 
 
-async def interleaved(client: Client, topic: str) -> list[bytes]:
+async def interleaved(client: AsyncClient, topic: str) -> list[bytes]:
     """Plain, committed and aborted messages in turns; what is to be seen of them."""
     producer = await client.create_producer(topic, batching=False)
     committed, aborted = await client.begin_transaction(), await client.begin_transaction()
@@ -99,7 +101,7 @@ async def interleaved(client: Client, topic: str) -> list[bytes]:
 
 
 @row(66)
-async def test_every_kind_of_consumer_sees_plain_and_committed_messages_only(client: Client, topic: str) -> None:
+async def test_every_kind_of_consumer_sees_plain_and_committed_messages_only(client: AsyncClient, topic: str) -> None:
     exclusive = await client.subscribe(topic, "exclusive")
     shared = [await client.subscribe(topic, "shared", consumer_type=ConsumerType.SHARED) for _ in range(2)]
     seen = await interleaved(client, topic)
@@ -115,7 +117,7 @@ async def test_every_kind_of_consumer_sees_plain_and_committed_messages_only(cli
 
 @row(67)
 @pytest.mark.parametrize("kind", [ConsumerType.EXCLUSIVE, ConsumerType.SHARED])
-async def test_what_is_delivered_again_holds_no_aborted_message(client: Client, topic: str, kind: ConsumerType) -> None:
+async def test_what_is_delivered_again_holds_no_aborted_message(client: AsyncClient, topic: str, kind: ConsumerType) -> None:
     consumer = await client.subscribe(topic, "s", consumer_type=kind)
     seen = await interleaved(client, topic)
     assert sorted(await data_of(consumer, 10)) == sorted(seen)
@@ -133,7 +135,7 @@ async def cursor_of(pulsar: Target, topic: str) -> dict[str, Any]:
 @row(68)
 @pytest.mark.parametrize("kind", [ConsumerType.EXCLUSIVE, ConsumerType.SHARED])
 async def test_acknowledging_a_message_of_chunks_settles_all_its_chunks(
-    pulsar: Target, client: Client, topic: str, kind: ConsumerType
+    pulsar: Target, client: AsyncClient, topic: str, kind: ConsumerType
 ) -> None:
     consumer = await client.subscribe(topic, "s", consumer_type=kind)
     producer = await client.create_producer(topic, chunking=True, chunk_max_bytes=1000)
@@ -156,7 +158,7 @@ async def test_acknowledging_a_message_of_chunks_settles_all_its_chunks(
 @row(125)
 @pytest.mark.parametrize("action", ["commit", "abort"])
 async def test_a_cursor_passes_the_markers_behind_what_was_acknowledged(
-    pulsar: Target, client: Client, topic: str, action: str
+    pulsar: Target, client: AsyncClient, topic: str, action: str
 ) -> None:
     consumer = await client.subscribe(topic, "s")
     producer = await client.create_producer(topic, batching=False)

@@ -14,7 +14,7 @@ from targets import Target
 from transactions import data_of, eventually_visible, received, visible
 
 from pulsar_txn.client import (
-    Client,
+    AsyncClient,
     ConsumerType,
     OperationTimeout,
     TransactionAborted,
@@ -26,7 +26,7 @@ from pulsar_txn.client import (
 
 
 @row(23)
-async def test_an_abandoned_transaction_stops_holding_readers_back(pulsar: Target, client: Client, topic: str) -> None:
+async def test_an_abandoned_transaction_stops_holding_readers_back(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     txn = await client.begin_transaction(timeout=1.5)
     assert txn.id is not None
@@ -43,7 +43,7 @@ async def test_an_abandoned_transaction_stops_holding_readers_back(pulsar: Targe
 @pytest.mark.parametrize("kind", [ConsumerType.SHARED, ConsumerType.EXCLUSIVE])
 @pytest.mark.parametrize("batched", [False, True])
 async def test_acknowledged_messages_come_again_and_the_commit_fails(
-    client: Client, topic: str, kind: ConsumerType, batched: bool
+    client: AsyncClient, topic: str, kind: ConsumerType, batched: bool
 ) -> None:
     payloads = await filled(client, topic, 3, batched=batched)
     consumer = await subscribed(client, topic, kind)
@@ -56,7 +56,7 @@ async def test_acknowledged_messages_come_again_and_the_commit_fails(
 
 
 @row(25)
-async def test_the_client_knows_that_the_time_is_over_and_refuses_further_operations(client: Client, topic: str) -> None:
+async def test_the_client_knows_that_the_time_is_over_and_refuses_further_operations(client: AsyncClient, topic: str) -> None:
     await filled(client, topic, 1, batched=False)
     consumer = await subscribed(client, topic, ConsumerType.EXCLUSIVE)
     message = await consumer.receive(timeout=20)
@@ -76,7 +76,7 @@ async def test_the_client_knows_that_the_time_is_over_and_refuses_further_operat
 
 
 @row(25)
-async def test_a_block_that_takes_too_long_raises(client: Client, topic: str) -> None:
+async def test_a_block_that_takes_too_long_raises(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
     with pytest.raises(TransactionAborted):
         async with client.transaction(timeout=1) as txn:
@@ -93,16 +93,16 @@ async def proxy(pulsar: Target) -> AsyncIterator[FrameProxy]:
 
 
 @pytest.fixture
-async def deaf_client(proxy: FrameProxy) -> AsyncIterator[Client]:
+async def deaf_client(proxy: FrameProxy) -> AsyncIterator[AsyncClient]:
     """A client that can be made not to hear an answer."""
-    async with Client(proxy.service_url) as client:
+    async with AsyncClient(proxy.service_url) as client:
         yield client
 
 
 @row(26)
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_send_that_times_out_makes_the_commit_fail(
-    client: Client, deaf_client: Client, proxy: FrameProxy, topic: str, waits: bool
+    client: AsyncClient, deaf_client: AsyncClient, proxy: FrameProxy, topic: str, waits: bool
 ) -> None:
     """Whether the program looks at the send's own error or not."""
     producer = await deaf_client.create_producer(topic, batching=False, send_timeout=0.5)

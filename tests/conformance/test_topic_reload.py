@@ -11,7 +11,7 @@ from rows import row
 from targets import Target
 from transactions import data_of, eventually_visible, received, stays_silent, visible
 
-from pulsar_txn.client import Client, Consumer, InitialPosition
+from pulsar_txn.client import AsyncClient, AsyncConsumer, InitialPosition
 
 
 async def unload(pulsar: Target, topic: str) -> None:
@@ -21,7 +21,7 @@ async def unload(pulsar: Target, topic: str) -> None:
 
 @row(70)
 async def test_a_topic_without_transactions_begins_its_first_one_behind_a_reload(
-    pulsar: Target, client: Client, topic: str
+    pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     await producer.send(b"plain")
@@ -33,7 +33,7 @@ async def test_a_topic_without_transactions_begins_its_first_one_behind_a_reload
 
 @row(70)
 async def test_open_committed_and_aborted_transactions_are_what_they_were_behind_a_reload(
-    pulsar: Target, client: Client, topic: str
+    pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     committed, aborted = await client.begin_transaction(), await client.begin_transaction()
@@ -65,7 +65,7 @@ async def test_open_committed_and_aborted_transactions_are_what_they_were_behind
 @row(93)
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_plain_messages_sent_while_a_topic_is_loaded_are_seen_as_far_as_transactions_let_them(
-    pulsar: Target, client: Client, topic: str, is_open: bool
+    pulsar: Target, client: AsyncClient, topic: str, is_open: bool
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     async with client.transaction() as txn:
@@ -83,7 +83,7 @@ async def test_plain_messages_sent_while_a_topic_is_loaded_are_seen_as_far_as_tr
 
 @row(73)
 async def test_a_deleted_topic_leaves_nothing_of_its_transactions_to_its_successor(
-    pulsar: Target, client: Client, topic: str
+    pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
     async with await client.create_producer(topic, batching=False) as producer:
         for _ in range(2):
@@ -100,14 +100,14 @@ async def test_a_deleted_topic_leaves_nothing_of_its_transactions_to_its_success
         assert await visible(client, topic) == [b"new"]
 
 
-async def last_entry(consumer: Consumer[bytes]) -> tuple[int, int]:
+async def last_entry(consumer: AsyncConsumer[bytes]) -> tuple[int, int]:
     """The position that a subscription takes for the last message."""
     found = await consumer.get_last_message_id()
     return found.ledger_id, found.entry_id
 
 
 @row(81)
-async def test_the_last_message_is_in_front_of_an_open_transaction(client: Client, topic: str) -> None:
+async def test_the_last_message_is_in_front_of_an_open_transaction(client: AsyncClient, topic: str) -> None:
     consumer = await client.subscribe(topic, "s")
     producer = await client.create_producer(topic, batching=False)
     places = [await producer.send(b"%d" % number) for number in range(5)]
@@ -124,7 +124,7 @@ async def test_the_last_message_is_in_front_of_an_open_transaction(client: Clien
 
 
 @row(82)
-async def test_the_last_message_may_be_in_the_ledger_before(pulsar: Target, client: Client, topic: str) -> None:
+async def test_the_last_message_may_be_in_the_ledger_before(pulsar: Target, client: AsyncClient, topic: str) -> None:
     consumer = await client.subscribe(topic, "s")
     producer = await client.create_producer(topic, batching=False)
     await producer.send(b"0")
@@ -142,7 +142,7 @@ async def test_the_last_message_may_be_in_the_ledger_before(pulsar: Target, clie
 @row(99)
 @pytest.mark.parametrize("action", ["commit", "abort"])
 async def test_individual_acks_of_an_open_transaction_outlive_a_reload(
-    pulsar: Target, client: Client, topic: str, action: str
+    pulsar: Target, client: AsyncClient, topic: str, action: str
 ) -> None:
     consumer = await client.subscribe(topic, "s")
     producer = await client.create_producer(topic, batching=False)
@@ -167,7 +167,7 @@ async def test_individual_acks_of_an_open_transaction_outlive_a_reload(
 @row(99)
 @pytest.mark.parametrize("action", ["commit", "abort"])
 async def test_a_cumulative_ack_of_an_open_transaction_outlives_a_reload(
-    pulsar: Target, client: Client, topic: str, action: str
+    pulsar: Target, client: AsyncClient, topic: str, action: str
 ) -> None:
     consumer = await client.subscribe(topic, "s")
     producer = await client.create_producer(topic, batching=False)
@@ -187,7 +187,7 @@ async def test_a_cumulative_ack_of_an_open_transaction_outlives_a_reload(
 
 @row(99)
 async def test_a_committed_cumulative_ack_inside_a_batch_leaves_the_rest_of_it_behind_a_reload(
-    pulsar: Target, client: Client, topic: str, observed: Observed
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
     """Twice: the second reload finds what the first one has written."""
     producer = await client.create_producer(topic)
@@ -207,7 +207,7 @@ async def test_a_committed_cumulative_ack_inside_a_batch_leaves_the_rest_of_it_b
 
 @row(99)
 async def test_a_committed_transactional_batch_leaves_the_rest_of_a_batch_behind_a_reload(
-    pulsar: Target, client: Client, topic: str
+    pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
     """What the client acknowledges by itself must not meet that: on stock it lost messages of pipelines."""
     producer = await client.create_producer(topic)
@@ -224,7 +224,7 @@ async def test_a_committed_transactional_batch_leaves_the_rest_of_a_batch_behind
 @row(101)
 @pytest.mark.parametrize("what", ["subscription", "topic"])
 async def test_a_deleted_subscription_leaves_nothing_of_its_acks_to_its_successor(
-    pulsar: Target, client: Client, topic: str, what: str
+    pulsar: Target, client: AsyncClient, topic: str, what: str
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     await producer.send(b"x")

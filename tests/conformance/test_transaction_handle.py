@@ -18,12 +18,12 @@ from targets import Target
 from transactions import data_of, received, stays_silent, visible
 
 from pulsar_txn.client import (
-    Client,
+    AsyncClient,
+    AsyncTransaction,
     CommitOutcomeUnknown,
     ConnectionLost,
     ConsumerType,
     InitialPosition,
-    Transaction,
     TransactionAborted,
     TransactionOperationFailed,
     TransactionState,
@@ -40,7 +40,7 @@ def any_two_follow(numbers: list[int]) -> bool:
 
 
 @row(32)
-async def test_the_ids_of_a_coordinator_go_up_by_one_and_name_it(pulsar: Target, client: Client) -> None:
+async def test_the_ids_of_a_coordinator_go_up_by_one_and_name_it(pulsar: Target, client: AsyncClient) -> None:
     """Others may use the server meanwhile; so it is tried until two come one right behind the other."""
     coordinators = {each["id"] for each in await get_json(pulsar, f"{TRANSACTIONS}/coordinators")}
     ids = defaultdict(list)
@@ -58,7 +58,7 @@ async def test_the_ids_of_a_coordinator_go_up_by_one_and_name_it(pulsar: Target,
         assert any_two_follow(each)
 
 
-async def next_state(txn: Transaction) -> TransactionState:
+async def next_state(txn: AsyncTransaction) -> TransactionState:
     """The state behind OPEN; looked at in every turn of the loop, so that none is missed."""
     while txn.state is TransactionState.OPEN:  # noqa: ASYNC110 - polls on purpose
         await asyncio.sleep(0)
@@ -66,7 +66,7 @@ async def next_state(txn: Transaction) -> TransactionState:
 
 
 @row(33)
-async def test_a_transaction_is_open_then_committing_then_committed(client: Client, topic: str) -> None:
+async def test_a_transaction_is_open_then_committing_then_committed(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
     txn = await client.begin_transaction()
     assert txn.state is TransactionState.OPEN
@@ -79,7 +79,7 @@ async def test_a_transaction_is_open_then_committing_then_committed(client: Clie
 
 
 @row(33)
-async def test_a_transaction_is_open_then_aborting_then_aborted(client: Client, topic: str) -> None:
+async def test_a_transaction_is_open_then_aborting_then_aborted(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
     txn = await client.begin_transaction()
     await producer.send(b"x", txn=txn)
@@ -90,7 +90,7 @@ async def test_a_transaction_is_open_then_aborting_then_aborted(client: Client, 
 
 
 @row(33)
-async def test_a_transaction_that_nobody_ended_in_time_has_timed_out(client: Client, topic: str) -> None:
+async def test_a_transaction_that_nobody_ended_in_time_has_timed_out(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
     txn = await client.begin_transaction(timeout=0.5)
     assert txn.remaining is not None
@@ -104,13 +104,13 @@ async def test_a_transaction_that_nobody_ended_in_time_has_timed_out(client: Cli
 
 @row(33)
 async def test_a_commit_of_what_was_aborted_elsewhere_does_not_succeed(
-    pulsar: Target, client: Client, topic: str, observed: Observed
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
     """A stock coordinator has forgotten the transaction, so its client does not know what became of it."""
     producer = await client.create_producer(topic)
     txn = await client.begin_transaction()
     await producer.send(b"x", txn=txn)
-    async with Client(pulsar.service_url) as elsewhere:
+    async with AsyncClient(pulsar.service_url) as elsewhere:
         await elsewhere.attach_transaction(str(txn.id)).abort()
     with pytest.raises((TransactionAborted, CommitOutcomeUnknown)):
         await txn.commit()
@@ -122,13 +122,13 @@ async def test_a_commit_of_what_was_aborted_elsewhere_does_not_succeed(
 @row(33)
 @pytest.mark.parametrize("end", ["commit", "abort"])
 async def test_an_end_of_what_was_committed_elsewhere(
-    pulsar: Target, client: Client, topic: str, observed: Observed, end: str
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed, end: str
 ) -> None:
     """A stock coordinator has forgotten the transaction: what became of it is unknown, and an abort takes it for aborted."""
     producer = await client.create_producer(topic)
     txn = await client.begin_transaction()
     await producer.send(b"x", txn=txn)
-    async with Client(pulsar.service_url) as elsewhere:
+    async with AsyncClient(pulsar.service_url) as elsewhere:
         await elsewhere.attach_transaction(str(txn.id)).commit()
     with contextlib.suppress(CommitOutcomeUnknown, InvalidTransactionStatus):
         await getattr(txn, end)()
@@ -137,7 +137,7 @@ async def test_an_end_of_what_was_committed_elsewhere(
 
 
 @row(34)
-async def test_a_commit_waits_for_everything_that_was_started(client: Client, topic: str) -> None:
+async def test_a_commit_waits_for_everything_that_was_started(client: AsyncClient, topic: str) -> None:
     source = await client.create_producer(f"{topic}-in", batching=False)
     sent = [b"%d" % number for number in range(100)]
     await asyncio.gather(*(source.send_nowait(each) for each in sent))
@@ -161,7 +161,7 @@ async def test_a_commit_waits_for_everything_that_was_started(client: Client, to
 
 @row(35)
 @pytest.mark.parametrize("end", ["commit", "abort"])
-async def test_an_ended_transaction_leaves_no_timer_behind(client: Client, end: str) -> None:
+async def test_an_ended_transaction_leaves_no_timer_behind(client: AsyncClient, end: str) -> None:
     """A timer that still ran would hold the transaction for the hour of its timeout."""
     txn = await client.begin_transaction(timeout=HOUR)
     await getattr(txn, end)()
@@ -175,7 +175,7 @@ async def test_an_ended_transaction_leaves_no_timer_behind(client: Client, end: 
 @row(36)
 @pytest.mark.parametrize(("end", "other"), [("commit", "abort"), ("abort", "commit")])
 async def test_an_end_may_be_repeated_while_it_is_under_way_and_not_turned_round(
-    client: Client, topic: str, end: str, other: str
+    client: AsyncClient, topic: str, end: str, other: str
 ) -> None:
     producer = await client.create_producer(topic)
     txn = await client.begin_transaction()
@@ -192,12 +192,12 @@ async def test_an_end_may_be_repeated_while_it_is_under_way_and_not_turned_round
 
 @row(53)
 async def test_an_ack_without_a_connection_fails_in_time_and_dooms_its_transaction(
-    pulsar: Target, client: Client, topic: str
+    pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
     producer = await client.create_producer(topic, batching=False)
     await producer.send(b"0")
     await producer.send(b"1")
-    async with FrameProxy(pulsar.service_url) as proxy, Client(proxy.service_url, operation_timeout=1.0) as cut_off:
+    async with FrameProxy(pulsar.service_url) as proxy, AsyncClient(proxy.service_url, operation_timeout=1.0) as cut_off:
         consumer = await cut_off.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
         first, second = await received(consumer, 2)
         txn = await cut_off.begin_transaction()

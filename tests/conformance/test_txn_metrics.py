@@ -17,7 +17,7 @@ from rows import row
 from targets import Target
 from transactions import received
 
-from pulsar_txn.client import Client
+from pulsar_txn.client import AsyncClient
 
 MEASURED: Final = (
     "pulsar_txn_execution_latency_le_10",
@@ -55,7 +55,7 @@ async def page_of(pulsar: Target) -> Page:
 
 
 @row(124)
-async def test_a_coordinator_counts_what_it_began_and_how_it_ended(pulsar: Target, client: Client) -> None:
+async def test_a_coordinator_counts_what_it_began_and_how_it_ended(pulsar: Target, client: AsyncClient) -> None:
     """Servers are shared with other stories: counts grow by what this one does, at least."""
     first = await client.begin_transaction()
     tc_id = id_of(first).most
@@ -77,7 +77,7 @@ async def test_a_coordinator_counts_what_it_began_and_how_it_ended(pulsar: Targe
 
 
 @row(106, 124)
-async def test_ends_at_topics_and_subscriptions_are_counted(pulsar: Target, client: Client, topic: str) -> None:
+async def test_ends_at_topics_and_subscriptions_are_counted(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     consumer = await client.subscribe(topic, "s")
     for _ in range(3):
@@ -104,7 +104,7 @@ async def test_ends_at_topics_and_subscriptions_are_counted(pulsar: Target, clie
 
 
 @row(124)
-async def test_times_and_batches_are_measured(pulsar: Target, client: Client, topic: str, observed: Observed) -> None:
+async def test_times_and_batches_are_measured(pulsar: Target, client: AsyncClient, topic: str, observed: Observed) -> None:
     producer = await client.create_producer(topic)
     consumer = await client.subscribe(topic, "s")
     await producer.send(b"x")

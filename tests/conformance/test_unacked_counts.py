@@ -11,7 +11,7 @@ from subscriptions import filled, subscribed
 from targets import Target
 from transactions import received, stays_silent
 
-from pulsar_txn.client import Client, Consumer, ConsumerType
+from pulsar_txn.client import AsyncClient, AsyncConsumer, ConsumerType
 
 KINDS = pytest.mark.parametrize("kind", [ConsumerType.SHARED, ConsumerType.KEY_SHARED])
 BATCHED = pytest.mark.parametrize("batched", [False, True])
@@ -31,7 +31,9 @@ async def unacked_by_consumer(pulsar: Target, topic: str) -> dict[str, int]:
     return {each["consumerName"]: each["unackedMessages"] for each in consumers}
 
 
-async def held(client: Client, topic: str, kind: ConsumerType, *, batched: bool, **options: Any) -> tuple[Consumer[bytes], Any]:
+async def held(
+    client: AsyncClient, topic: str, kind: ConsumerType, *, batched: bool, **options: Any
+) -> tuple[AsyncConsumer[bytes], Any]:
     """A consumer that holds the six messages of the topic."""
     await filled(client, topic, 6, batched=batched)
     consumer = await subscribed(client, topic, kind, **options)
@@ -41,7 +43,7 @@ async def held(client: Client, topic: str, kind: ConsumerType, *, batched: bool,
 @row(11)
 @BATCHED
 async def test_the_cursor_passes_the_marker_once_committed_messages_were_acknowledged_in_two_rounds(
-    pulsar: Target, client: Client, topic: str, batched: bool
+    pulsar: Target, client: AsyncClient, topic: str, batched: bool
 ) -> None:
     consumer = await subscribed(client, topic, ConsumerType.SHARED, negative_ack_delay=0.05)
     producer = await client.create_producer(topic, batching=batched, batching_max_messages=5)
@@ -72,7 +74,7 @@ async def test_the_cursor_passes_the_marker_once_committed_messages_were_acknowl
 @KINDS
 @BATCHED
 async def test_nothing_is_unacknowledged_once_all_was_acknowledged(
-    pulsar: Target, client: Client, topic: str, kind: ConsumerType, batched: bool
+    pulsar: Target, client: AsyncClient, topic: str, kind: ConsumerType, batched: bool
 ) -> None:
     consumer, messages = await held(client, topic, kind, batched=batched)
     assert await unacked(pulsar, topic, 6) == 6
@@ -85,7 +87,7 @@ async def test_nothing_is_unacknowledged_once_all_was_acknowledged(
 @KINDS
 @BATCHED
 async def test_a_message_leaves_the_count_before_its_transaction_ends(
-    pulsar: Target, client: Client, topic: str, kind: ConsumerType, batched: bool
+    pulsar: Target, client: AsyncClient, topic: str, kind: ConsumerType, batched: bool
 ) -> None:
     consumer, messages = await held(client, topic, kind, batched=batched)
     assert await unacked(pulsar, topic, 6) == 6
@@ -101,10 +103,10 @@ async def test_a_message_leaves_the_count_before_its_transaction_ends(
 @row(14)
 @BATCHED
 async def test_the_count_is_right_when_another_consumer_acknowledges(
-    pulsar: Target, client: Client, topic: str, batched: bool
+    pulsar: Target, client: AsyncClient, topic: str, batched: bool
 ) -> None:
     _, messages = await held(client, topic, ConsumerType.SHARED, batched=batched, consumer_name="holder")
-    async with Client(pulsar.service_url) as elsewhere:
+    async with AsyncClient(pulsar.service_url) as elsewhere:
         other = await subscribed(elsewhere, topic, ConsumerType.SHARED, consumer_name="other")
         async with elsewhere.transaction() as txn:
             await other.acknowledge([message.message_id for message in messages], txn=txn)

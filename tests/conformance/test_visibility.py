@@ -11,7 +11,7 @@ from subscriptions import subscribed
 from targets import Target
 from transactions import data_of, eventually_visible, received, stays_silent, visible
 
-from pulsar_txn.client import Client, ConsumerType, TransactionState
+from pulsar_txn.client import AsyncClient, ConsumerType, TransactionState
 
 EVERY_KIND = list(ConsumerType)
 
@@ -19,7 +19,9 @@ EVERY_KIND = list(ConsumerType)
 @row(1)
 @pytest.mark.parametrize("batching", [True, False])
 @pytest.mark.parametrize("kind", EVERY_KIND)
-async def test_what_is_committed_is_seen_and_not_before(client: Client, topic: str, kind: ConsumerType, batching: bool) -> None:
+async def test_what_is_committed_is_seen_and_not_before(
+    client: AsyncClient, topic: str, kind: ConsumerType, batching: bool
+) -> None:
     consumer = await subscribed(client, topic, kind)
     producer = await client.create_producer(topic, batching=batching, batching_max_messages=10)
     sent = [b"%d" % number for number in range(30)]
@@ -34,7 +36,7 @@ async def test_what_is_committed_is_seen_and_not_before(client: Client, topic: s
 @row(2)
 @pytest.mark.parametrize("batching", [True, False])
 @pytest.mark.parametrize("kind", EVERY_KIND)
-async def test_what_is_aborted_is_never_seen(client: Client, topic: str, kind: ConsumerType, batching: bool) -> None:
+async def test_what_is_aborted_is_never_seen(client: AsyncClient, topic: str, kind: ConsumerType, batching: bool) -> None:
     consumer = await subscribed(client, topic, kind)
     producer = await client.create_producer(topic, batching=batching, batching_max_messages=10)
     txn = await client.begin_transaction()
@@ -48,7 +50,7 @@ async def test_what_is_aborted_is_never_seen(client: Client, topic: str, kind: C
 
 @row(3)
 @pytest.mark.parametrize("batching", [True, False])
-async def test_a_transaction_keeps_the_order_of_its_sends(client: Client, topic: str, batching: bool) -> None:
+async def test_a_transaction_keeps_the_order_of_its_sends(client: AsyncClient, topic: str, batching: bool) -> None:
     producer = await client.create_producer(topic, batching=batching, batching_max_messages=7)
     sent = [b"%d" % number for number in range(100)]
     async with client.transaction() as txn:
@@ -57,7 +59,7 @@ async def test_a_transaction_keeps_the_order_of_its_sends(client: Client, topic:
 
 
 @row(3)
-async def test_transactions_between_each_other_keep_the_order_of_the_topic(client: Client, topic: str) -> None:
+async def test_transactions_between_each_other_keep_the_order_of_the_topic(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     first, second, dropped = [await client.begin_transaction() for _ in range(3)]
     for number in range(12):
@@ -69,9 +71,9 @@ async def test_transactions_between_each_other_keep_the_order_of_the_topic(clien
 
 
 @row(21)
-async def test_another_client_commits_open_transactions_by_their_ids(pulsar: Target, client: Client, topic: str) -> None:
+async def test_another_client_commits_open_transactions_by_their_ids(pulsar: Target, client: AsyncClient, topic: str) -> None:
     ids = []
-    async with Client(pulsar.service_url) as gone:
+    async with AsyncClient(pulsar.service_url) as gone:
         producer = await gone.create_producer(topic, batching=False)
         for number in range(5):
             txn = await gone.begin_transaction()
@@ -84,7 +86,7 @@ async def test_another_client_commits_open_transactions_by_their_ids(pulsar: Tar
 
 
 @row(22)
-async def test_a_deleted_topic_does_not_hinder_another_one(pulsar: Target, client: Client, topic: str) -> None:
+async def test_a_deleted_topic_does_not_hinder_another_one(pulsar: Target, client: AsyncClient, topic: str) -> None:
     doomed = await client.create_producer(f"{topic}-doomed", batching=False)
     producer = await client.create_producer(topic, batching=False)
     async with client.transaction() as txn:
@@ -96,7 +98,7 @@ async def test_a_deleted_topic_does_not_hinder_another_one(pulsar: Target, clien
     await aborted.abort()
     await doomed.close()
     await delete(pulsar, f"{topic_path(f'{topic}-doomed')}?force=true")
-    async with Client(pulsar.service_url) as elsewhere:
+    async with AsyncClient(pulsar.service_url) as elsewhere:
         consumer = await subscribed(elsewhere, topic, ConsumerType.EXCLUSIVE)
         other = await elsewhere.create_producer(topic)
         async with elsewhere.transaction() as txn:

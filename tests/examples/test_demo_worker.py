@@ -27,7 +27,7 @@ from processes import HERE
 from topics import SUBSCRIPTION, Topics
 from watch import read_topic
 
-from pulsar_txn.client import Client, ConsumerType
+from pulsar_txn.client import AsyncClient, ConsumerType
 
 SELECTION = "small"
 
@@ -39,7 +39,7 @@ def broker() -> Iterator[OurBroker]:
 
 
 async def publish_part(url: str, topics: Topics, count: int) -> None:
-    async with Client(url) as client:
+    async with AsyncClient(url) as client:
         await topics.prepare(client)
         producer = await client.create_producer(topics.flights, producer_name=publisher.NAME, batching_max_messages=40)
         for number, flight in enumerate(islice(read_flights(SELECTION), count)):
@@ -52,7 +52,7 @@ async def test_a_publisher_that_was_cut_off_goes_on_behind_what_is_stored(broker
     await publish_part(broker.service_url, topics, 777)
     assert await publisher.publish(broker.service_url, topics, SELECTION, 40) == 2000 - 777
     assert await publisher.publish(broker.service_url, topics, SELECTION, 40) == 0
-    async with Client(broker.service_url) as client:
+    async with AsyncClient(broker.service_url) as client:
         ids = [seen.value["id"] for seen in await read_topic(client, topics.flights)]
     assert ids == list(range(2000))
 
@@ -82,7 +82,7 @@ async def test_a_worker_killed_in_a_unit_loses_or_doubles_it_only_without_transa
     assert len(kill.flights) == 50
     known = read_input(SELECTION)
     truth = {number: known.truth[number] for number in range(400)}
-    async with Client(broker.service_url) as client:
+    async with AsyncClient(broker.service_url) as client:
         rows = {topic: await read_topic(client, topic) for topic in (topics.settlements, topics.postings)}
         again = await client.subscribe(topics.flights, SUBSCRIPTION, consumer_type=ConsumerType.SHARED)
         assert await again.receive_many(1, max_wait=0.5) == []  # nothing is left over, in whichever mode

@@ -15,15 +15,15 @@ from targets import Target
 from transactions import PATIENCE, stays_silent, visible
 
 from pulsar_txn.client import (
-    Client,
+    AsyncClient,
+    AsyncConsumer,
+    AsyncProducer,
+    AsyncTransaction,
     CommitOutcomeUnknown,
-    Consumer,
     InitialPosition,
     Message,
     OperationTimeout,
-    Producer,
     PulsarError,
-    Transaction,
     TransactionAborted,
     TransactionState,
 )
@@ -87,7 +87,9 @@ def expected(command: str, fault: Fault, *, ours: bool) -> set[Outcome]:
 class Worker:
     """One transaction per message; what failed is done again when it comes again."""
 
-    def __init__(self, client: Client, consumer: Consumer[bytes], producer: Producer[bytes], patience: float) -> None:
+    def __init__(
+        self, client: AsyncClient, consumer: AsyncConsumer[bytes], producer: AsyncProducer[bytes], patience: float
+    ) -> None:
         self.client = client
         self.patience = patience
         self.consumer = consumer
@@ -130,7 +132,7 @@ class Worker:
                 except OperationTimeout:
                     self.consumer.redeliver_unacknowledged()
 
-    async def abort(self, txn: Transaction) -> None:
+    async def abort(self, txn: AsyncTransaction) -> None:
         """Until it is known to be aborted."""
         try:
             await txn.abort()
@@ -166,7 +168,7 @@ async def story(pulsar: Target, topic: str, command: str, fault: Fault) -> Outco
     """Two numbers through a worker that meets the fault with the first. Returns how the first attempt ended."""
     # Stock takes 5 s to give the place of a half-open connection away.
     operation_timeout = 2.0 if fault is Fault.LOST_ANSWER else 15.0
-    async with Client(pulsar.service_url) as calm, FrameProxy(pulsar.service_url) as proxy:
+    async with AsyncClient(pulsar.service_url) as calm, FrameProxy(pulsar.service_url) as proxy:
         source = await calm.create_producer(f"{topic}-in")
         await calm.create_producer(topic)
         await source.send(b"1")

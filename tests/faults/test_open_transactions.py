@@ -6,14 +6,14 @@ from frame_proxy import FrameProxy
 from targets import Target
 from transactions import PATIENCE, data_of, stays_silent, visible
 
-from pulsar_txn.client import Client, InitialPosition
+from pulsar_txn.client import AsyncClient, InitialPosition
 
 
 async def test_an_open_transaction_outlives_its_connections(deduplicating: Target, topic: str) -> None:
-    async with Client(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url) as proxy:
+    async with AsyncClient(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url) as proxy:
         source = await calm.create_producer(f"{topic}-in")
         await source.send(b"x")
-        async with Client(proxy.service_url) as client:
+        async with AsyncClient(proxy.service_url) as client:
             consumer = await client.subscribe(f"{topic}-in", "s", initial_position=InitialPosition.EARLIEST)
             producer = await client.create_producer(topic)
             message = await consumer.receive(timeout=PATIENCE)
@@ -27,8 +27,8 @@ async def test_an_open_transaction_outlives_its_connections(deduplicating: Targe
 
 
 async def test_each_topic_at_a_broker_of_its_own_and_one_of_them_breaks(deduplicating: Target, topic: str) -> None:
-    async with Client(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url, apart=True) as proxy:
-        async with Client(proxy.service_url) as client:
+    async with AsyncClient(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url, apart=True) as proxy:
+        async with AsyncClient(proxy.service_url) as client:
             producers = [await client.create_producer(f"{topic}-{number}") for number in range(3)]
             async with client.transaction() as txn:
                 for producer in producers:
@@ -44,11 +44,11 @@ async def test_each_topic_at_a_broker_of_its_own_and_one_of_them_breaks(deduplic
 async def test_a_consumer_that_lost_its_connection_gets_what_its_transaction_did_not_acknowledge(
     deduplicating: Target, topic: str
 ) -> None:
-    async with Client(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url) as proxy:
+    async with AsyncClient(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url) as proxy:
         source = await calm.create_producer(topic, batching=False)
         for number in range(3):
             await source.send(b"%d" % number)
-        async with Client(proxy.service_url) as client:
+        async with AsyncClient(proxy.service_url) as client:
             consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
             txn = await client.begin_transaction()
             await consumer.acknowledge(await consumer.receive(timeout=PATIENCE), txn=txn)

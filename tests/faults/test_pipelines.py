@@ -14,14 +14,14 @@ from targets import Target
 from transactions import stays_silent, visible
 
 from pulsar_txn.client import (
+    AsyncClient,
+    AsyncConsumer,
+    AsyncProducer,
+    AsyncTransactionalBatch,
     BatchingType,
-    Client,
-    Consumer,
     ConsumerType,
     InitialPosition,
     PipelineEvent,
-    Producer,
-    TransactionalBatch,
     TransactionState,
 )
 
@@ -35,15 +35,15 @@ RANDOM_SEED = random.SystemRandom().randrange(2**32)
 class Copier:
     """Copies numbers until all are through."""
 
-    def __init__(self, client: Client, topic: str, count: int) -> None:
+    def __init__(self, client: AsyncClient, topic: str, count: int) -> None:
         self.client = client
         self.topic = topic
         self.left = count
         self.stop = asyncio.Event()
         self.calls = 0
-        self.target: Producer[bytes]
+        self.target: AsyncProducer[bytes]
 
-    async def handle(self, batch: TransactionalBatch[bytes]) -> None:
+    async def handle(self, batch: AsyncTransactionalBatch[bytes]) -> None:
         self.calls += 1
         for message in batch:
             self.target.send_nowait(message.data, txn=batch.txn)
@@ -56,11 +56,11 @@ class Copier:
     async def run(self, kind: ConsumerType, lanes: int) -> None:
         await self.copy(await self.open(kind), lanes)
 
-    async def open(self, kind: ConsumerType) -> Consumer[bytes]:
+    async def open(self, kind: ConsumerType) -> AsyncConsumer[bytes]:
         self.target = await self.client.create_producer(f"{self.topic}-out")
         return await self.client.subscribe(self.topic, "s", consumer_type=kind, initial_position=InitialPosition.EARLIEST)
 
-    async def copy(self, consumer: Consumer[bytes], lanes: int) -> None:
+    async def copy(self, consumer: AsyncConsumer[bytes], lanes: int) -> None:
         async with asyncio.timeout(60):
             await self.client.pipeline(
                 consumer,
@@ -76,7 +76,7 @@ class Copier:
         await consumer.close()
 
 
-async def produce(client: Client, topic: str, count: int) -> None:
+async def produce(client: AsyncClient, topic: str, count: int) -> None:
     """Numbers with keys: a part in batches, the rest alone."""
     source = await client.create_producer(topic, batching_type=BatchingType.KEY_BASED)
     await client.create_producer(f"{topic}-out")
@@ -86,7 +86,7 @@ async def produce(client: Client, topic: str, count: int) -> None:
         await source.send(b"%d" % number, key=f"k{number % 5}")
 
 
-async def check(client: Client, topic: str, kind: ConsumerType, count: int) -> None:
+async def check(client: AsyncClient, topic: str, kind: ConsumerType, count: int) -> None:
     """Each number once in the output, in the order of its key where the subscription keeps that; nothing left to do."""
     found = [int(data) for data in await visible(client, f"{topic}-out")]
     assert sorted(found) == list(range(count))
@@ -100,11 +100,11 @@ async def check(client: Client, topic: str, kind: ConsumerType, count: int) -> N
 class Unlucky(Copier):
     """All connections break while the handler is at work: the same messages come again behind its back."""
 
-    def __init__(self, client: Client, topic: str, count: int, proxy: FrameProxy) -> None:
+    def __init__(self, client: AsyncClient, topic: str, count: int, proxy: FrameProxy) -> None:
         super().__init__(client, topic, count)
         self.proxy = proxy
 
-    async def handle(self, batch: TransactionalBatch[bytes]) -> None:
+    async def handle(self, batch: AsyncTransactionalBatch[bytes]) -> None:
         await super().handle(batch)
         if self.calls % 4 == 1 and self.calls < 20:
             # Stock forgets ended transactions: a commit of another lane that is cut could stay unknown.
@@ -126,9 +126,9 @@ class Unlucky(Copier):
 async def test_connections_that_break_under_a_pipeline_lose_and_double_nothing(
     deduplicating: Target, topic: str, kind: ConsumerType, lanes: int
 ) -> None:
-    async with Client(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url) as proxy:
+    async with AsyncClient(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url) as proxy:
         await produce(calm, topic, 60)
-        async with Client(proxy.service_url, initial_backoff=0.02, max_backoff=0.5) as client:
+        async with AsyncClient(proxy.service_url, initial_backoff=0.02, max_backoff=0.5) as client:
             await Unlucky(client, topic, 60, proxy).run(kind, lanes)
         await check(calm, topic, kind, 60)
 
@@ -136,13 +136,13 @@ async def test_connections_that_break_under_a_pipeline_lose_and_double_nothing(
 class Cut(Copier):
     """The acknowledgement of the first transaction whose messages are entries of their own fails, and so does its abort."""
 
-    def __init__(self, client: Client, topic: str, count: int, proxy: FrameProxy, end: Fault) -> None:
+    def __init__(self, client: AsyncClient, topic: str, count: int, proxy: FrameProxy, end: Fault) -> None:
         super().__init__(client, topic, count)
         self.proxy = proxy
         self.end = end
         self.traps: list[Trap] = []
 
-    async def handle(self, batch: TransactionalBatch[bytes]) -> None:
+    async def handle(self, batch: AsyncTransactionalBatch[bytes]) -> None:
         await super().handle(batch)
         if not self.traps and int(batch[0].data) >= 50:
             self.traps = [self.proxy.arm("ack", Fault.LOST_ANSWER), self.proxy.arm("endTxn", self.end)]
@@ -153,7 +153,7 @@ async def test_what_follows_an_aborted_group_of_a_key_shared_lane_does_not_overt
     deduplicating: Target, topic: str, end: Fault
 ) -> None:
     """The group's messages come again once its transaction has ended, which may take a while, and in an order of their own."""
-    async with Client(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url) as proxy:
+    async with AsyncClient(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url) as proxy:
         await produce(calm, topic, 100)
         async with brisk_client(proxy.service_url, 1.0) as client:
             copier = Cut(client, topic, 100, proxy, end)
@@ -165,12 +165,12 @@ async def test_what_follows_an_aborted_group_of_a_key_shared_lane_does_not_overt
 class Disturbed(Copier):
     """Something happens to the server while the handler is at work, in some of its calls."""
 
-    def __init__(self, client: Client, topic: str, count: int, disturb: Callable[[], object], calls: set[int]) -> None:
+    def __init__(self, client: AsyncClient, topic: str, count: int, disturb: Callable[[], object], calls: set[int]) -> None:
         super().__init__(client, topic, count)
         self.disturb = disturb
         self.disturbed_calls = calls
 
-    async def handle(self, batch: TransactionalBatch[bytes]) -> None:
+    async def handle(self, batch: AsyncTransactionalBatch[bytes]) -> None:
         await super().handle(batch)
         if self.calls in self.disturbed_calls:
             await asyncio.to_thread(self.disturb)
@@ -183,7 +183,7 @@ async def test_topics_that_move_under_a_pipeline_lose_and_double_nothing(dedupli
             request = urllib.request.Request(f"{deduplicating.admin_url}/admin/v2/{path}/unload", method="PUT")
             urllib.request.urlopen(request, timeout=30).close()
 
-    async with Client(deduplicating.service_url) as client:
+    async with AsyncClient(deduplicating.service_url) as client:
         await produce(client, topic, 60)
         await Disturbed(client, topic, 60, unload, {2, 4, 6}).run(ConsumerType.FAILOVER, 1)
         await check(client, topic, ConsumerType.FAILOVER, 60)
@@ -192,7 +192,7 @@ async def test_topics_that_move_under_a_pipeline_lose_and_double_nothing(dedupli
 async def test_a_broker_that_is_killed_under_a_pipeline_loses_and_doubles_nothing() -> None:
     topic = "persistent://public/default/killed"
     with OurBroker(conf={"brokerDeduplicationEnabled": "true"}) as broker:
-        async with Client(broker.service_url, initial_backoff=0.02, max_backoff=0.5) as client:
+        async with AsyncClient(broker.service_url, initial_backoff=0.02, max_backoff=0.5) as client:
             await produce(client, topic, 60)
             await Disturbed(client, topic, 60, lambda: broker.restart(hard=True), {3}).run(ConsumerType.FAILOVER, 1)
             await check(client, topic, ConsumerType.FAILOVER, 60)
@@ -211,7 +211,7 @@ async def test_random_faults_lose_and_double_nothing(
     """On our broker, which can tell every outcome; on stock a lost answer to a commit may stay unknown."""
     rng = random.Random(seed)
     try:
-        async with Client(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url) as proxy:
+        async with AsyncClient(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url) as proxy:
             await produce(calm, topic, 100)
             async with brisk_client(proxy.service_url, 1.0) as client:
                 copier = Copier(client, topic, 100)

@@ -11,7 +11,7 @@ from frame_proxy import Fault, FrameProxy, brisk_client
 from targets import Target
 from transactions import PATIENCE, stays_silent, visible
 
-from pulsar_txn.client import Client, ConnectionLost, InitialPosition, OperationTimeout
+from pulsar_txn.client import AsyncClient, ConnectionLost, InitialPosition, OperationTimeout
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ async def story(pulsar: Target, topic: str, command: str, fault: Fault) -> None:
     """Three numbers from a producer to a consumer."""
     # Stock takes 5 s to give the place of a half-open connection away.
     operation_timeout = 2.0 if fault is Fault.LOST_ANSWER else 15.0
-    async with Client(pulsar.service_url) as calm, FrameProxy(pulsar.service_url) as proxy:
+    async with AsyncClient(pulsar.service_url) as calm, FrameProxy(pulsar.service_url) as proxy:
         await calm.create_producer(topic)
         async with brisk_client(proxy.service_url, operation_timeout) as client:
             trap = proxy.arm(command, fault)

@@ -72,11 +72,16 @@ def test_options_that_the_page_names_are_options() -> None:
     """A name with `=` in the right column is a keyword of something."""
     rows = [row for row in ROWS if len(row) == 3 and row[1] == "yes"]
     named = {name for row in rows for name in re.findall(r"`(\w+)=", row[2])}
-    calls = [client.Client.__init__, client.Producer.send, client.Consumer.acknowledge, client.Consumer.receive]
-    calls += [client.Consumer.negative_acknowledge, client.Client.create_reader]
+    calls = [
+        client.AsyncClient.__init__,
+        client.AsyncProducer.send,
+        client.AsyncConsumer.acknowledge,
+        client.AsyncConsumer.receive,
+    ]
+    calls += [client.AsyncConsumer.negative_acknowledge, client.AsyncClient.create_reader]
     known = {name for call in calls for name in inspect.signature(call).parameters}
-    from pulsar_txn.client.consumer_options import ConsumerOptions
-    from pulsar_txn.client.producer_options import ProducerOptions
+    from pulsar_txn.client.receive.options import ConsumerOptions
+    from pulsar_txn.client.send.options import ProducerOptions
 
     known |= {field.name for options in (ConsumerOptions, ProducerOptions) for field in attrs.fields(options)}
     assert named

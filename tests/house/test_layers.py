@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
-ROOMS = ("wire", "ledger", "tc", "rm_producer", "rm_pending_ack", "broker", "client", "pipeline")
+ROOMS = ("wire", "ledger", "tc", "rm_producer", "rm_pending_ack", "broker", "client", "compat", "pipeline")
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -56,6 +56,8 @@ def test_the_contracts_hold(house: Path) -> None:
         ("pipeline", "import pulsar_txn.broker"),
         ("pipeline", "import pulsar_txn.wire"),
         ("client", "import pyspark"),
+        ("client", "import pulsar_txn.compat"),
+        ("compat", "import pulsar_txn.broker"),
         ("broker", "import kazoo"),
     ],
 )

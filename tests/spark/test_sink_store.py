@@ -13,8 +13,8 @@ import pytest
 from our_broker import OurBroker
 from targets import Target
 
-from pulsar_txn.client import Client, HashingScheme, encode_batch, row
-from pulsar_txn.client.routing import key_partition
+from pulsar_txn.client import AsyncClient, HashingScheme, encode_batch, row
+from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.pipeline.spark.committer import Outcome, SinkCommitter
 from pulsar_txn.pipeline.spark.control import EndTxn, Marker, Publish, WriteRecord, decode_record
 from pulsar_txn.pipeline.spark.errors import OptionError, SinkFenced
@@ -58,14 +58,14 @@ class Sink:
         self.options: Options = read_options({"service.url": service_url, "transactionTimeoutMs": "60000"})
         self.targets = (f"{topic}-a", f"{topic}-b")
         self.control = f"{topic}-control"
-        self.clients: list[Client] = []
+        self.clients: list[AsyncClient] = []
 
-    def client(self) -> Client:
-        client = Client(self.options.service_url)
+    def client(self) -> AsyncClient:
+        client = AsyncClient(self.options.service_url)
         self.clients.append(client)
         return client
 
-    def store(self, client: Client, stop_at: int = -1) -> StoppingStore:
+    def store(self, client: AsyncClient, stop_at: int = -1) -> StoppingStore:
         store = StoppingStore(client, self.control, self.options)
         store.stop_at = stop_at
         return store
@@ -79,7 +79,7 @@ class Sink:
         outcome: Outcome = await store.carry_out(committer.commit(batch, rows_by_topic(payloads)), batch, payloads)
         return outcome
 
-    async def read(self, client: Client, topic: str) -> list[bytes]:
+    async def read(self, client: AsyncClient, topic: str) -> list[bytes]:
         found: list[bytes] = []
         async with await client.create_reader(topic) as reader:
             while await reader.has_message_available():

@@ -18,7 +18,7 @@ import spark_totals
 from spark_totals import KEYS, Totals
 from targets import Target
 
-from pulsar_txn.client import Client, Reader
+from pulsar_txn.client import AsyncClient, AsyncReader
 from pulsar_txn.pipeline.spark.control import Marker, decode_record, encode_record
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
@@ -33,13 +33,13 @@ BATCHES = ROWS // PER_TRIGGER
 
 
 async def fill(url: str, topic: str, count: int = ROWS) -> None:
-    async with Client(url) as client, await client.create_producer(topic, batching_max_messages=10) as producer:
+    async with AsyncClient(url) as client, await client.create_producer(topic, batching_max_messages=10) as producer:
         for number in range(count):
             producer.send_nowait(spark_totals.message(number))
         await producer.flush()
 
 
-async def drain(reader: Reader[bytes]) -> list[tuple[int, dict[str, int]]]:
+async def drain(reader: AsyncReader[bytes]) -> list[tuple[int, dict[str, int]]]:
     """(batch id, total) of all that is visible now."""
     found = []
     while await reader.has_message_available():
@@ -49,7 +49,7 @@ async def drain(reader: Reader[bytes]) -> list[tuple[int, dict[str, int]]]:
 
 
 async def read(url: str, topic: str) -> list[tuple[int, dict[str, int]]]:
-    async with Client(url) as client, await client.create_reader(topic) as reader:
+    async with AsyncClient(url) as client, await client.create_reader(topic) as reader:
         return await drain(reader)
 
 
@@ -91,7 +91,7 @@ class Observer(threading.Thread):
         asyncio.run(self._watch())
 
     async def _watch(self) -> None:
-        async with Client(self.query.service_url) as client:
+        async with AsyncClient(self.query.service_url) as client:
             readers = [await client.create_reader(topic) for topic in self.query.targets]
             while not self.stop.is_set():
                 newest = await self._look(readers)
@@ -104,7 +104,7 @@ class Observer(threading.Thread):
                 self.looks += 1
                 await asyncio.sleep(0.05)
 
-    async def _look(self, readers: list[Reader[bytes]]) -> list[int]:
+    async def _look(self, readers: list[AsyncReader[bytes]]) -> list[int]:
         newest = []
         for number, (reader, rows) in enumerate(zip(readers, [3, KEYS - 3], strict=True)):
             seen = Counter(batch for batch, _ in await drain(reader))
@@ -159,7 +159,7 @@ def run_until_killed(query: Totals, point: str, batch: int, log: Path) -> dict[s
 
 async def markers(url: str, topic: str) -> dict[int, str]:
     """Which transaction published which batch."""
-    async with Client(url) as client, await client.create_reader(topic) as reader:
+    async with AsyncClient(url) as client, await client.create_reader(topic) as reader:
         records = []
         while await reader.has_message_available():
             records.append(decode_record((await reader.read_next(10)).data))
@@ -209,7 +209,7 @@ def test_an_input_that_fails_half_way_and_is_tried_again_counts_once(
 @on_ours
 def test_a_commit_that_raises_ends_the_query_with_its_reason_and_publishes_nothing(query: Totals, spark: Any) -> None:
     async def publish_later_marker() -> None:
-        async with Client(query.service_url) as client, await client.create_producer(query.control_topic) as producer:
+        async with AsyncClient(query.service_url) as client, await client.create_producer(query.control_topic) as producer:
             await producer.send(encode_record(Marker("mine", 5, 0, "(0,0)")))
 
     asyncio.run(publish_later_marker())

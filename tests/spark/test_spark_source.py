@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from targets import Target
 
-from pulsar_txn.client import Client, Producer, Transaction
+from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncTransaction
 from pulsar_txn.pipeline.spark import DataLossError, OptionError, PulsarDataSource
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.columns import ARROW_SCHEMA, SCHEMA
@@ -28,14 +28,14 @@ class World:
     def __init__(self, service_url: str, topic: str) -> None:
         self.url = service_url
         self.topic = topic
-        self.client: Client = background().run(self._client())
-        self.producer: Producer[bytes] = background().run(self.client.create_producer(topic, batching_max_messages=5))
+        self.client: AsyncClient = background().run(self._client())
+        self.producer: AsyncProducer[bytes] = background().run(self.client.create_producer(topic, batching_max_messages=5))
         self.sent = 0
 
-    async def _client(self) -> Client:
-        return Client(self.url)
+    async def _client(self) -> AsyncClient:
+        return AsyncClient(self.url)
 
-    def send(self, count: int, txn: Transaction | None = None) -> None:
+    def send(self, count: int, txn: AsyncTransaction | None = None) -> None:
         async def work() -> None:
             for _ in range(count):
                 self.producer.send_nowait(str(self.sent).encode(), txn=txn)
@@ -44,7 +44,7 @@ class World:
 
         background().run(work())
 
-    def begin(self) -> Transaction:
+    def begin(self) -> AsyncTransaction:
         return background().run(self.client.begin_transaction())
 
     def source(self, **options: str) -> PulsarDataSource:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_txn.client import HashingScheme
-from pulsar_txn.client.routing import key_partition
+from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import read_options
 from pulsar_txn.pipeline.spark.staged import Payload, Staged, Stager, ordered, rows_by_topic

@@ -7,7 +7,7 @@ from typing import Any
 
 from admin import TRANSACTIONS, AdminError, get_json
 
-from pulsar_txn.client import Client, PulsarError, Transaction
+from pulsar_txn.client import AsyncClient, AsyncTransaction, PulsarError
 from pulsar_txn.wire.ids import TxnId
 
 
@@ -20,13 +20,13 @@ async def what_came_of(operation: Awaitable[object], success: str) -> str:
     return success
 
 
-def id_of(txn: Transaction) -> TxnId:
+def id_of(txn: AsyncTransaction) -> TxnId:
     """The id of a transaction that was begun."""
     assert txn.id is not None
     return txn.id
 
 
-async def begun_at(client: Client, coordinator: int, timeout: float = 60) -> Transaction:
+async def begun_at(client: AsyncClient, coordinator: int, timeout: float = 60) -> AsyncTransaction:
     """A transaction of this coordinator; new ones go round robin over all."""
     while True:
         txn = await client.begin_transaction(timeout=timeout)

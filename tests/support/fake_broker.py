@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pulsar_txn.client import Client
+from pulsar_txn.client import AsyncClient
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import encode_batch
@@ -247,11 +247,11 @@ class FakeBroker:
         return self._answer_txn("endTxnResponse", body)
 
 
-def fake_client(*brokers: FakeBroker, url: str | None = None, **options: Any) -> Client:
+def fake_client(*brokers: FakeBroker, url: str | None = None, **options: Any) -> AsyncClient:
     """A client whose network is these brokers; short timeouts unless told otherwise."""
     runtime = FakeRuntime({broker.address: broker for broker in brokers})
     given = {"operation_timeout": 1.0, "connection_timeout": 0.5, "initial_backoff": 0.001, "max_backoff": 0.01} | options
-    return Client(url or f"pulsar://{brokers[0].address}", runtime=runtime, **given)
+    return AsyncClient(url or f"pulsar://{brokers[0].address}", runtime=runtime, **given)
 
 
 def sent_entry(body: tuple[Any, ...]) -> tuple[pb.MessageMetadata, bytes]:

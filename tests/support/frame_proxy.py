@@ -22,7 +22,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
-from pulsar_txn.client import Client
+from pulsar_txn.client import AsyncClient
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import NAMES, FrameReader, decode_command, encode_command, frame_type
 
@@ -307,9 +307,9 @@ def reset(writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
 
-def brisk_client(service_url: str, operation_timeout: float) -> Client:
+def brisk_client(service_url: str, operation_timeout: float) -> AsyncClient:
     """A client that notices soon, and does not wait long."""
-    return Client(
+    return AsyncClient(
         service_url,
         operation_timeout=operation_timeout,
         connection_timeout=1.0,

@@ -7,10 +7,10 @@ from typing import Any
 
 from transactions import data_of, stays_silent
 
-from pulsar_txn.client import Client, Consumer, ConsumerType, InitialPosition, Message
+from pulsar_txn.client import AsyncClient, AsyncConsumer, ConsumerType, InitialPosition, Message
 
 
-async def filled(client: Client, topic: str, count: int, *, batched: bool) -> list[bytes]:
+async def filled(client: AsyncClient, topic: str, count: int, *, batched: bool) -> list[bytes]:
     """`count` messages in the topic, all of one batch, or each an entry of its own; returns their payloads."""
     payloads = [b"%d" % number for number in range(count)]
     producer = await client.create_producer(topic, batching=batched, batching_max_messages=count, batching_max_delay=5)
@@ -21,13 +21,13 @@ async def filled(client: Client, topic: str, count: int, *, batched: bool) -> li
     return payloads
 
 
-async def subscribed(client: Client, topic: str, kind: ConsumerType, **options: Any) -> Consumer[bytes]:
+async def subscribed(client: AsyncClient, topic: str, kind: ConsumerType, **options: Any) -> AsyncConsumer[bytes]:
     """A consumer of the subscription `s`, from the first message on."""
     options = {"initial_position": InitialPosition.EARLIEST} | options
     return await client.subscribe(topic, options.pop("name", "s"), consumer_type=kind, **options)
 
 
-async def left_over(client: Client, topic: str, consumer: Consumer[Any], count: int) -> list[bytes]:
+async def left_over(client: AsyncClient, topic: str, consumer: AsyncConsumer[Any], count: int) -> list[bytes]:
     """What a new consumer of the subscription gets: `count` messages, sorted, and nothing else. Closes `consumer`."""
     await consumer.close()
     successor = await subscribed(client, topic, consumer.consumer_type)

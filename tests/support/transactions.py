@@ -8,7 +8,7 @@ from typing import Final
 
 from targets import Target
 
-from pulsar_txn.client import EARLIEST_ID, Client, Consumer, Message, OperationTimeout
+from pulsar_txn.client import EARLIEST_ID, AsyncClient, AsyncConsumer, Message, OperationTimeout
 
 PATIENCE: Final = 20.0
 """Seconds to wait for what has to come: servers share two cores with everything else."""
@@ -29,17 +29,17 @@ async def create_partitioned_topic(pulsar: Target, topic: str, partitions: int) 
     answer.close()
 
 
-async def received(consumer: Consumer[bytes], count: int) -> list[Message[bytes]]:
+async def received(consumer: AsyncConsumer[bytes], count: int) -> list[Message[bytes]]:
     """The next `count` messages."""
     return [await consumer.receive(timeout=PATIENCE) for _ in range(count)]
 
 
-async def data_of(consumer: Consumer[bytes], count: int) -> list[bytes]:
+async def data_of(consumer: AsyncConsumer[bytes], count: int) -> list[bytes]:
     """The payloads of the next `count` messages."""
     return [message.data for message in await received(consumer, count)]
 
 
-async def stays_silent(consumer: Consumer[bytes]) -> bool:
+async def stays_silent(consumer: AsyncConsumer[bytes]) -> bool:
     """Whether nothing comes for a while."""
     try:
         await consumer.receive(timeout=QUIET)
@@ -48,7 +48,7 @@ async def stays_silent(consumer: Consumer[bytes]) -> bool:
     return False
 
 
-async def visible(client: Client, topic: str) -> list[bytes]:
+async def visible(client: AsyncClient, topic: str) -> list[bytes]:
     """Every payload that a reader from the start finds now."""
     found = []
     async with await client.create_reader(topic, EARLIEST_ID) as reader:
@@ -57,7 +57,7 @@ async def visible(client: Client, topic: str) -> list[bytes]:
     return found
 
 
-async def eventually_visible(client: Client, topic: str, expected: list[bytes]) -> bool:
+async def eventually_visible(client: AsyncClient, topic: str, expected: list[bytes]) -> bool:
     """Whether `expected` is what a reader finds, within a while; for what the server does by itself, like timeouts."""
     for _ in range(int(PATIENCE / 0.1)):
         if await visible(client, topic) == expected:

@@ -11,7 +11,7 @@ import pytest
 from memory_network import run_virtual
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Client, ConsumerType, InitialPosition
+from pulsar_txn.client import AsyncClient, ConsumerType, InitialPosition
 from pulsar_txn.client.errors import TransactionTimedOut
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
@@ -22,7 +22,7 @@ async def story(network):
     seen = []
     async with (
         Standalone(None, port=6650, runtime=network) as broker,
-        Client(broker.service_url, runtime=network) as client,
+        AsyncClient(broker.service_url, runtime=network) as client,
     ):
         source = await client.create_producer("in")
         target = await client.create_producer("out")

@@ -7,7 +7,7 @@ from history_wire import k17_wire
 from memory_network import run_virtual
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import Client, ConsumerType
+from pulsar_txn.client import AsyncClient, ConsumerType
 
 
 async def story(network):
@@ -18,7 +18,10 @@ async def story(network):
         tap.feed(label[1:], direction, int(network.loop.time() * 1e9), data)
 
     network.record = record
-    async with Standalone(None, port=6650, runtime=network) as broker, Client(broker.service_url, runtime=network) as client:
+    async with (
+        Standalone(None, port=6650, runtime=network) as broker,
+        AsyncClient(broker.service_url, runtime=network) as client,
+    ):
         source = await client.create_producer("in")
         target = await client.create_producer("out")
         worker = await client.subscribe("in", "workers", consumer_type=ConsumerType.SHARED)

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 from targets import Target
 
-from pulsar_txn.client import Client
+from pulsar_txn.client import AsyncClient
 
 
 @pytest.fixture
-async def client(pulsar: Target) -> AsyncIterator[Client]:
-    async with Client(pulsar.service_url) as client:
+async def client(pulsar: Target) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(pulsar.service_url) as client:
         yield client

@@ -6,10 +6,10 @@ import pytest
 from subscriptions import filled, left_over, subscribed
 from transactions import received, visible
 
-from pulsar_txn.client import Client, ConsumerType, TransactionState
+from pulsar_txn.client import AsyncClient, ConsumerType, TransactionState
 
 
-async def test_acks_on_several_topics_share_one_outcome(client: Client, topic: str) -> None:
+async def test_acks_on_several_topics_share_one_outcome(client: AsyncClient, topic: str) -> None:
     topics = [f"{topic}-{number}" for number in range(3)]
     for each in topics:
         await filled(client, each, 1, batched=False)
@@ -28,7 +28,7 @@ async def test_acks_on_several_topics_share_one_outcome(client: Client, topic: s
 
 @pytest.mark.parametrize("kind", [ConsumerType.EXCLUSIVE, ConsumerType.FAILOVER])
 async def test_a_loop_that_sometimes_aborts_neither_loses_nor_doubles_and_keeps_order(
-    client: Client, topic: str, kind: ConsumerType
+    client: AsyncClient, topic: str, kind: ConsumerType
 ) -> None:
     payloads = await filled(client, topic, 20, batched=False)
     consumer = await subscribed(client, topic, kind)
@@ -48,7 +48,7 @@ async def test_a_loop_that_sometimes_aborts_neither_loses_nor_doubles_and_keeps_
     assert await left_over(client, topic, consumer, 0) == []
 
 
-async def test_a_plain_ack_settles_at_once_beside_an_open_transaction(client: Client, topic: str) -> None:
+async def test_a_plain_ack_settles_at_once_beside_an_open_transaction(client: AsyncClient, topic: str) -> None:
     await filled(client, topic, 3, batched=False)
     consumer = await subscribed(client, topic, ConsumerType.SHARED)
     messages = await received(consumer, 3)

@@ -9,8 +9,8 @@ from targets import Target
 from transactions import received, stays_silent, visible
 
 from pulsar_txn.client import (
-    Client,
-    Consumer,
+    AsyncClient,
+    AsyncConsumer,
     ConsumerType,
     InitialPosition,
     Message,
@@ -21,8 +21,8 @@ from pulsar_txn.client import (
 
 
 async def two_consumers(
-    client: Client, elsewhere: Client, topic: str
-) -> tuple[Consumer[bytes], Consumer[bytes], Message[bytes]]:
+    client: AsyncClient, elsewhere: AsyncClient, topic: str
+) -> tuple[AsyncConsumer[bytes], AsyncConsumer[bytes], Message[bytes]]:
     """Consumers of two clients on one Shared subscription, and a message that the first one received."""
     producer = await client.create_producer(topic, batching=False)
     await producer.send(b"x")
@@ -33,9 +33,9 @@ async def two_consumers(
 
 
 async def test_a_message_pending_in_one_transaction_conflicts_in_another_one(
-    pulsar: Target, client: Client, topic: str
+    pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
-    async with Client(pulsar.service_url) as elsewhere:
+    async with AsyncClient(pulsar.service_url) as elsewhere:
         first, second, message = await two_consumers(client, elsewhere, topic)
         holder, intruder = await client.begin_transaction(), await elsewhere.begin_transaction()
         await first.acknowledge(message, txn=holder)
@@ -50,8 +50,10 @@ async def test_a_message_pending_in_one_transaction_conflicts_in_another_one(
         assert await stays_silent(second)
 
 
-async def test_a_conflict_leaves_nothing_of_the_transaction_that_had_it(pulsar: Target, client: Client, topic: str) -> None:
-    async with Client(pulsar.service_url) as elsewhere:
+async def test_a_conflict_leaves_nothing_of_the_transaction_that_had_it(
+    pulsar: Target, client: AsyncClient, topic: str
+) -> None:
+    async with AsyncClient(pulsar.service_url) as elsewhere:
         first, second, message = await two_consumers(client, elsewhere, topic)
         output = await elsewhere.create_producer(f"{topic}-out")
         holder = await client.begin_transaction()
@@ -67,7 +69,9 @@ async def test_a_conflict_leaves_nothing_of_the_transaction_that_had_it(pulsar: 
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.SHARED, ConsumerType.KEY_SHARED, ConsumerType.FAILOVER])
-async def test_a_conflict_about_one_message_does_not_lose_the_others(client: Client, topic: str, kind: ConsumerType) -> None:
+async def test_a_conflict_about_one_message_does_not_lose_the_others(
+    client: AsyncClient, topic: str, kind: ConsumerType
+) -> None:
     """A stock dispatcher of Shared and Key_Shared forgot them, and delivered them to nobody any more."""
     producer = await client.create_producer(topic, batching=False)
     for number in range(3):
@@ -83,7 +87,7 @@ async def test_a_conflict_about_one_message_does_not_lose_the_others(client: Cli
     assert {message.data for message in await received(consumer, 2)} == {b"1", b"2"}
 
 
-async def test_a_message_of_an_aborted_transaction_can_be_acknowledged_by_the_next(client: Client, topic: str) -> None:
+async def test_a_message_of_an_aborted_transaction_can_be_acknowledged_by_the_next(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
     await producer.send(b"x")
     consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
@@ -94,7 +98,7 @@ async def test_a_message_of_an_aborted_transaction_can_be_acknowledged_by_the_ne
     assert await stays_silent(consumer)
 
 
-async def test_the_same_message_twice_in_one_transaction_conflicts(client: Client, topic: str) -> None:
+async def test_the_same_message_twice_in_one_transaction_conflicts(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     await producer.send(b"x")
     consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
@@ -107,7 +111,7 @@ async def test_the_same_message_twice_in_one_transaction_conflicts(client: Clien
 
 
 async def test_all_of_a_batch_pending_in_one_transaction_conflicts_in_another_through_the_same_consumer(
-    client: Client, topic: str
+    client: AsyncClient, topic: str
 ) -> None:
     """A stock broker accepts the second one; the client refuses it before it leaves."""
     producer = await client.create_producer(topic, batching_max_messages=3, batching_max_delay=5)
@@ -128,7 +132,7 @@ async def test_all_of_a_batch_pending_in_one_transaction_conflicts_in_another_th
 @pytest.mark.parametrize("kind", [ConsumerType.SHARED, ConsumerType.KEY_SHARED])
 @pytest.mark.parametrize("size", [2, 64, 65, 128])
 async def test_all_of_a_batch_conflicts_when_somebody_else_has_acknowledged_a_part_of_it(
-    client: Client, topic: str, size: int, kind: ConsumerType, in_transaction: bool
+    client: AsyncClient, topic: str, size: int, kind: ConsumerType, in_transaction: bool
 ) -> None:
     """Through another consumer, which cannot know of it. A stock broker takes "the whole batch", and both would count."""
     producer = await client.create_producer(topic, batching_max_messages=size, batching_max_delay=5)
@@ -155,7 +159,7 @@ async def test_all_of_a_batch_conflicts_when_somebody_else_has_acknowledged_a_pa
 
 @pytest.mark.parametrize("batched", [True, False])
 async def test_a_message_that_two_consumers_were_given_conflicts_also_in_one_transaction(
-    client: Client, topic: str, batched: bool
+    client: AsyncClient, topic: str, batched: bool
 ) -> None:
     """The program worked on both copies. A broker that answers repeats like the first one cannot tell."""
     options = {"batching_max_messages": 2, "batching_max_delay": 5} if batched else {"batching": False}

@@ -10,28 +10,28 @@ from frame_proxy import FrameProxy
 from targets import Target
 from transactions import visible
 
-from pulsar_txn.client import AccessMode, Client, Transaction, TransactionState
+from pulsar_txn.client import AccessMode, AsyncClient, AsyncTransaction, TransactionState
 from pulsar_txn.client.errors import InvalidConfiguration, ProducerFenced, TransactionalIdUnsupported
 
 ours = pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
 
 
 @pytest.fixture
-async def old(pulsar: Target, topic: str) -> AsyncIterator[Client]:
+async def old(pulsar: Target, topic: str) -> AsyncIterator[AsyncClient]:
     """The instance that was there first; the name of the topic serves as id."""
-    async with Client(pulsar.service_url, transactional_id=topic) as client:
+    async with AsyncClient(pulsar.service_url, transactional_id=topic) as client:
         yield client
 
 
 @pytest.fixture
-async def new(pulsar: Target, topic: str) -> AsyncIterator[Client]:
+async def new(pulsar: Target, topic: str) -> AsyncIterator[AsyncClient]:
     """Its successor."""
-    async with Client(pulsar.service_url, transactional_id=topic) as client:
+    async with AsyncClient(pulsar.service_url, transactional_id=topic) as client:
         yield client
 
 
 @ours
-async def test_a_successor_ends_what_a_zombie_left_open(old: Client, new: Client, topic: str) -> None:
+async def test_a_successor_ends_what_a_zombie_left_open(old: AsyncClient, new: AsyncClient, topic: str) -> None:
     before, after = await old.create_producer(topic), await new.create_producer(topic)
     zombie = await old.begin_transaction()
     await before.send(b"of the zombie", txn=zombie)
@@ -45,7 +45,7 @@ async def test_a_successor_ends_what_a_zombie_left_open(old: Client, new: Client
 
 
 @ours
-async def test_a_fenced_worker_stops_at_once_and_is_not_run_again(old: Client, new: Client, topic: str) -> None:
+async def test_a_fenced_worker_stops_at_once_and_is_not_run_again(old: AsyncClient, new: AsyncClient, topic: str) -> None:
     await (await old.begin_transaction()).abort()
     await (await new.begin_transaction()).abort()
     runs = []
@@ -59,7 +59,7 @@ async def _note(runs: list[object], txn: object) -> None:
 
 
 @ours
-async def test_a_transaction_that_was_fenced_while_it_sent_is_doomed(old: Client, new: Client, topic: str) -> None:
+async def test_a_transaction_that_was_fenced_while_it_sent_is_doomed(old: AsyncClient, new: AsyncClient, topic: str) -> None:
     producer = await old.create_producer(topic)
     zombie = await old.begin_transaction()
     await (await new.begin_transaction()).abort()
@@ -71,7 +71,7 @@ async def test_a_transaction_that_was_fenced_while_it_sent_is_doomed(old: Client
 
 
 @ours
-async def test_a_commit_that_was_decided_before_the_takeover_stays_one(old: Client, new: Client, topic: str) -> None:
+async def test_a_commit_that_was_decided_before_the_takeover_stays_one(old: AsyncClient, new: AsyncClient, topic: str) -> None:
     producer = await old.create_producer(topic)
     async with old.transaction() as txn:
         await producer.send(b"in time", txn=txn)
@@ -84,7 +84,7 @@ async def test_a_commit_that_was_decided_before_the_takeover_stays_one(old: Clie
 
 @ours
 async def test_a_connection_that_breaks_costs_neither_epoch_nor_transaction(pulsar: Target, topic: str) -> None:
-    async with FrameProxy(pulsar.service_url) as proxy, Client(proxy.service_url, transactional_id=topic) as client:
+    async with FrameProxy(pulsar.service_url) as proxy, AsyncClient(proxy.service_url, transactional_id=topic) as client:
         producer = await client.create_producer(topic)
         async with client.transaction() as txn:
             await producer.send(b"1", txn=txn)
@@ -99,15 +99,18 @@ async def test_a_connection_that_breaks_costs_neither_epoch_nor_transaction(puls
 
 
 @ours
-async def test_other_ids_and_clients_without_one_go_on(pulsar: Target, old: Client, topic: str) -> None:
-    async with Client(pulsar.service_url) as plain, Client(pulsar.service_url, transactional_id=f"{topic}-2") as other:
+async def test_other_ids_and_clients_without_one_go_on(pulsar: Target, old: AsyncClient, topic: str) -> None:
+    async with (
+        AsyncClient(pulsar.service_url) as plain,
+        AsyncClient(pulsar.service_url, transactional_id=f"{topic}-2") as other,
+    ):
         begun = [await client.begin_transaction() for client in (plain, other, old)]
         for txn in begun:
             await txn.commit()
 
 
 async def test_a_stock_server_is_refused_rather_than_trusted(stock_pulsar: Target, topic: str) -> None:
-    async with Client(stock_pulsar.service_url, transactional_id=topic) as client:
+    async with AsyncClient(stock_pulsar.service_url, transactional_id=topic) as client:
         with pytest.raises(TransactionalIdUnsupported, match="knows no transactional ids"):
             await client.begin_transaction()
         producer = await client.create_producer(topic)
@@ -115,13 +118,13 @@ async def test_a_stock_server_is_refused_rather_than_trusted(stock_pulsar: Targe
 
 
 async def test_fencing_by_topic_works_everywhere(pulsar: Target, topic: str) -> None:
-    async with Client(pulsar.service_url, fencing="topic") as old, Client(pulsar.service_url, fencing="topic") as new:
+    async with AsyncClient(pulsar.service_url, fencing="topic") as old, AsyncClient(pulsar.service_url, fencing="topic") as new:
         before = await old.create_producer(topic)
         after = await new.create_producer(topic)
         with pytest.raises(ProducerFenced):
             await before.send(b"late")
 
-        async def work(txn: Transaction) -> None:
+        async def work(txn: AsyncTransaction) -> None:
             await after.send(b"alone", txn=txn)
 
         # A stock server has forgotten this producer, and closes the connection of its first send.
@@ -134,4 +137,4 @@ async def test_fencing_by_topic_works_everywhere(pulsar: Target, topic: str) -> 
 @pytest.mark.parametrize("given", [{"transactional_id": " "}, {"fencing": "table"}])
 def test_options_of_fencing_that_cannot_work(given: dict[str, str]) -> None:
     with pytest.raises(InvalidConfiguration, match=next(iter(given))):
-        Client("pulsar://localhost", **given)  # type: ignore[arg-type]  # what a program may get wrong
+        AsyncClient("pulsar://localhost", **given)  # type: ignore[arg-type]  # what a program may get wrong

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from transactions import visible
 
-from pulsar_txn.client import Client, TransactionState
+from pulsar_txn.client import AsyncClient, TransactionState
 
 
-async def test_an_exception_in_the_block_aborts_and_comes_out_as_it_is(client: Client, topic: str) -> None:
+async def test_an_exception_in_the_block_aborts_and_comes_out_as_it_is(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
     with pytest.raises(LookupError, match="no seat"):
         async with client.transaction() as txn:
@@ -21,7 +21,7 @@ async def test_an_exception_in_the_block_aborts_and_comes_out_as_it_is(client: C
     assert await visible(client, topic) == [b"after"]
 
 
-async def test_a_rollback_leaves_the_block_quietly(client: Client, topic: str) -> None:
+async def test_a_rollback_leaves_the_block_quietly(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
     async with client.transaction() as txn:
         await producer.send(b"aborted", txn=txn)
@@ -31,7 +31,7 @@ async def test_a_rollback_leaves_the_block_quietly(client: Client, topic: str) -
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_several_topics_share_one_outcome(client: Client, topic: str, commits: bool) -> None:
+async def test_several_topics_share_one_outcome(client: AsyncClient, topic: str, commits: bool) -> None:
     topics = [f"{topic}-{number}" for number in range(4)]
     producers = [await client.create_producer(each) for each in topics]
     txn = await client.begin_transaction()
@@ -44,13 +44,13 @@ async def test_several_topics_share_one_outcome(client: Client, topic: str, comm
         assert await visible(client, each) == ([b"x", b"after"] if commits else [b"after"])
 
 
-async def test_a_transaction_without_operations_commits(client: Client) -> None:
+async def test_a_transaction_without_operations_commits(client: AsyncClient) -> None:
     async with client.transaction() as txn:
         pass
     assert txn.state is TransactionState.COMMITTED
 
 
-async def test_many_transactions_at_once_keep_to_themselves(client: Client, topic: str) -> None:
+async def test_many_transactions_at_once_keep_to_themselves(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
 
     async def one(number: int) -> None:
@@ -62,7 +62,7 @@ async def test_many_transactions_at_once_keep_to_themselves(client: Client, topi
     assert sorted(await visible(client, topic), key=int) == [b"%d" % number for number in range(60) if number % 3]
 
 
-async def test_messages_of_a_transaction_name_it(client: Client, topic: str) -> None:
+async def test_messages_of_a_transaction_name_it(client: AsyncClient, topic: str) -> None:
     consumer = await client.subscribe(topic, "s")
     producer = await client.create_producer(topic)
     async with client.transaction() as txn:

@@ -10,28 +10,28 @@ from transactions import data_of, stays_silent, visible
 
 import pulsar_txn.client.sync as blocking
 from pulsar_txn.client import (
-    Client,
+    AsyncClient,
+    AsyncTransaction,
     ConsumerType,
     InitialPosition,
-    Transaction,
     TransactionConflict,
     TransactionState,
 )
 
 
-async def test_work_is_run_again_after_a_conflict_until_it_commits(pulsar: Target, client: Client, topic: str) -> None:
+async def test_work_is_run_again_after_a_conflict_until_it_commits(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     output = await client.create_producer(f"{topic}-out")
     await producer.send(b"x")
     consumer = await client.subscribe(topic, "s", consumer_type=ConsumerType.SHARED, initial_position=InitialPosition.EARLIEST)
     message = await consumer.receive(timeout=20)
-    async with Client(pulsar.service_url) as rival_client:
+    async with AsyncClient(pulsar.service_url) as rival_client:
         rival_consumer = await rival_client.subscribe(topic, "s", consumer_type=ConsumerType.SHARED)
         rival = await rival_client.begin_transaction()
         await rival_consumer.acknowledge(message.message_id, txn=rival)
         attempts = 0
 
-        async def work(txn: Transaction) -> int:
+        async def work(txn: AsyncTransaction) -> int:
             nonlocal attempts
             attempts += 1
             if attempts == 2:
@@ -44,11 +44,11 @@ async def test_work_is_run_again_after_a_conflict_until_it_commits(pulsar: Targe
     assert await visible(client, f"{topic}-out") == [b"2"]
 
 
-async def test_an_error_of_the_program_is_not_run_again(client: Client, topic: str) -> None:
+async def test_an_error_of_the_program_is_not_run_again(client: AsyncClient, topic: str) -> None:
     output = await client.create_producer(topic)
     attempts = []
 
-    async def work(txn: Transaction) -> None:
+    async def work(txn: AsyncTransaction) -> None:
         attempts.append(txn.id)
         await output.send(b"never", txn=txn)
         raise LookupError("no seat")
@@ -60,7 +60,7 @@ async def test_an_error_of_the_program_is_not_run_again(client: Client, topic: s
     assert await visible(client, topic) == [b"after"]
 
 
-async def test_an_ambient_transaction_takes_in_what_names_none(client: Client, topic: str) -> None:
+async def test_an_ambient_transaction_takes_in_what_names_none(client: AsyncClient, topic: str) -> None:
     source = await client.create_producer(f"{topic}-in")
     await source.send(b"x")
     consumer = await client.subscribe(f"{topic}-in", "s", initial_position=InitialPosition.EARLIEST)
@@ -78,12 +78,12 @@ async def test_an_ambient_transaction_takes_in_what_names_none(client: Client, t
 
 @pytest.mark.parametrize("action", ["commit", "abort"])
 async def test_a_transaction_goes_on_in_another_process_by_its_id(
-    pulsar: Target, client: Client, topic: str, action: str
+    pulsar: Target, client: AsyncClient, topic: str, action: str
 ) -> None:
     producer = await client.create_producer(topic)
     begun = await client.begin_transaction()
     await producer.send(b"here", txn=begun)
-    async with Client(pulsar.service_url) as elsewhere:
+    async with AsyncClient(pulsar.service_url) as elsewhere:
         attached = elsewhere.attach_transaction(str(begun.id))
         their_producer = await elsewhere.create_producer(topic)
         await their_producer.send(b"there", txn=attached)
@@ -92,7 +92,7 @@ async def test_a_transaction_goes_on_in_another_process_by_its_id(
     assert await visible(client, topic) == ([b"here", b"there", b"after"] if action == "commit" else [b"after"])
 
 
-async def test_two_hundred_transactions_in_flight_on_one_consumer_keep_to_themselves(client: Client, topic: str) -> None:
+async def test_two_hundred_transactions_in_flight_on_one_consumer_keep_to_themselves(client: AsyncClient, topic: str) -> None:
     source = await client.create_producer(topic, batching=False)
     await asyncio.gather(*(source.send(b"%d" % number) for number in range(200)))
     consumer = await client.subscribe(topic, "s", consumer_type=ConsumerType.SHARED, initial_position=InitialPosition.EARLIEST)
@@ -100,7 +100,7 @@ async def test_two_hundred_transactions_in_flight_on_one_consumer_keep_to_themse
     messages = [await consumer.receive(timeout=20) for _ in range(200)]
     open_at_once = [await client.begin_transaction() for _ in messages]
 
-    async def one(txn: Transaction, number: int) -> None:
+    async def one(txn: AsyncTransaction, number: int) -> None:
         await output.send(messages[number].data, txn=txn)
         await consumer.acknowledge(messages[number], txn=txn)
         await (txn.abort() if number % 5 == 0 else txn.commit())
@@ -113,7 +113,7 @@ async def test_two_hundred_transactions_in_flight_on_one_consumer_keep_to_themse
     assert sorted(await visible(client, f"{topic}-out"), key=int) == kept
 
 
-async def test_a_reader_without_a_durable_subscription_takes_part_in_transactions(client: Client, topic: str) -> None:
+async def test_a_reader_without_a_durable_subscription_takes_part_in_transactions(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     for number in range(3):
         await producer.send(b"%d" % number)
@@ -130,7 +130,7 @@ async def test_a_reader_without_a_durable_subscription_takes_part_in_transaction
     assert await data_of(consumer, 2) == [b"1", b"2"]
 
 
-async def test_the_successor_of_a_failed_over_consumer_gets_what_the_transaction_left(client: Client, topic: str) -> None:
+async def test_the_successor_of_a_failed_over_consumer_gets_what_the_transaction_left(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     for number in range(4):
         await producer.send(b"%d" % number)
@@ -150,7 +150,7 @@ async def test_the_successor_of_a_failed_over_consumer_gets_what_the_transaction
 
 
 async def test_an_operation_that_attaches_to_an_ended_transaction_is_refused_by_the_server(
-    pulsar: Target, client: Client, topic: str
+    pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
     producer = await client.create_producer(topic)
     async with client.transaction() as txn:

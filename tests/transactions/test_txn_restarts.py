@@ -16,7 +16,7 @@ from our_broker import OurBroker
 from stock_pulsar import StockPulsar
 from transactions import data_of, eventually_visible, stays_silent
 
-from pulsar_txn.client import Client, InitialPosition, TransactionState
+from pulsar_txn.client import AsyncClient, InitialPosition, TransactionState
 
 VERSION = "4.2.4"
 
@@ -36,7 +36,7 @@ def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OurBr
 async def test_open_committed_and_aborted_transactions_are_what_they_were_before_the_restart(
     own_server: OurBroker | StockPulsar, topic: str
 ) -> None:
-    async with Client(own_server.service_url, operation_timeout=120) as client:
+    async with AsyncClient(own_server.service_url, operation_timeout=120) as client:
         source = await client.create_producer(f"{topic}-in", batching=False)
         for number in range(4):
             await source.send(b"%d" % number)
@@ -74,7 +74,7 @@ async def test_open_committed_and_aborted_transactions_are_what_they_were_before
 
 async def test_ids_go_on_behind_those_given_before_the_restart(own_server: OurBroker | StockPulsar) -> None:
     given = set()
-    async with Client(own_server.service_url, operation_timeout=120) as client:
+    async with AsyncClient(own_server.service_url, operation_timeout=120) as client:
         for round_ in range(2):
             for _ in range(5):
                 txn = await client.begin_transaction()

@@ -5,14 +5,8 @@ randomness, sockets and timers reach it only through `runtime`.
 """
 
 from pulsar_txn.client._transactional import transactional
-from pulsar_txn.client.authentication import Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
-from pulsar_txn.client.batching import EncodedBatch, SendTicket, encode_batch, row
-from pulsar_txn.client.client import Client
+from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.client_stats import ClientStats
-from pulsar_txn.client.consumer import Consumer
-from pulsar_txn.client.consumer_options import ConsumerType, InitialPosition, KeySharedPolicy, RegexSubscriptionMode
-from pulsar_txn.client.crypto import CryptoFailureAction, CryptoKeys, EncryptionContext, PemKeys
-from pulsar_txn.client.dead_letters import DeadLetterPolicy
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     BrokerError,
@@ -29,23 +23,26 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
     TransactionTimedOut,
 )
-from pulsar_txn.client.failover import AutoClusterFailover
-from pulsar_txn.client.interceptors import ConsumerInterceptor, OutgoingMessage, ProducerInterceptor
-from pulsar_txn.client.message import EARLIEST_ID, LATEST_ID, Message
-from pulsar_txn.client.message_ids import deserialize_message_id, serialize_message_id
-from pulsar_txn.client.oauth2 import OAuth2Authentication
-from pulsar_txn.client.observers import TransactionObserver
-from pulsar_txn.client.pipeline import PipelineEvent, PipelineResult, Poison
-from pulsar_txn.client.producer import Producer
-from pulsar_txn.client.producer_options import AccessMode, BatchingType, Compression
-from pulsar_txn.client.reader import Reader
-from pulsar_txn.client.redelivery import RedeliveryBackoff
-from pulsar_txn.client.routing import HashingScheme, RoutingMode
-from pulsar_txn.client.schema import BytesSchema, JsonSchema, Schema, StringSchema
-from pulsar_txn.client.schema_auto import AutoProduceSchema, AutoSchema
-from pulsar_txn.client.schema_avro import AvroSchema
-from pulsar_txn.client.schema_key_value import KeyValue, KeyValueEncoding, KeyValueSchema
-from pulsar_txn.client.schema_primitives import (
+from pulsar_txn.client.loop.pipeline import PipelineEvent, PipelineResult, Poison
+from pulsar_txn.client.loop.transactional_batch import AsyncTransactionalBatch
+from pulsar_txn.client.net.authentication import Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client.net.failover import AutoClusterFailover
+from pulsar_txn.client.net.oauth2 import OAuth2Authentication
+from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy
+from pulsar_txn.client.receive.interceptors import ConsumerInterceptor, OutgoingMessage, ProducerInterceptor
+from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID, Message
+from pulsar_txn.client.receive.message_ids import deserialize_message_id, serialize_message_id
+from pulsar_txn.client.receive.options import ConsumerType, InitialPosition, KeySharedPolicy, RegexSubscriptionMode
+from pulsar_txn.client.receive.reader import AsyncReader
+from pulsar_txn.client.receive.redelivery import RedeliveryBackoff
+from pulsar_txn.client.receive.table_view import AsyncTableView
+from pulsar_txn.client.schema.auto import AutoProduceSchema, AutoSchema
+from pulsar_txn.client.schema.avro import AvroSchema
+from pulsar_txn.client.schema.base import BytesSchema, JsonSchema, Schema, StringSchema
+from pulsar_txn.client.schema.crypto import CryptoFailureAction, CryptoKeys, EncryptionContext, PemKeys
+from pulsar_txn.client.schema.key_value import KeyValue, KeyValueEncoding, KeyValueSchema
+from pulsar_txn.client.schema.primitives import (
     BOOLEAN_SCHEMA,
     DOUBLE_SCHEMA,
     FLOAT_SCHEMA,
@@ -54,10 +51,14 @@ from pulsar_txn.client.schema_primitives import (
     INT32_SCHEMA,
     INT64_SCHEMA,
 )
-from pulsar_txn.client.schema_protobuf import ProtobufNativeSchema
-from pulsar_txn.client.table_view import TableView
-from pulsar_txn.client.transaction import Rollback, Transaction, TransactionState, TransactionStats
-from pulsar_txn.client.transactional_batch import TransactionalBatch
+from pulsar_txn.client.schema.protobuf import ProtobufNativeSchema
+from pulsar_txn.client.send.batching import EncodedBatch, SendTicket, encode_batch, row
+from pulsar_txn.client.send.options import AccessMode, BatchingType, Compression
+from pulsar_txn.client.send.producer import AsyncProducer
+from pulsar_txn.client.send.routing import HashingScheme, RoutingMode
+from pulsar_txn.client.sync import Client, Consumer, Producer, Reader, TableView, Transaction, TransactionalBatch
+from pulsar_txn.client.txn.observers import TransactionObserver
+from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback, TransactionState, TransactionStats
 from pulsar_txn.wire.ids import MessageId, TxnId
 
 __all__ = [
@@ -72,6 +73,13 @@ __all__ = [
     "LATEST_ID",
     "AccessMode",
     "AlreadyClosed",
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "AsyncReader",
+    "AsyncTableView",
+    "AsyncTransaction",
+    "AsyncTransactionalBatch",
     "Authentication",
     "AutoClusterFailover",
     "AutoProduceSchema",

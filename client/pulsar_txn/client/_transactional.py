@@ -13,9 +13,7 @@ from weakref import WeakSet
 
 from pulsar_txn.client._callables import awaited, check_takes_one
 from pulsar_txn.client._checks import check_call, check_methods, check_whole, refused, seconds_of
-from pulsar_txn.client._core import Core
 from pulsar_txn.client.client_stats import ClientStats, client_stats
-from pulsar_txn.client.consumer import Consumer
 from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
     ConnectionLost,
@@ -25,11 +23,13 @@ from pulsar_txn.client.errors import (
     TransactionOperationFailed,
     UsageError,
 )
-from pulsar_txn.client.managed import ManagedTransaction
-from pulsar_txn.client.observers import Observers
-from pulsar_txn.client.pipeline import Handler, Pipeline, PipelineEvent, PipelineOptions, PipelineResult, Poison
-from pulsar_txn.client.transaction import Rollback, Transaction, TransactionOptions, TransactionState
-from pulsar_txn.client.transaction_coordinators import TransactionCoordinators
+from pulsar_txn.client.loop.pipeline import Handler, Pipeline, PipelineEvent, PipelineOptions, PipelineResult, Poison
+from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.txn.coordinators import TransactionCoordinators
+from pulsar_txn.client.txn.managed import AsyncManagedTransaction
+from pulsar_txn.client.txn.observers import Observers
+from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback, TransactionOptions, TransactionState
 from pulsar_txn.wire.ids import TxnId
 
 logger = logging.getLogger("pulsar_txn.client.txn")
@@ -94,7 +94,7 @@ class TransactionalClient:
 
     def _init_transactions(self) -> None:
         self._coordinators = TransactionCoordinators(self._core)
-        self._open_transactions: WeakSet[Transaction] = WeakSet()
+        self._open_transactions: WeakSet[AsyncTransaction] = WeakSet()
         self._observers = Observers()
         self._core.new_transaction = self._new_transaction
         self._core.before_move = self._leave_cluster
@@ -115,13 +115,13 @@ class TransactionalClient:
         commit_timeout: float | timedelta | None = None,
         force_abort: bool = False,
         ambient: bool = False,
-    ) -> ManagedTransaction:
+    ) -> AsyncManagedTransaction:
         """A managed block: `async with client.transaction() as txn: …` commits at its end, and aborts on an exception.
 
         `timeout`: seconds (or a timedelta) until the coordinator aborts it. `commit_timeout`: the budget of the commit
         (default: the operation timeout). `name` is for logs and statistics. `force_abort`: a dry run that ends with an
         abort. `ambient`: sends and acknowledgements inside the block without `txn=` take part; tasks started there, too.
-        Single use. What leaving it means stands in `pulsar_txn.client.managed`.
+        Single use. What leaving it means stands in `pulsar_txn.client.txn.managed`.
         """
         txn = self._new_transaction(
             TransactionOptions(
@@ -132,7 +132,7 @@ class TransactionalClient:
                 managed=True,
             )
         )
-        return ManagedTransaction(txn, ambient=ambient)
+        return AsyncManagedTransaction(txn, ambient=ambient)
 
     async def begin_transaction(
         self,
@@ -141,7 +141,7 @@ class TransactionalClient:
         name: str | None = None,
         commit_timeout: float | timedelta | None = None,
         force_abort: bool = False,
-    ) -> Transaction:
+    ) -> AsyncTransaction:
         """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
 
         Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
@@ -162,7 +162,7 @@ class TransactionalClient:
             raise
         return txn
 
-    def attach_transaction(self, txn_id: TxnId | str) -> Transaction:
+    def attach_transaction(self, txn_id: TxnId | str) -> AsyncTransaction:
         """A handle of a transaction begun elsewhere, by its id or the id's text `(most,least)`; asks nobody yet.
 
         `commit()` and `abort()` end it, and operations can join it. `resolve()` asks by committing, so it is for one whose
@@ -180,7 +180,7 @@ class TransactionalClient:
 
     async def run_transaction(
         self,
-        work: Callable[[Transaction], Awaitable[T]],
+        work: Callable[[AsyncTransaction], Awaitable[T]],
         *,
         attempts: int = DEFAULT_ATTEMPTS,
         timeout: float | timedelta = DEFAULT_TIMEOUT,
@@ -213,7 +213,7 @@ class TransactionalClient:
 
     async def pipeline(
         self,
-        consumer: Consumer[T],
+        consumer: AsyncConsumer[T],
         handler: Handler[T],
         *,
         max_messages: int = 500,
@@ -236,7 +236,7 @@ class TransactionalClient:
 
         Returns the counts, once `stop` is set and what was taken is finished. Raises what no further attempt mends
         (`fatal` errors, UsageError, AlreadyClosed), the handler's error of a poison message with `Poison.RAISE`, and
-        CommitOutcomeUnknown when nobody can say whether a batch was committed. See `pulsar_txn.client.pipeline`.
+        CommitOutcomeUnknown when nobody can say whether a batch was committed. See `pulsar_txn.client.loop.pipeline`.
         If cancelled: open transactions are aborted, their messages come again.
         """
         options = PipelineOptions(
@@ -248,7 +248,7 @@ class TransactionalClient:
             max_aborts=max_aborts,
             dead_letter_topic=dead_letter_topic,
         )
-        if not isinstance(consumer, Consumer):
+        if not isinstance(consumer, AsyncConsumer):
             raise refused("consumer", consumer, "a consumer of this client")
         if stop is not None:
             check_methods("stop", stop, ("is_set", "wait"), "an asyncio.Event")
@@ -276,13 +276,13 @@ class TransactionalClient:
         backoff = self._core.backoff()
         return lambda _attempt: backoff.next()
 
-    def transactions(self) -> tuple[Transaction, ...]:
+    def transactions(self) -> tuple[AsyncTransaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""
         return tuple(sorted(self._open_transactions, key=lambda txn: txn.id or TxnId(-1, -1)))
 
-    def _new_transaction(self, options: TransactionOptions, txn_id: TxnId | None = None) -> Transaction:
+    def _new_transaction(self, options: TransactionOptions, txn_id: TxnId | None = None) -> AsyncTransaction:
         self._core.check_open()
-        txn = Transaction(
+        txn = AsyncTransaction(
             self._core,
             self._coordinators,
             options,

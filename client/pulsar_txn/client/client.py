@@ -11,24 +11,24 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
 from pulsar_txn.client._checks import check_schema, check_subscription_name, check_text, refused
-from pulsar_txn.client._core import Core
-from pulsar_txn.client._growth import TopicPattern
-from pulsar_txn.client._settings import Settings
 from pulsar_txn.client._transactional import TransactionalClient
-from pulsar_txn.client.authentication import Authentication
-from pulsar_txn.client.consumer import Consumer
-from pulsar_txn.client.consumer_options import ConsumerOptions
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
-from pulsar_txn.client.failover import AutoClusterFailover
-from pulsar_txn.client.message import EARLIEST_ID
-from pulsar_txn.client.producer import Producer
-from pulsar_txn.client.producer_options import AccessMode, ProducerOptions
-from pulsar_txn.client.reader import Reader
-from pulsar_txn.client.runtime import AsyncioRuntime, Runtime
-from pulsar_txn.client.schema import BytesSchema, Schema
-from pulsar_txn.client.schema_auto import AutoProduceSchema
-from pulsar_txn.client.table_view import TableView
-from pulsar_txn.client.tls import TlsFiles
+from pulsar_txn.client.net.authentication import Authentication
+from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.net.failover import AutoClusterFailover
+from pulsar_txn.client.net.growth import TopicPattern
+from pulsar_txn.client.net.runtime import AsyncioRuntime, Runtime
+from pulsar_txn.client.net.settings import Settings
+from pulsar_txn.client.net.tls import TlsFiles
+from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.message import EARLIEST_ID
+from pulsar_txn.client.receive.options import ConsumerOptions
+from pulsar_txn.client.receive.reader import AsyncReader
+from pulsar_txn.client.receive.table_view import AsyncTableView
+from pulsar_txn.client.schema.auto import AutoProduceSchema
+from pulsar_txn.client.schema.base import BytesSchema, Schema
+from pulsar_txn.client.send.options import AccessMode, ProducerOptions
+from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
@@ -43,7 +43,7 @@ _OF_A_READER: Final = {
 """Options of consumers that a reader sets, and what to do instead."""
 
 
-class Client(TransactionalClient):
+class AsyncClient(TransactionalClient):
     """A Pulsar client for asyncio; `async with Client("pulsar://localhost:6650") as client: …` closes it.
 
     `service_url` names one or several hosts (`pulsar://a:6650,b:6650`), with TLS as `pulsar+ssl://`; or it is an
@@ -141,12 +141,12 @@ class Client(TransactionalClient):
         return f"<Client {self.service_url} {'closed' if self._core.closed else 'open'}>"
 
     @overload
-    async def create_producer(self, topic: str, *, schema: None = None, **options: Any) -> Producer[bytes]: ...
+    async def create_producer(self, topic: str, *, schema: None = None, **options: Any) -> AsyncProducer[bytes]: ...
 
     @overload
-    async def create_producer(self, topic: str, *, schema: Schema[T], **options: Any) -> Producer[T]: ...
+    async def create_producer(self, topic: str, *, schema: Schema[T], **options: Any) -> AsyncProducer[T]: ...
 
-    async def create_producer(self, topic: str, *, schema: Schema[Any] | None = None, **options: Any) -> Producer[Any]:
+    async def create_producer(self, topic: str, *, schema: Schema[Any] | None = None, **options: Any) -> AsyncProducer[Any]:
         """Create a producer for a topic or for all partitions of a partitioned one.
 
         `options` are the fields of `ProducerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
@@ -161,23 +161,23 @@ class Client(TransactionalClient):
         chosen = _options(ProducerOptions, options)
         partitions = await self._partitions(name)
         known = await self._schema_for(topic, schema)
-        producer: Producer[Any] = Producer(self._core, name, partitions, known, chosen)
+        producer: AsyncProducer[Any] = AsyncProducer(self._core, name, partitions, known, chosen)
         await producer._start()  # noqa: SLF001 - its other half
         return producer
 
     @overload
     async def subscribe(
         self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: None = None, **options: Any
-    ) -> Consumer[bytes]: ...
+    ) -> AsyncConsumer[bytes]: ...
 
     @overload
     async def subscribe(
         self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: Schema[T], **options: Any
-    ) -> Consumer[T]: ...
+    ) -> AsyncConsumer[T]: ...
 
     async def subscribe(
         self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: Schema[Any] | None = None, **options: Any
-    ) -> Consumer[Any]:
+    ) -> AsyncConsumer[Any]:
         """Subscribe to a topic, all partitions of a partitioned one, several topics (each once), or those that match a pattern.
 
         A compiled regular expression (`re.compile(r"tenant/namespace/orders-.*")`) stands for the topics of that namespace
@@ -199,12 +199,12 @@ class Client(TransactionalClient):
     @overload
     async def create_reader(
         self, topic: str, start: MessageId | datetime = EARLIEST_ID, *, schema: None = None, **options: Any
-    ) -> Reader[bytes]: ...
+    ) -> AsyncReader[bytes]: ...
 
     @overload
     async def create_reader(
         self, topic: str, start: MessageId | datetime = EARLIEST_ID, *, schema: Schema[T], **options: Any
-    ) -> Reader[T]: ...
+    ) -> AsyncReader[T]: ...
 
     async def create_reader(
         self,
@@ -215,7 +215,7 @@ class Client(TransactionalClient):
         reader_name: str | None = None,
         schema: Schema[Any] | None = None,
         **options: Any,
-    ) -> Reader[Any]:
+    ) -> AsyncReader[Any]:
         """Create a reader behind message `start` (at it with `start_inclusive`), or at a time.
 
         `EARLIEST_ID` and `LATEST_ID` are the ends of the topic. `options` are fields of `ConsumerOptions`, as far as they mean
@@ -249,27 +249,27 @@ class Client(TransactionalClient):
             except BaseException:
                 await consumer.close()
                 raise
-        return Reader(consumer)
+        return AsyncReader(consumer)
 
     @overload
-    async def create_table_view(self, topic: str, *, schema: None = None, **options: Any) -> TableView[bytes]: ...
+    async def create_table_view(self, topic: str, *, schema: None = None, **options: Any) -> AsyncTableView[bytes]: ...
 
     @overload
-    async def create_table_view(self, topic: str, *, schema: Schema[T], **options: Any) -> TableView[T]: ...
+    async def create_table_view(self, topic: str, *, schema: Schema[T], **options: Any) -> AsyncTableView[T]: ...
 
-    async def create_table_view(self, topic: str, *, schema: Schema[Any] | None = None, **options: Any) -> TableView[Any]:
+    async def create_table_view(self, topic: str, *, schema: Schema[Any] | None = None, **options: Any) -> AsyncTableView[Any]:
         """Create a view of the newest value of every key; returns when all that the topic holds has been read.
 
         `options` as `create_reader`. Raises as `subscribe`.
         """
-        reader: Reader[Any] = await self.create_reader(topic, schema=schema or BytesSchema(), **options)
-        view: TableView[Any] = TableView(self._core, reader)
+        reader: AsyncReader[Any] = await self.create_reader(topic, schema=schema or BytesSchema(), **options)
+        view: AsyncTableView[Any] = AsyncTableView(self._core, reader)
         await view._start()  # noqa: SLF001 - its other half
         return view
 
     async def _consume(
         self, topics: Iterable[str], subscription: str, schema: Schema[Any] | None, options: ConsumerOptions
-    ) -> Consumer[Any]:
+    ) -> AsyncConsumer[Any]:
         self._core.check_open()
         names = list(dict.fromkeys(parse_topic(topic) for topic in topics))
         if not names:
@@ -284,7 +284,7 @@ class Client(TransactionalClient):
             if count:
                 partitioned[name] = count
             parts |= dict(found)
-        consumer: Consumer[Any] = Consumer(
+        consumer: AsyncConsumer[Any] = AsyncConsumer(
             self._core, list(parts.items()), subscription, schema or BytesSchema(), options, partitioned=partitioned
         )
         await consumer._start()  # noqa: SLF001 - its other half
@@ -297,7 +297,7 @@ class Client(TransactionalClient):
 
     async def _follow(
         self, topics: Pattern[str], subscription: str, schema: Schema[Any] | None, options: ConsumerOptions
-    ) -> Consumer[Any]:
+    ) -> AsyncConsumer[Any]:
         self._core.check_open()
         pattern = TopicPattern.parse(topics)
         beside: dict[str, int] = {}
@@ -310,7 +310,7 @@ class Client(TransactionalClient):
             beside = dict((await self._parts_of(parse_topic(policy.retry_letter_topic)))[0])
         found = await pattern.find(self._core, options.regex_subscription_mode)
         parts = beside | {topic: TopicName.parse(topic).partition for topic in found}
-        consumer: Consumer[Any] = Consumer(
+        consumer: AsyncConsumer[Any] = AsyncConsumer(
             self._core,
             list(parts.items()),
             subscription,

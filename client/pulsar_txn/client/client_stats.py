@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import attrs
 
-from pulsar_txn.client._core import Core
-from pulsar_txn.client.consumer import Consumer
-from pulsar_txn.client.observers import TransactionCounts
-from pulsar_txn.client.producer import Producer
+from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.send.producer import AsyncProducer
+from pulsar_txn.client.txn.observers import TransactionCounts
 
 
 @attrs.frozen
@@ -30,8 +30,8 @@ def client_stats(core: Core, coordinators: int, transactions: TransactionCounts)
     resources = core.resources()
     return ClientStats(
         connections=tuple(connection.endpoint for connection in core.pool.current()),
-        producers=sum(isinstance(each, Producer) for each in resources),
-        consumers=sum(isinstance(each, Consumer) for each in resources),
+        producers=sum(isinstance(each, AsyncProducer) for each in resources),
+        consumers=sum(isinstance(each, AsyncConsumer) for each in resources),
         coordinators=coordinators,
         transactions=transactions,
     )

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import click
 
-from pulsar_txn.client.client import Client
-from pulsar_txn.client.consumer import Consumer
-from pulsar_txn.client.consumer_options import ConsumerType, InitialPosition
+from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.errors import ConnectionLost, OperationTimeout, PulsarError, UsageError
-from pulsar_txn.client.message import Message
-from pulsar_txn.client.producer import Producer
+from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.options import ConsumerType, InitialPosition
+from pulsar_txn.client.send.producer import AsyncProducer
 
 _REFUSED: Final = 1
 _USAGE: Final = 2
@@ -75,7 +75,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 async def _produce(url: str, topic: str, messages: tuple[str, ...], options: dict[str, Any], txn_timeout: float | None) -> None:
-    async with Client(url, operation_timeout=_PATIENCE_SECONDS) as client:
+    async with AsyncClient(url, operation_timeout=_PATIENCE_SECONDS) as client:
         producer = await client.create_producer(topic)
         if txn_timeout is None:
             count = await _send_all(producer, messages, options)
@@ -86,7 +86,7 @@ async def _produce(url: str, topic: str, messages: tuple[str, ...], options: dic
     click.echo(f"{count} sent to {producer.topic}", err=True)
 
 
-async def _send_all(producer: Producer[bytes], messages: tuple[str, ...], options: dict[str, Any]) -> int:
+async def _send_all(producer: AsyncProducer[bytes], messages: tuple[str, ...], options: dict[str, Any]) -> int:
     count = 0
     async for part in _parts(messages):
         await asyncio.gather(*(producer.send(data, **options) for data in part))
@@ -166,7 +166,7 @@ async def _consume(
     as_json: bool,
 ) -> bool:
     """Whether as many came as were asked for."""
-    async with Client(url, operation_timeout=_PATIENCE_SECONDS) as client:
+    async with AsyncClient(url, operation_timeout=_PATIENCE_SECONDS) as client:
         consumer = await client.subscribe(topic, subscription, **options)
         received = 0
         while not count or received < count:
@@ -182,7 +182,7 @@ async def _consume(
     return True
 
 
-async def _next(consumer: Consumer[bytes], wait: float | None) -> Message[bytes] | None:
+async def _next(consumer: AsyncConsumer[bytes], wait: float | None) -> Message[bytes] | None:
     try:
         return await consumer.receive(wait)
     except OperationTimeout:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from pulsar_txn.client.errors import InvalidConfiguration
-from pulsar_txn.client.interceptors import ConsumerInterceptor, OutgoingMessage, ProducerInterceptor
-from pulsar_txn.client.message import Message
+from pulsar_txn.client.receive.interceptors import ConsumerInterceptor, OutgoingMessage, ProducerInterceptor
+from pulsar_txn.client.receive.message import Message
 from pulsar_txn.wire.ids import MessageId
 
 try:
@@ -22,8 +22,8 @@ except ImportError as missing:
     raise InvalidConfiguration("opentelemetry-api is needed", hint="pip install 'pulsar-txn[otel]'") from missing
 
 if TYPE_CHECKING:
-    from pulsar_txn.client.consumer import Acknowledged, Consumer
-    from pulsar_txn.client.producer import Producer
+    from pulsar_txn.client.receive.consumer import Acknowledged, AsyncConsumer
+    from pulsar_txn.client.send.producer import AsyncProducer
 
 _NAME = "pulsar_txn.client"
 MAX_OPEN = 10_000
@@ -37,7 +37,7 @@ class TracingProducer(ProducerInterceptor):
         self._tracer = trace.get_tracer(_NAME, tracer_provider=tracer_provider)
         self._open: dict[int, tuple[OutgoingMessage, trace.Span]] = {}
 
-    def before_send(self, producer: Producer[Any], message: OutgoingMessage) -> OutgoingMessage:
+    def before_send(self, producer: AsyncProducer[Any], message: OutgoingMessage) -> OutgoingMessage:
         """Open the span and write the context down."""
         span = self._tracer.start_span(
             f"send {producer.topic}", kind=trace.SpanKind.PRODUCER, attributes=_attributes(producer.topic, "send")
@@ -49,7 +49,7 @@ class TracingProducer(ProducerInterceptor):
         return changed
 
     def on_send_finished(
-        self, producer: Producer[Any], message: OutgoingMessage, message_id: MessageId | None, error: BaseException | None
+        self, producer: AsyncProducer[Any], message: OutgoingMessage, message_id: MessageId | None, error: BaseException | None
     ) -> None:
         """Close it."""
         del producer
@@ -66,7 +66,7 @@ class TracingConsumer(ConsumerInterceptor):
         self._tracer = trace.get_tracer(_NAME, tracer_provider=tracer_provider)
         self._open: dict[tuple[int, str, MessageId], trace.Span] = {}
 
-    def on_receive(self, consumer: Consumer[Any], message: Message[Any]) -> None:
+    def on_receive(self, consumer: AsyncConsumer[Any], message: Message[Any]) -> None:
         """Open the span."""
         span = self._tracer.start_span(
             f"process {message.topic}",
@@ -84,13 +84,15 @@ class TracingConsumer(ConsumerInterceptor):
         if len(self._open) > MAX_OPEN:
             self._end(next(iter(self._open)), None)
 
-    def on_acknowledge(self, consumer: Consumer[Any], messages: Sequence[Acknowledged], error: BaseException | None) -> None:
+    def on_acknowledge(
+        self, consumer: AsyncConsumer[Any], messages: Sequence[Acknowledged], error: BaseException | None
+    ) -> None:
         """Close those of these messages; ids without their message are not known here."""
         for message in messages:
             if isinstance(message, Message):
                 self._end((id(consumer), message.topic, message.message_id), error)
 
-    def on_negative_acknowledge(self, consumer: Consumer[Any], message: Acknowledged) -> None:
+    def on_negative_acknowledge(self, consumer: AsyncConsumer[Any], message: Acknowledged) -> None:
         """Close it as failed."""
         if isinstance(message, Message):
             self._end((id(consumer), message.topic, message.message_id), RuntimeError("negatively acknowledged"))

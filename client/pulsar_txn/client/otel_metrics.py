@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from pulsar_txn.client.errors import InvalidConfiguration
-from pulsar_txn.client.interceptors import ConsumerInterceptor, OutgoingMessage, ProducerInterceptor
-from pulsar_txn.client.message import Message
-from pulsar_txn.client.observers import TransactionObserver
-from pulsar_txn.client.runtime import monotonic_seconds
+from pulsar_txn.client.net.runtime import monotonic_seconds
+from pulsar_txn.client.receive.interceptors import ConsumerInterceptor, OutgoingMessage, ProducerInterceptor
+from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.txn.observers import TransactionObserver
 from pulsar_txn.wire.ids import MessageId, TxnId
 
 try:
@@ -28,9 +28,9 @@ except ImportError as missing:
     raise InvalidConfiguration("opentelemetry-api is needed", hint="pip install 'pulsar-txn[otel]'") from missing
 
 if TYPE_CHECKING:
-    from pulsar_txn.client.consumer import Acknowledged, Consumer
-    from pulsar_txn.client.producer import Producer
-    from pulsar_txn.client.transaction import Transaction
+    from pulsar_txn.client.receive.consumer import Acknowledged, AsyncConsumer
+    from pulsar_txn.client.send.producer import AsyncProducer
+    from pulsar_txn.client.txn.transaction import AsyncTransaction
 
 _NAME: Final = "pulsar_txn.client"
 MAX_OPEN: Final = 100_000
@@ -70,7 +70,7 @@ class MetricsProducer(ProducerInterceptor):
         self._duration = meter.create_histogram("messaging.client.operation.duration", "s", "From send to its receipt")
         self._begun = _Beginnings(clock)
 
-    def before_send(self, producer: Producer[Any], message: OutgoingMessage) -> OutgoingMessage:
+    def before_send(self, producer: AsyncProducer[Any], message: OutgoingMessage) -> OutgoingMessage:
         """Start the clock."""
         del producer
         copy = attrs.evolve(message)  # an object of its own, whatever the program does with the other one
@@ -78,7 +78,7 @@ class MetricsProducer(ProducerInterceptor):
         return copy
 
     def on_send_finished(
-        self, producer: Producer[Any], message: OutgoingMessage, message_id: MessageId | None, error: BaseException | None
+        self, producer: AsyncProducer[Any], message: OutgoingMessage, message_id: MessageId | None, error: BaseException | None
     ) -> None:
         """Count it."""
         del message_id
@@ -104,21 +104,23 @@ class MetricsConsumer(ConsumerInterceptor):
         self._duration = meter.create_histogram("messaging.process.duration", "s", "From receiving to acknowledging")
         self._begun = _Beginnings(clock)
 
-    def on_receive(self, consumer: Consumer[Any], message: Message[Any]) -> None:
+    def on_receive(self, consumer: AsyncConsumer[Any], message: Message[Any]) -> None:
         """Count it, and start the clock."""
         self._consumed.add(1, _consuming(consumer, message, "receive", None))
         self._begun.note(_key(consumer, message))
 
-    def on_acknowledge(self, consumer: Consumer[Any], messages: Sequence[Acknowledged], error: BaseException | None) -> None:
+    def on_acknowledge(
+        self, consumer: AsyncConsumer[Any], messages: Sequence[Acknowledged], error: BaseException | None
+    ) -> None:
         """Stop the clocks of these; ids without their message are not known here."""
         for message in messages:
             self._finish(consumer, message, error)
 
-    def on_negative_acknowledge(self, consumer: Consumer[Any], message: Acknowledged) -> None:
+    def on_negative_acknowledge(self, consumer: AsyncConsumer[Any], message: Acknowledged) -> None:
         """Stop its clock."""
         self._finish(consumer, message, "negative_acknowledge")
 
-    def _finish(self, consumer: Consumer[Any], message: Acknowledged, error: BaseException | str | None) -> None:
+    def _finish(self, consumer: AsyncConsumer[Any], message: Acknowledged, error: BaseException | str | None) -> None:
         if isinstance(message, Message):
             seconds = self._begun.take(_key(consumer, message))
             if seconds is not None:
@@ -141,12 +143,12 @@ class TransactionMetrics(TransactionObserver):
         self._duration = meter.create_histogram("pulsar.transaction.duration", "s", "From opening to the end")
         self._begun = _Beginnings(clock)
 
-    def txn_opened(self, txn: Transaction) -> None:
+    def txn_opened(self, txn: AsyncTransaction) -> None:
         """Count it, and start the clock."""
         self._open.add(1)
         self._begun.note(txn.id)
 
-    def txn_ended(self, txn: Transaction) -> None:
+    def txn_ended(self, txn: AsyncTransaction) -> None:
         """Count its outcome, once."""
         identity: TxnId | None = txn.id
         seconds = self._begun.take(identity)
@@ -157,7 +159,7 @@ class TransactionMetrics(TransactionObserver):
             self._duration.record(seconds, outcome)
 
 
-def _key(consumer: Consumer[Any], message: Message[Any]) -> tuple[int, str, MessageId]:
+def _key(consumer: AsyncConsumer[Any], message: Message[Any]) -> tuple[int, str, MessageId]:
     return (id(consumer), message.topic, message.message_id)
 
 
@@ -173,7 +175,7 @@ def _attributes(topic: str, operation: str, error: BaseException | str | None) -
 
 
 def _consuming(
-    consumer: Consumer[Any], message: Message[Any], operation: str, error: BaseException | str | None
+    consumer: AsyncConsumer[Any], message: Message[Any], operation: str, error: BaseException | str | None
 ) -> dict[str, str]:
     attributes = _attributes(message.topic, operation, error)
     return attributes | {"messaging.destination.subscription.name": consumer.subscription}

@@ -14,14 +14,13 @@ import attrs
 from pulsar_txn.client import client as asyncio_client
 from pulsar_txn.client._callables import check_takes_one, not_awaitable
 from pulsar_txn.client._checks import check_methods, no_transaction, refused
-from pulsar_txn.client._loop_thread import LoopThread
-from pulsar_txn.client._tickets import Ticket
 from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses, client_of
 from pulsar_txn.client.errors import CommitOutcomeUnknown, PulsarError, UsageError
-from pulsar_txn.client.failover import AutoClusterFailover
-from pulsar_txn.client.pipeline import PipelineEvent, PipelineResult, Poison
-from pulsar_txn.client.runtime import Future
-from pulsar_txn.client.schema import Schema
+from pulsar_txn.client.loop.pipeline import PipelineEvent, PipelineResult, Poison
+from pulsar_txn.client.net.failover import AutoClusterFailover
+from pulsar_txn.client.net.runtime import Future
+from pulsar_txn.client.net.tickets import Ticket
+from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.sync._callbacks import (
     DRAIN_SECONDS,
     AskedKeys,
@@ -33,9 +32,10 @@ from pulsar_txn.client.sync._callbacks import (
 )
 from pulsar_txn.client.sync._closing import close_at_exit, close_hastily, close_in_order
 from pulsar_txn.client.sync._desk import Desk
+from pulsar_txn.client.sync._loop_thread import LoopThread
 
 if TYPE_CHECKING:
-    from pulsar_txn.client import transactional_batch
+    from pulsar_txn.client.loop import transactional_batch
     from pulsar_txn.client.sync._batches import TransactionalBatch
     from pulsar_txn.client.sync._twins import Client, Consumer, Producer, Reader, TableView, Transaction
 
@@ -65,7 +65,7 @@ class SyncLoop(LoopThread):
     def __init__(self) -> None:
         super().__init__()
         self.callbacks = Callbacks()
-        self.client: asyncio_client.Client | None = None
+        self.client: asyncio_client.AsyncClient | None = None
         """The asyncio client that lives on it."""
 
     def new_future(self) -> Ticket[Any]:
@@ -125,7 +125,7 @@ class GenericTwin(Twin[I], Generic[I, T]):
     """A twin of a class with a value type."""
 
 
-class ClientBase(Twin[asyncio_client.Client]):
+class ClientBase(Twin[asyncio_client.AsyncClient]):
     """The parts of the sync client that are written by hand."""
 
     def __init__(self, service_url: str | AutoClusterFailover, **options: Any) -> None:
@@ -136,7 +136,7 @@ class ClientBase(Twin[asyncio_client.Client]):
         loop = SyncLoop()
         if options.get("authentication") is not None:
             options["authentication"] = asked_authentication(loop.callbacks, options["authentication"])
-        loop.client = asyncio_client.Client(service_url, **options)
+        loop.client = asyncio_client.AsyncClient(service_url, **options)
         loop.client._core.ask = loop.callbacks.ask  # noqa: SLF001 - its own other half
         super().__init__(loop, loop.client)
 
@@ -226,7 +226,7 @@ class ClientBase(Twin[asyncio_client.Client]):
             check_methods("stop", stop, ["is_set"], "an Event")
         desk = Desk(concurrency)
 
-        async def handle(batch: transactional_batch.TransactionalBatch[T]) -> None:
+        async def handle(batch: transactional_batch.AsyncTransactionalBatch[T]) -> None:
             not_awaitable(await desk.call(handler, TransactionalBatch(self._loop, batch)), handler)
 
         async def work() -> PipelineResult:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, overload
 
-from pulsar_txn.client import transactional_batch
-from pulsar_txn.client.message import Message
+from pulsar_txn.client.loop import transactional_batch
+from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.sync._base import GenericTwin, SyncLoop
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ T = TypeVar("T")
 class TransactionalBatch(Sequence[Message[T]]):
     """The messages, in the order in which they were received, and `txn`, the transaction that acknowledges them."""
 
-    def __init__(self, loop: SyncLoop, batch: transactional_batch.TransactionalBatch[T]) -> None:
+    def __init__(self, loop: SyncLoop, batch: transactional_batch.AsyncTransactionalBatch[T]) -> None:
         from pulsar_txn.client.sync import _twins  # it imports this module
 
         self._loop = loop
@@ -48,7 +48,7 @@ class TransactionalBatch(Sequence[Message[T]]):
         return repr(self._inner)
 
 
-class TransactionalBatchBlock(GenericTwin[transactional_batch.TransactionalBatchBlock[T], T]):
+class TransactionalBatchBlock(GenericTwin[transactional_batch.AsyncTransactionalBatchBlock[T], T]):
     """What `consumer.transactional_batch()` returns: a context manager, used once."""
 
     def __enter__(self) -> TransactionalBatch[T]:

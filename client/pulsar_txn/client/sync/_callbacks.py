@@ -15,19 +15,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pulsar_txn.client._checks import A_CONSUMER_INTERCEPTOR, A_SOURCE_OF_KEYS, A_WAY_TO_AUTHENTICATE, check_methods
-from pulsar_txn.client._tickets import answer
-from pulsar_txn.client.authentication import Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
-from pulsar_txn.client.crypto import CryptoKeys, KeyComing, PemKeys
-from pulsar_txn.client.interceptors import ConsumerInterceptor
-from pulsar_txn.client.oauth2 import OAuth2Authentication
-from pulsar_txn.client.runtime import Future, WorkerThread
+from pulsar_txn.client.net.authentication import Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client.net.oauth2 import OAuth2Authentication
+from pulsar_txn.client.net.runtime import Future, WorkerThread
+from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
+from pulsar_txn.client.schema.crypto import CryptoKeys, KeyComing, PemKeys
 
 if TYPE_CHECKING:
-    from pulsar_txn.client import transaction
-    from pulsar_txn.client.consumer import Acknowledged
-    from pulsar_txn.client.consumer import Consumer as AsyncioConsumer
-    from pulsar_txn.client.message import Message
+    from pulsar_txn.client.receive.consumer import Acknowledged
+    from pulsar_txn.client.receive.consumer import AsyncConsumer as AsyncioConsumer
+    from pulsar_txn.client.receive.message import Message
     from pulsar_txn.client.sync._twins import Consumer, Transaction
+    from pulsar_txn.client.txn import transaction
 
 logger = logging.getLogger("pulsar_txn.client.sync")
 
@@ -193,7 +193,7 @@ class ToldObserver:
     """Stands for an observer of transactions, which is told on its thread, with sync transactions."""
 
     def __init__(
-        self, callbacks: Callbacks, twin_of: Callable[[transaction.Transaction], Transaction], observer: object
+        self, callbacks: Callbacks, twin_of: Callable[[transaction.AsyncTransaction], Transaction], observer: object
     ) -> None:
         self._callbacks = callbacks
         self._twin_of = twin_of
@@ -204,7 +204,7 @@ class ToldObserver:
             raise AttributeError(name)
         return functools.partial(self._tell, getattr(self._observer, name))
 
-    def _tell(self, method: Callable[..., object], txn: transaction.Transaction, *arguments: object) -> None:
+    def _tell(self, method: Callable[..., object], txn: transaction.AsyncTransaction, *arguments: object) -> None:
         self._callbacks.tell(method, self._twin_of(txn), *arguments)
 
     def __eq__(self, other: object) -> bool:

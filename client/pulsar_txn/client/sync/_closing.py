@@ -7,9 +7,9 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from pulsar_txn.client.client import Client
-from pulsar_txn.client.producer import Producer
-from pulsar_txn.client.transaction import TransactionState
+from pulsar_txn.client.client import AsyncClient
+from pulsar_txn.client.send.producer import AsyncProducer
+from pulsar_txn.client.txn.transaction import TransactionState
 
 logger = logging.getLogger("pulsar_txn.client.sync")
 
@@ -29,14 +29,14 @@ HASTE_SECONDS: Final = 0.1
 """The same, once closing was interrupted."""
 
 
-async def close_in_order(client: Client) -> None:
+async def close_in_order(client: AsyncClient) -> None:
     """Let commits and aborts that are under way come to their end, for two seconds at most; close. If cancelled: not closed."""
     await _within(END_SECONDS, _ends(client))
     await client.close()
     await _within(OUTCOME_SECONDS, _ends(client))
 
 
-async def close_hastily(client: Client, seconds: float = HASTE_SECONDS) -> None:
+async def close_hastily(client: AsyncClient, seconds: float = HASTE_SECONDS) -> None:
     """Close, with at most so long for receipts and goodbyes: sends without a receipt fail with AlreadyClosed."""
     _hush()
     core = client._core  # noqa: SLF001 - its own other half
@@ -45,11 +45,11 @@ async def close_hastily(client: Client, seconds: float = HASTE_SECONDS) -> None:
     await core.pool.close()
 
 
-async def close_at_exit(client: Client) -> None:
+async def close_at_exit(client: AsyncClient) -> None:
     """Send what waits, see transactions to their end that are at it, close: all of it within about two seconds."""
     _hush()
     resources = client._core.resources()  # noqa: SLF001 - its own other half
-    producers = [each for each in resources if isinstance(each, Producer)]
+    producers = [each for each in resources if isinstance(each, AsyncProducer)]
     failed = _failed(producers)
     await _within(EXIT_SECONDS, [*_ends(client), *(each.flush() for each in producers)])
     await close_hastily(client, LEAVE_SECONDS)
@@ -57,7 +57,7 @@ async def close_at_exit(client: Client) -> None:
         logger.warning("%d messages have no receipt at the end of the program, and may be lost", lost)
 
 
-def _failed(producers: Sequence[Producer[Any]]) -> int:
+def _failed(producers: Sequence[AsyncProducer[Any]]) -> int:
     return sum(each.stats().failed for each in producers)
 
 
@@ -70,7 +70,7 @@ def _hush() -> None:
     asyncio.get_running_loop().set_exception_handler(heard)
 
 
-def _ends(client: Client) -> list[Coroutine[Any, Any, None]]:
+def _ends(client: AsyncClient) -> list[Coroutine[Any, Any, None]]:
     ending = (TransactionState.COMMITTING, TransactionState.ABORTING)
     return [txn.wait_closed() for txn in client.transactions() if txn.state in ending]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pulsar_txn.client._checks import check_whole
-from pulsar_txn.client._tickets import answer
-from pulsar_txn.client.runtime import Future, WorkerThread
+from pulsar_txn.client.net.runtime import Future, WorkerThread
+from pulsar_txn.client.net.tickets import answer
 
 T = TypeVar("T")
 

@@ -6,18 +6,18 @@ import contextvars
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pulsar_txn.client import managed
-from pulsar_txn.client._enlist import AMBIENT, Enlisting, leave_ambient
 from pulsar_txn.client.sync._base import SyncLoop, Twin
+from pulsar_txn.client.txn import managed
+from pulsar_txn.client.txn.enlist import AMBIENT, Enlisting, leave_ambient
 
 if TYPE_CHECKING:
     from pulsar_txn.client.sync._twins import Transaction
 
 
-class ManagedTransaction(Twin[managed.ManagedTransaction]):
+class ManagedTransaction(Twin[managed.AsyncManagedTransaction]):
     """What `client.transaction()` returns: a context manager, used once."""
 
-    def __init__(self, loop: SyncLoop, block: managed.ManagedTransaction) -> None:
+    def __init__(self, loop: SyncLoop, block: managed.AsyncManagedTransaction) -> None:
         super().__init__(loop, block)
         self._reset: contextvars.Token[Enlisting | None] | None = None
 
@@ -31,6 +31,6 @@ class ManagedTransaction(Twin[managed.ManagedTransaction]):
         return _twins.Transaction(self._loop, txn)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
-        """End as the table of `pulsar_txn.client.managed` says."""
+        """End as the table of `pulsar_txn.client.txn.managed` says."""
         leave_ambient(self._reset)
         return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeGuard, TypeVar
 
-from pulsar_txn.client import consumer, reader
-from pulsar_txn.client._enlist import AMBIENT
 from pulsar_txn.client.errors import AlreadyClosed
-from pulsar_txn.client.message import Message
+from pulsar_txn.client.receive import consumer, reader
+from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.sync._base import GenericTwin, SyncLoop, inner
+from pulsar_txn.client.txn.enlist import AMBIENT
 from pulsar_txn.wire.ids import MessageId
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ Acknowledged: TypeAlias = "Message[Any] | MessageId"
 class _Taking(GenericTwin[I, T], Generic[I, T]):
     """Takes messages from a consumer's queue."""
 
-    def __init__(self, loop: SyncLoop, inner_object: I, queue_of: consumer.Consumer[T]) -> None:
+    def __init__(self, loop: SyncLoop, inner_object: I, queue_of: consumer.AsyncConsumer[T]) -> None:
         super().__init__(loop, inner_object)
         self._from = queue_of
         queue_of.shared = True
@@ -47,10 +47,10 @@ class _Taking(GenericTwin[I, T], Generic[I, T]):
             self._loop.call(work)
 
 
-class ConsumerBase(_Taking[consumer.Consumer[T], T], Generic[T]):
+class ConsumerBase(_Taking[consumer.AsyncConsumer[T], T], Generic[T]):
     """The parts of the sync consumer that are written by hand."""
 
-    def __init__(self, loop: SyncLoop, inner_object: consumer.Consumer[T]) -> None:
+    def __init__(self, loop: SyncLoop, inner_object: consumer.AsyncConsumer[T]) -> None:
         super().__init__(loop, inner_object, inner_object)
         self._acks: deque[Message[T]] = deque()
         self._acks_told = False
@@ -140,10 +140,10 @@ class ConsumerBase(_Taking[consumer.Consumer[T], T], Generic[T]):
         self._inner.acknowledge_soon([acks.popleft() for _ in range(len(acks))], cumulative=False)
 
 
-class ReaderBase(_Taking[reader.Reader[T], T], Generic[T]):
+class ReaderBase(_Taking[reader.AsyncReader[T], T], Generic[T]):
     """The parts of the sync reader that are written by hand."""
 
-    def __init__(self, loop: SyncLoop, inner_object: reader.Reader[T]) -> None:
+    def __init__(self, loop: SyncLoop, inner_object: reader.AsyncReader[T]) -> None:
         super().__init__(loop, inner_object, inner_object._consumer)  # noqa: SLF001 - its own other half
 
     def read_next(self, timeout: float | None = None) -> Message[T]:

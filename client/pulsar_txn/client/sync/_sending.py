@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import attrs
 
-from pulsar_txn.client import producer
-from pulsar_txn.client._enlist import AMBIENT
-from pulsar_txn.client.batching import EncodedBatch, SendTicket
 from pulsar_txn.client.errors import ProducerQueueFull
-from pulsar_txn.client.interceptors import OutgoingMessage, ProducerChain, ProducerInterceptor
-from pulsar_txn.client.routing import Router
-from pulsar_txn.client.runtime import Future
-from pulsar_txn.client.schema import BytesSchema, EncodedPair, PairSchema, Schema, SchemaInfo
+from pulsar_txn.client.net.runtime import Future
+from pulsar_txn.client.receive.interceptors import OutgoingMessage, ProducerChain, ProducerInterceptor
+from pulsar_txn.client.schema.base import BytesSchema, EncodedPair, PairSchema, Schema, SchemaInfo
+from pulsar_txn.client.send import producer
+from pulsar_txn.client.send.batching import EncodedBatch, SendTicket
+from pulsar_txn.client.send.routing import Router
 from pulsar_txn.client.sync._base import GenericTwin, SyncLoop, inner
+from pulsar_txn.client.txn.enlist import AMBIENT
 from pulsar_txn.wire.ids import MessageId
 
 if TYPE_CHECKING:
-    from pulsar_txn.client import transaction
     from pulsar_txn.client.sync._twins import Transaction
+    from pulsar_txn.client.txn import transaction
 
 T = TypeVar("T")
 
@@ -59,10 +59,10 @@ class OwnCode:
     interceptors: Sequence[ProducerInterceptor] = ()
 
 
-class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
+class ProducerBase(GenericTwin[producer.AsyncProducer[T], T], Generic[T]):
     """The parts of the sync producer that are written by hand."""
 
-    def __init__(self, loop: SyncLoop, inner_object: producer.Producer[T], own: OwnCode | None = None) -> None:
+    def __init__(self, loop: SyncLoop, inner_object: producer.AsyncProducer[T], own: OwnCode | None = None) -> None:
         super().__init__(loop, inner_object)
         self._own = own or OwnCode()
         core, persistent = inner_object._core, inner_object._persistent  # noqa: SLF001 - its own other half
@@ -276,7 +276,7 @@ class ProducerBase(GenericTwin[producer.Producer[T], T], Generic[T]):
         finish(steps, ticket.result() if error is None and not ticket.cancelled() else None, error)
 
 
-def _doom(unit: transaction.Transaction, error: Exception) -> None:
+def _doom(unit: transaction.AsyncTransaction, error: Exception) -> None:
     """On the loop: a send was refused only there, and nobody has to look at its future."""
     if error not in unit._failures:  # noqa: SLF001 - some refusals doom it themselves
         unit.doom(error)

@@ -9,27 +9,28 @@ from re import Pattern
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
 
-from pulsar_txn.client import table_view, transaction
 from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
 from pulsar_txn.client.client_stats import ClientStats
-from pulsar_txn.client.consumer_options import ConsumerType
-from pulsar_txn.client.message import EARLIEST_ID, Message
-from pulsar_txn.client.resource_stats import ConsumerStats, ProducerStats
-from pulsar_txn.client.schema import Schema
+from pulsar_txn.client.net.resource_stats import ConsumerStats, ProducerStats
+from pulsar_txn.client.receive import table_view
+from pulsar_txn.client.receive.message import EARLIEST_ID, Message
+from pulsar_txn.client.receive.options import ConsumerType
+from pulsar_txn.client.receive.table_view import Action
+from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
 from pulsar_txn.client.sync._batches import TransactionalBatchBlock
 from pulsar_txn.client.sync._managed import ManagedTransaction
 from pulsar_txn.client.sync._receiving import ConsumerBase, ReaderBase
 from pulsar_txn.client.sync._sending import ProducerBase
-from pulsar_txn.client.table_view import Action
-from pulsar_txn.client.transaction import TransactionState, TransactionStats
+from pulsar_txn.client.txn import transaction
+from pulsar_txn.client.txn.transaction import TransactionState, TransactionStats
 from pulsar_txn.wire.ids import MessageId, TxnId
 
 Acknowledged = Message[Any] | MessageId
 T = TypeVar("T")
 
 
-class Transaction(Twin[transaction.Transaction]):
+class Transaction(Twin[transaction.AsyncTransaction]):
     """A unit of sends and acknowledgements that takes effect as a whole or not at all. Not thread-safe."""
 
     @property
@@ -253,7 +254,7 @@ class Consumer(ConsumerBase[T]):
         `max_messages` and `max_wait` (seconds) as `receive_many`; the batch may be empty. `timeout` and `name` as
         `client.transaction()`; the transaction begins with the first operation in it, with `eager` on entering.
         Leaving the block normally acknowledges every message and commits; any exception aborts, and the messages come
-        again. Raises what receiving and leaving a managed block raise; see `pulsar_txn.client.transactional_batch`.
+        again. Raises what receiving and leaving a managed block raise; see `pulsar_txn.client.loop.transactional_batch`.
         """
         return TransactionalBatchBlock[T](
             self._loop,
@@ -405,7 +406,7 @@ class Reader(ReaderBase[T]):
         self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
 
 
-class TableView(GenericTwin[table_view.TableView[T], T]):
+class TableView(GenericTwin[table_view.AsyncTableView[T], T]):
     """Key and newest value of a topic's committed messages. Made by `Client.create_table_view`; a context manager."""
 
     @property
@@ -582,7 +583,7 @@ class Client(ClientBase):
         `timeout`: seconds (or a timedelta) until the coordinator aborts it. `commit_timeout`: the budget of the commit
         (default: the operation timeout). `name` is for logs and statistics. `force_abort`: a dry run that ends with an
         abort. `ambient`: sends and acknowledgements inside the block without `txn=` take part, in this thread.
-        Single use. What leaving it means stands in `pulsar_txn.client.managed`.
+        Single use. What leaving it means stands in `pulsar_txn.client.txn.managed`.
         """
         return ManagedTransaction(
             self._loop,

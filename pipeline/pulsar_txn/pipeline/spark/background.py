@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pulsar_txn.client import Client, TokenAuthentication
+from pulsar_txn.client import AsyncClient, TokenAuthentication
 from pulsar_txn.pipeline.spark.options import Options
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class Background:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._clients: dict[tuple[str, str | None], Client] = {}
+        self._clients: dict[tuple[str, str | None], AsyncClient] = {}
         threading.Thread(target=self._loop.run_forever, name="pulsar-txn", daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -39,13 +39,13 @@ class Background:
             future.cancel()
             raise
 
-    async def client(self, options: Options) -> Client:
+    async def client(self, options: Options) -> AsyncClient:
         """The client of a cluster, made at its first use. Call it on the loop."""
         key = (options.service_url, options.token_file)
         client = self._clients.get(key)
         if client is None:
             authentication = None if options.token_file is None else TokenAuthentication(_reading(options.token_file))
-            client = Client(
+            client = AsyncClient(
                 options.service_url,
                 authentication=authentication,
                 operation_timeout=options.operation_timeout_ms / 1000,

@@ -11,15 +11,15 @@ from typing import Any, Final
 from pulsar_txn.client import (
     EARLIEST_ID,
     AccessMode,
-    Client,
+    AsyncClient,
+    AsyncConsumer,
+    AsyncProducer,
+    AsyncReader,
+    AsyncTransaction,
     CommitOutcomeUnknown,
-    Consumer,
     InitialPosition,
     MessageId,
-    Producer,
     PulsarError,
-    Reader,
-    Transaction,
     TransactionAborted,
     TransactionState,
 )
@@ -56,14 +56,14 @@ _COMMITS_PER_TRIM: Final = 50
 class PulsarSinkStore:
     """One sink's place in a cluster. All methods run on the loop of its client; one commit at a time."""
 
-    def __init__(self, client: Client, control_topic: str, options: Options) -> None:
+    def __init__(self, client: AsyncClient, control_topic: str, options: Options) -> None:
         self._client = client
         self._control_topic = control_topic
         self._options = options
-        self._control: Producer[bytes] | None = None
-        self._reader: Reader[bytes] | None = None
-        self._producers: dict[str, Producer[bytes]] = {}
-        self._transactions: dict[str, Transaction] = {}
+        self._control: AsyncProducer[bytes] | None = None
+        self._reader: AsyncReader[bytes] | None = None
+        self._producers: dict[str, AsyncProducer[bytes]] = {}
+        self._transactions: dict[str, AsyncTransaction] = {}
         self._payloads: Sequence[Payload] = ()
         self._batch_id = -1
         self._deadline = 0.0
@@ -136,7 +136,7 @@ class PulsarSinkStore:
         return epoch
 
     @asynccontextmanager
-    async def _subscription(self) -> AsyncIterator[Consumer[bytes] | None]:
+    async def _subscription(self) -> AsyncIterator[AsyncConsumer[bytes] | None]:
         """The durable subscription that keeps the records; None while another run has it at this moment."""
         try:
             consumer = await self._client.subscribe(
@@ -227,7 +227,7 @@ class PulsarSinkStore:
         crash_point("sink.commit.after_publish", batch_id=self._batch_id, txn_id=txn_id)
         return counts
 
-    async def _producer(self, topic: str) -> Producer[bytes]:
+    async def _producer(self, topic: str) -> AsyncProducer[bytes]:
         found = self._producers.get(topic)
         if found is None:
             found = self._producers[topic] = await self._client.create_producer(topic)
@@ -258,7 +258,7 @@ class PulsarSinkStore:
         return EndReply.DONE
 
 
-async def _written(txn: Transaction) -> None:
+async def _written(txn: AsyncTransaction) -> None:
     """Until END_TXN is in the socket and its answer cannot have been looked at, however slow the loop's turns are.
 
     All sends have their receipts, so the turn in which the state becomes COMMITTING asks for END_TXN, and the next one

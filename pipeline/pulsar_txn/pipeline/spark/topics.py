@@ -10,13 +10,13 @@ from typing import Any, Final
 from pulsar_txn.client import (
     EARLIEST_ID,
     LATEST_ID,
-    Client,
-    Consumer,
+    AsyncClient,
+    AsyncConsumer,
+    AsyncReader,
     InitialPosition,
     Message,
     MessageId,
     OperationTimeout,
-    Reader,
 )
 from pulsar_txn.pipeline.spark.errors import DataLossError
 from pulsar_txn.pipeline.spark.offsets import NOTHING, Place, Places
@@ -31,12 +31,12 @@ _QUEUE: Final = 5000
 class Topics:
     """The topics of a source as its driver sees them. Keeps one reader per partition; use it on the client's loop."""
 
-    def __init__(self, client: Client, options: Options) -> None:
+    def __init__(self, client: AsyncClient, options: Options) -> None:
         self._client = client
         self._options = options
-        self._heads: dict[str, Reader[Any]] = {}
+        self._heads: dict[str, AsyncReader[Any]] = {}
         self._walks: dict[str, Walk] = {}
-        self._subscriptions: dict[str, Consumer[Any]] = {}
+        self._subscriptions: dict[str, AsyncConsumer[Any]] = {}
 
     async def ends(self) -> Places:
         """The last visible message of every partition; NOTHING for an empty one. Everything up to it is decided."""
@@ -82,7 +82,7 @@ class Topics:
                 consumer = await self._subscription(topic)
                 await consumer.acknowledge_cumulative(MessageId(*place), receipt=True)
 
-    async def _subscription(self, topic: str) -> Consumer[Any]:
+    async def _subscription(self, topic: str) -> AsyncConsumer[Any]:
         found = self._subscriptions.get(topic)
         if found is None:
             name = self._options.subscription_name or ""
@@ -94,7 +94,7 @@ class Topics:
 
     async def close(self) -> None:
         """Close readers and consumers."""
-        open_now: list[Reader[Any] | Consumer[Any]] = [
+        open_now: list[AsyncReader[Any] | AsyncConsumer[Any]] = [
             *self._heads.values(),
             *(walk.reader for walk in self._walks.values()),
             *self._subscriptions.values(),
@@ -107,7 +107,7 @@ class Topics:
 class Walk:
     """A reader that has read up to `place`, to find out how far a number of messages reaches."""
 
-    def __init__(self, reader: Reader[Any], place: Place) -> None:
+    def __init__(self, reader: AsyncReader[Any], place: Place) -> None:
         self.reader = reader
         self.place = place
 
@@ -133,13 +133,13 @@ class Walk:
 class RangeReader:
     """Reads the messages of one topic partition behind `start` up to and with the entry `end`. Use it on the loop."""
 
-    def __init__(self, client: Client, options: Options, topic: str, start: Place, end: Place) -> None:
+    def __init__(self, client: AsyncClient, options: Options, topic: str, start: Place, end: Place) -> None:
         self._client = client
         self._options = options
         self._topic = topic
         self._start = start
         self._end = end
-        self._reader: Reader[Any] | None = None
+        self._reader: AsyncReader[Any] | None = None
         self._place = start
         self._done = start >= end
 
@@ -199,7 +199,7 @@ def report_loss(options: Options, text: str) -> None:
     logger.warning("%s; going on, as failOnDataLoss=false says", text)
 
 
-async def open_reader(client: Client, topic: str, start: Place, *, queue: int) -> Reader[Any]:
+async def open_reader(client: AsyncClient, topic: str, start: Place, *, queue: int) -> AsyncReader[Any]:
     """A reader of one topic partition behind the whole entry `start`."""
     first = EARLIEST_ID if start == NOTHING else MessageId(*start)
     return await client.create_reader(topic, first, receiver_queue_size=queue)

@@ -1,5 +1,0 @@
-"""`pulsar.functions.function`."""
-
-from pulsar_txn.client.functions.interface import Function
-
-__all__ = ["Function"]

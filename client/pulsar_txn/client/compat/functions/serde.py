@@ -1,5 +1,0 @@
-"""`pulsar.functions.serde`. `PickleSerDe` is refused when it is made."""
-
-from pulsar_txn.client.functions.interface import IdentitySerDe, PickleSerDe, SerDe
-
-__all__ = ["IdentitySerDe", "PickleSerDe", "SerDe"]

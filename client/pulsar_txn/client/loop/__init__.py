@@ -1,0 +1,1 @@
+"""The room of loops: transactional batches, pipelines and their lanes."""

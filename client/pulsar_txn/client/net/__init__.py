@@ -1,0 +1,1 @@
+"""The room of connections: sockets, requests, the pool, lookups, authentication, clock and timers."""

@@ -1,0 +1,113 @@
+"""Who the client says it is: a method name, and data fetched anew for every connection and every challenge.
+
+`OAuth2Authentication` is in `pulsar_txn.client.net.oauth2`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeAlias
+
+import attrs
+
+from pulsar_txn.client.errors import AuthenticationError, InvalidConfiguration, PulsarError
+
+TokenSource: TypeAlias = "str | Callable[[], str | Awaitable[str]]"
+
+
+class Authentication(Protocol):
+    """A way to prove who we are. `data()` is called per connection and on AUTH_CHALLENGE, so it may rotate."""
+
+    @property
+    def method_name(self) -> str:
+        """Pulsar's name of the method, for example `token`."""
+        ...
+
+    def data(self) -> bytes | Awaitable[bytes]:
+        """What to send, or an awaitable of it. Must not block. An OSError is taken for a passing trouble and tried again."""
+        ...
+
+
+def _token(_instance: object, _attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, str) and not callable(value):  # never shown
+        raise InvalidConfiguration(f"token must be text, or a function that returns it, not {type(value).__name__}")
+
+
+@attrs.frozen
+class TokenAuthentication:
+    """A JSON Web Token: the token, or a function (also a coroutine function) that returns the current one.
+
+    A function is asked for every connection, and again when the broker wants a fresh token (AUTH_CHALLENGE). The token is
+    left out of `repr`.
+    """
+
+    token: TokenSource = attrs.field(repr=False, validator=_token)
+    method_name: str = attrs.field(default="token", init=False)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """A token that is read from a file each time it is needed, so that the file may be replaced."""
+        file = Path(path)
+        return cls(lambda: file.read_text(encoding="utf-8").strip())
+
+    def data(self) -> bytes | Awaitable[bytes]:
+        """The token as bytes."""
+        token = self.token() if callable(self.token) else self.token
+        return token.encode() if isinstance(token, str) else _encoded(token)
+
+
+async def _encoded(token: Awaitable[str]) -> bytes:
+    return (await token).encode()
+
+
+def _without_colon(_instance: object, _attribute: attrs.Attribute[str], value: str) -> None:
+    if not value or ":" in value:
+        raise InvalidConfiguration(
+            f"a user name of basic authentication cannot be {value!r}", hint="it ends at the first colon"
+        )
+
+
+@attrs.frozen
+class BasicAuthentication:
+    """User name and password, as Pulsar's AuthenticationProviderBasic checks them. The password is left out of `repr`."""
+
+    user: str = attrs.field(validator=_without_colon)
+    password: str = attrs.field(repr=False)
+    method_name: str = attrs.field(default="basic", init=False)
+
+    def data(self) -> bytes:
+        """`user:password`."""
+        return f"{self.user}:{self.password}".encode()
+
+
+@attrs.frozen
+class TlsAuthentication:
+    """The certificate of the TLS connection says who we are (mTLS); needs a service URL of `pulsar+ssl://`.
+
+    Both files are PEM and read anew for every connection. Without files the certificate is that of the client's
+    `tls_context`, or of its `tls_certificate_file`.
+    """
+
+    certificate_file: str | Path | None = None
+    key_file: str | Path | None = None
+    method_name: str = attrs.field(default="tls", init=False)
+
+    def data(self) -> bytes:
+        """Nothing: the broker looks at the certificate."""
+        return b""
+
+
+async def current_data(authentication: Authentication) -> bytes:
+    """What `authentication` says now. AuthenticationError when it fails; retriable when an OSError was the reason."""
+    try:
+        data = authentication.data()
+        return await data if inspect.isawaitable(data) else data
+    except PulsarError:
+        raise
+    except Exception as error:  # whatever the program's function raises
+        failure = AuthenticationError(f"the credentials could not be had: {error!r}")
+        failure.retriable = isinstance(error, OSError)  # asyncio's TimeoutError is one, too
+        failure.fatal = not failure.retriable
+        raise failure from error

@@ -1,0 +1,187 @@
+"""What all resources of one client share: settings, runtime, connections, lookup, and the counters of ids."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, LocalProtocolError, OperationTimeout, PulsarError
+from pulsar_txn.client.net.failover import AutoClusterFailover, Failover
+from pulsar_txn.client.net.lookup import Lookup
+from pulsar_txn.client.net.pauses import Backoff
+from pulsar_txn.client.net.pool import ConnectionPool
+from pulsar_txn.client.net.runtime import Runtime
+from pulsar_txn.client.net.service_url import parse_service_url
+from pulsar_txn.client.net.settings import Settings
+from pulsar_txn.client.net.stock_defects import DefectWarnings
+from pulsar_txn.client.receive.acks_of_units import AcksOfUnits
+from pulsar_txn.client.send.budget import MemoryLimit
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.txn.transaction import AsyncTransaction, TransactionOptions
+
+T = TypeVar("T")
+
+
+class Closable(Protocol):
+    """A resource that the client closes when it is closed itself."""
+
+    async def close(self) -> None:
+        """Close; idempotent."""
+        ...
+
+
+async def run_all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all, and raise the first error once all are done."""
+    if len(work) == 1:
+        await work[0]
+        return
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+
+
+async def _directly(function: Callable[..., T], *args: Any) -> T:
+    return function(*args)
+
+
+class Core:
+    """The inside of a client. Producers, consumers and coordinators hold this, never the public object."""
+
+    def __init__(self, service_url: str | AutoClusterFailover, settings: Settings, runtime: Runtime) -> None:
+        self.settings = settings
+        self.runtime = runtime
+        self._request_ids = itertools.count()
+        self._resource_ids = itertools.count()
+        self.acks_of_units = AcksOfUnits()
+        self.pool = ConnectionPool(runtime, settings)
+        self.service_url = service_url.primary if isinstance(service_url, AutoClusterFailover) else service_url
+        watch = functools.partial(self._watch, service_url) if isinstance(service_url, AutoClusterFailover) else None
+        self.lookup = Lookup(self.pool, settings, parse_service_url(self.service_url), self.next_request_id, watch)
+        self.drained = False
+        """Whether all resources were closed with the client; until then they still need their connections."""
+        self.before_move: Callable[[str], object] = lambda _url: None
+        """Called with the URL of another cluster that the client is about to move to."""
+        self.memory = MemoryLimit(settings.memory_limit) if settings.memory_limit else None
+        self.closed = False
+        self.ask: Callable[..., Awaitable[Any]] = _directly
+        """`await ask(function, *args)` for what is the program's own; the sync client does it on a thread for that."""
+        self.defect_warnings = DefectWarnings()
+        self.new_transaction: Callable[[TransactionOptions], AsyncTransaction] = _no_transactions
+        self._resources: dict[int, Closable] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
+
+    def _watch(self, clusters: AutoClusterFailover) -> None:
+        self.spawn(Failover(clusters, self.runtime, self.settings, self._move).run())
+
+    def _move(self, url: str) -> None:
+        self.before_move(url)
+        self.service_url = url
+        self.lookup.move(parse_service_url(url))
+        self.pool.start_over(ConnectionLost(f"the client moves to {url}"))
+
+    def next_request_id(self) -> int:
+        """A request id, unique in this client."""
+        return next(self._request_ids)
+
+    def next_resource_id(self) -> int:
+        """A producer or consumer id, unique in this client."""
+        return next(self._resource_ids)
+
+    def backoff(self) -> Backoff:
+        """A fresh backoff with the client's bounds."""
+        return Backoff(self.runtime, self.settings.initial_backoff, self.settings.max_backoff)
+
+    async def rest(self, seconds: float) -> None:
+        """A pause before another attempt: so long, or until the client has got a new connection. Safe to cancel."""
+        if await self.pool.signs_of_life.wait(seconds):
+            await asyncio.sleep(self.backoff().spread())
+
+    def check_open(self) -> None:
+        """AlreadyClosed when the client is closed."""
+        if self.closed:
+            raise AlreadyClosed("the client is closed")
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine that handles its own errors; it is cancelled when the client closes."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def register(self, resource_id: int, resource: Closable) -> None:
+        """Have the resource closed with the client; at once when the client is closed already."""
+        self._resources[resource_id] = resource
+        if self.drained:
+            self.spawn(resource.close())
+
+    def resources(self) -> list[Closable]:
+        """What is to be closed with the client."""
+        return list(self._resources.values())
+
+    def unregister(self, resource_id: int) -> None:
+        """The resource was closed by itself."""
+        self._resources.pop(resource_id, None)
+
+    async def retrying(self, attempt: Callable[[], Awaitable[T]], what: str, *, timeout: float | None = None) -> T:
+        """`attempt` until it succeeds, fails with an error that is not retriable, or `timeout` seconds are over.
+
+        Then the last error is raised as it was, with a note; OperationTimeout when there was none. The operation timeout
+        is taken without `timeout`; `math.inf` never gives up.
+        """
+        seconds = self.settings.operation_timeout if timeout is None else timeout
+        deadline = self.runtime.monotonic() + seconds
+        backoff = self.backoff()
+        last: PulsarError | None = None
+        while True:
+            self.check_open()
+            try:
+                async with asyncio.timeout_at(None if seconds == math.inf else deadline):
+                    return await attempt()
+            except TimeoutError as error:
+                if isinstance(error, PulsarError):
+                    last = error
+                else:
+                    raise _given_up(last or OperationTimeout(f"{what} did not finish in time"), what, seconds) from None
+            except PulsarError as error:
+                if not error.retriable:
+                    raise
+                last = error
+                if error.paced:
+                    continue
+            pause = backoff.next()
+            if self.runtime.monotonic() + pause >= deadline:
+                raise _given_up(last, what, seconds)
+            await self.rest(pause)
+
+    async def close(self) -> None:
+        """Close all resources, newest first, then the connections; idempotent. If cancelled, the closing goes on."""
+        if self._closing is None:
+            self.closed = True
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        while self._resources:  # what is being made meanwhile comes to it
+            _, resource = self._resources.popitem()
+            await resource.close()
+        self.drained = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.pool.close()
+
+
+def _no_transactions(_options: TransactionOptions) -> AsyncTransaction:
+    raise LocalProtocolError("this core has no coordinators")
+
+
+def _given_up(error: PulsarError, what: str, seconds: float) -> PulsarError:
+    error.add_note(f"{what}: given up after {seconds:g} s of attempts")
+    return error

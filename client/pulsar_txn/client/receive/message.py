@@ -1,0 +1,211 @@
+"""What a consumer hands out: one message, cheap to make, with what it says of itself as attributes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from pulsar_txn.client.errors import SchemaMismatch
+from pulsar_txn.client.schema.base import EncodedPair, PairSchema, TextPair
+from pulsar_txn.client.schema.crypto import EncryptionContext, encryption_context
+from pulsar_txn.wire import pulsar_pb2 as pb
+from pulsar_txn.wire.batches import BatchMessage
+from pulsar_txn.wire.ids import LATEST, MessageId, Position, TxnId
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
+    from pulsar_txn.client.receive.writer_schemas import WriterSchemas
+
+T = TypeVar("T")
+
+EARLIEST_ID: Final = MessageId(-1, -1)
+"""Before the first message that the topic still has."""
+
+LATEST_ID: Final = MessageId(*LATEST)
+"""Behind the last message."""
+
+
+class Entry:
+    """What the messages of one entry share."""
+
+    __slots__ = ("batch_size", "broker", "consumer", "metadata", "position", "redelivery_count", "tenure", "undecrypted")
+
+    def __init__(
+        self,
+        consumer: PartitionConsumer,
+        position: Position,
+        metadata: pb.MessageMetadata,
+        batch_size: int,
+        redelivery_count: int,
+    ) -> None:
+        self.consumer = consumer
+        self.position = position
+        self.metadata = metadata
+        self.batch_size = batch_size
+        self.redelivery_count = redelivery_count
+        self.tenure = consumer.tenure
+        self.undecrypted = False
+        self.broker: pb.BrokerEntryMetadata | None = None
+
+
+class Message(Generic[T]):
+    """One received message. Immutable; keeps the metadata of its entry alive, not the other messages of its batch."""
+
+    __slots__ = ("_row", "entry", "index")
+
+    def __init__(self, entry: Entry, index: int, row: BatchMessage) -> None:
+        self.entry = entry
+        self.index = index
+        self._row = row
+
+    @property
+    def data(self) -> bytes:
+        """The payload, decompressed; empty for a tombstone."""
+        return self._row[0]
+
+    @property
+    def value(self) -> T:
+        """The payload decoded by the consumer's schema, anew at each access; None for a tombstone. SchemaMismatch."""
+        consumer = self.entry.consumer
+        if consumer.pairs is not None:
+            return self._pair(consumer.pairs, consumer.writers)  # type: ignore[no-any-return]  # T is what the schema makes
+        if self.is_tombstone:
+            return None  # type: ignore[return-value]  # whoever sends tombstones expects them
+        if consumer.writers is not None:
+            value: T = consumer.writers.decode(self._row[0], self.entry.metadata.schema_version, consumer.schema)
+        else:
+            value = consumer.schema.decode(self._row[0])
+        return value
+
+    def as_pair(self) -> EncodedPair:
+        """Payload and key as they came, for sending it on."""
+        return (EncodedPair if self._row[8] else TextPair)(self._row[0], self._row[2], self._row[6])
+
+    def _pair(self, pairs: PairSchema, writers: WriterSchemas[Any] | None) -> Any:
+        writer = None if writers is None else writers.writer(self.entry.metadata.schema_version)
+        return pairs.decode_pair(self.key_bytes, None if self.is_tombstone else self._row[0], writer)
+
+    @property
+    def message_id(self) -> MessageId:
+        """Its place; unique in its topic."""
+        entry = self.entry
+        ledger_id, entry_id = entry.position
+        return MessageId(ledger_id, entry_id, entry.consumer.partition, self.index, entry.batch_size if self.index >= 0 else 0)
+
+    @property
+    def topic(self) -> str:
+        """The full name of the topic partition it came from."""
+        return self.entry.consumer.topic
+
+    @property
+    def key(self) -> str | None:
+        """The partition key; in Base64 where the sender had bytes, as with `KeyValueSchema`: see `key_bytes`."""
+        return self._row[2]
+
+    @property
+    def key_bytes(self) -> bytes | None:
+        """The partition key as bytes. SchemaMismatch when it is said to be Base64 and is not."""
+        key = self._row[2]
+        if key is None or not self._row[8]:
+            return None if key is None else key.encode()
+        try:
+            return base64.b64decode(key, validate=True)
+        except binascii.Error as error:
+            raise SchemaMismatch(f"the key {key!r} is no Base64: {error}") from error
+
+    @property
+    def ordering_key(self) -> bytes | None:
+        """The key of Key_Shared subscriptions, where it differs from the partition key."""
+        return self._row[5]
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The properties; empty when there are none."""
+        return self._row[1] or {}
+
+    @property
+    def event_time_ms(self) -> int | None:
+        """Milliseconds since the epoch, as the sender said; None when it did not."""
+        return self._row[3] or None
+
+    @property
+    def publish_time_ms(self) -> int:
+        """Milliseconds since the epoch, by the sender's clock."""
+        return self.entry.metadata.publish_time
+
+    @property
+    def broker_index(self) -> int | None:
+        """Which message of its partition it is, counted by the broker without gaps from 0; None where it does not count.
+
+        Stock brokers do with `AppendIndexMetadataInterceptor` among their `brokerEntryMetadataInterceptors`, and tell with
+        `exposingBrokerEntryMetadataToClientEnabled`.
+        """
+        broker, size = self.entry.broker, self.entry.batch_size
+        if broker is None or not broker.HasField("index"):
+            return None
+        return broker.index if self.index < 0 else broker.index - size + 1 + self.index
+
+    @property
+    def broker_publish_time_ms(self) -> int | None:
+        """Milliseconds since the epoch, by the broker's clock; None where it does not tell, see `broker_index`."""
+        broker = self.entry.broker
+        return broker.broker_timestamp if broker is not None and broker.HasField("broker_timestamp") else None
+
+    @property
+    def sequence_id(self) -> int:
+        """The sender's sequence id."""
+        own = self._row[4]
+        return self.entry.metadata.sequence_id + max(self.index, 0) if own is None else own
+
+    @property
+    def producer_name(self) -> str:
+        """Who sent it."""
+        return self.entry.metadata.producer_name
+
+    @property
+    def redelivery_count(self) -> int:
+        """How often the broker has delivered its entry before, as far as it knows."""
+        return self.entry.redelivery_count
+
+    @property
+    def txn_id(self) -> TxnId | None:
+        """The transaction that it was sent in."""
+        metadata = self.entry.metadata
+        if metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits"):
+            return TxnId(metadata.txnid_most_bits, metadata.txnid_least_bits)
+        return None
+
+    @property
+    def schema_version(self) -> bytes:
+        """The version of the topic's schema that it was sent with; empty without."""
+        return self.entry.metadata.schema_version
+
+    @property
+    def encryption_context(self) -> EncryptionContext | None:
+        """How it was encrypted end to end; None when it was not."""
+        return encryption_context(self.entry.metadata, decryption_failed=self.entry.undecrypted)
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether it says that there is no value for its key (any more)."""
+        return self._row[6]
+
+    def __repr__(self) -> str:
+        return f"<Message {self.message_id} of {self.topic}, {len(self.data)} bytes>"
+
+
+def single_row(metadata: pb.MessageMetadata, payload: bytes) -> BatchMessage:
+    """The message of an entry that is not a batch, in the form of a batch's messages."""
+    return (
+        payload,
+        {pair.key: pair.value for pair in metadata.properties} or None,
+        metadata.partition_key if metadata.HasField("partition_key") else None,
+        metadata.event_time,
+        None,
+        metadata.ordering_key if metadata.HasField("ordering_key") else None,
+        metadata.null_value,
+        False,
+        metadata.partition_key_b64_encoded,
+    )

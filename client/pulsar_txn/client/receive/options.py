@@ -1,0 +1,198 @@
+"""What a consumer was told at its creation."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Mapping, Sequence
+
+import attrs
+from attrs.validators import optional
+
+from pulsar_txn.client._checks import (
+    A_CONSUMER_INTERCEPTOR,
+    A_SOURCE_OF_KEYS,
+    as_seconds,
+    at_least,
+    each_having,
+    flag,
+    having,
+    instance,
+    one_of,
+    refused,
+    seconds,
+    text,
+    texts,
+    whole,
+)
+from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy
+from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
+from pulsar_txn.client.receive.redelivery import RedeliveryBackoff
+from pulsar_txn.client.schema.crypto import CryptoFailureAction, CryptoKeys
+from pulsar_txn.wire.ids import MessageId
+
+
+class ConsumerType(enum.IntEnum):
+    """How a subscription's messages are divided among its consumers (protocol enum SubType)."""
+
+    EXCLUSIVE = 0
+    """One consumer; a second one is refused with ConsumerBusy."""
+    SHARED = 1
+    """Message by message among all; no order."""
+    FAILOVER = 2
+    """One consumer per partition at a time, the others wait to take over."""
+    KEY_SHARED = 3
+    """All messages of a key to the same consumer, in order."""
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one consumer at a time gets all messages, in order."""
+        return self in (ConsumerType.EXCLUSIVE, ConsumerType.FAILOVER)
+
+
+class InitialPosition(enum.IntEnum):
+    """Where a new subscription starts (protocol enum InitialPosition)."""
+
+    LATEST = 0
+    EARLIEST = 1
+
+
+class RegexSubscriptionMode(enum.IntEnum):
+    """Which topics a pattern stands for (protocol enum Mode of GET_TOPICS_OF_NAMESPACE)."""
+
+    PERSISTENT_ONLY = 0
+    NON_PERSISTENT_ONLY = 1
+    ALL_TOPICS = 2
+
+
+def _is_range(given: object) -> bool:
+    return isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(slot, int) for slot in given)
+
+
+@attrs.frozen
+class KeySharedPolicy:
+    """How a Key_Shared subscription divides keys: by the broker, or by fixed ranges of the slots 0 to 65535 (inclusive)."""
+
+    sticky_ranges: Sequence[tuple[int, int]] = ()
+    allow_out_of_order: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        """InvalidConfiguration for ranges that no broker takes."""
+        if not (isinstance(self.sticky_ranges, Sequence) and all(_is_range(each) for each in self.sticky_ranges)):
+            raise refused("sticky_ranges", self.sticky_ranges, "pairs of whole numbers, (start, end)")
+        ranges = sorted(self.sticky_ranges)
+        bad = any(not 0 <= start <= end <= 65535 for start, end in ranges)
+        if bad or any(before[1] >= after[0] for before, after in itertools.pairwise(ranges)):
+            raise InvalidConfiguration(
+                f"sticky ranges {list(self.sticky_ranges)} are impossible",
+                hint="each (start, end) has 0 <= start <= end <= 65535, and none overlaps another",
+            )
+
+
+def _consumer_type(given: object) -> ConsumerType:
+    return one_of(ConsumerType, given, "consumer_type")
+
+
+def _initial_position(given: object) -> InitialPosition:
+    return one_of(InitialPosition, given, "initial_position")
+
+
+def _regex_subscription_mode(given: object) -> RegexSubscriptionMode:
+    return one_of(RegexSubscriptionMode, given, "regex_subscription_mode")
+
+
+def _crypto_failure_action(given: object) -> CryptoFailureAction:
+    return one_of(CryptoFailureAction, given, "crypto_failure_action")
+
+
+_BACKOFF = having("delay", needed="a RedeliveryBackoff")
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerOptions:
+    """Options of `Client.subscribe`; times in seconds or as timedeltas.
+
+    0 for `ack_timeout` and `auto_update_partitions` is never.
+    """
+
+    consumer_type: ConsumerType = attrs.field(default=ConsumerType.EXCLUSIVE, converter=_consumer_type)
+    """How messages are divided among the consumers of the subscription."""
+    consumer_name: str | None = attrs.field(default=None, validator=optional(text))
+    """What the broker shows; one is made up if None. Failover prefers lower names."""
+    initial_position: InitialPosition = attrs.field(default=InitialPosition.LATEST, converter=_initial_position)
+    """Where the subscription starts if it does not exist yet."""
+    receiver_queue_size: int = attrs.field(default=1000, validator=whole(1))
+    """Messages fetched ahead at most, of each partition."""
+    ack_group_delay: float = attrs.field(default=0.1, converter=as_seconds, validator=seconds(0))
+    """Seconds that acknowledgements without a transaction wait to travel together; 0 sends each at once."""
+    ack_receipt: bool = attrs.field(default=False, validator=flag)
+    """Whether `acknowledge` waits for the broker's answer; in a transaction it always does."""
+    negative_ack_delay: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0))
+    """Seconds until what was acknowledged negatively comes again."""
+    negative_ack_backoff: RedeliveryBackoff | None = attrs.field(default=None, validator=optional(_BACKOFF))
+    """Growing delays instead."""
+    ack_timeout: float = attrs.field(default=0.0, converter=as_seconds, validator=seconds(0))
+    """Seconds in which a message has to be acknowledged before it comes again; 0 is never."""
+    ack_timeout_backoff: RedeliveryBackoff | None = attrs.field(default=None, validator=optional(_BACKOFF))
+    """Growing delays instead."""
+    dead_letter_policy: DeadLetterPolicy | None = attrs.field(
+        default=None, validator=optional(instance(DeadLetterPolicy, "a DeadLetterPolicy"))
+    )
+    """What becomes of messages that fail again and again; Shared and Key_Shared only."""
+    interceptors: Sequence[ConsumerInterceptor] = attrs.field(
+        default=(), validator=each_having("on_receive", "on_acknowledge", needed=A_CONSUMER_INTERCEPTOR)
+    )
+    """See each message before it is handed out, and each acknowledgement, in this order."""
+    max_uncompressed_bytes: int = attrs.field(default=256 * 1024 * 1024, validator=at_least(1))
+    """Bytes that an entry, or a message in chunks, may have after decompression; a larger one is logged, and stays
+    unacknowledged."""
+    max_pending_chunked_messages: int = attrs.field(default=10, validator=at_least(1))
+    """Messages in chunks that may be incomplete at the same time, of each partition."""
+    auto_ack_oldest_chunked_message: bool = attrs.field(default=False, validator=flag)
+    """Whether the oldest one beyond that is acknowledged. Else it stays unacknowledged and comes again: on Shared and
+    Key_Shared after `negative_ack_delay`, on Exclusive and Failover when the subscription starts over."""
+    expire_incomplete_chunks: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0))
+    """Seconds after which an incomplete message is acknowledged and dropped; 0 is never."""
+    auto_update_partitions: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0))
+    """Seconds between two looks for new partitions; 0 is never."""
+    pattern_discovery_period: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0.001))
+    """Seconds between two looks for new topics of a pattern."""
+    regex_subscription_mode: RegexSubscriptionMode = attrs.field(
+        default=RegexSubscriptionMode.PERSISTENT_ONLY, converter=_regex_subscription_mode
+    )
+    """Which topics a pattern is compared with."""
+    priority_level: int = attrs.field(default=0, validator=whole())
+    """Consumers with a lower number are served first, on Shared and Failover."""
+    read_compacted: bool = attrs.field(default=False, validator=flag)
+    """Whether only the newest message of each key is read, as far as the topic was compacted."""
+    key_shared_policy: KeySharedPolicy | None = attrs.field(
+        default=None, validator=optional(instance(KeySharedPolicy, "a KeySharedPolicy"))
+    )
+    """How keys are divided on Key_Shared."""
+    properties: Mapping[str, str] | None = attrs.field(default=None, validator=optional(texts))
+    """What the broker shows of the consumer in its statistics."""
+    subscription_properties: Mapping[str, str] | None = attrs.field(default=None, validator=optional(texts))
+    """What the broker keeps with the subscription, when this consumer creates it."""
+    replicate_subscription_state: bool = attrs.field(default=False, validator=flag)
+    """Whether geo-replicated clusters are told how far the subscription is."""
+    durable: bool = attrs.field(default=True, validator=flag)
+    """Whether the subscription stays when its consumers are gone."""
+    start_message_id: MessageId | None = attrs.field(default=None, validator=optional(instance(MessageId, "a MessageId")))
+    """Where a subscription that is not durable starts; in place of `initial_position`."""
+    start_message_id_inclusive: bool = attrs.field(default=False, validator=flag)
+    """Whether that message itself is delivered."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.dead_letter_policy is not None and self.consumer_type.is_single:
+            raise InvalidConfiguration(
+                f"a dead-letter policy has no effect on a {self.consumer_type.name} subscription",
+                hint="its broker counts deliveries on Shared and Key_Shared only",
+            )
+
+    crypto_keys: CryptoKeys | None = attrs.field(
+        default=None, validator=optional(having("private_key", needed=A_SOURCE_OF_KEYS))
+    )
+    """Where the private keys of end-to-end encryption come from."""
+    crypto_failure_action: CryptoFailureAction = attrs.field(default=CryptoFailureAction.FAIL, converter=_crypto_failure_action)
+    """What becomes of a message that cannot be decrypted."""

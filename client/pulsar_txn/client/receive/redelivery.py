@@ -1,0 +1,117 @@
+"""When a message comes again by itself: growing delays, and the time in which it has to be acknowledged."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from pulsar_txn.client._checks import as_seconds, number
+from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.net.runtime import Runtime
+from pulsar_txn.client.net.timer import NearestTimer
+from pulsar_txn.client.receive.acks import Place
+from pulsar_txn.client.receive.message import Message
+from pulsar_txn.wire.ids import Position
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
+
+
+@attrs.frozen
+class RedeliveryBackoff:
+    """Delays that grow with each delivery: `min_delay` at first, times `multiplier`, at most `max_delay`.
+
+    Raises InvalidConfiguration for delays that cannot grow. Brokers count deliveries on Shared and Key_Shared only.
+    """
+
+    min_delay: float = attrs.field(default=1.0, converter=as_seconds, validator=number)
+    max_delay: float = attrs.field(default=600.0, converter=as_seconds, validator=number)
+    multiplier: float = attrs.field(default=2.0, validator=number)
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 <= self.min_delay <= self.max_delay or self.multiplier < 1:
+            raise InvalidConfiguration(
+                f"delays from {self.min_delay} to {self.max_delay} s by {self.multiplier} are impossible",
+                hint="0 <= min_delay <= max_delay, and multiplier at least 1",
+            )
+
+    def delay(self, redelivery_count: int) -> float:
+        """Seconds until the next delivery of what was redelivered so often before."""
+        try:
+            return float(min(self.min_delay * self.multiplier**redelivery_count, self.max_delay))
+        except OverflowError:
+            return self.max_delay
+
+
+class AckTimeouts:
+    """Asks for redelivery of what a program has received and not acknowledged in time. One timer for a consumer.
+
+    What is acknowledged in a transaction leaves as well, once the broker has said yes: should the transaction abort, it comes
+    again anyway. What the broker refuses would not.
+    """
+
+    SLACK = 0.05
+    """Seconds that a message may be early, so that those received together need one timer."""
+
+    def __init__(self, runtime: Runtime, timeout: float, backoff: RedeliveryBackoff | None) -> None:
+        self._runtime = runtime
+        self._timeout = timeout
+        self._backoff = backoff
+        self._heap: list[tuple[float, int, Position, int]] = []
+        self._waiting: dict[tuple[int, Position, int], tuple[float, PartitionConsumer]] = {}
+        self._timer = NearestTimer(runtime, self._on_due)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def received(self, messages: Iterable[Message[Any]]) -> None:
+        """The program has these now."""
+        now = self._runtime.monotonic()
+        for message in messages:
+            entry = message.entry
+            seconds = self._timeout if self._backoff is None else self._backoff.delay(entry.redelivery_count)
+            due = now + seconds
+            self._waiting[entry.consumer.id, entry.position, message.index] = (due, entry.consumer)
+            heapq.heappush(self._heap, (due, entry.consumer.id, entry.position, message.index))
+        self._set_timer()
+
+    def settled(self, part_id: int, places: Iterable[Place], *, cumulative: bool) -> None:
+        """These are acknowledged, or will come again on other grounds."""
+        if cumulative:
+            last = max(place[:2] if place[1] >= 0 else (place[0], 1 << 31) for place in places)
+            for key in [key for key in self._waiting if key[0] == part_id and key[1:] <= last]:
+                del self._waiting[key]
+            return
+        for position, index, _ in places:
+            self._waiting.pop((part_id, position, index), None)
+
+    def forget(self, part_id: int) -> None:
+        """All of this partition consumer comes again."""
+        for key in [key for key in self._waiting if key[0] == part_id]:
+            del self._waiting[key]
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._timer.cancel()
+        self._heap.clear()
+        self._waiting.clear()
+
+    def _set_timer(self) -> None:
+        if self._heap:
+            self._timer.set(self._heap[0][0])
+
+    def _on_due(self, now: float) -> None:
+        until = now + self.SLACK
+        late: dict[PartitionConsumer, dict[Position, None]] = {}
+        while self._heap and self._heap[0][0] <= until:
+            due, part_id, position, index = heapq.heappop(self._heap)
+            known = self._waiting.get((part_id, position, index))
+            if known is not None and known[0] == due:
+                del self._waiting[part_id, position, index]
+                late.setdefault(known[1], {})[position] = None
+        for part, positions in late.items():
+            part.redeliver(list(positions))
+        self._set_timer()

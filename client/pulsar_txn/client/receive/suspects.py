@@ -1,0 +1,77 @@
+"""Which message of a pipeline's aborted groups is at fault.
+
+It is found by halving: once a message was in `max_aborts` aborted groups, its groups are cut in half at every further
+abort, until it fails alone; when it has failed alone `max_aborts` times, too, it is poison. So a message that shared its
+batches with a poison one is not taken for one because of one failure of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.runs import Handed
+
+Key: TypeAlias = tuple[str, tuple[int, int], int]
+"""Topic, position and index of a message: their order is that of a topic."""
+
+SUSPECTS_LIMIT: Final = 100_000
+"""Messages whose aborts are remembered; beyond it the oldest are forgotten (another consumer may have got them)."""
+
+
+class Suspects:
+    """How often messages were in an aborted group, and how large their groups may be."""
+
+    def __init__(self, max_aborts: int) -> None:
+        self._max_aborts = max_aborts
+        self._aborts: dict[Key, int] = {}
+        self._alone: dict[Key, int] = {}
+        self._sizes: dict[Key, int] = {}
+
+    def failed(self, group: Sequence[Handed]) -> bool:
+        """The group was aborted by what its messages did; whether it is one message that is poison."""
+        keys = [key_of(message) for message, _ in group]
+        for key in keys:
+            self._aborts[key] = self._aborts.pop(key, 0) + 1
+        if max(self._aborts[key] for key in keys) >= self._max_aborts:
+            self._sizes.update(dict.fromkeys(keys, max(1, len(keys) // 2)))
+        if len(keys) == 1:
+            self._alone[keys[0]] = self._alone.get(keys[0], 0) + 1
+        while len(self._aborts) > SUSPECTS_LIMIT:
+            oldest = next(iter(self._aborts))
+            self._forget(oldest)
+        return len(keys) == 1 and self._alone.get(keys[0], 0) >= self._max_aborts
+
+    def has_shrunk(self, group: Sequence[Handed]) -> bool:
+        """Whether the next attempt with the first message of this group, which was aborted, takes fewer messages."""
+        return len(self.next_group(group)) < len(group)
+
+    def settled(self, group: Sequence[Handed]) -> None:
+        """Forget them."""
+        if self._aborts:
+            for message, _ in group:
+                self._forget(key_of(message))
+
+    def _forget(self, key: Key) -> None:
+        for each in (self._aborts, self._alone, self._sizes):
+            each.pop(key, None)
+
+    def aborts(self, message: Message[Any]) -> int:
+        """How often its groups were aborted."""
+        return self._aborts.get(key_of(message), 0)
+
+    def next_group(self, pending: Sequence[Handed]) -> Sequence[Handed]:
+        """The first messages, as many as may go together."""
+        if not self._sizes:
+            return pending
+        size = self._sizes.get(key_of(pending[0][0]))
+        end = 1
+        while end < min(size or len(pending), len(pending)) and self._sizes.get(key_of(pending[end][0])) == size:
+            end += 1
+        return pending[:end]
+
+
+def key_of(message: Message[Any]) -> Key:
+    """What tells a message from all others."""
+    return message.topic, message.entry.position, message.index

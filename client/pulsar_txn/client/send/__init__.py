@@ -1,0 +1,1 @@
+"""The room of producers: options, batches, routing, one sender per partition."""

@@ -1,0 +1,189 @@
+"""What a producer was told at its creation."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from attrs.validators import optional
+
+from pulsar_txn.client._checks import (
+    A_SOURCE_OF_KEYS,
+    as_seconds,
+    at_least,
+    check_subscription_name,
+    each_having,
+    flag,
+    having,
+    one_of,
+    refused,
+    seconds,
+    text,
+    texts,
+    whole,
+)
+from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.net.runtime import Runtime, secret_bytes
+from pulsar_txn.client.receive.interceptors import ProducerInterceptor
+from pulsar_txn.client.schema.base import SchemaInfo
+from pulsar_txn.client.schema.crypto import CryptoKeys, Encryptor
+from pulsar_txn.client.send.routing import HashingScheme, Router, RoutingMode
+
+
+class AccessMode(enum.IntEnum):
+    """Who may produce to the topic beside this producer (protocol enum ProducerAccessMode)."""
+
+    SHARED = 0
+    """Anybody may."""
+    EXCLUSIVE = 1
+    """Nobody else: ProducerFenced when there is another producer; those that come later get ProducerBusy."""
+    WAIT_FOR_EXCLUSIVE = 2
+    """Nobody else; `create_producer` waits until the others are gone."""
+    EXCLUSIVE_WITH_FENCING = 3
+    """Nobody else, at once: producers that are there are fenced and can never send again (ProducerFenced)."""
+
+
+class Compression(enum.IntEnum):
+    """How payloads are compressed (protocol enum CompressionType)."""
+
+    NONE = 0
+    LZ4 = 1
+    ZLIB = 2
+    ZSTD = 3
+    SNAPPY = 4
+
+
+class BatchingType(enum.Enum):
+    """What shares a batch: everything, or only messages of one ordering key, else key (needed by Key_Shared consumers)."""
+
+    DEFAULT = "default"
+    KEY_BASED = "key_based"
+
+
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
+    given = tuple(names) if isinstance(names, Iterable) else (names,)
+    if not all(isinstance(name, str) for name in given):
+        raise refused("encryption_keys", names, "names of keys")
+    return given
+
+
+def _routing(given: RoutingMode | Router) -> RoutingMode | Router:
+    return (
+        given
+        if callable(given)
+        else one_of(RoutingMode, given, "routing", hint="or give a function (key, payload) -> partition")
+    )
+
+
+def _compression(given: object) -> Compression:
+    return one_of(Compression, given, "compression")
+
+
+def _batching_type(given: object) -> BatchingType:
+    return one_of(BatchingType, given, "batching_type")
+
+
+def _hashing(given: object) -> HashingScheme:
+    return one_of(HashingScheme, given, "hashing")
+
+
+def _access_mode(given: object) -> AccessMode:
+    return one_of(AccessMode, given, "access_mode")
+
+
+@attrs.frozen(kw_only=True)
+class ProducerOptions:
+    """Options of `Client.create_producer`; times in seconds or as timedeltas, sizes in bytes.
+
+    With `encryption_keys` (names) and `crypto_keys` payloads are encrypted end to end; a message that cannot be is not sent.
+    """
+
+    producer_name: str | None = attrs.field(default=None, validator=optional(text))
+    """Its name, which no other producer of the topic may have at the same time; the broker chooses one if None."""
+    initial_sequence_id: int | None = attrs.field(default=None, validator=optional(whole()))
+    """The first sequence id; None: behind the last one that the broker has stored of this name."""
+    send_timeout: float = attrs.field(default=30.0, converter=as_seconds, validator=seconds(0))
+    """Seconds until a send without a receipt is given up with OperationTimeout; 0 is never."""
+    compression: Compression = attrs.field(default=Compression.NONE, converter=_compression)
+    """Of batches as a whole, and of messages that stand alone."""
+    batching: bool = attrs.field(default=True, validator=flag)
+    """Whether messages that wait together travel as one entry. A lone message does not wait for others."""
+    batching_type: BatchingType = attrs.field(default=BatchingType.DEFAULT, converter=_batching_type)
+    """What shares a batch."""
+    chunking: bool = attrs.field(default=False, validator=flag)
+    """Whether a message that is larger than the broker's maximum is sent in chunks; else it is MessageTooLarge."""
+    chunk_max_bytes: int = attrs.field(default=0, validator=at_least(0))
+    """Size of a chunk; 0 is what the broker takes at most."""
+    batching_max_messages: int = attrs.field(default=1000, validator=at_least(1))
+    """Messages of a batch at most."""
+    batching_max_bytes: int = attrs.field(default=128 * 1024, validator=at_least(1))
+    """Bytes of a batch at most, before compression; what the broker takes, if that is less."""
+    batching_max_delay: float = attrs.field(default=0.01, converter=as_seconds, validator=seconds(0))
+    """Seconds that a message waits for others at most."""
+    max_pending_messages: int = attrs.field(default=50_000, validator=at_least(1))
+    """Messages without a receipt at most, over all partitions."""
+    max_pending_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=at_least(1))
+    """Bytes without a receipt at most, over all partitions."""
+    block_if_full: bool = attrs.field(default=True, validator=flag)
+    """Whether `send` waits at these bounds; else it raises ProducerQueueFull, as `send_nowait` always does."""
+    routing: RoutingMode | Router = attrs.field(default=RoutingMode.ROUND_ROBIN, converter=_routing)
+    """Where messages without a key go, or a function `(key, payload) -> partition` for all of them."""
+    hashing: HashingScheme = attrs.field(default=HashingScheme.JAVA_STRING, converter=_hashing)
+    """The hash by which keys find their partition."""
+    access_mode: AccessMode = attrs.field(default=AccessMode.SHARED, converter=_access_mode)
+    """Who may produce beside it; the page Fencing shows its use."""
+    properties: Mapping[str, str] | None = attrs.field(default=None, validator=optional(texts))
+    """What the broker shows of it in its statistics."""
+    initial_subscription: str | None = attrs.field(default=None, validator=optional(text))
+    """A subscription that is created together with the topic."""
+    interceptors: Sequence[ProducerInterceptor] = attrs.field(
+        default=(), validator=each_having("before_send", "on_send_finished", needed="a ProducerInterceptor")
+    )
+    """See each message before it is sent and after its receipt, in this order."""
+    auto_update_partitions: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0))
+    """Seconds between two looks for new partitions; 0 is never."""
+    encryption_keys: Sequence[str] = attrs.field(default=(), converter=_names)
+    """Names of the public keys; whoever has one of the private keys can read."""
+    crypto_keys: CryptoKeys | None = attrs.field(
+        default=None, validator=optional(having("public_key", needed=A_SOURCE_OF_KEYS))
+    )
+    """Where the public keys come from."""
+
+    def __attrs_post_init__(self) -> None:
+        """Keys and where they come from go together, and a subscription has a name."""
+        if self.initial_subscription:
+            check_subscription_name("initial_subscription", self.initial_subscription)
+        if bool(self.encryption_keys) != (self.crypto_keys is not None):
+            raise InvalidConfiguration("encryption_keys (names) and crypto_keys (where they come from) go together")
+
+
+def encryptor_for(options: ProducerOptions, runtime: Runtime) -> Encryptor | None:
+    """The encryption that the options ask for. CryptoError when a key cannot be used."""
+    if options.crypto_keys is None:
+        return None
+    return Encryptor(options.encryption_keys, options.crypto_keys, random_bytes=secret_bytes, monotonic=runtime.monotonic)
+
+
+def fields_of(options: ProducerOptions, schema: SchemaInfo | None, name: str, topic_epoch: int | None) -> dict[str, Any]:
+    """What PRODUCER says of the options, of the schema, and of what the broker has said before, if anything."""
+    fields: dict[str, Any] = {
+        "user_provided_producer_name": options.producer_name is not None,
+        "producer_access_mode": int(options.access_mode),
+    }
+    if options.properties:
+        fields["metadata"] = [{"key": key, "value": value} for key, value in options.properties.items()]
+    if options.crypto_keys is not None:
+        fields["encrypted"] = True
+    if options.initial_subscription is not None:
+        fields["initial_subscription_name"] = options.initial_subscription
+    if schema is not None:
+        fields["schema"] = schema.field()
+    if name:
+        fields["producer_name"] = name
+    if topic_epoch is not None:
+        fields["topic_epoch"] = topic_epoch
+    return fields

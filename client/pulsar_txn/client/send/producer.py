@@ -1,0 +1,410 @@
+"""The producer that programs use: values, keys, routing over partitions, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import attrs
+
+from pulsar_txn.client._checks import raise_unless_transaction, refused
+from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerFenced, PulsarError
+from pulsar_txn.client.net.core import Core, run_all
+from pulsar_txn.client.net.growth import new_partitions, watch
+from pulsar_txn.client.net.resource_stats import ProducerStats
+from pulsar_txn.client.receive.interceptors import OutgoingMessage, ProducerChain
+from pulsar_txn.client.schema.base import PairSchema, Schema
+from pulsar_txn.client.send import arguments as _send_arguments
+from pulsar_txn.client.send.batching import EncodedBatch, Row, SendTicket, row
+from pulsar_txn.client.send.budget import Budget, LimitedBudget
+from pulsar_txn.client.send.options import AccessMode, ProducerOptions
+from pulsar_txn.client.send.partition_producer import PartitionProducer
+from pulsar_txn.client.send.routing import RoundRobin, Router, RoutingMode, SinglePartition
+from pulsar_txn.client.txn.enlist import AMBIENT, Enlisting
+from pulsar_txn.wire.ids import MessageId
+from pulsar_txn.wire.topics import TopicName
+
+T = TypeVar("T")
+
+
+class AsyncProducer(Generic[T]):
+    """Sends values of type T to a topic. Made by `Client.create_producer`; an async context manager that closes it.
+
+    All sends of one producer and partition keep their order, within a transaction and outside of transactions (with
+    BatchingType.KEY_BASED those of one key). Batches never mix transactions, so sends of different transactions, or inside
+    and outside of one, may leave in another order than that of the calls, but for those with a `sequence_id` of their own.
+    A transaction's first sends wait until the coordinator knows the partition; all others pass them meanwhile.
+    """
+
+    def __init__(self, core: Core, topic: TopicName, partitions: int, schema: Schema[T], options: ProducerOptions) -> None:
+        self._core = core
+        self._name = topic
+        self._persistent = topic.is_persistent
+        self._schema = schema
+        self._encode = schema.encode
+        self._pairs = schema if isinstance(schema, PairSchema) else None
+        self._options = options
+        bounds = (options.max_pending_messages, options.max_pending_bytes)
+        self._budget = Budget(*bounds) if core.memory is None else LimitedBudget(*bounds, core.memory)
+        names = [(str(topic.with_partition(i)), i) for i in range(partitions)] or [(str(topic), topic.partition)]
+        self._partitions = [self._partition(name, index) for name, index in names]
+        self._known = {topic: partitions} if partitions else {}
+        self._watcher: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._router = self._make_router(partitions)
+        self._only = self._partitions[0] if len(self._partitions) == 1 else None
+        self._closed = False
+        self._chain = ProducerChain(self, options.interceptors) if options.interceptors else None
+
+    def _make_router(self, partitions: int) -> Router:
+        options, runtime = self._options, self._core.runtime
+        if callable(options.routing):
+            return options.routing
+        start = int(runtime.random() * partitions) if partitions > 1 else 0
+        if options.routing is RoutingMode.SINGLE_PARTITION:
+            return SinglePartition(max(partitions, 1), start, options.hashing)
+        return RoundRobin(
+            max(partitions, 1),
+            start,
+            options.hashing,
+            messages=options.batching_max_messages if options.batching else 1,
+            delay=options.batching_max_delay,
+            clock=runtime.monotonic,
+        )
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        """The topic's full name."""
+        return str(self._name)
+
+    @property
+    def producer_name(self) -> str:
+        """The name given, or the one that the broker chose (of the first partition)."""
+        return self._partitions[0].name
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions it sends to; 0 for a topic without partitions."""
+        return len(self._partitions) if self._partitions[0].partition >= 0 and self._name.partition < 0 else 0
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest sequence id that has a receipt (over all partitions); -1 before the first."""
+        return max(partition.last_sequence_id for partition in self._partitions)
+
+    @property
+    def topic_epoch(self) -> int | None:
+        """The epoch of exclusive access (of the first partition); None with AccessMode.SHARED."""
+        return self._partitions[0].topic_epoch
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether all partitions are connected at this moment."""
+        return not self._closed and all(partition.is_connected for partition in self._partitions)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "connected" if self.is_connected else "connecting"
+        return f"<Producer {self.producer_name!r} of {self.topic} {state}, {self._budget.messages} in flight>"
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        value: T | None,
+        *,
+        txn: Enlisting | None = None,
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after: float | timedelta | None = None,
+        replicate_to: Sequence[str] | None = None,
+        partition: int | None = None,
+    ) -> MessageId:
+        """Send one value and wait for its receipt; returns its id. `None` is a tombstone (no value for this key).
+
+        Waits first while the producer's bounds, or the client's `memory_limit`, are reached (ProducerQueueFull or
+        MemoryBufferIsFull instead with `block_if_full=False`).
+        `event_time_ms` is milliseconds since the epoch; `deliver_at` has a time zone; `deliver_after` is seconds or a
+        timedelta; `partition` overrules the routing; `replicate_to` names the clusters that a geo-replicated topic sends it
+        to, an empty list none. In a transaction the receipt says that the message is stored; it is seen once `txn` commits.
+
+        Raises SchemaMismatch, InvalidConfiguration, MessageTooLarge, AlreadyClosed, OperationTimeout, BrokerError,
+        ProducerFenced, and with `txn` TransactionStateError and other TransactionErrors. If cancelled while waiting for
+        room, nothing is sent; later the message goes out all the same.
+        """
+        while self._budget.full and not self._closed:
+            if not self._options.block_if_full:
+                raise self._budget.refusal(self.topic)
+            await self._budget.room()
+        return await self.send_nowait(
+            value,
+            txn=txn,
+            key=key,
+            ordering_key=ordering_key,
+            properties=properties,
+            event_time_ms=event_time_ms,
+            sequence_id=sequence_id,
+            deliver_at=deliver_at,
+            deliver_after=deliver_after,
+            replicate_to=replicate_to,
+            partition=partition,
+        )
+
+    def send_nowait(
+        self,
+        value: T | None,
+        *,
+        txn: Enlisting | None = None,
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after: float | timedelta | None = None,
+        replicate_to: Sequence[str] | None = None,
+        partition: int | None = None,
+    ) -> SendTicket:
+        """Queue one value; returns a future of its id at once. Arguments as `send`.
+
+        Raises ProducerQueueFull (MemoryBufferIsFull) when the producer's bounds or the client's `memory_limit` are reached, and
+        what `send` raises before anything is queued.
+        A transaction's commit waits for the tickets of its sends, and a failed one dooms it, awaited or not.
+        """
+        if self._budget.full or self._closed:
+            raise self._refusal()
+        if txn is None:
+            txn = AMBIENT.get()
+        if txn is not None and not self._persistent:
+            raise self._keeps_nothing()
+        steps: list[OutgoingMessage] = []
+        if self._chain is not None:
+            first = OutgoingMessage(
+                value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms
+            )
+            steps = self._chain.before(first)
+            value, key, ordering_key, properties, event_time_ms = attrs.astuple(steps[-1], recurse=False)
+        try:
+            message: Row
+            if value is None or self._pairs is not None:
+                payload, key, is_tombstone, is_base64 = self._parts(value, key)
+                _send_arguments.check(key, ordering_key, properties, event_time_ms, sequence_id)
+                rest = (properties, event_time_ms or 0, sequence_id, ordering_key, is_tombstone, is_base64)
+                message = (payload, key, *rest)
+            else:
+                message = payload = self._encode(value)
+                if key is not None or properties or sequence_id is not None or event_time_ms or ordering_key:
+                    _send_arguments.check(key, ordering_key, properties, event_time_ms, sequence_id)
+                    message = row(payload, key, properties, event_time_ms or 0, sequence_id, ordering_key)
+            target = self._only if partition is None else None
+            if target is None:
+                target = self._target(self._router(key, payload) if partition is None else partition)
+            if deliver_at is None and deliver_after is None and replicate_to is None:
+                ticket = target.add(message, txn)
+            else:
+                now_ms = self._core.runtime.wall_ms()
+                ticket = target.add(message, txn, _send_arguments.alone(deliver_at, deliver_after, replicate_to, now_ms))
+        except BaseException as error:
+            self._not_sent(steps, txn, error)
+            raise
+        if self._chain is not None:
+            self._chain.watch(steps, ticket)
+        return ticket
+
+    def stats(self) -> ProducerStats:
+        """What it has done so far, and what is in flight."""
+        budget = self._budget
+        return ProducerStats(
+            messages=budget.all_messages,
+            bytes=budget.all_bytes,
+            answered=budget.all_messages - budget.messages - budget.failed,
+            failed=budget.failed,
+            in_flight_messages=budget.messages,
+            in_flight_bytes=budget.bytes,
+        )
+
+    async def send_encoded(
+        self, batch: EncodedBatch, *, txn: Enlisting | None = None, key: str | None = None, partition: int | None = None
+    ) -> MessageId:
+        """Send a batch built by `encode_batch` as one entry and wait for its receipt; returns the entry's id.
+
+        The partition is `partition`, or that of `key`, or the router's. Raises and behaves as `send`.
+        """
+        while self._budget.full and not self._closed:
+            if not self._options.block_if_full:
+                raise self._budget.refusal(self.topic)
+            await self._budget.room()
+        return await self.send_encoded_nowait(batch, txn=txn, key=key, partition=partition)
+
+    def send_encoded_nowait(
+        self, batch: EncodedBatch, *, txn: Enlisting | None = None, key: str | None = None, partition: int | None = None
+    ) -> SendTicket:
+        """Queue a batch built by `encode_batch`; as `send_nowait`."""
+        if self._budget.full or self._closed:
+            raise self._refusal()
+        if txn is None:
+            txn = AMBIENT.get()
+        if txn is not None and not self._persistent:
+            raise self._keeps_nothing()
+        index = self._router(key, b"") if partition is None else partition
+        target = self._only if self._only is not None and partition is None else self._target(index)
+        try:
+            return target.add_encoded(batch, txn)
+        except (AttributeError, TypeError) as error:
+            raise_unless_transaction(txn, error)
+            raise
+
+    def send_payload(self, payload: bytes, txn: Enlisting | None, ticket: SendTicket) -> None:
+        """For the sync client: `send_nowait` of nothing but an encoded value, whose future is given.
+
+        That may be one for threads, too, if it can no longer be cancelled: it has what is needed of a ticket here.
+        """
+        if self._budget.full or self._closed:
+            raise self._refusal()
+        if txn is not None and not self._persistent:
+            raise self._keeps_nothing()
+        target = self._only or self._target(self._router(None, payload))
+        try:
+            target.add(payload, txn, future=ticket)
+        except (AttributeError, TypeError) as error:
+            raise_unless_transaction(txn, error)
+            raise
+
+    def takes(self, size: int, largest: int, waiting: int) -> bool:
+        """For the sync client, from any thread: whether a message of `size` bytes would be queued.
+
+        `waiting` others of at most `largest` bytes may be on their way here already.
+        """
+        if self._closed or not self._budget.has_room(waiting, waiting * largest):
+            return False
+        if self._only is not None:
+            return self._only.takes(size)
+        return all(partition.takes(size) for partition in self._partitions)
+
+    async def wait_for_room(self) -> None:
+        """Wait until `send_nowait` has room. Safe to cancel."""
+        while self._budget.full and not self._closed:
+            await self._budget.room()
+
+    async def flush(self) -> None:
+        """Send what waits and wait until everything sent before this call has its receipt or failed.
+
+        Raises the first of their errors (each ticket has its own, too; one that was cancelled is waited for all the same).
+        Safe to cancel: only the waiting ends.
+        """
+        outstanding = [batch for partition in self._partitions for batch in partition.outstanding()]
+        if not outstanding:
+            return
+        await asyncio.wait(outstanding)
+        for batch in outstanding:
+            error = batch.result()
+            if error is not None:
+                raise error
+
+    async def close(self) -> None:
+        """Send what waits, wait for receipts (at most the operation timeout), close. Idempotent.
+
+        Sends without a receipt by then fail with AlreadyClosed. If cancelled, it is closed without waiting any longer.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self._budget.wake_all()
+        self._core.unregister(self._partitions[0].id)
+        await _close_all(self._partitions)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        """Connect all partitions; when one fails, or this is cancelled, none stays behind."""
+        try:
+            await self._start_all(self._partitions)
+        except ProducerFenced as error:
+            if self._options.access_mode is AccessMode.EXCLUSIVE:
+                error.hint = "another producer is there: close it, or wait for it with AccessMode.WAIT_FOR_EXCLUSIVE"
+            raise
+        self._core.register(self._partitions[0].id, self)
+        if self._known and self._options.auto_update_partitions:
+            self._watcher = self._core.spawn(watch(self._core, self._options.auto_update_partitions, self._grow, self.topic))
+
+    async def _start_all(self, partitions: Sequence[PartitionProducer]) -> None:
+        try:
+            await run_all([partition.start() for partition in partitions])
+        except BaseException:
+            self._closing = asyncio.get_running_loop().create_task(_close_all(partitions))
+            await asyncio.shield(self._closing)  # which goes on when this is cancelled, or the client is closed
+            raise
+
+    def _refusal(self) -> PulsarError:
+        """Why nothing can be queued now."""
+        if self._closed:
+            return AlreadyClosed(f"the producer of {self.topic} is closed")
+        return self._budget.refusal(self.topic)
+
+    def _partition(self, name: str, index: int) -> PartitionProducer:
+        return PartitionProducer(self._core, name, index, self._options, self._budget, self._schema.info)
+
+    async def _grow(self) -> None:
+        """Send to new partitions, too. Keys move to other partitions then, as with every Pulsar client."""
+        before = dict(self._known)
+        added = [self._partition(name, index) for name, index in await new_partitions(self._core, self._known)]
+        if not added:
+            return
+        try:
+            await self._start_all(added)
+        except BaseException:
+            self._known = before
+            raise
+        self._partitions += added
+        self._only = None
+        self._router = self._make_router(len(self._partitions))
+
+    def _not_sent(self, steps: list[OutgoingMessage], txn: Enlisting | None, error: BaseException) -> None:
+        if self._chain is not None:
+            self._chain.finish(steps, None, error)
+        if isinstance(error, AttributeError | TypeError):
+            raise_unless_transaction(txn, error)
+
+    def _keeps_nothing(self) -> InvalidConfiguration:
+        return InvalidConfiguration(
+            f"{self.topic} keeps nothing, so a transaction cannot send to it", hint="use a persistent topic"
+        )
+
+    def _parts(self, value: T | None, key: str | None) -> tuple[bytes, str | None, bool, bool]:
+        """Payload, key, whether it is a tombstone, and whether the key is Base64: of no value, or of a pair."""
+        if value is None or self._pairs is None:
+            return b"", key, True, False
+        if key is not None:
+            raise InvalidConfiguration("the message's key is that of the value", hint="leave key= out")
+        pair = self._pairs.encode_pair(value)
+        return *pair, pair.is_base64
+
+    def _target(self, index: int) -> PartitionProducer:
+        try:
+            if 0 <= index < len(self._partitions):
+                return self._partitions[index]
+        except TypeError as error:
+            raise refused("partition", index, "a whole number") from error
+        raise InvalidConfiguration(f"partition {index} of {self.topic} does not exist; it has {len(self._partitions)}")
+
+
+async def _close_all(partitions: Sequence[PartitionProducer]) -> None:
+    await asyncio.gather(*(partition.close() for partition in partitions))

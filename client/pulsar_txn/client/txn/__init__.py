@@ -1,0 +1,1 @@
+"""The room of transactions: their coordinators, registration, ending, and the managed block."""

@@ -1,0 +1,35 @@
+"""The transactional id of a client: its epoch once a coordinator gave it one, and which coordinator that is.
+
+What goes over the wire are fields of our own in TC_CLIENT_CONNECT, behind a feature flag of CONNECTED (`docs/adr/0006`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pulsar_txn.client.errors import TransactionalIdUnsupported
+from pulsar_txn.client.net.connection import Connection
+
+
+class TransactionalId:
+    """One for each client that has one; shared by its sessions."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.epoch: int | None = None
+        self.coordinator = 0
+
+    def check(self, connection: Connection) -> None:
+        """Raise TransactionalIdUnsupported where nobody would fence."""
+        if not connection.features.supports_transactional_ids:
+            text = f"{connection.server_version} knows no transactional ids, so nothing would fence {self.name!r}"
+            raise TransactionalIdUnsupported(text, endpoint=connection.endpoint)
+
+    def took_over(self, answer: Any) -> None:
+        """TC_CLIENT_CONNECT_RESPONSE to the first request that names the id."""
+        self.epoch = answer.transactional_epoch
+        self.coordinator = answer.tc_id
+
+    def fields(self) -> dict[str, Any]:
+        """What a request says that brings the epoch along; nothing while there is none."""
+        return {} if self.epoch is None else {"transactional_id": self.name, "transactional_epoch": self.epoch}

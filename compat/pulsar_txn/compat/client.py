@@ -1,0 +1,267 @@
+"""The client with the official methods: the sync client behind official arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_txn.client import sync
+from pulsar_txn.client.net.runtime import Slots, WorkerThread
+from pulsar_txn.client.sync._callbacks import DRAIN_SECONDS
+from pulsar_txn.compat._arguments import check, check_optional, dead
+from pulsar_txn.compat._logging import forward
+from pulsar_txn.compat.authentication import Authentication
+from pulsar_txn.compat.consumer import Consumer, Reader
+from pulsar_txn.compat.enums import (
+    BatchingType,
+    CompressionType,
+    ConsumerCryptoFailureAction,
+    ConsumerType,
+    InitialPosition,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    RegexSubscriptionMode,
+)
+from pulsar_txn.compat.exceptions import mapped
+from pulsar_txn.compat.ids import MessageId
+from pulsar_txn.compat.messages import Message
+from pulsar_txn.compat.options import client_options, consumer_options, producer_options
+from pulsar_txn.compat.policies import (
+    AutoClusterFailover,
+    ConsumerBatchReceivePolicy,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
+    CryptoKeyReader,
+    ServiceInfo,
+)
+from pulsar_txn.compat.producer import Producer
+from pulsar_txn.compat.schema import BytesSchema, Schema
+from pulsar_txn.compat.table_view import TableView
+from pulsar_txn.compat.transactions import ManagedTransaction, Transaction
+
+_BYTES = BytesSchema()
+
+
+class Client:
+    """A client for one cluster.
+
+    Arguments as the official client's. Different: the broker's name in its certificate is checked unless
+    `tls_validate_hostname=False`; without `tls_trust_certs_file_path` the system's roots are trusted.
+    """
+
+    def __init__(
+        self,
+        service_url: str | AutoClusterFailover,
+        authentication: Authentication | None = None,
+        operation_timeout_seconds: float = 30,
+        io_threads: int = 1,
+        message_listener_threads: int = 1,
+        concurrent_lookup_requests: int = 50000,
+        log_conf_file_path: str | None = None,
+        stats_interval_in_seconds: int = 600,
+        use_tls: bool = False,
+        tls_trust_certs_file_path: str | None = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = True,
+        logger: Any = None,
+        connection_timeout_ms: int = 10000,
+        listener_name: str | None = None,
+        tls_private_key_file_path: str | None = None,
+        tls_certificate_file_path: str | None = None,
+    ) -> None:
+        given = locals()
+        del given["self"]
+        options = client_options(given)
+        told = service_url.primary if isinstance(service_url, AutoClusterFailover) else None
+        told = told or ServiceInfo("", authentication, tls_trust_certs_file_path)
+        self._entered = told.authentication, told.tls_trust_certs_file_path
+        self._stop_forwarding = forward(logger)
+        self._slots = Slots(max(1, message_listener_threads))
+        self._worker = WorkerThread("pulsar-txn-callbacks")
+        self._consumers: set[Consumer | Reader] = set()
+        self._twin = self._open(options)
+
+    @staticmethod
+    @mapped
+    def _open(options: dict[str, Any]) -> sync.Client:
+        return sync.Client(**options)
+
+    @mapped
+    def create_producer(
+        self,
+        topic: str,
+        producer_name: str | None = None,
+        schema: Schema = _BYTES,
+        initial_sequence_id: int | None = None,
+        send_timeout_millis: int = 30000,
+        compression_type: CompressionType = CompressionType.NONE,
+        max_pending_messages: int = 1000,
+        max_pending_messages_across_partitions: int = 50000,
+        block_if_queue_full: bool = False,
+        batching_enabled: bool = False,
+        batching_max_messages: int = 1000,
+        batching_max_allowed_size_in_bytes: int = 128 * 1024,
+        batching_max_publish_delay_ms: int = 10,
+        chunking_enabled: bool = False,
+        message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
+        lazy_start_partitioned_producers: bool = False,
+        properties: dict[str, str] | None = None,
+        batching_type: BatchingType = BatchingType.Default,
+        encryption_key: str | None = None,
+        crypto_key_reader: CryptoKeyReader | None = None,
+        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
+        message_router: Callable[[Any, int], int] | None = None,
+    ) -> Producer:
+        """Create a producer. Raises the broker's errors under their official names, ValueError for a wrong type."""
+        given = locals()
+        del given["self"]
+        check(str, topic, "topic")
+        check(Schema, schema, "schema")
+        options = producer_options(given)
+        twin = self._twin.create_producer(topic, schema=schema.native(), **options)
+        return Producer(
+            twin,
+            schema,
+            self._worker,
+            blocks=max_pending_messages if block_if_queue_full else 0,
+            initial_sequence_id=initial_sequence_id,
+            router=message_router,
+        )
+
+    @mapped
+    def subscribe(
+        self,
+        topic: str | list[str] | re.Pattern[str],
+        subscription_name: str,
+        consumer_type: ConsumerType = ConsumerType.Exclusive,
+        schema: Schema = _BYTES,
+        message_listener: Callable[[Consumer, Message], object] | None = None,
+        receiver_queue_size: int = 1000,
+        max_total_receiver_queue_size_across_partitions: int = 50000,
+        consumer_name: str | None = None,
+        unacked_messages_timeout_ms: int | None = None,
+        broker_consumer_stats_cache_time_ms: int = 30000,
+        negative_ack_redelivery_delay_ms: int = 60000,
+        is_read_compacted: bool = False,
+        properties: dict[str, str] | None = None,
+        pattern_auto_discovery_period: int = 60,
+        initial_position: InitialPosition = InitialPosition.Latest,
+        crypto_key_reader: CryptoKeyReader | None = None,
+        replicate_subscription_state_enabled: bool = False,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        start_message_id_inclusive: bool = False,
+        batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
+        key_shared_policy: ConsumerKeySharedPolicy | None = None,
+        batch_index_ack_enabled: bool = False,
+        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
+        dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> Consumer:
+        """Subscribe. Raises the broker's errors under their official names, ValueError for a wrong type."""
+        given = locals()
+        del given["self"]
+        if not isinstance(topic, (str, list, re.Pattern)):
+            raise ValueError("topic must be a str, a list of them, or a compiled pattern")  # noqa: TRY004 - the official client's class
+        check(str, subscription_name, "subscription_name")
+        check(Schema, schema, "schema")
+        options = consumer_options(given)
+        twin = self._twin.subscribe(topic, subscription_name, schema=schema.native(), **options)
+        consumer = Consumer(self, twin, schema, batch_receive_policy, seek_inclusive=start_message_id_inclusive)
+        self._consumers.add(consumer)
+        if message_listener is not None:
+            consumer.listen(self._slots, message_listener)
+        return consumer
+
+    @mapped
+    def create_reader(
+        self,
+        topic: str,
+        start_message_id: MessageId,
+        schema: Schema = _BYTES,
+        reader_listener: Callable[[Reader, Message], object] | None = None,
+        receiver_queue_size: int = 1000,
+        reader_name: str | None = None,
+        subscription_role_prefix: str | None = None,
+        is_read_compacted: bool = False,
+        crypto_key_reader: CryptoKeyReader | None = None,
+        start_message_id_inclusive: bool = False,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> Reader:
+        """Create a reader behind a message (at it with `start_message_id_inclusive`)."""
+        check(str, topic, "topic")
+        check(MessageId, start_message_id, "start_message_id")
+        check(Schema, schema, "schema")
+        check(int, receiver_queue_size, "receiver_queue_size")
+        dead("subscription_role_prefix", subscription_role_prefix, None, "the reader's subscription has a name of its own")
+        given = {"crypto_key_reader": crypto_key_reader, "crypto_failure_action": crypto_failure_action}
+        options = consumer_options(given) | {"read_compacted": is_read_compacted}
+        twin = self._twin.create_reader(
+            topic,
+            start_message_id._id,  # noqa: SLF001 - its other half
+            schema=schema.native(),
+            start_inclusive=start_message_id_inclusive,
+            reader_name=reader_name,
+            receiver_queue_size=max(1, receiver_queue_size),
+            **options,
+        )
+        reader = Reader(self, twin, schema, seek_inclusive=start_message_id_inclusive)
+        self._consumers.add(reader)
+        if reader_listener is not None:
+            reader.listen(self._slots, reader_listener)
+        return reader
+
+    @mapped
+    def create_table_view(self, topic: str, subscription_name: str | None = None, schema: Schema = _BYTES) -> TableView:
+        """A view of the newest value of every key; returns when all that the topic holds has been read."""
+        check(str, topic, "topic")
+        check_optional(str, subscription_name, "subscription_name")
+        check(Schema, schema, "schema")
+        dead("subscription_name", subscription_name, None, "the view's subscription has a name of its own")
+        return TableView(self._twin, self._worker, topic, subscription_name, schema)
+
+    @mapped
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """The full names of a topic's partitions; the topic itself when it has none."""
+        check(str, topic, "topic")
+        return self._twin.get_topic_partitions(topic)
+
+    def get_service_info(self) -> ServiceInfo:
+        """Where the cluster in use is, and how it is entered, as told."""
+        return ServiceInfo(self._twin.service_url, *self._entered)
+
+    # --- what the official client has not ---------------------------------------------------------------------------
+
+    @mapped
+    def transaction(self, **options: Any) -> ManagedTransaction:
+        """A managed block, as `pulsar_txn.client.sync.Client.transaction`; give what it yields as `txn=`."""
+        block = self._twin.transaction(**options)
+        return ManagedTransaction(block._loop, block._inner)  # noqa: SLF001 - the same one
+
+    @mapped
+    def begin_transaction(self, **options: Any) -> Transaction:
+        """A transaction that the caller ends, as `pulsar_txn.client.sync.Client.begin_transaction`."""
+        txn = self._twin.begin_transaction(**options)
+        return Transaction(txn._loop, txn._inner)  # noqa: SLF001 - the same one
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    @mapped
+    def close(self) -> None:
+        """Close everything; idempotent."""
+        try:
+            self._twin.close()
+        finally:
+            self._end()
+
+    def shutdown(self) -> None:
+        """As `close`."""
+        self.close()
+
+    def _end(self) -> None:
+        for consumer in list(self._consumers):
+            consumer.close()
+        self._worker.drain(DRAIN_SECONDS)
+        self._worker.stop()
+        self._stop_forwarding()

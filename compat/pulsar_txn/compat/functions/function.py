@@ -1,0 +1,5 @@
+"""`pulsar.functions.function`."""
+
+from pulsar_txn.pipeline.functions.interface import Function
+
+__all__ = ["Function"]

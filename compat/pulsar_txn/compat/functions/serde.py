@@ -1,0 +1,5 @@
+"""`pulsar.functions.serde`. `PickleSerDe` is refused when it is made."""
+
+from pulsar_txn.pipeline.functions.interface import IdentitySerDe, PickleSerDe, SerDe
+
+__all__ = ["IdentitySerDe", "PickleSerDe", "SerDe"]

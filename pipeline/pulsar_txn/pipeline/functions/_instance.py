@@ -1,0 +1,204 @@
+"""One instance of a function: calls `process`, sends what it returns, holds what its contexts need."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from pulsar_txn.client import MessageId
+from pulsar_txn.client.client import parse_topic
+from pulsar_txn.client.errors import UsageError
+from pulsar_txn.client.net.runtime import Future, WorkerThread
+from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.pipeline.functions._loading import process_of, serde_of
+from pulsar_txn.pipeline.functions._outlets import Handed, Outlets
+from pulsar_txn.pipeline.functions.config import FunctionConfig, ProcessingGuarantees
+from pulsar_txn.pipeline.functions.context import Context
+from pulsar_txn.pipeline.functions.interface import SerDe
+from pulsar_txn.pipeline.functions.stats import Counts
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.client import AsyncClient
+    from pulsar_txn.client.receive.consumer import AsyncConsumer
+
+logger = logging.getLogger("pulsar_txn.pipeline.functions")
+
+SecretsProvider: TypeAlias = Callable[[str, Any], "str | None"]
+
+LEDGER_BITS: Final = 27
+ENTRY_BITS: Final = 24
+INDEX_BITS: Final = 12
+
+
+class Instance:
+    """Calls of `process` come one after another: a coroutine function's on the loop, others on a thread of the instance."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        config: FunctionConfig,
+        function: Any,
+        number: int,
+        outlets: Outlets,
+        secrets_provider: SecretsProvider,
+        function_logger: logging.Logger,
+    ) -> None:
+        self.client = client
+        self.config = config
+        self.number = number
+        self.outlets = outlets
+        self.secrets_provider = secrets_provider
+        self.logger = function_logger
+        self.counts = Counts()
+        self.raised: Exception | None = None
+        """What `process` raised last."""
+        self._process = process_of(function)
+        self._serdes: dict[str | None, SerDe] = {}
+        self._output_serde = self.serde_of(config.output_serde_class_name)
+        self._input_serdes = {str(parse_topic(topic)): self.serde_of(config.serde_of(topic)) for topic in config.topics}
+        self._runtime = client._core.runtime  # noqa: SLF001 - its clock
+        self._loop = asyncio.get_running_loop()
+        self._thread = WorkerThread(f"pulsar-txn-function-{number}")
+        self._callbacks = WorkerThread(f"pulsar-txn-function-callbacks-{number}")
+        self._unacknowledged: dict[tuple[str, MessageId], tuple[AsyncConsumer[bytes], Message[bytes]]] = {}
+        self._turn = asyncio.Lock()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client is."""
+        return self.client._core.closed  # noqa: SLF001 - as its own parts ask
+
+    def serde_of(self, class_name: str | None) -> SerDe:
+        """This instance's object of a SerDe class."""
+        if class_name not in self._serdes:
+            self._serdes[class_name] = serde_of(class_name, self.config.py)
+        return self._serdes[class_name]
+
+    def on_loop(self, function: Callable[..., object], *args: Any) -> None:
+        """Call it there: at once when this is the loop's thread."""
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if here:
+            function(*args)
+        else:
+            self._loop.call_soon_threadsafe(function, *args)
+
+    async def invoke(
+        self, consumer: AsyncConsumer[bytes], message: Message[bytes], pattern: str | None, txn: AsyncTransaction | None = None
+    ) -> Context:
+        """Call `process` and send what it returns; what was sent is in the context. Raises what deserializing and it raise."""
+        context = Context(self, message, txn)
+        serde = self._input_serdes.get(message.topic) or self._learn_serde(message.topic, pattern)
+        async with self._turn:
+            self.counts.received += 1
+            value = serde.deserialize(message.data)
+            if self.config.processing_guarantees is ProcessingGuarantees.MANUAL:
+                self._unacknowledged[_place(message.topic, message.message_id)] = (consumer, message)
+            output = await self._call(value, context)
+        if output is not None and self.config.output is not None:
+            name = sequence_id = None
+            if self.config.is_effectively_once:
+                name, sequence_id = f"{self.config.fqfn}-{message.topic}", sequence_of(message.message_id)
+            context.send_output(self._output_serde.serialize(output), name, sequence_id)
+        return context
+
+    def _learn_serde(self, topic: str, pattern: str | None) -> SerDe:
+        """Of a partition, or of a topic that a pattern has found."""
+        whole = self._input_serdes.get(str(parse_topic(topic).base))
+        found = whole or self.serde_of(None if pattern is None else self.config.serde_of(pattern))
+        self._input_serdes[topic] = found
+        return found
+
+    async def _call(self, value: Any, context: Context) -> Any:
+        args = (value, context) if self._process.takes_context else (value,)
+        started = self._runtime.monotonic()
+        self.counts.last_invocation_ms = self._runtime.wall_ms()
+        try:
+            if self._process.is_async:
+                return await self._process.call(*args)
+            called: Future[Any] = Future()
+            self._thread.submit(functools.partial(answer, only=True), called, self._process.call, args)
+            result = await asyncio.wrap_future(called)
+            return await result if inspect.isawaitable(result) else result
+        except Exception as error:
+            self.counts.user_exceptions += 1
+            self.logger.warning("process failed", exc_info=error)
+            self.raised = error
+            raise
+        finally:
+            self.counts.calls += 1
+            self.counts.seconds += self._runtime.monotonic() - started
+
+    def report(self, handed: Handed, callback: Callable[[Any, Any], object]) -> None:
+        """Call `callback(result, message_id)` once it is known what became of a send."""
+        self.client._core.spawn(self._report(handed, callback))  # noqa: SLF001 - ends with the client
+
+    async def _report(self, handed: Handed, callback: Callable[[Any, Any], object]) -> None:
+        from pulsar_txn.compat.enums import Result
+        from pulsar_txn.compat.exceptions import result_of
+        from pulsar_txn.compat.ids import MessageId as OfficialId
+
+        try:
+            stored = await (await handed)
+        except Exception as error:  # noqa: BLE001 - the callback is told
+            self._callbacks.submit(callback, result_of(error), OfficialId())
+        else:
+            self._callbacks.submit(callback, Result.Ok, OfficialId.wrap(stored))
+
+    def ack(self, message_id: MessageId, topic: str) -> None:
+        """`context.ack`."""
+        if self.config.processing_guarantees is not ProcessingGuarantees.MANUAL or self.config.is_managed:
+            error = UsageError("the runtime acknowledges", hint="set processingGuarantees: MANUAL to do it yourself")
+            error.fatal = True  # every message would fail
+            raise error
+        found = self._unacknowledged.pop(_place(topic, message_id), None)
+        if found is None:
+            raise UsageError(f"this instance does not hold message {message_id} of {topic} (any more)")
+        self.on_loop(self._acknowledge, *found)
+
+    def _acknowledge(self, consumer: AsyncConsumer[bytes], message: Message[bytes]) -> None:
+        self.client._core.spawn(_acknowledged(consumer, message))  # noqa: SLF001 - ends with the client
+
+    def forget(self, message: Message[bytes]) -> None:
+        """It comes again: what is acknowledged by hand is the next delivery."""
+        self._unacknowledged.pop(_place(message.topic, message.message_id), None)
+
+    def close(self) -> None:
+        """End the threads, behind what they are at."""
+        self._thread.stop()
+        self._callbacks.stop()
+
+
+async def _acknowledged(consumer: AsyncConsumer[bytes], message: Message[bytes]) -> None:
+    try:
+        await consumer.acknowledge(message)
+    except Exception as error:  # noqa: BLE001 - nobody waits for it; the message comes again
+        logger.warning("message %s of %s was not acknowledged: %s", message.message_id, message.topic, error)
+
+
+def _place(topic: str, message_id: MessageId) -> tuple[str, MessageId]:
+    place = MessageId(message_id.ledger_id, message_id.entry_id, message_id.partition, message_id.batch_index)
+    return str(parse_topic(topic).base), place
+
+
+def sequence_of(message_id: MessageId) -> int:
+    """The sequence id of what is made of an input: as the inputs of a topic ascend, so do these.
+
+    UsageError (fatal) when its numbers do not fit into 63 bits: 27 for the ledger, 24 for the entry, 12 for the index.
+    """
+    index = max(message_id.batch_index, 0)
+    if message_id.ledger_id >> LEDGER_BITS or message_id.entry_id >> ENTRY_BITS or index >> INDEX_BITS:
+        error = UsageError(
+            f"message {message_id} is beyond what a sequence id can say", hint="use transactionMode MANAGED instead"
+        )
+        error.fatal = True
+        raise error
+    return (message_id.ledger_id << ENTRY_BITS + INDEX_BITS) | (message_id.entry_id << INDEX_BITS) | index

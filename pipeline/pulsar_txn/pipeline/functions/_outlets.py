@@ -1,0 +1,135 @@
+"""Where functions send to: one producer per topic and kind, made when it is first needed, fed in the order of the calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pulsar_txn.client.errors import ProducerQueueFull
+from pulsar_txn.client.send.batching import SendTicket
+from pulsar_txn.client.send.options import Compression
+from pulsar_txn.client.send.producer import AsyncProducer
+from pulsar_txn.pipeline.functions.config import ProducerConfig
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.client import AsyncClient
+
+logger = logging.getLogger("pulsar_txn.pipeline.functions")
+
+Handed: TypeAlias = "asyncio.Future[SendTicket]"
+"""Done when the message is with its producer, and in its transaction; the ticket is done when it is stored."""
+
+
+class Outlet:
+    """One producer that may still have to be made. On the loop only."""
+
+    def __init__(self, create: Callable[[], Coroutine[Any, Any, AsyncProducer[bytes]]]) -> None:
+        self._create = create
+        self._producer: AsyncProducer[bytes] | None = None
+        self._waiting: deque[tuple[Handed, bytes, dict[str, Any]]] = deque()
+        self._feeding: asyncio.Task[None] | None = None
+
+    def send(self, payload: bytes, options: dict[str, Any]) -> Handed:
+        """Queue one message behind those before it; `options` are those of `Producer.send_nowait`."""
+        handed: Handed = asyncio.get_running_loop().create_future()
+        handed.add_done_callback(_look_at)
+        self._waiting.append((handed, payload, options))
+        if self._feeding is None and not self._hand_over():
+            self._feeding = asyncio.get_running_loop().create_task(self._feed())
+        return handed
+
+    def _hand_over(self) -> bool:
+        """As much as the producer takes; whether that was everything."""
+        while self._waiting:
+            handed, payload, options = self._waiting[0]
+            if self._producer is None:
+                return False
+            try:
+                ticket = self._producer.send_nowait(payload, **options)
+            except ProducerQueueFull:
+                return False
+            except Exception as error:  # noqa: BLE001 - it goes to who sends
+                handed.set_exception(error)
+            else:
+                ticket.add_done_callback(_look_at)
+                handed.set_result(ticket)
+            self._waiting.popleft()
+        return True
+
+    async def _feed(self) -> None:
+        try:
+            while not self._hand_over():
+                if self._producer is None:
+                    self._producer = await self._create()
+                else:
+                    await self._producer.wait_for_room()
+        except Exception as error:  # noqa: BLE001 - it goes to who sends
+            self._fail(error)
+        except asyncio.CancelledError:
+            self._fail(None)
+            raise
+        finally:
+            self._feeding = None
+
+    def _fail(self, error: Exception | None) -> None:
+        while self._waiting:
+            handed = self._waiting.popleft()[0]
+            if error is None:
+                handed.cancel()
+            else:
+                handed.set_exception(error)
+
+    async def close(self) -> None:
+        """Send what waits, then close. If cancelled, what waits is given up."""
+        if self._feeding is not None:
+            await asyncio.wait([self._feeding])
+        if self._producer is not None:
+            await self._producer.close()
+
+
+class Outlets:
+    """All outlets of a run."""
+
+    def __init__(self, client: AsyncClient, config: ProducerConfig) -> None:
+        self._client = client
+        self._config = config
+        self._outlets: dict[tuple[str, Compression, str | None], Outlet] = {}
+
+    def send(
+        self,
+        topic: str,
+        payload: bytes,
+        options: dict[str, Any],
+        *,
+        compression: Compression | None = None,
+        producer_name: str | None = None,
+    ) -> Handed:
+        """Send to a topic. A named producer deduplicates: it sends one by one, and never gives up."""
+        chosen = self._config.compression if compression is None else compression
+        key = (topic, chosen, producer_name)
+        if key not in self._outlets:
+            made: dict[str, Any] = {
+                "compression": chosen,
+                "batching_type": self._config.batching_type,
+                "max_pending_messages": self._config.max_pending_messages,
+            }
+            if producer_name is not None:
+                made |= {"producer_name": producer_name, "send_timeout": 0.0, "batching": False}
+            self._outlets[key] = Outlet(lambda: self._client.create_producer(topic, **made))
+        return self._outlets[key].send(payload, options)
+
+    async def close(self) -> None:
+        """Send what waits and close the producers; what cannot be sent is logged."""
+        results = await asyncio.gather(*(each.close() for each in self._outlets.values()), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                logger.warning("a producer did not close well: %s", result)
+
+
+def _look_at(future: asyncio.Future[Any]) -> None:
+    """Who sends may have gone on: an error that nobody asks for is no defect."""
+    if not future.cancelled():
+        future.exception()

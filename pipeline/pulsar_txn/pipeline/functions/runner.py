@@ -1,0 +1,221 @@
+"""Running a function: its consumers, its instances and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from re import Pattern
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from pulsar_txn.client.client import parse_topic
+from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.loop.pipeline import first_error
+from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy
+from pulsar_txn.client.receive.options import ConsumerType, InitialPosition
+from pulsar_txn.client.txn.enlist import AMBIENT
+from pulsar_txn.pipeline.functions._guarantees import FunctionEvent, Loop
+from pulsar_txn.pipeline.functions._instance import Instance, SecretsProvider
+from pulsar_txn.pipeline.functions._loading import load
+from pulsar_txn.pipeline.functions._logs import TopicHandler
+from pulsar_txn.pipeline.functions._outlets import Outlets
+from pulsar_txn.pipeline.functions.config import FunctionConfig, InputSpec, ProcessingGuarantees, SubscriptionPosition
+from pulsar_txn.pipeline.functions.stats import FunctionStats, total
+
+if TYPE_CHECKING:
+    from pulsar_txn.client.client import AsyncClient
+
+NEGATIVE_ACK_DELAY: Final = 60.0
+
+
+@attrs.frozen
+class _Source:
+    """What one consumer of an instance receives from."""
+
+    topics: list[str] | Pattern[str]
+    pattern: str | None
+    spec: InputSpec
+
+
+class FunctionRun:
+    """One run of a function: `await FunctionRun(client, config).run()`; `stats()` at any time, `stop.set()` to end it.
+
+    Arguments as `run`. Used once.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        config: FunctionConfig | Mapping[str, Any] | str | Path,
+        function: Any = None,
+        *,
+        stop: asyncio.Event | None = None,
+        observer: Callable[[FunctionEvent], object] | None = None,
+        secrets_provider: SecretsProvider | None = None,
+        negative_ack_delay: float = NEGATIVE_ACK_DELAY,
+    ) -> None:
+        self.config = _config_of(config)
+        self.stop = stop or asyncio.Event()
+        if function is None:
+            if self.config.class_name is None:
+                raise InvalidConfiguration("className is missing", hint="name it, or give the function itself")
+            function = load(self.config.class_name, self.config.py)
+        self._client = client
+        self._function = function
+        self._observer = observer
+        self._secrets = secrets_provider or _from_environment
+        self._negative_ack_delay = negative_ack_delay
+        self._instances: list[Instance] = []
+
+    def stats(self) -> FunctionStats:
+        """What its instances have done so far."""
+        return total(each.counts for each in self._instances)
+
+    async def run(self) -> FunctionStats:
+        """See `run`."""
+        ambient = AMBIENT.set(None)  # a block around the run is no transaction of the function's
+        outlets = Outlets(self._client, self.config.producer)
+        consumers = []
+        handlers: list[tuple[logging.Logger, TopicHandler]] = []
+        loops = []
+        try:
+            await self._check_inputs()
+            for number in range(self.config.parallelism):
+                function_logger = self._logger(number)
+                instance = Instance(self._client, self.config, self._function, number, outlets, self._secrets, function_logger)
+                self._instances.append(instance)
+                if self.config.log_topic is not None:
+                    handler = TopicHandler(outlets, self.config.log_topic, self.config.fqfn, number)
+                    function_logger.addHandler(handler)
+                    handlers.append((function_logger, handler))
+                for source in self._sources():
+                    consumer = await self._client.subscribe(
+                        source.topics, self.config.subscription, **self._consumer_options(source.spec)
+                    )
+                    consumers.append(consumer)
+                    loops.append(Loop(instance, consumer, source.pattern, self.stop, self._observer))
+            await _run_all(loops)
+        finally:
+            for function_logger, attached in handlers:
+                function_logger.removeHandler(attached)
+            for instance in self._instances:
+                instance.close()
+            AMBIENT.reset(ambient)
+            await asyncio.gather(*(each.close() for each in consumers))
+            await outlets.close()
+        return self.stats()
+
+    def _logger(self, number: int) -> logging.Logger:
+        found = logging.getLogger(f"pulsar_txn.functions.{self.config.fqfn.replace('/', '.')}.{number}")
+        if found.level == logging.NOTSET:
+            found.setLevel(logging.INFO)
+        return found
+
+    async def _check_inputs(self) -> None:
+        for topic in self.config.topics:
+            name = parse_topic(topic)
+            if self.config.is_effectively_once and await self._client.get_topic_partitions(topic) != [str(name)]:
+                raise InvalidConfiguration(
+                    f"inputs: EFFECTIVELY_ONCE takes no partitioned topics, and {topic} is one",
+                    hint="use transactionMode MANAGED, or one function per partition",
+                )
+
+    def _sources(self) -> list[_Source]:
+        """Names that are received from in the same way share a consumer."""
+        sources: list[_Source] = []
+        for topic in self.config.topics:
+            spec = attrs.evolve(self.config.input_specs.get(topic, InputSpec()), serde_class_name=None)
+            for source in sources:
+                if source.spec == spec and isinstance(source.topics, list):
+                    source.topics.append(topic)
+                    break
+            else:
+                sources.append(_Source([topic], None, spec))
+        specs = self.config.input_specs
+        return sources + [_Source(re.compile(each), each, specs.get(each, InputSpec())) for each in self.config.patterns]
+
+    def _consumer_options(self, spec: InputSpec) -> dict[str, Any]:
+        config = self.config
+        options: dict[str, Any] = {
+            "consumer_type": consumer_type_of(config),
+            "initial_position": InitialPosition.EARLIEST
+            if config.subscription_position is SubscriptionPosition.EARLIEST
+            else InitialPosition.LATEST,
+            "receiver_queue_size": spec.receiver_queue_size,
+            "properties": dict(spec.consumer_properties) or None,
+            "negative_ack_delay": self._negative_ack_delay,
+        }
+        if config.timeout_ms is not None:
+            options["ack_timeout"] = config.timeout_ms / 1000
+        if config.max_message_retries is not None and not config.is_managed:
+            options["dead_letter_policy"] = DeadLetterPolicy(
+                max_redeliver_count=config.max_message_retries, dead_letter_topic=config.dead_letter_topic
+            )
+        return options
+
+
+async def run(
+    client: AsyncClient,
+    config: FunctionConfig | Mapping[str, Any] | str | Path,
+    function: Any = None,
+    *,
+    stop: asyncio.Event | None = None,
+    observer: Callable[[FunctionEvent], object] | None = None,
+    secrets_provider: SecretsProvider | None = None,
+    negative_ack_delay: float = NEGATIVE_ACK_DELAY,
+) -> FunctionStats:
+    """Run a function until `stop` is set and what was taken is finished; returns what it did.
+
+    `config`: a `FunctionConfig`, a mapping with the official keys, or the path of a YAML file with them. `function`: an
+    object with `process(input, context)`, a class of such, a callable of one or two arguments, or a module with
+    `process(input)`; without it, what `className` and `py` name. Of a class each instance makes its own object; anything
+    else is shared by the `parallelism` instances, whose threads may call it at the same time.
+    `observer` is called with each `FunctionEvent`. `secrets_provider(name, value in secrets)` gives secrets; the
+    environment's variables by default. What fails without a transaction comes again after `negative_ack_delay` seconds.
+
+    Raises InvalidConfiguration for what cannot work, what loading the function raises, and what subscribing raises. Later,
+    what no further attempt mends: `fatal` errors, and with transactions what `client.pipeline` raises.
+    If cancelled: what was not acknowledged comes again; open transactions are aborted.
+    """
+    return await FunctionRun(
+        client,
+        config,
+        function,
+        stop=stop,
+        observer=observer,
+        secrets_provider=secrets_provider,
+        negative_ack_delay=negative_ack_delay,
+    ).run()
+
+
+def consumer_type_of(config: FunctionConfig) -> ConsumerType:
+    """The subscription's type."""
+    if config.retain_key_ordering:
+        return ConsumerType.KEY_SHARED
+    if config.retain_ordering or config.processing_guarantees is ProcessingGuarantees.EFFECTIVELY_ONCE:
+        return ConsumerType.FAILOVER
+    return ConsumerType.SHARED
+
+
+def _config_of(config: FunctionConfig | Mapping[str, Any] | str | Path) -> FunctionConfig:
+    if isinstance(config, FunctionConfig):
+        return config
+    return FunctionConfig.from_mapping(config) if isinstance(config, Mapping) else FunctionConfig.from_file(config)
+
+
+def _from_environment(name: str, _value: Any) -> str | None:
+    return os.environ.get(name)
+
+
+async def _run_all(loops: list[Loop]) -> None:
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for loop in loops:
+                tasks.create_task(loop.run())
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None
