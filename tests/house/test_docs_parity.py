@@ -26,7 +26,18 @@ CLASSES = [
     official.TableView,
     official_asyncio.Consumer,
 ]
-EXTRAS_AND_HEADS = {"Official", "Extra", "`json`", "`avro`", "`pydantic`", "`encryption`", "`oauth2`", "`otel`", "`functions`"}
+EXTRAS_AND_HEADS = {
+    "Official",
+    "Extra",
+    "`json`",
+    "`avro`",
+    "`pydantic`",
+    "`encryption`",
+    "`oauth2`",
+    "`otel`",
+    "`functions`",
+    "`uvloop`",
+}
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__qualname__)
