@@ -24,13 +24,19 @@ class OurBroker:
     """One `pulsar-txn standalone` with its data folder. Ports and data survive `restart` and `kill`."""
 
     def __init__(
-        self, *, data_dir: Path | None = None, conf: Mapping[str, str] | None = None, python: str = sys.executable
+        self,
+        *,
+        data_dir: Path | None = None,
+        conf: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+        program: str = _MAIN,
     ) -> None:
         """Nothing is started yet. `conf`: further configuration keys, handed over in the environment.
 
-        `python`: the interpreter of the environment that pulsar-txn is installed in.
+        `python`: the interpreter of the environment that pulsar-txn is installed in. `program`: what it runs.
         """
         self._python = python
+        self._program = program
         self.port = free_port()
         self.http_port = free_port()
         self._temporary = data_dir is None
@@ -68,7 +74,7 @@ class OurBroker:
 
     def start(self, *, timeout: float = 30.0) -> Self:
         """Start it and return when its health check answers. Raises StartError."""
-        command = [self._python, "-c", _MAIN, "standalone", "--data", str(self.data_dir)]
+        command = [self._python, "-c", self._program, "standalone", "--data", str(self.data_dir)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=os.environ | self._conf, stdout=log, stderr=log, start_new_session=True
