@@ -212,10 +212,13 @@ class TransactionCoordinator:
             )
         self._check_room(TRANSACTION_BYTES)
         timeout_ms, principal = request.timeout_ms, request.principal
-        if not 0 <= timeout_ms <= self._max_timeout_ms:
+        if timeout_ms < 0:
+            raise Refusal(ServerError.NotAllowedError, f"a transaction cannot time out after {timeout_ms} ms: ask for 0 or more")
+        if timeout_ms > self._max_timeout_ms:
             raise Refusal(
                 ServerError.NotAllowedError,
-                f"timeout {timeout_ms} ms: ask for at most {self._max_timeout_ms} ms (maxTransactionTimeoutInSeconds)",
+                f"a transaction timeout of {timeout_ms} ms is above the limit of this broker: ask for at most"
+                f" {self._max_timeout_ms} ms, or raise maxTransactionTimeoutInSeconds",
             )
         if principal is not None and not principal.strip():
             raise Refusal(ServerError.NotAllowedError, "the owner of a transaction must not be blank")

@@ -88,7 +88,7 @@ class BrokerConfig:
     max_transaction_state_size_in_mb: int = 64
     max_pending_ack_bytes_per_transaction: int = 128 * 1024 * 1024
     max_pending_ack_bytes_per_subscription: int = 256 * 1024 * 1024
-    max_transaction_timeout_in_seconds: int = 604_800
+    max_transaction_timeout_in_seconds: int = 3_600
     transaction_metadata_store_provider_class_name: str = "fencing"
     transaction_buffer_provider_class_name: str = "topic"
     transaction_pending_ack_store_provider_class_name: str = "log"
