@@ -73,9 +73,10 @@ class Runner:
     def run(self, room: str, copy: Path, file: str = "", *more: str) -> tuple[int, str]:
         """How pytest ended (negative: by which signal) and what it said, with the copy ahead of the installed room."""
         (copy / "mutant_guard.py").write_text(GUARD)
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "mutant_guard", "-p", "no:randomly", "--noconftest", *more]
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "mutant_guard", "-p", "no:randomly", *more]
+        tests = ROOT / "tests" / room
         job = {
-            "arguments": [*options, str(ROOT / "tests" / room / file)],
+            "arguments": [*options, f"--confcutdir={tests}", str(tests / file)],
             "environment": {"PULSAR_TXN_MUTANT_ROOM": room, "PULSAR_TXN_MUTANT_COPY": str(copy)},
             "path": [str(copy), str(copy / room)],
             "output": str(copy / "output.txt"),
@@ -128,8 +129,9 @@ def caught_by(patch: Path) -> str:
     return says.removeprefix("Caught by ")
 
 
-def test_the_runner_calls_an_unbroken_room_unbroken(runner: Runner, tmp_path: Path) -> None:
-    status, said = runner.run("tc", copy_of("tc", tmp_path))
+@pytest.mark.parametrize(("room", "file"), sorted({(patch.parent.name, caught_by(patch)) for patch in MUTANTS}))
+def test_the_tests_that_catch_mutants_pass_on_the_unbroken_room(runner: Runner, room: str, file: str, tmp_path: Path) -> None:
+    status, said = runner.run(room, copy_of(room, tmp_path), file)
     assert status == 0, said
 
 

@@ -56,7 +56,10 @@ def test_over_the_limit_is_refused_aloud_and_an_end_makes_room(status: TxnStatus
 
 @pytest.mark.parametrize(
     ("timeout_ms", "says"),
-    [(-1, "after -1 ms: ask for 0 or more"), (60_001, "ask for at most 60000 ms, or raise maxTransactionTimeoutInSeconds")],
+    [
+        (-1, "a timeout of -1 ms lies in the past: ask for 0 or more"),
+        (60_001, "ask for at most 60000 ms, or raise maxTransactionTimeoutInSeconds"),
+    ],
 )
 def test_a_timeout_beyond_the_limit_is_not_allowed(timeout_ms: int, says: str) -> None:
     host = TcHost(max_timeout_ms=60_000)

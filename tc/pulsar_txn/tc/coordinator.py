@@ -213,7 +213,7 @@ class TransactionCoordinator:
         self._check_room(TRANSACTION_BYTES)
         timeout_ms, principal = request.timeout_ms, request.principal
         if timeout_ms < 0:
-            raise Refusal(ServerError.NotAllowedError, f"a transaction cannot time out after {timeout_ms} ms: ask for 0 or more")
+            raise Refusal(ServerError.NotAllowedError, f"a timeout of {timeout_ms} ms lies in the past: ask for 0 or more")
         if timeout_ms > self._max_timeout_ms:
             raise Refusal(
                 ServerError.NotAllowedError,

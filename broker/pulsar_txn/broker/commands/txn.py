@@ -76,16 +76,25 @@ def on_new_txn(connection: Connection, frame: bytes) -> None:
     request_id, timeout_ms, tc_id = decode_new_txn(frame)
     coordinators = _coordinators(connection, request_id)
     if coordinators is not None:
+        asked, opened = (tc_id, request_id), connection.opened
+        txn_id = opened.answered(asked)
+        if txn_id is not None:
+            connection.write(encode_response(_NEW_TXN_RESPONSE, request_id, txn_id))
+            return
         connection.begin_request()
-        coordinators.new_txn(
-            tc_id, timeout_ms, connection.principal, connection.identity, partial(_answer_new, connection, request_id, tc_id)
-        )
+        if not opened.waits(asked):
+            coordinators.new_txn(
+                tc_id, timeout_ms, connection.principal, connection.identity, partial(_answer_new, connection, asked)
+            )
 
 
 def _answer_new(
-    connection: Connection, request_id: int, tc_id: int, value: Any, error: ServerError | None, message: str
+    connection: Connection, asked: tuple[int, int], value: TxnId | None, error: ServerError | None, message: str
 ) -> None:
-    _answer(connection, _NEW_TXN_RESPONSE, request_id, TxnId(tc_id, 0) if error is not None else value, None, error, message)
+    tc_id, request_id = asked
+    txn_id = TxnId(tc_id, 0) if value is None else value
+    for _ in range(connection.opened.settle(asked, value)):
+        _answer(connection, _NEW_TXN_RESPONSE, request_id, txn_id, None, error, message)
 
 
 def on_add_partition(connection: Connection, frame: bytes) -> None:

@@ -25,6 +25,7 @@ from pulsar_txn.wire.ids import Position, TxnId, unsigned64
 from pulsar_txn.wire.topics import InvalidName
 
 from .intake import COLLECTED, DRAINING, LEDGER, OUTBOUND, REQUESTS, SENDS, Intake
+from .opened import OpenedTransactions
 from .request_checks import check_request
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Connection(asyncio.Protocol):
         self.broker = broker
         self.principal: str | None = None
         self.identity: Identity | None = None
+        self.opened = OpenedTransactions()
         self.connected = False
         self.writable = True
         self.closed = False
