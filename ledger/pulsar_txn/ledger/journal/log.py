@@ -11,11 +11,11 @@ from crc32c import crc32c
 
 from pulsar_txn.ledger.cursor_state import END, CursorState
 from pulsar_txn.ledger.group import CommitGroup
-from pulsar_txn.ledger.handles import BaseCursor, BaseLog, new_waiter
+from pulsar_txn.ledger.handles import BaseCursor, BaseLog, SnapshotParts, new_waiter
 from pulsar_txn.ledger.journal import records
-from pulsar_txn.ledger.journal.frame import DATA, Run, crc_seed
+from pulsar_txn.ledger.journal.frame import DATA, SNAPSHOT, Run, crc_seed, entry_crc
 from pulsar_txn.ledger.journal.records import encode_record
-from pulsar_txn.ledger.journal.snapshots import JournalSnapshot, stored_snapshot
+from pulsar_txn.ledger.journal.snapshots import StoredSnapshot, stored_snapshot
 from pulsar_txn.ledger.journal.state import LogState
 from pulsar_txn.ledger.names import check_name
 from pulsar_txn.ledger.protocols import Buffer, DiskFull, EntryTooLarge, LogDamaged, ReadFailed, Snapshot
@@ -254,3 +254,44 @@ class JournalLog(BaseLog):
         self.store.touch(self.state)
         self.join()
         return self.store.writer.open_group
+
+
+class JournalSnapshot(SnapshotParts):
+    """A snapshot that is being written into the journal."""
+
+    def __init__(self, log: JournalLog, covers: Position) -> None:
+        super().__init__(log, covers)
+        self._log = log
+        self._stored = StoredSnapshot(log.state.next_serial, 0, max(-1, log.entry_of(covers)))
+        log.state.snapshots.append(self._stored)
+
+    def keep(self, part: bytes) -> None:
+        """One more run in the open group; nothing has moved when this raises."""
+        log, state = self._log, self._log.state
+        store = log.store
+        if len(part) > store.max_entry_bytes:
+            raise EntryTooLarge(
+                f"snapshot part of {len(part)} bytes; the limit is {store.max_entry_bytes}: write smaller parts"
+            )
+        if store.segment_files.scarce and not store.has_reserve(len(part)):
+            raise DiskFull(f"no room for a snapshot in {store.folder}; it can be written again when there is")
+        group = store.join(len(part))
+        run = Run(state, state.ledger_id, state.next_serial, SNAPSHOT)
+        run.data, run.lengths, run.bytes, run.count = [part], [len(part)], len(part), 1
+        run.crcs = [entry_crc(crc_seed(state.ledger_id, SNAPSHOT), state.next_serial, part)]
+        state.next_serial += 1
+        self._stored.count += 1
+        self._stored.places.append(-1)
+        self._stored.sizes.append(0)
+        group.runs.append(run)
+        log.join()
+
+    def kept(self) -> None:
+        """The log's record names it; once that is durable, the one before is not needed."""
+        self._stored.finished = True
+        group = self._log.change()
+        group.confirmed.append(partial(self._log.store.reclaimer.finished, self._log.state, self._stored))
+
+    def dropped(self) -> None:
+        """Its parts may go."""
+        self._log.store.reclaimer.abandoned(self._log.state, self._stored)

@@ -8,17 +8,10 @@ nobody names: after a crash they are not found, and their room is used again.
 from __future__ import annotations
 
 import struct
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pulsar_txn.ledger.handles import SnapshotParts
-from pulsar_txn.ledger.journal.frame import SNAPSHOT, Run, crc_seed, entry_crc
 from pulsar_txn.ledger.journal.index import Usage
-from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, Snapshot
-from pulsar_txn.wire.ids import Position
-
-if TYPE_CHECKING:
-    from pulsar_txn.ledger.journal.log import JournalLog
+from pulsar_txn.ledger.protocols import Snapshot
 
 _COVERS: Final = struct.Struct("<q")
 _COVERS_INSIDE: Final = -(1 << 63)
@@ -85,44 +78,3 @@ def stored_snapshot(ledger_id: int, stored: StoredSnapshot, parts: list[bytes]) 
         covers = int(_COVERS.unpack_from(parts[0])[0])
         return Snapshot((ledger_id, covers), (parts[0][_COVERS.size :],))
     return Snapshot((ledger_id, stored.covers), tuple(parts))
-
-
-class JournalSnapshot(SnapshotParts):
-    """A snapshot that is being written into the journal."""
-
-    def __init__(self, log: JournalLog, covers: Position) -> None:
-        super().__init__(log, covers)
-        self._log = log
-        self._stored = StoredSnapshot(log.state.next_serial, 0, max(-1, log.entry_of(covers)))
-        log.state.snapshots.append(self._stored)
-
-    def keep(self, part: bytes) -> None:
-        """One more run in the open group; nothing has moved when this raises."""
-        log, state = self._log, self._log.state
-        store = log.store
-        if len(part) > store.max_entry_bytes:
-            raise EntryTooLarge(
-                f"snapshot part of {len(part)} bytes; the limit is {store.max_entry_bytes}: write smaller parts"
-            )
-        if store.segment_files.scarce and not store.has_reserve(len(part)):
-            raise DiskFull(f"no room for a snapshot in {store.folder}; it can be written again when there is")
-        group = store.join(len(part))
-        run = Run(state, state.ledger_id, state.next_serial, SNAPSHOT)
-        run.data, run.lengths, run.bytes, run.count = [part], [len(part)], len(part), 1
-        run.crcs = [entry_crc(crc_seed(state.ledger_id, SNAPSHOT), state.next_serial, part)]
-        state.next_serial += 1
-        self._stored.count += 1
-        self._stored.places.append(-1)
-        self._stored.sizes.append(0)
-        group.runs.append(run)
-        log.join()
-
-    def kept(self) -> None:
-        """The log's record names it; once that is durable, the one before is not needed."""
-        self._stored.finished = True
-        group = self._log.change()
-        group.confirmed.append(partial(self._log.store.reclaimer.finished, self._log.state, self._stored))
-
-    def dropped(self) -> None:
-        """Its parts may go."""
-        self._log.store.reclaimer.abandoned(self._log.state, self._stored)
