@@ -10,6 +10,7 @@ from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AsyncClient, ConsumerType, DeadLetterPolicy, InitialPosition, RegexSubscriptionMode
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
 from pulsar_txn.client.net.growth import TopicPattern
+from pulsar_txn.client.txn.enlist import AMBIENT
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import command
 
@@ -236,3 +237,30 @@ async def test_where_brokers_do_not_tell_topics_are_looked_for_from_time_to_time
         topics.append(ORDERS[0])
         await broker.until(lambda: consumer.topics == [ORDERS[0]])
     assert len(broker.all("watchTopicList")) == (1 if isinstance(broker, Watched) else 0)
+
+
+@pytest.mark.parametrize("make", ["producer", "consumer", "pattern"])
+async def test_who_looks_for_changes_does_not_take_part_in_the_unit_in_which_he_was_made(client, monkeypatch, make):
+    seen = asyncio.get_running_loop().create_future()
+
+    async def found(*_arguments, **_options):
+        seen.set_result(AMBIENT.get())
+        await asyncio.Event().wait()
+
+    real = type(client._core.lookup).partitions
+
+    async def two(lookup, topic, *, create=True):
+        return 2 if topic.endswith("parts") else await real(lookup, topic, create=create)
+
+    monkeypatch.setattr(type(client._core.lookup), "partitions", two)
+    async with client.transaction(ambient=True) as txn:
+        if make == "producer":
+            await client.create_producer("parts", auto_update_partitions=0.01)
+        elif make == "consumer":
+            await client.subscribe("parts", "s", auto_update_partitions=0.01)
+        else:
+            await client.subscribe(re.compile("parts.*"), "s", pattern_discovery_period=0.01)
+        monkeypatch.setattr(type(client._core.lookup), "partitions", found)
+        monkeypatch.setattr(type(client._core.lookup), "topics", found)
+        assert await asyncio.wait_for(seen, 5) is None
+        assert AMBIENT.get() is txn

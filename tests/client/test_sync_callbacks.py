@@ -17,9 +17,10 @@ from pulsar_txn.broker.base.config import BrokerConfig
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import InitialPosition, TransactionState, errors, sync
 from pulsar_txn.client.net.authentication import TokenAuthentication
-from pulsar_txn.client.receive.interceptors import ConsumerInterceptor, ProducerInterceptor
+from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.schema.base import StringSchema
 from pulsar_txn.client.schema.crypto import PemKeys
+from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.sync._loop_thread import LoopThread
 
 EARLIEST = InitialPosition.EARLIEST

@@ -66,3 +66,27 @@ def test_a_contract_breaks_when(house: Path, room: str, statement: str) -> None:
     done = lint(house)
     assert done.returncode == 1
     assert f"pulsar_txn.{room}.forbidden" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("room", "statement"),
+    [
+        ("net", "import pulsar_txn.client.schema.base"),
+        ("net", "from pulsar_txn.client.txn import enlist"),
+        ("txn", "import pulsar_txn.client.schema.base"),
+        ("schema", "import pulsar_txn.client.send.options"),
+        ("send", "import pulsar_txn.client.receive.message"),
+        ("receive", "import pulsar_txn.client.client"),
+        ("loop", "import pulsar_txn.client.sync"),
+    ],
+)
+@pytest.mark.parametrize("for_checkers", [False, True])
+def test_a_room_of_the_client_breaks_a_contract_when_it_imports_upwards(
+    house: Path, room: str, statement: str, for_checkers: bool
+) -> None:
+    if for_checkers:
+        statement = f"from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    {statement}"
+    (house / "client" / "pulsar_txn" / "client" / room / "forbidden.py").write_text(statement + "\n", encoding="utf-8")
+    done = lint(house)
+    assert done.returncode == 1
+    assert f"pulsar_txn.client.{room}.forbidden" in done.stdout

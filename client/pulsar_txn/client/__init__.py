@@ -30,7 +30,7 @@ from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.net.oauth2 import OAuth2Authentication
 from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy
-from pulsar_txn.client.receive.interceptors import ConsumerInterceptor, OutgoingMessage, ProducerInterceptor
+from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID, Message
 from pulsar_txn.client.receive.message_ids import deserialize_message_id, serialize_message_id
 from pulsar_txn.client.receive.options import ConsumerType, InitialPosition, KeySharedPolicy, RegexSubscriptionMode
@@ -53,6 +53,7 @@ from pulsar_txn.client.schema.primitives import (
 )
 from pulsar_txn.client.schema.protobuf import ProtobufNativeSchema
 from pulsar_txn.client.send.batching import EncodedBatch, SendTicket, encode_batch, row
+from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerInterceptor
 from pulsar_txn.client.send.options import AccessMode, BatchingType, Compression
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.send.routing import HashingScheme, RoutingMode

@@ -26,7 +26,7 @@ from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.receive.reader import AsyncReader
 from pulsar_txn.client.receive.table_view import AsyncTableView
 from pulsar_txn.client.schema.auto import AutoProduceSchema
-from pulsar_txn.client.schema.base import BytesSchema, Schema
+from pulsar_txn.client.schema.base import BytesSchema, Schema, SchemaInfo
 from pulsar_txn.client.send.options import AccessMode, ProducerOptions
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.wire.ids import MessageId
@@ -351,7 +351,8 @@ class AsyncClient(TransactionalClient):
         if not isinstance(schema, AutoProduceSchema):
             return schema or BytesSchema()
         name = str(parse_topic(topic).base)
-        return schema.of_topic(await self._core.retrying(lambda: self._core.lookup.schema(name), f"asking for {name}'s schema"))
+        found = await self._core.retrying(lambda: self._core.lookup.schema(name), f"asking for {name}'s schema")
+        return schema.of_topic(None if found is None else SchemaInfo.of(found))
 
     async def _partitions(self, name: TopicName) -> int:
         if name.partition >= 0:

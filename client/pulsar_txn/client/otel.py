@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from pulsar_txn.client.errors import InvalidConfiguration
-from pulsar_txn.client.receive.interceptors import ConsumerInterceptor, OutgoingMessage, ProducerInterceptor
+from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerInterceptor
 from pulsar_txn.wire.ids import MessageId
 
 try:

@@ -17,8 +17,9 @@ import attrs
 
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.runtime import monotonic_seconds
-from pulsar_txn.client.receive.interceptors import ConsumerInterceptor, OutgoingMessage, ProducerInterceptor
+from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerInterceptor
 from pulsar_txn.client.txn.observers import TransactionObserver
 from pulsar_txn.wire.ids import MessageId, TxnId
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import itertools
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, LocalProtocolError, OperationTimeout, PulsarError
 from pulsar_txn.client.net.failover import AutoClusterFailover, Failover
 from pulsar_txn.client.net.lookup import Lookup
+from pulsar_txn.client.net.memory_limit import MemoryLimit
 from pulsar_txn.client.net.pauses import Backoff
 from pulsar_txn.client.net.pool import ConnectionPool
 from pulsar_txn.client.net.runtime import Runtime
@@ -19,10 +21,6 @@ from pulsar_txn.client.net.service_url import parse_service_url
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.stock_defects import DefectWarnings
 from pulsar_txn.client.receive.acks_of_units import AcksOfUnits
-from pulsar_txn.client.send.budget import MemoryLimit
-
-if TYPE_CHECKING:
-    from pulsar_txn.client.txn.transaction import AsyncTransaction, TransactionOptions
 
 T = TypeVar("T")
 
@@ -71,7 +69,8 @@ class Core:
         self.ask: Callable[..., Awaitable[Any]] = _directly
         """`await ask(function, *args)` for what is the program's own; the sync client does it on a thread for that."""
         self.defect_warnings = DefectWarnings()
-        self.new_transaction: Callable[[TransactionOptions], AsyncTransaction] = _no_transactions
+        self.new_transaction: Callable[[Any], Any] = _no_transactions
+        """`new_transaction(options)` makes a transaction of this client; rooms above this one know the types."""
         self._resources: dict[int, Closable] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -107,9 +106,12 @@ class Core:
         if self.closed:
             raise AlreadyClosed("the client is closed")
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine that handles its own errors; it is cancelled when the client closes."""
-        task = asyncio.get_running_loop().create_task(work)
+    def spawn(self, work: Coroutine[Any, Any, Any], *, apart: bool = False) -> asyncio.Task[Any]:
+        """Run a coroutine that handles its own errors; it is cancelled when the client closes.
+
+        `apart`: in an empty context, for work that has nothing to do with what the program does at the moment of the call.
+        """
+        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context() if apart else None)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -178,7 +180,7 @@ class Core:
         await self.pool.close()
 
 
-def _no_transactions(_options: TransactionOptions) -> AsyncTransaction:
+def _no_transactions(_options: Any) -> Any:
     raise LocalProtocolError("this core has no coordinators")
 
 

@@ -17,7 +17,6 @@ from pulsar_txn.client.errors import AlreadyClosed, InvalidTopicName, PulsarErro
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.pauses import HEALTHY_SECONDS
-from pulsar_txn.client.txn.enlist import AMBIENT
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import InvalidName, TopicName, is_transaction_internal
 
@@ -33,7 +32,6 @@ async def watch(
 
     What goes wrong is logged and tried again, after a pause of the client's.
     """
-    AMBIENT.set(None)  # the program's transaction at the time of subscribing is no concern of ours
     event = changed or asyncio.Event()
     backoff = core.backoff()
     pause = period

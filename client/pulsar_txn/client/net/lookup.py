@@ -18,7 +18,6 @@ from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.pool import ConnectionPool
 from pulsar_txn.client.net.service_url import Address, parse_service_url
 from pulsar_txn.client.net.settings import Settings
-from pulsar_txn.client.schema.base import SchemaInfo
 from pulsar_txn.wire import pulsar_pb2 as pb
 
 MAX_PARTITIONS: Final = 100_000
@@ -67,14 +66,15 @@ class Lookup:
         answer = await self._request(connection, "getTopicsOfNamespace", namespace=namespace, mode=mode)
         return list(answer.topics)
 
-    async def schema(self, topic: str) -> SchemaInfo | None:
+    async def schema(self, topic: str) -> pb.Schema | None:
         """The newest schema of `topic` (without its partition); None when there is none. Raises as `partitions`."""
         connection = await self.any_connection()
         try:
             answer = await self._request(connection, "getSchema", topic=topic)
         except TopicNotFound:
             return None
-        return SchemaInfo.of(answer.schema)
+        found: pb.Schema = answer.schema
+        return found
 
     async def connection_for(self, topic: str) -> Connection:
         """A connection to the broker that serves `topic` (a partition's full name), following redirects.

@@ -266,10 +266,12 @@ class AsyncConsumer(Settling[T]):
         self._core.register(self._id, self)
         if self._pattern is not None:
             changed, period = asyncio.Event(), self._options.pattern_discovery_period
-            self._watcher = self._core.spawn(watch(self._core, period, self._follow_pattern, self.topic, changed))
-            self._ears = self._core.spawn(listen_to_topics(self._core, self._pattern.namespace, changed))
+            watching = watch(self._core, period, self._follow_pattern, self.topic, changed)
+            self._watcher = self._core.spawn(watching, apart=True)
+            self._ears = self._core.spawn(listen_to_topics(self._core, self._pattern.namespace, changed), apart=True)
         elif self._partitioned and self._options.auto_update_partitions:
-            self._watcher = self._core.spawn(watch(self._core, self._options.auto_update_partitions, self._grow, self.topic))
+            watching = watch(self._core, self._options.auto_update_partitions, self._grow, self.topic)
+            self._watcher = self._core.spawn(watching, apart=True)
 
     async def _grow(self) -> None:
         known = dict(self._partitioned)

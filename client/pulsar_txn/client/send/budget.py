@@ -1,6 +1,7 @@
-"""Bounds on what is in flight: messages and bytes of a producer, over all of its partitions, and bytes of a client's producers.
+"""Bounds on what a producer has in flight: messages and bytes, over all of its partitions.
 
-A look at the bounds is one attribute, `Budget.full`, which is why what changes for all producers of a client is told to each.
+A look at the bounds is one attribute, `Budget.full`. Therefore the client's `MemoryLimit` tells each producer when it is
+reached.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from weakref import WeakSet
 
 from pulsar_txn.client.errors import MemoryBufferIsFull, ProducerQueueFull
+from pulsar_txn.client.net.memory_limit import MemoryLimit
 
 
 class Budget:
@@ -102,40 +103,6 @@ class Budget:
                 with contextlib.suppress(ValueError):  # it was woken in the same moment
                     self._waiters.remove(waiter)
             loop.call_soon(self.look)  # behind what this one does now: if it takes no room, the next one may
-
-
-class MemoryLimit:
-    """The bound on the bytes without a receipt of all producers of a client (PIP-74).
-
-    Once it is reached there is room again when an eighth is free, so that producers that wait are not woken for every
-    receipt. One message always fits into what is empty.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-        self.full = False
-        self._budgets: WeakSet[Budget] = WeakSet()
-
-    def add(self, budget: Budget) -> None:
-        """One more producer."""
-        self._budgets.add(budget)
-
-    def take(self, size: int) -> None:
-        """Bytes were queued."""
-        self.used += size
-        if self.used >= self.limit and not self.full:
-            self.full = True
-            for budget in self._budgets:
-                budget.full = True
-
-    def give_back(self, size: int) -> None:
-        """Bytes have their receipt, or failed."""
-        self.used -= size
-        if self.full and self.used <= self.limit - self.limit // 8:
-            self.full = False
-            for budget in list(self._budgets):
-                budget.look()
 
 
 class LimitedBudget(Budget):

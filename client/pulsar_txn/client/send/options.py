@@ -26,9 +26,9 @@ from pulsar_txn.client._checks import (
 )
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.runtime import Runtime, secret_bytes
-from pulsar_txn.client.receive.interceptors import ProducerInterceptor
 from pulsar_txn.client.schema.base import SchemaInfo
 from pulsar_txn.client.schema.crypto import CryptoKeys, Encryptor
+from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.routing import HashingScheme, Router, RoutingMode
 
 

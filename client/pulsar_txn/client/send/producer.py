@@ -15,11 +15,11 @@ from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, Produc
 from pulsar_txn.client.net.core import Core, run_all
 from pulsar_txn.client.net.growth import new_partitions, watch
 from pulsar_txn.client.net.resource_stats import ProducerStats
-from pulsar_txn.client.receive.interceptors import OutgoingMessage, ProducerChain
 from pulsar_txn.client.schema.base import PairSchema, Schema
 from pulsar_txn.client.send import arguments as _send_arguments
 from pulsar_txn.client.send.batching import EncodedBatch, Row, SendTicket, row
 from pulsar_txn.client.send.budget import Budget, LimitedBudget
+from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain
 from pulsar_txn.client.send.options import AccessMode, ProducerOptions
 from pulsar_txn.client.send.partition_producer import PartitionProducer
 from pulsar_txn.client.send.routing import RoundRobin, Router, RoutingMode, SinglePartition
@@ -343,7 +343,8 @@ class AsyncProducer(Generic[T]):
             raise
         self._core.register(self._partitions[0].id, self)
         if self._known and self._options.auto_update_partitions:
-            self._watcher = self._core.spawn(watch(self._core, self._options.auto_update_partitions, self._grow, self.topic))
+            watching = watch(self._core, self._options.auto_update_partitions, self._grow, self.topic)
+            self._watcher = self._core.spawn(watching, apart=True)
 
     async def _start_all(self, partitions: Sequence[PartitionProducer]) -> None:
         try:

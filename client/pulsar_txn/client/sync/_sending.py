@@ -11,10 +11,10 @@ import attrs
 
 from pulsar_txn.client.errors import ProducerQueueFull
 from pulsar_txn.client.net.runtime import Future
-from pulsar_txn.client.receive.interceptors import OutgoingMessage, ProducerChain, ProducerInterceptor
 from pulsar_txn.client.schema.base import BytesSchema, EncodedPair, PairSchema, Schema, SchemaInfo
 from pulsar_txn.client.send import producer
 from pulsar_txn.client.send.batching import EncodedBatch, SendTicket
+from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain, ProducerInterceptor
 from pulsar_txn.client.send.routing import Router
 from pulsar_txn.client.sync._base import GenericTwin, SyncLoop, inner
 from pulsar_txn.client.txn.enlist import AMBIENT
