@@ -49,14 +49,14 @@ class Crashes:
             await self.shows(lost_again, found)
         if self.count % 4 == 0:
             await self.goes_on(store, left)
-        store._release()
+        store.abandon()
 
     async def shows(self, left, found):
         """What a recovered store is about to show is on the disk."""
         again = simulated_store(left)
         await again.start()
         assert await seen(again) == found
-        again._release()
+        again.abandon()
 
     async def goes_on(self, store, left):
         """The recovered store takes calls, and is the same after a clean restart."""
@@ -72,7 +72,7 @@ class Crashes:
         again = simulated_store(left)
         await again.start()
         assert await seen(again) == before
-        again._release()
+        again.abandon()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -132,7 +132,7 @@ async def first_loss(prepare, seed=1, calls=60):
     except (AssertionError, LogDamaged) as error:
         return error
     finally:
-        store._release()
+        store.abandon()
     return None
 
 

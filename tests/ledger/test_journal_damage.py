@@ -32,7 +32,7 @@ async def written(turns=60, segment_bytes=48 << 10, clean=True):
     if clean:
         await store.close()
     else:
-        store._release()
+        store.abandon()
     return files, truth
 
 
@@ -71,7 +71,7 @@ async def outcomes(files, truth):
         except LogDamaged as error:
             found.append("damaged" if error.log == name else f"{name} is refused for {error.log}")
     assert (await store.metadata.get("/a")).data == b"value"
-    store._release()
+    store.abandon()
     return found
 
 
@@ -146,7 +146,7 @@ async def test_a_bad_last_frame_is_a_torn_tail():
     await store.start()
     assert await store.metadata.get("/a") is None
     assert await read_all(store, NAMES[2]) == truth[NAMES[2]]
-    store._release()
+    store.abandon()
 
 
 async def test_a_bad_last_frame_is_damage_after_a_clean_close():
@@ -217,7 +217,7 @@ async def test_frames_of_an_earlier_life_of_a_file_are_not_taken_for_this_one():
     store = simulated_store(files)
     await store.start()
     assert [await read_all(store, n) for n in NAMES] == [truth[n] for n in NAMES]
-    store._release()
+    store.abandon()
 
 
 async def test_copies_of_damaged_entries_stay_damaged():
@@ -253,12 +253,12 @@ async def test_recovery_is_the_same_twice():
     store = simulated_store(files)
     await store.start()
     await Workload(store, 99).run(150)
-    store._release()
+    store.abandon()
     first, second = copied(files), copied(files)
     states = []
     for left in (first, second):
         store = simulated_store(left)
         await store.start()
         states.append(await seen(store))
-        store._release()
+        store.abandon()
     assert states[0] == states[1]

@@ -40,7 +40,7 @@ async def after_a_failed_sync(large=False):
     log.append(bytes(200_000) if large else b"never confirmed")
     with pytest.raises(StorageFailed):
         await log.flush()
-    store._release()
+    store.abandon()
     return files.after_power_loss("none", random.Random(0))
 
 
@@ -58,7 +58,7 @@ async def test_what_follows_a_failed_sync_survives_the_next_power_loss(loss, lar
     await again.start()
     assert await all_entries(await again.open("a")) == confirmed
     for each in (store, again):
-        each._release()
+        each.abandon()
 
 
 async def test_recovery_makes_durable_what_it_accepts_before_it_serves():
@@ -73,7 +73,7 @@ async def test_recovery_makes_durable_what_it_accepts_before_it_serves():
     await again.start()
     assert await all_entries(await again.open("a")) == accepted
     for each in (store, again):
-        each._release()
+        each.abandon()
 
 
 async def test_a_seal_whose_sync_failed_is_written_again_with_its_trailer():
@@ -87,14 +87,14 @@ async def test_a_seal_whose_sync_failed_is_written_again_with_its_trailer():
             while True:
                 log.append(bytes(2000))
                 await log.flush()
-        store._release()
+        store.abandon()
         files = files.after_power_loss("none", random.Random(0))
         store = simulated_store(files)
         await store.start()
         sealed = store.segment_files.opened.segments[0]
         if store.writer.planned_segment == 1:
             break
-        store._release()
+        store.abandon()
     durable = files.files[sealed.path].durable
     assert decode_trailer(bytes(durable[-TRAILER.size :]), store._uuid, 0) is not None
     entries = len(await all_entries(await store.open("a")))
@@ -102,7 +102,7 @@ async def test_a_seal_whose_sync_failed_is_written_again_with_its_trailer():
     await again.start()
     assert len(await all_entries(await again.open("a"))) == entries
     for each in (store, again):
-        each._release()
+        each.abandon()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -119,7 +119,7 @@ async def test_any_failed_sync_then_work_then_power_loss_loses_nothing_confirmed
             pass
         else:
             break
-        workload.store._release()
+        workload.store.abandon()
         files = files.after_power_loss("none", random.Random(0))
         await _works_on_and_loses_power(files, workload, random.Random(number))
     assert number > 8
@@ -136,11 +136,11 @@ async def _works_on_and_loses_power(files, workload, rng):
         await log.flush()
     entries = await all_entries(log)
     left = files.after_power_loss(rng.choice(POWER_LOSSES), rng)
-    store._release()
+    store.abandon()
     again = simulated_store(left)
     await again.start()
     assert again.findings == []
     after = await seen(again)
     assert list(after.logs.pop("another").entries.values()) == entries
     assert after == found
-    again._release()
+    again.abandon()

@@ -58,8 +58,8 @@ async def test_a_failure_of_any_operation_loses_nothing_acknowledged(code, monke
             again = simulated_store(left)
             await again.start()
             await check_against(await seen(again), workload.states, acknowledged)
-            again._release()
-        store._release()
+            again.abandon()
+        store.abandon()
     assert number > 60
     assert set(failed) >= {"write", "sync"}
     assert hits >= {"write", "sync", "fill", "rename", "create"}
@@ -138,7 +138,7 @@ async def test_a_full_disk_refuses_new_data_only_and_service_resumes_by_itself(m
     found = (await seen(again)).logs
     assert found["a"].entries[found["a"].next - 1] == b"goes on"
     assert found["idle"].entries == {0: b"needed for ever"}
-    again._release()
+    again.abandon()
 
 
 async def test_service_resumes_when_somebody_else_makes_room(monkeypatch):
@@ -200,7 +200,7 @@ async def test_short_writes_are_continued():
     again = simulated_store(files)
     await again.start()
     assert list((await seen(again)).logs["a"].entries.values()) == data
-    again._release()
+    again.abandon()
 
 
 async def test_a_killed_helper_fails_the_store_and_recovery_finds_everything_confirmed(tmp_path):

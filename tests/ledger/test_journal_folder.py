@@ -29,7 +29,7 @@ async def test_a_folder_says_durably_that_its_store_was_started_before_anything_
     await store.start()
     left = files.after_power_loss("all", random.Random(1))
     assert read_format(left, "/data").started
-    store._release()
+    store.abandon()
 
 
 async def test_a_folder_in_use_is_refused_until_it_is_closed(tmp_path):

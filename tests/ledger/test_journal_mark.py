@@ -30,7 +30,7 @@ async def stopped(upto=3, clean=True):
     if clean:
         await store.close()
     else:
-        store._release()
+        store.abandon()
     return files, entries
 
 
@@ -76,7 +76,7 @@ async def test_any_segment_that_holds_something_is_missed():
             assert whole
         except LogDamaged:
             assert not whole
-        store._release()
+        store.abandon()
 
 
 async def test_a_missing_mark_is_refused_and_reported():
@@ -134,12 +134,12 @@ async def test_names_that_a_killed_process_left_unsynced_are_durable_before_anyt
 
     files.on_operation = watch
     await filled(store, 3)
-    store._release()
+    store.abandon()
     again = simulated_store(left[0])
     assert "/data/begun-0000000002" not in left[0].durable_names
     await again.start()
     assert "/data/begun-0000000002" in left[0].durable_names
-    again._release()
+    again.abandon()
 
 
 async def test_a_roll_costs_no_sync_more_than_the_one_of_the_folder():
@@ -179,9 +179,9 @@ async def test_a_folder_sync_that_fails_at_a_roll_confirms_nothing_of_the_segmen
         while True:
             log.append(bytes(1500))
             await log.flush()
-    store._release()
+    store.abandon()
     for loss in ("all", "none"):
         again = simulated_store(files.after_power_loss(loss, random.Random(0)))
         await again.start()
         assert len(await all_entries(await again.open("a"))) >= len(heard.confirmed) > 5
-        again._release()
+        again.abandon()

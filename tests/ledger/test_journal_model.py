@@ -36,7 +36,7 @@ async def restart(workload, files, what, rng, segment_bytes):
         workload.acknowledged = len(workload.states) - 1
     else:
         files = files.after_power_loss(what, rng)
-        workload.store._release()
+        workload.store.abandon()
     store = simulated_store(files, segment_bytes)
     await store.start()
     await workload.go_on(store)

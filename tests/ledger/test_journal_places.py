@@ -22,7 +22,7 @@ async def frames_of(clean, values=6):
     if clean:
         await store.close()
     else:
-        store._release()
+        store.abandon()
     name = "/data/segment-0000000000.journal"
     content = files.files[name].content
     return files, content, [at for at in range(0, len(content), ALIGNMENT) if content[at : at + 4] == b"PTJ1"]
@@ -86,7 +86,7 @@ async def test_entries_that_changed_places_are_damage_though_each_is_whole():
             await log.read((log.ledger_id, entry))
         assert caught.value.position == (log.ledger_id, entry)
     assert (await log.read((log.ledger_id, 3), max_entries=1))[0][1] == bytes([4]) * 100
-    store._release()
+    store.abandon()
 
 
 def _fit_frame_again(content, at):

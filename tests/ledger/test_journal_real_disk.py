@@ -103,7 +103,7 @@ class Traced:
                 assert data.startswith(b"%s %d " % (name.encode(), entry))
                 entry += 1
             assert entry == log.next_entry
-        store._release()
+        store.abandon()
 
 
 @pytest.fixture

@@ -68,4 +68,4 @@ async def test_groups_of_many_runs_and_their_copies_leave_room_for_the_index(for
     await again.start()
     for name, count in truth.items():
         assert await all_entries(await again.open(name)) == [form % number for number in range(count)]
-    again._release()
+    again.abandon()

@@ -99,7 +99,7 @@ async def test_a_file_that_lost_its_end_is_damage():
     del content[content.index(truth[entry]) + 10 :]
     with pytest.raises(LogDamaged, match="delete this log"):
         await log.read((log.ledger_id, entry))
-    store._release()
+    store.abandon()
 
 
 async def test_reading_on_a_full_table_of_files_closes_what_was_not_read_lately():

@@ -34,7 +34,7 @@ async def written(turns=60, clean=True, segment_bytes=48 << 10):
     if clean:
         await store.close()
     else:
-        store._release()
+        store.abandon()
     return files, truth
 
 
@@ -72,7 +72,7 @@ async def served(files, truth):
             found[name] = "damaged"
         except ReadFailed:
             found[name] = "unreadable"
-    store._release()
+    store.abandon()
     return found
 
 
@@ -169,7 +169,7 @@ async def test_unreadable_sectors_in_the_unused_end_keep_nothing_from_starting()
         again = simulated_store(damaged)
         await again.start()
         assert await all_entries(await again.open("a")) == [*truth["a"], b"goes on"]
-        again._release()
+        again.abandon()
 
 
 @pytest.mark.parametrize("where", ["next", "last"])
@@ -197,7 +197,7 @@ async def test_the_last_frame_with_unreadable_entries_is_kept_and_its_other_logs
         truth[log.name].append(log.name.encode() * 9000)
         log.append(truth[log.name][-1])
     await store.durable()
-    store._release()
+    store.abandon()
     name = segments(files)[-1]
     at = files.files[name].content.index(b"b" * 9000)
     files.spoil(name, at + 5000, at + 5001)
@@ -210,7 +210,7 @@ async def test_the_last_frame_with_unreadable_entries_is_kept_and_its_other_logs
     lost_power = files.after_power_loss("all", random.Random(1))
     truth["a"].append(b"goes on")
     assert await served(lost_power, truth) == {"a": "whole", "b": "unreadable", "c": "whole"}
-    store._release()
+    store.abandon()
 
 
 async def test_a_segment_that_cannot_be_opened_refuses_only_its_logs():
@@ -282,7 +282,7 @@ async def test_the_seal_of_a_segment_that_the_checkpoint_began_in_is_not_needed(
     assert await all_entries(log) == entries
     assert (await log.open_cursor("sub")).ack_sets() == sets
     assert len(sets) == 200
-    store._release()
+    store.abandon()
 
 
 async def test_a_segment_that_could_not_be_read_at_a_start_is_kept_and_serves_again():

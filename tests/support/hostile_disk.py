@@ -71,7 +71,7 @@ async def one_life(files: SimulatedFiles, workload: Workload, rng: random.Random
         pass  # refused or failed: what was confirmed before counts
     faults.stop()
     left = files.after_power_loss(rng.choice(LOSSES), rng)
-    store._release()
+    store.abandon()
     if rng.random() < 0.3:
         left.evict(rng)
     await started_under_faults(left, rng)
@@ -91,7 +91,7 @@ async def started_under_faults(files: SimulatedFiles, rng: random.Random) -> Non
     with contextlib.suppress(LedgerError):
         await store.start()
     faults.stop()
-    store._release()
+    store.abandon()
 
 
 async def read_something(workload: Workload, rng: random.Random) -> None:
@@ -167,7 +167,7 @@ async def detected_or_harmless(files: SimulatedFiles, truth: Model) -> str:
         assert refused == name, f"{name} is refused for {refused}"
         assert any(each.log == name for each in findings), f"check does not report what is wrong with {name}"
         outcome = "damaged"
-    store._release()
+    store.abandon()
     return outcome
 
 

@@ -109,12 +109,12 @@ class JournalStore:
         try:
             await self._start()
         except OSError as error:
-            self._release()
+            self.abandon()
             if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise folders.read_only(self.folder, error) from error
             raise StorageFailed(f"cannot open the journal in {self.folder}: {error}") from error
         except BaseException:
-            self._release()
+            self.abandon()
             raise
 
     async def __aenter__(self) -> Self:
@@ -235,7 +235,7 @@ class JournalStore:
             self._logs.clear()
             self.writer.stop()  # what the last confirmations added is found again by the next start
             self._closed = self._closed or LogClosed("the store was closed")
-        self._release()
+        self.abandon()
 
     async def durable(self) -> None:
         """Wait until everything called so far is durable. Raises what made the store fail."""
@@ -455,8 +455,8 @@ class JournalStore:
         if self._closed is not None:
             raise self._closed
 
-    def _release(self) -> None:
-        """Let go of files, helper and lock."""
+    def abandon(self) -> None:
+        """Let go of files, helper and lock without writing: what a killed process leaves behind. A failed store does this."""
         self.holds.close()
         self.segment_files.close()
         if self._syncer is not None:
