@@ -105,7 +105,7 @@ async def test_a_coordinator_whose_recovery_is_cancelled_leaves_its_log_closed(m
         reached.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(MachineHost, "_restore", endless)
+    monkeypatch.setattr(MachineHost, "_recover", endless)
     coordinators = _coordinators(store)
     coordinators.grow(1)
     await reached.wait()

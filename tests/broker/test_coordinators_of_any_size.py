@@ -30,9 +30,9 @@ class _Told:
     def __init__(self) -> None:
         self.count = 0
 
-    def tell(self, effect: TellParticipant, done: Callable[[], None]) -> None:
+    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         self.count += 1
-        done()
+        told(effect.txn_id)
 
 
 class _Clients:
@@ -103,7 +103,7 @@ class _Clients:
 async def _quiet(clients: _Clients) -> None:
     """Return once no snapshot is under way."""
     async with asyncio.timeout(60):
-        while clients.host._snapshots.is_under_way:
+        while clients.host.snapshots.is_under_way:
             await clients.host.logs["log"].flush()
     await clients.host.logs["log"].flush()
 
@@ -198,11 +198,11 @@ async def test_many_participants_are_told_over_several_turns(tmp_path: Path) -> 
     turns = 0
     tell = clients.told.tell
 
-    def counted(effect: TellParticipant, done: Callable[[], None]) -> None:
+    def counted(effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         told_at[turns] = told_at.get(turns, 0) + 1
         for _ in range(200):  # a participant takes some time
             hash(effect.participant)
-        tell(effect, done)
+        tell(effect, told)
 
     clients.told.tell = counted  # type: ignore[method-assign] # counts
     ids = await clients.begin(1)

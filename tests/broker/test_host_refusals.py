@@ -199,8 +199,8 @@ async def test_a_snapshot_that_cannot_be_stored_fails_nobody_and_the_next_one_is
 
     with monkeypatch.context() as patch:
         patch.setattr(log, "write_snapshot", lambda _: Refusing())
-        host.take_snapshot("log", lambda: stored.append("first"))
+        host.snapshots.take("log", lambda: stored.append("first"))
     assert stored == ["abandoned"]
     assert host.failure is None
-    host.take_snapshot("log", lambda: stored.append("second"))
+    host.snapshots.take("log", lambda: stored.append("second"))
     assert stored == ["abandoned", "second"]

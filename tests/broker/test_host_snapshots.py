@@ -11,8 +11,8 @@ import pytest
 
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.broker.txn import snapshots as module
 from pulsar_txn.broker.txn.host import MachineHost
+from pulsar_txn.ledger import snapshot_taking as module
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.machine import NOTHING, Reply, Step
 from pulsar_txn.ledger.memory import MemoryStore
@@ -96,7 +96,7 @@ def _stores(kind: str, folder: Path) -> LogStore:
 
 async def _ended(host: MachineHost[Any, Any]) -> None:
     async with asyncio.timeout(20):
-        while host._snapshots.is_under_way:
+        while host.snapshots.is_under_way:
             await asyncio.wait([asyncio.create_task(asyncio.sleep(0.001))])
 
 
@@ -110,7 +110,7 @@ async def test_a_snapshot_of_many_slices_is_stored_over_many_turns_while_request
         machine: Any = host.machine
         for number in range(20 * SLICE):
             host.submit(_Ask(number, answers))
-        host.take_snapshot("log", lambda: events.append(machine.slices))
+        host.snapshots.take("log", lambda: events.append(machine.slices))
         for number in range(20 * SLICE, 30 * SLICE):
             host.submit(_Ask(number, answers))
         await host.logs["log"].flush()
@@ -139,10 +139,10 @@ async def test_snapshots_that_are_asked_for_while_one_is_under_way_become_one_of
         host, events = await _recovered(store), []  # type: ignore[var-annotated] # what happened
         for number in range(4 * SLICE):
             host.submit(_Ask(number, []))
-        host.take_snapshot("log", lambda: events.append("first"))
+        host.snapshots.take("log", lambda: events.append("first"))
         for name in ("second", "third"):
             host.submit(_Ask(len(events) + 10**6, []))
-            host.take_snapshot("log", lambda name=name: events.append(name))
+            host.snapshots.take("log", lambda name=name: events.append(name))
         await _ended(host)
         assert events == ["first", "second", "third"]
         await host.logs["log"].flush()
@@ -159,7 +159,7 @@ async def test_a_host_that_is_closed_stores_the_snapshot_that_is_under_way(monke
         host, events = await _recovered(store), []  # type: ignore[var-annotated] # what happened
         for number in range(9 * SLICE):
             host.submit(_Ask(number, []))
-        host.take_snapshot("log", lambda: events.append("stored"))
+        host.snapshots.take("log", lambda: events.append("stored"))
         await host.close()
         assert events == ["stored"]
         again = await _recovered(store)
@@ -177,12 +177,12 @@ async def test_a_crash_in_the_middle_of_a_snapshot_keeps_the_one_before(monkeypa
     for number in range(8 * SLICE):
         host.submit(_Ask(number, []))
     for snapshot in range(2):
-        host.take_snapshot("log")
+        host.snapshots.take("log", None)
         for _ in range(5 if snapshot else 20):
             store.confirm()
         host.submit(_Ask(10**6 + snapshot, []))
     store.confirm()
-    assert host._snapshots.is_under_way
+    assert host.snapshots.is_under_way
     again = await _recovered(store.crash())
     expected = [*range(8 * SLICE), 10**6, 10**6 + 1]
     assert list(again.machine.numbers) == expected  # type: ignore[attr-defined] # of _Numbers
@@ -194,7 +194,7 @@ async def test_nothing_of_a_snapshot_is_stored_before_everything_that_it_covers_
     host: MachineHost[Any, int] = MachineHost(_Numbers(), {"log": log}, Turn(runtime, Clock(runtime)), lambda _: None)
     await host.recover()
     host.submit(_Ask(1, []))
-    host.take_snapshot("log", lambda: events.append("stored"))
+    host.snapshots.take("log", lambda: events.append("stored"))
     assert host.failure is None
     assert events == []
     assert host.machine.slices == 0  # type: ignore[attr-defined] # of _Numbers

@@ -15,7 +15,7 @@ from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, Log, LogStore, NameRefused, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import PendingAck
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
-from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
+from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
 from .base import plugins
@@ -37,7 +37,7 @@ from .topics.topic import Topic, make_marker
 from .txn import crash_points
 from .txn.coordinators import Coordinators
 from .txn.host import Answer
-from .txn.participants import InProcessParticipants
+from .txn.participants import InProcessParticipants, NoRegistrations, Registrations
 from .txn.transactional_ids import TransactionalIds
 
 _logger = logging.getLogger(__name__)
@@ -102,6 +102,7 @@ class Broker:
                 self._participants,
                 self.storage_failed,
             )
+        self.registrations: Registrations = NoRegistrations() if self.coordinators is None else self.coordinators
         self._opening: dict[str, asyncio.Task[Topic]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[Any]] = set()
@@ -326,13 +327,6 @@ class Broker:
         if self.coordinators is not None:
             self.coordinators.grow(self.catalog.coordinators)
             await self.coordinators.wait_ready()
-
-    def verify(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
-        """Ask a transaction's coordinator whether it is open with this participant."""
-        if self.coordinators is None:
-            answer(False)
-        else:
-            self.coordinators.is_registered(txn_id, participant, answer)
 
     def end_on_partition(self, topic: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
         """End a transaction on a topic partition; a topic that is not there has nothing to end."""

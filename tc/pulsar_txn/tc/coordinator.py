@@ -174,6 +174,11 @@ class TransactionCoordinator:
         """The newest time in the log, below which the host's clock must never fall (H6)."""
         return self._state.newest_time_ms
 
+    def is_registered(self, txn_id: TxnId, participant: Participant) -> bool:
+        """Whether the transaction is OPEN here with this participant."""
+        txn = self._state.transactions.get(txn_id.least) if txn_id.most == self.tc_id else None
+        return txn is not None and txn.status == TxnStatus.OPEN and txn.has(participant)
+
     @property
     def active_count(self) -> int:
         """How many transactions are open or ending."""
@@ -278,9 +283,7 @@ class TransactionCoordinator:
         return Step((), effects, trailing)
 
     def _is_registered(self, request: IsRegistered) -> Step[Record]:
-        state, txn = self._locate(request.txn_id, ANYBODY, superuser=True)
-        registered = txn is not None and state is TxnStatus.OPEN and txn.has(request.participant)
-        return Step((), (Reply(request.token, registered),))
+        return Step((), (Reply(request.token, self.is_registered(request.txn_id, request.participant)),))
 
     # ------------------------------------------------------------------ their parts
 

@@ -7,9 +7,9 @@ later requests must name it alike, or else the transaction is not found. What it
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from pulsar_txn.ledger.machine import Token
+from pulsar_txn.ledger.machine import Machine, Token
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.values import value
 
@@ -82,3 +82,17 @@ class IsRegistered:
 
 
 Request: TypeAlias = NewTxn | AddParticipants | EndTxn | ParticipantsDone | IsRegistered
+
+
+class Coordinator(Machine[Request, Any], Protocol):
+    """A coordinator plug-in. Constructed by the host as `factory(tc_id, …)` with the options of the built-in ones."""
+
+    @property
+    def newest_time_ms(self) -> int:
+        """The newest time in the log, below which the host's clock must never fall (H6)."""
+
+    def is_registered(self, txn_id: TxnId, participant: Participant) -> bool:
+        """Whether the transaction is OPEN with this participant, by all records that were applied.
+
+        The host asks it on the way of each transaction's first send and acknowledgement, instead of `IsRegistered`.
+        """

@@ -188,8 +188,8 @@ def _of_coordinators(broker: Broker, cluster: str) -> Iterator[Metric]:
             created.add_metric(at, machine.next_local_txn_id)
         committed.add_metric(at, host.ended[TxnAction.COMMIT])
         aborted.add_metric(at, host.ended[TxnAction.ABORT])
-        timed_out.add_metric(at, host.expired)
-        appended.add_metric(at, host.appended)
+        timed_out.add_metric(at, host.host.expired)
+        appended.add_metric(at, host.host.appended)
         telling += host.telling
     yield from (ready, active, created, committed, aborted, timed_out, appended)
     text = "Participants that were told an outcome and have not answered yet."

@@ -30,15 +30,19 @@ class Flushable(Protocol):
 
 
 class Turn:
-    """The work of one loop turn, carried out together. Callers keep a flag of their own so as to defer once per turn."""
+    """The work of one loop turn, carried out together. Callers keep a flag of their own so as to defer once per turn.
 
-    __slots__ = ("_began", "_flushes", "_monotonic", "_scheduled", "_work", "budget", "clock", "meter", "runtime")
+    `now_ms`: the time of this turn, read once when its first work is deferred; old while nothing is deferred.
+    """
+
+    __slots__ = ("_began", "_flushes", "_monotonic", "_scheduled", "_work", "budget", "clock", "meter", "now_ms", "runtime")
 
     def __init__(self, runtime: Runtime, clock: Clock) -> None:
         self.runtime = runtime
         self.clock = clock
         self.budget = LoopBudget(runtime)
         self.meter = LoopMeter(runtime)
+        self.now_ms = clock.now_ms()
         self._monotonic = runtime.monotonic
         self._began = 0.0
         self._work: list[Callable[[], None]] = []
@@ -51,6 +55,17 @@ class Turn:
         if not self._scheduled:
             self._schedule()
 
+    def time_ms(self) -> int:
+        """The time of this turn; the first who asks begins one."""
+        if not self._scheduled:
+            self._schedule()
+        return self.now_ms
+
+    def observe(self, newest_ms: int) -> None:
+        """A log holds a time: this turn, and all turns after it, are not before it."""
+        self.clock.observe(newest_ms)
+        self.now_ms = self.clock.now_ms()
+
     def flush_later(self, connection: Flushable) -> None:
         """Flush `connection` after all work of the turn."""
         self._flushes.append(connection)
@@ -60,6 +75,7 @@ class Turn:
     def _schedule(self) -> None:
         self._scheduled = True
         self._began = self._monotonic()
+        self.now_ms = self.clock.now_ms()
         self.runtime.call_soon(self._run)
 
     def _run(self) -> None:

@@ -15,6 +15,7 @@ from pulsar_txn.broker.dispatch.key_shared import KeySharedDispatcher
 from pulsar_txn.broker.dispatch.position_notes import PositionNotes
 from pulsar_txn.broker.dispatch.shared import SharedDispatcher
 from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.broker.txn.participants import RegistrationOf
 from pulsar_txn.broker.txn.pending_acks import PendingAckHost
 from pulsar_txn.ledger.machine import MoveCursor, Reply
 from pulsar_txn.ledger.protocols import Cursor, EntryTooLarge, LedgerError, NameRefused, StorageFailed
@@ -350,8 +351,7 @@ class Subscription:
             self.topic.turn,
             self._pending_ack_failed,
             subscription=self,
-            participant=Participant(str(self.topic.name), self.name),
-            verify=self.topic.verify,
+            registration=RegistrationOf(self.topic.registrations, Participant(str(self.topic.name), self.name)),
         )
         try:
             self.pending_ack = machine

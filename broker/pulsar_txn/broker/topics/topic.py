@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,7 +22,7 @@ from pulsar_txn.broker.catalog.policies import TopicRules
 from pulsar_txn.broker.dispatch.consumers import MAX_BATCH_SIZE
 from pulsar_txn.broker.txn.buffer_host import TOPIC, BufferHost
 from pulsar_txn.broker.txn.host import Answer
-from pulsar_txn.broker.txn.participant_host import Verify
+from pulsar_txn.broker.txn.participants import RegistrationOf, Registrations
 from pulsar_txn.ledger.machine import Reply
 from pulsar_txn.ledger.protocols import Cursor, DiskFull, EntryTooLarge, LedgerError, Log, LogClosed, LogStore, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import PendingAck
@@ -52,8 +51,7 @@ class TopicHome(Protocol):
     catalog: Catalog
     store: LogStore
 
-    def verify(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
-        """Ask a transaction's coordinator."""
+    registrations: Registrations
 
     def storage_failed(self, error: Exception) -> None:
         """The store is dead."""
@@ -80,7 +78,7 @@ class Topic:
         self.log = log
         self.config = home.config
         self.turn = home.turn
-        self.verify: Verify = home.verify
+        self.registrations = home.registrations
         self.storage_failed = home.storage_failed
         self.rules = TopicRules.of(home.config, {})
         self.serving = False
@@ -116,8 +114,7 @@ class Topic:
             self.turn,
             self._failed,
             topic=self,
-            participant=Participant(str(self.name)),
-            verify=self.verify,
+            registration=RegistrationOf(self.registrations, Participant(str(self.name))),
         )
         await self.host.recover()
         try:
@@ -202,7 +199,7 @@ class Topic:
 
     def _append_plain(self, producer: Producer, sequence_id: int, highest: int, header: EntryHeader, entry: bytes) -> None:
         try:
-            self.host.publish(entry, header, producer, sequence_id, highest)
+            self.host.publish(entry, header, (producer, sequence_id, highest))
         except (DiskFull, EntryTooLarge) as error:
             self._refuse(producer, sequence_id, ServerError.PersistenceError, str(error))
         except LedgerError as error:
@@ -399,7 +396,7 @@ class Topic:
                 self.drop_subscription(subscription)
         if self.serving and self.retention.is_due(self.turn.clock.now_ms(), self._acknowledged()):
             # What the buffer and deduplication know from the entries that go must be in a snapshot first.
-            self.host.take_snapshot(TOPIC, self._trim)
+            self.host.snapshots.take(TOPIC, self._trim)
 
     def _acknowledged(self) -> Position:
         marks = [each.cursor.mark_delete for each in self.subscriptions.values() if each.durable]

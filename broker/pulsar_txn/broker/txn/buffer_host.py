@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.ledger.machine import AskProducer, CopyEntries, Effect, PublishMaxRead
+from pulsar_txn.ledger.hosting import Place, Receipt, Registration
+from pulsar_txn.ledger.machine import AskProducer, CopyEntries, Effect, Machine, PublishMaxRead
 from pulsar_txn.ledger.protocols import Log
 from pulsar_txn.rm_producer.requests import (
     PLAIN,
@@ -25,9 +26,9 @@ from pulsar_txn.rm_producer.requests import (
     Verified,
 )
 from pulsar_txn.wire.entries import read_header
-from pulsar_txn.wire.ids import EARLIEST, EntryHeader, Participant, Position, TxnAction
+from pulsar_txn.wire.ids import EARLIEST, EntryHeader, Position, TxnAction
 
-from .participant_host import ParticipantHost, Verify
+from .host import MachineHost
 
 TOPIC = "topic"
 
@@ -57,7 +58,7 @@ class TopicView(Protocol):
         """The inverse."""
 
 
-class BufferHost(ParticipantHost[Request, TopicRecord]):
+class BufferHost(MachineHost[Request, TopicRecord]):
     """One transaction buffer with the topic's log and its own logs."""
 
     def __init__(
@@ -68,78 +69,73 @@ class BufferHost(ParticipantHost[Request, TopicRecord]):
         on_failed: Callable[[Exception], None],
         *,
         topic: TopicView,
-        participant: Participant,
-        verify: Verify,
+        registration: Registration,
         ask_producer: Callable[[AskProducer], TxnAction | None] = lambda _: None,
     ) -> None:
-        super().__init__(machine, logs, turn, on_failed, participant=participant, verify=verify, verified=Verified)
+        super().__init__(machine, logs, turn, on_failed, registration=registration, verified=Verified)
         self.buffer = machine
         self.published: Position = EARLIEST
         self.snapshot_after = 10_000
         self._topic = topic
-        self._log = logs[TOPIC]
         self._ask_producer = ask_producer
-        self._notes: deque[tuple[str, Position, Position]] = deque()
+        self._notes: deque[tuple[Place, Position, Position]] = deque()
         self._noted: Position = EARLIEST
         self._since_snapshot = 0
         self._copies: set[asyncio.Task[None]] = set()
 
     # ---- publishing
 
-    def publish(self, entry: bytes, header: EntryHeader, producer: Any, sequence_id: int, highest: int) -> None:
-        """Append a plain entry; its receipt comes through `TopicView.receipt`, in order with all other effects.
+    def publish(self, entry: bytes, header: EntryHeader, receipt: Receipt) -> None:
+        """Append a plain entry; `TopicView.receipt` follows, in order with all other effects.
 
         Raises LedgerError when the log takes nothing.
         """
-        position = self._log.append(entry)
-        self.machine.apply(TOPIC, position, PLAIN)
-        self._applied[TOPIC] = position
+        position = self.host.publish(TOPIC, entry, PLAIN, receipt)
         self._note(TOPIC, position)
         self._topic.entry_applied(header)
-        receipt = (producer, sequence_id, highest, position)
-        self._waiting.append((TOPIC, position, cast("Any", (receipt,)), [], ()))
 
-    def _append(self, name: str, record: TopicRecord, reserve: bool) -> Position:
-        position = super()._append(name, record, reserve)
-        self._note(name, position)
-        if name == TOPIC and record.header.marker_type is None:
+    def applied(self, log: str, position: Position, record: TopicRecord) -> None:
+        """An entry of the topic, or of a log of the buffer's own."""
+        self._note(log, position)
+        if log == TOPIC and record.header.marker_type is None:
             self._topic.entry_applied(record.header)
-        return position
 
     def _note(self, name: str, position: Position) -> None:
         max_read = self.buffer.max_read_position
         if max_read != self._noted:
             self._noted = max_read
-            self._notes.append((name, position, max_read))
+            self._notes.append((self.host.places[name], position, max_read))
         self._since_snapshot += 1
 
-    def confirmed(self, name: str, position: Position) -> None:
-        """Release effects, publish the newest max_read_position whose cause is durable, then tell the topic."""
-        super().confirmed(name, position)
-        if self.failure is not None:
-            return
-        notes, confirmed = self._notes, self._confirmed
-        newest = self.published
-        while notes and notes[0][1] <= confirmed[notes[0][0]]:
+    def stored(self, receipt: Receipt, position: Position) -> None:
+        """A plain entry is durable."""
+        self._topic.receipt(*receipt, position)
+
+    def confirmed(self) -> None:
+        """Publish the newest max_read_position whose cause is durable, then tell the topic."""
+        notes, newest = self._notes, self.published
+        while notes and notes[0][1] <= notes[0][0].confirmed:
             newest = notes.popleft()[2]
         self.published = newest
         self._topic.log_moved()
-        if self._since_snapshot >= max(self.snapshot_after, self._snapshots.last_bytes // _SNAPSHOT_BYTES_PER_ENTRY):
+        if self._since_snapshot >= self.snapshot_after:
+            self._take_snapshot_if_due()
+
+    def _take_snapshot_if_due(self) -> None:
+        if self._since_snapshot >= self.host.snapshots.last_bytes // _SNAPSHOT_BYTES_PER_ENTRY:
             self._since_snapshot = 0
             self.submit(TakeSnapshot())
 
     # ---- effects
 
     def perform(self, effect: Effect) -> None:
-        """Receipts of plain entries, and the effects of a buffer."""
-        receipt: Any = effect
-        if type(receipt) is tuple:
-            self._topic.receipt(*receipt)
-        elif type(effect) is PublishMaxRead:
-            self.published = max(self.published, min(effect.position, self._confirmed[TOPIC]))
+        """The effects of a buffer."""
+        if type(effect) is PublishMaxRead:
+            place = self.host.places[TOPIC]
+            self.published = max(self.published, min(effect.position, place.confirmed))
             self._noted = self.buffer.max_read_position
             if self._noted > self.published:
-                self._notes.append((TOPIC, self._applied[TOPIC], self._noted))
+                self._notes.append((place, place.applied, self._noted))
             self._topic.log_moved()
         elif type(effect) is CopyEntries:
             task = asyncio.get_running_loop().create_task(self._copy(effect))
@@ -169,14 +165,14 @@ class BufferHost(ParticipantHost[Request, TopicRecord]):
 
     # ---- recovery
 
-    def fold(self, name: str, position: Position, data: bytes) -> None:
+    def fold(self, machine: Machine[Request, TopicRecord], log: str, position: Position, data: bytes) -> None:
         """Entries of the topic are read by their headers, those of other logs by the buffer."""
-        if name != TOPIC:
-            super().fold(name, position, data)
+        if log != TOPIC:
+            super().fold(machine, log, position, data)
             return
         header = read_header(data)
         plain = header.txn_id is None and header.marker_type is None
-        self.machine.apply(TOPIC, position, PLAIN if plain else TopicRecord(header))
+        machine.apply(TOPIC, position, PLAIN if plain else TopicRecord(header))
         if header.marker_type is None:
             self._topic.entry_applied(header)
 

@@ -10,9 +10,18 @@ from functools import partial
 from typing import Any, Final
 
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.ledger.machine import Effect, Machine, Outcome, Reply, TellParticipant
+from pulsar_txn.ledger.machine import Effect, TellParticipant
 from pulsar_txn.ledger.protocols import Log, LogStore, StorageFailed
-from pulsar_txn.tc.requests import AddParticipants, EndTxn, Identity, IsRegistered, NewTxn, ParticipantsDone, Request
+from pulsar_txn.tc.requests import (
+    AddParticipants,
+    Coordinator,
+    EndTxn,
+    Identity,
+    IsRegistered,
+    NewTxn,
+    ParticipantsDone,
+    Request,
+)
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnAction, TxnId
 
@@ -41,18 +50,20 @@ class CoordinatorHost(MachineHost[Request, Any]):
 
     def __init__(
         self,
-        machine: Machine[Request, Any],
+        machine: Coordinator,
         log: Log,
         turn: Turn,
         participants: Participants,
         on_failed: Callable[[Exception], None],
     ) -> None:
         super().__init__(machine, {machine.logs[0]: log}, turn, on_failed)
+        self.coordinator = machine
         self._participants = participants
         self._untold: dict[TxnId, int] = {}
         self._registered_at: dict[TxnId, Position] = {}
         self._to_tell: deque[TellParticipant] = deque()
         self._may_tell = _TOLD_PER_TURN
+        self._tells_later = False
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
 
     @property
@@ -63,69 +74,68 @@ class CoordinatorHost(MachineHost[Request, Any]):
     # ---- requests
 
     def add(self, request: AddParticipants) -> None:
-        """Register participants, and remember where their record is in the log (see `is_registered`)."""
-        before = self.appended
+        """Register participants, and remember where their record is in the log (see `knows`)."""
+        host = self.host
+        before = host.appended
         self.submit(request)
-        if self.appended != before:
-            self._registered_at[request.txn_id] = self._applied[self._main]
+        if host.appended != before:
+            self._registered_at[request.txn_id] = host.main.applied
 
-    def is_registered(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
-        """Is the transaction open here, with this participant? None: the coordinator is not ready, ask again.
+    def knows(self, txn_id: TxnId, participant: Participant) -> bool:
+        """Whether the transaction is open here with this participant, and the record of the registration is durable.
 
-        A yes is given at once when the record of the registration is durable: nothing newer of that transaction is in
-        the log, or it would not be open. Everything else waits for the tail of the log, as H3 says.
+        Nothing newer of that transaction is in the log then, or it would not be open.
         """
-        if not self.ready:
-            answer(None)
-            return
-        request = IsRegistered(partial(_answer_registered, answer), txn_id, participant)
-        step = self.machine.decide(request, self.turn.clock.now_ms())
-        durable = self._registered_at.get(txn_id, EARLIEST) <= self._confirmed[self._main]
-        effects = step.effects
-        if durable and len(effects) == 1 and type(effects[0]) is Reply and effects[0].value is True:
-            answer(True)
+        host = self.host
+        if not (host.ready and self.coordinator.is_registered(txn_id, participant)):
+            return False
+        return self._registered_at.get(txn_id, EARLIEST) <= host.main.confirmed
+
+    def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
+        """Is the transaction open here, with this participant? None: the coordinator is not ready.
+
+        The answer waits for the tail of the log, as H3 says: it may follow from a record that is not durable yet.
+        """
+        if self.ready:
+            self.submit(IsRegistered(partial(_answer_registered, answer), txn_id, participant))
         else:
-            self.carry_out(step)
+            answer(None)
 
     # ---- effects
 
-    def _release(self, effects: tuple[Effect, ...], positions: list[Position]) -> None:
-        untold = self._untold
-        for effect in effects:  # count before telling: an answer may come at once
-            if type(effect) is TellParticipant:
-                untold[effect.txn_id] = untold.get(effect.txn_id, 0) + 1
-            elif type(effect) is Outcome:
-                self.ended[effect.action] += 1
-        super()._release(effects, positions)
-
     def perform(self, effect: Effect) -> None:
-        """Tell participants: some at once, further ones in later turns of the loop."""
+        """Count a participant that is to be told; `performed` tells them, for an answer may come at once."""
         if type(effect) is not TellParticipant:
             super().perform(effect)
-        elif self._may_tell:
-            self._may_tell -= 1
-            self._participants.tell(effect, partial(self._told, effect.txn_id))
-        else:
-            if not self._to_tell:
+            return
+        untold = self._untold
+        untold[effect.txn_id] = untold.get(effect.txn_id, 0) + 1
+        self._to_tell.append(effect)
+
+    def performed(self) -> None:
+        """Tell participants: some at once, further ones in later turns of the loop."""
+        waiting = self._to_tell
+        while waiting and not self._tells_later:
+            if self._may_tell:
+                self._may_tell -= 1
+                self._participants.tell(waiting.popleft(), self._told)
+            else:
+                self._tells_later = True
                 self.turn.runtime.call_soon(self._tell_more)
-            self._to_tell.append(effect)
 
     def _tell_more(self) -> None:
         waiting, spent = self._to_tell, self.turn.budget.is_spent
         while waiting and self.failure is None and not spent():
-            effect = waiting.popleft()
-            self._participants.tell(effect, partial(self._told, effect.txn_id))
+            self._participants.tell(waiting.popleft(), self._told)
         if waiting and self.failure is None:
             self.turn.runtime.call_soon(self._tell_more)
+        else:
+            self._tells_later = False
 
-    def _after_turn(self) -> None:
+    def turn_began(self) -> None:
+        """Participants may be told at once again."""
         self._may_tell = _TOLD_PER_TURN
-        super()._after_turn()
-
-    def outcome(self, txn_id: TxnId) -> None:
-        """Answer those who await it."""
-        self._registered_at.pop(txn_id, None)
-        super().outcome(txn_id)
+        super().turn_began()
 
     def _told(self, txn_id: TxnId) -> None:
         left = self._untold[txn_id] - 1
@@ -133,12 +143,17 @@ class CoordinatorHost(MachineHost[Request, Any]):
             self._untold[txn_id] = left
             return
         del self._untold[txn_id]
-        if self.ready:
+        if self.host.ready:
             self.submit(ParticipantsDone(txn_id), reserve=True)
+
+    def outcome(self, txn_id: TxnId, action: TxnAction) -> None:
+        """Count it, and forget what was registered."""
+        self.ended[action] += 1
+        self._registered_at.pop(txn_id, None)
 
     def folded(self) -> None:
         """H6: time does not go back across a restart."""
-        self.turn.clock.observe(getattr(self.machine, "newest_time_ms", 0))
+        self.turn.observe(self.coordinator.newest_time_ms)
 
 
 def _answer_registered(answer: Callable[[bool | None], None], value: Any, error: ServerError | None, _message: str) -> None:
@@ -154,7 +169,7 @@ class Coordinators:
 
     def __init__(
         self,
-        factory: Callable[[int], Machine[Request, Any]],
+        factory: Callable[[int], Coordinator],
         store: LogStore,
         turn: Turn,
         participants: Participants,
@@ -248,11 +263,17 @@ class Coordinators:
         if host is not None:
             host.submit(EndTxn(answer, txn_id, action, principal, identity, superuser), reserve=True)
 
-    def is_registered(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
-        """See `CoordinatorHost.is_registered`; False for a coordinator that does not exist."""
+    def knows(self, txn_id: TxnId, participant: Participant) -> bool:
+        """See `CoordinatorHost.knows`."""
+        tc_id, hosts = txn_id.most, self._hosts
+        host = hosts[tc_id] if 0 <= tc_id < len(hosts) else None
+        return host is not None and host.knows(txn_id, participant)
+
+    def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
+        """See `CoordinatorHost.ask`; False for a coordinator that does not exist."""
         host = self.ready(txn_id.most)
         if host is not None:
-            host.is_registered(txn_id, participant, answer)
+            host.ask(txn_id, participant, answer)
         else:
             answer(None if 0 <= txn_id.most < len(self._hosts) else False)
 

@@ -98,23 +98,23 @@ class HoldsOneBack:
         self._end = end
         self._commits = 0
         self._latest: TxnId | None = None
-        self._held: tuple[TellParticipant, Callable[[], None]] | None = None
+        self._held: tuple[TellParticipant, Callable[[TxnId], None]] | None = None
         self._passed: list[Participant] = []
         self._told: list[Participant] = []
         self._all_known = False
 
-    def tell(self, effect: TellParticipant, done: Callable[[], None]) -> None:
+    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         """See `Participants.tell`."""
         if effect.action is not TxnAction.COMMIT:
-            self._inner.tell(effect, done)
+            self._inner.tell(effect, told)
         elif self._held is not None and effect.txn_id == self._held[0].txn_id:
             self._passed.append(effect.participant)
-            self._inner.tell(effect, partial(self._done, effect.participant, done))
+            self._inner.tell(effect, partial(self._done, effect.participant, told))
         elif self._held is None and self._is_chosen(effect.txn_id):
-            self._held = (effect, done)
+            self._held = (effect, told)
             self._turn.runtime.call_soon(self._told_all)
         else:
-            self._inner.tell(effect, done)
+            self._inner.tell(effect, told)
 
     def close(self) -> None:
         """As of the participants that are told."""
@@ -134,14 +134,14 @@ class HoldsOneBack:
             self._all_known = True
             self._end_when_told()
         else:
-            effect, done = self._held
+            effect, told = self._held
             self._held = None
-            self._inner.tell(effect, done)
+            self._inner.tell(effect, told)
 
-    def _done(self, participant: Participant, done: Callable[[], None]) -> None:
+    def _done(self, participant: Participant, told: Callable[[TxnId], None], txn_id: TxnId) -> None:
         self._told.append(participant)
         self._end_when_told()
-        done()
+        told(txn_id)
 
     def _end_when_told(self) -> None:
         if self._held is None or not self._all_known or len(self._told) < len(self._passed):

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.wire.errors import ServerError
-from pulsar_txn.wire.ids import TxnAction, TxnId
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 
 from .host import Answer
 
@@ -29,8 +29,48 @@ _SETTLED_ERRORS: Final = frozenset({ServerError.TopicNotFound, ServerError.Subsc
 class Participants(Protocol):
     """Tells participants the outcome of transactions."""
 
-    def tell(self, effect: TellParticipant, done: Callable[[], None]) -> None:
-        """Tell one participant until it holds the outcome durably, then call `done` once. Never raises."""
+    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        """Tell one participant until it holds the outcome durably, then call `told(txn_id)` once. Never raises."""
+
+
+class Registrations(Protocol):
+    """The coordinators, as all participants ask them; see `ledger.hosting.Registration`."""
+
+    def knows(self, txn_id: TxnId, participant: Participant) -> bool:
+        """True: the transaction is open, and the participant is durably registered in it."""
+
+    def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
+        """For whoever is not known at once."""
+
+
+class NoRegistrations:
+    """A broker without coordinators."""
+
+    def knows(self, txn_id: TxnId, participant: Participant) -> bool:
+        """Nothing is registered."""
+        return False
+
+    def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
+        """Nothing is registered."""
+        answer(False)
+
+
+class RegistrationOf:
+    """The registrations of one participant."""
+
+    __slots__ = ("_all", "_participant")
+
+    def __init__(self, registrations: Registrations, participant: Participant) -> None:
+        self._all = registrations
+        self._participant = participant
+
+    def knows(self, txn_id: TxnId) -> bool:
+        """See `Registrations.knows`."""
+        return self._all.knows(txn_id, self._participant)
+
+    def ask(self, txn_id: TxnId, answer: Callable[[bool | None], None]) -> None:
+        """See `Registrations.ask`."""
+        self._all.ask(txn_id, self._participant, answer)
 
 
 class EndsTransactions(Protocol):
@@ -53,19 +93,12 @@ class InProcessParticipants:
         self._topics = topics
         self._closed = False
 
-    def tell(self, effect: TellParticipant, done: Callable[[], None]) -> None:
-        """See `Participants.tell`."""
-        self._tell(effect, done, _FIRST_RETRY_SECONDS)
-
-    def close(self) -> None:
-        """Retry nothing any more (the outcome is in the coordinator's log and is told after the next start)."""
-        self._closed = True
-
-    def _tell(self, effect: TellParticipant, done: Callable[[], None], delay: float) -> None:
+    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None], retry_seconds: float = _FIRST_RETRY_SECONDS) -> None:
+        """See `Participants.tell`. `retry_seconds`: when it is told again, if it does not take the outcome now."""
         if self._closed:
             return
         participant = effect.participant
-        answer = partial(self._answered, effect, done, delay)
+        answer = partial(self._answered, effect, told, retry_seconds)
         if participant.subscription is None:
             self._topics.end_on_partition(participant.topic, effect.txn_id, effect.action, effect.low_watermark, answer)
         else:
@@ -73,22 +106,26 @@ class InProcessParticipants:
                 participant.topic, participant.subscription, effect.txn_id, effect.action, effect.low_watermark, answer
             )
 
+    def close(self) -> None:
+        """Retry nothing any more (the outcome is in the coordinator's log and is told after the next start)."""
+        self._closed = True
+
     def _answered(
         self,
         effect: TellParticipant,
-        done: Callable[[], None],
-        delay: float,
+        told: Callable[[TxnId], None],
+        retry_seconds: float,
         value: Any,
         error: ServerError | None,
         message: str,
     ) -> None:
         if error is None or error in _SETTLED_ERRORS:
-            done()
+            told(effect.txn_id)
         elif error is ServerError.InvalidTxnStatus:
             # The participant settled the other way (a low watermark passed it by): repeating cannot change that.
             _logger.error("%s of %s at %s came too late: %s", effect.action.name, effect.txn_id, effect.participant, message)
-            done()
+            told(effect.txn_id)
         elif not self._closed:
             _logger.warning("%s of %s at %s is told again: %s", effect.action.name, effect.txn_id, effect.participant, message)
-            later = min(2 * delay, _LAST_RETRY_SECONDS)
-            self._turn.runtime.call_later(delay, self._tell, effect, done, later)
+            later = min(2 * retry_seconds, _LAST_RETRY_SECONDS)
+            self._turn.runtime.call_later(retry_seconds, self.tell, effect, told, later)

@@ -8,12 +8,13 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.ledger.hosting import Registration
 from pulsar_txn.ledger.machine import Effect, MoveCursor, Redeliver
 from pulsar_txn.ledger.protocols import Cursor, LedgerError, Log
 from pulsar_txn.rm_pending_ack.requests import CursorStored, PendingAck, Request, Verified
-from pulsar_txn.wire.ids import Participant, Position
+from pulsar_txn.wire.ids import Position
 
-from .participant_host import ParticipantHost, Verify
+from .host import MachineHost
 
 AT_ONCE: Final = 512
 """Entries of one transaction that are acknowledged, or given back, in one turn."""
@@ -35,10 +36,8 @@ class SubscriptionView(Protocol):
         """Whether each of them is delivered again by itself, and not everything that follows the first."""
 
 
-class PendingAckHost(ParticipantHost[Request, Any]):
+class PendingAckHost(MachineHost[Request, Any]):
     """One handle with its redo log."""
-
-    uses_reserve = True
 
     def __init__(
         self,
@@ -48,12 +47,9 @@ class PendingAckHost(ParticipantHost[Request, Any]):
         on_failed: Callable[[Exception], None],
         *,
         subscription: SubscriptionView,
-        participant: Participant,
-        verify: Verify,
+        registration: Registration,
     ) -> None:
-        super().__init__(
-            machine, {machine.logs[0]: log}, turn, on_failed, participant=participant, verify=verify, verified=Verified
-        )
+        super().__init__(machine, {machine.logs[0]: log}, turn, on_failed, registration=registration, verified=Verified)
         self.handle = machine
         self._subscription = subscription
         self._moves: deque[tuple[int, int]] = deque()

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from pulsar_txn.ledger.machine import SLICE_BYTES
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position
+
+from .machine import SLICE_BYTES
 
 _HEAD = struct.Struct(">4sBHI")  # magic, version, number of logs, length of the host's part
 _PLACE = struct.Struct(">Hqq")  # length of the name, ledger, entry

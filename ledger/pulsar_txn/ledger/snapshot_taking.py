@@ -1,8 +1,8 @@
-"""Taking the snapshots of one machine: slice by slice, one snapshot at a time, and never in anybody's way (H7).
+"""A host takes the snapshots of its machine slice by slice, one snapshot at a time, while requests go on (H7).
 
-A snapshot is fixed when it is asked for, and waits until everything it covers is durable. Then its slices go to the store,
-a few milliseconds' worth with each commit group of the log, so that a state of any size is stored while the machine goes
-on, and at most two groups' worth of slices are in flight.
+A snapshot is fixed when it is asked for, and waits until everything it covers is durable. Then its slices go to the store:
+with each commit group of the log as many as its skin's slice of the turn allows. So a state of any size is stored while the
+machine goes on, and at most two groups' worth of slices are in flight.
 """
 
 from __future__ import annotations
@@ -12,29 +12,28 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge, LedgerError, SnapshotWriter
 from pulsar_txn.wire.ids import Position
 
 from .envelope import Envelope
+from .protocols import DiskFull, EntryTooLarge, LedgerError, SnapshotWriter
 
 if TYPE_CHECKING:
-    from .host import MachineHost
+    from .hosting import Host
 
 _logger = logging.getLogger(__name__)
 
-_TURN_SECONDS: Final = 0.003
 _TURN_BYTES: Final = 1 << 18
 
 
 class SnapshotTaker:
-    """Takes the snapshots of `host`. A host that failed has `abandon` called, and takes none any more.
+    """Takes the snapshots of `host`. A host that failed calls `abandon`, and takes no more of them.
 
     `last_bytes`: how large the newest one was, as far as it is written.
     """
 
     __slots__ = ("_again", "_host", "_now", "last_bytes")
 
-    def __init__(self, host: MachineHost[Any, Any]) -> None:
+    def __init__(self, host: Host[Any, Any]) -> None:
         self._host = host
         self.last_bytes = 0
         self._now: _UnderWay | None = None
@@ -76,14 +75,6 @@ class SnapshotTaker:
             if again is not None:
                 self._begin(*again)
 
-    async def finish(self) -> None:
-        """Store what is under way and what waits behind it. Raises LedgerError when a log fails meanwhile."""
-        host = self._host
-        while self._now is not None:
-            for log in host.logs.values():
-                await log.flush()
-            self.advance()
-
     def abandon(self) -> None:
         """Drop everything: the machine is not to be believed any more."""
         self._now = self._again = None
@@ -98,26 +89,25 @@ class _UnderWay:
 
     __slots__ = ("_callbacks", "_parts", "_writer", "covers", "log", "written_bytes")
 
-    def __init__(self, host: MachineHost[Any, Any], log: str, callbacks: list[Callable[[], None]]) -> None:
+    def __init__(self, host: Host[Any, Any], log: str, callbacks: list[Callable[[], None]]) -> None:
         self.log = log
         self.covers: Mapping[str, Position] = host.applied()
         self.written_bytes = 0
-        envelope = Envelope(self.covers, host.snapshot_extra())
+        envelope = Envelope(self.covers, host.skin.snapshot_extra())
         self._parts: Iterator[bytes] = chain(envelope.parts(), host.machine.snapshot())
         self._callbacks = callbacks
         self._writer: SnapshotWriter | None = None
 
-    def write_some(self, host: MachineHost[Any, Any]) -> bool:
+    def write_some(self, host: Host[Any, Any]) -> bool:
         """Write parts until the turn is used up; True when the last one was, and the snapshot is the newest."""
         writer = self._writer
         if writer is None:
-            writer = self._writer = host.logs[self.log].write_snapshot(self.covers[self.log])
-        monotonic = host.turn.runtime.monotonic
-        until, limit = monotonic() + _TURN_SECONDS, self.written_bytes + _TURN_BYTES
+            writer = self._writer = host.places[self.log].log.write_snapshot(self.covers[self.log])
+        is_over, limit = host.skin.slice(), self.written_bytes + _TURN_BYTES
         for part in self._parts:
             writer.write(part)
             self.written_bytes += len(part)
-            if self.written_bytes >= limit or monotonic() >= until:
+            if self.written_bytes >= limit or is_over():
                 return False
         writer.finish()
         host.trim(self.covers)

@@ -1,0 +1,520 @@
+"""The host of a machine, without IO: the duties H1 to H7 of `ledger.machine`, written once.
+
+A host owns no clock, no loop and no file. It calls its logs (`HostedLog`), which say later what is durable; it reads the
+time from a `Time`; everything else is the work of its `Skin`: the broker's skin has timers and tasks of asyncio, a test's skin
+confirms and crashes by hand.
+
+About ten Steps run through here per transaction, so the path is short: no future, no task and no lock per request, and
+nothing is called that only some machines need. Requests carry an `Answer` as their token.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import Position, TxnAction, TxnId
+
+from .machine import AwaitOutcome, Effect, Machine, Outcome, Reply, Step, VerifyRegistered, WriteSnapshot
+from .protocols import DiskFull, EntryTooLarge, LedgerError, LogListener, SnapshotWriter
+from .snapshot_taking import SnapshotTaker
+
+_logger = logging.getLogger(__name__)
+
+Answer: TypeAlias = Callable[[Any, ServerError | None, str], None]
+"""The token of every request: called once with (value, None, "") or (None, code, message)."""
+
+Receipt: TypeAlias = tuple[Any, int, int]
+"""Who published an entry that needs no decision, its sequence id and its highest sequence id."""
+
+RETRIABLE = ServerError.ServiceNotReady
+"""What requests are answered while a host cannot serve."""
+
+RequestT = TypeVar("RequestT")
+RecordT = TypeVar("RecordT")
+
+
+class Time(Protocol):
+    """The time of the present turn. Its owner moves it, and never back (H6)."""
+
+    now_ms: int
+
+
+class HostedLog(Protocol):
+    """What a host needs of a log; `protocols.Log` has it. Errors are those of `protocols.Log`."""
+
+    @property
+    def name(self) -> str:
+        """The name it was opened by."""
+
+    @property
+    def first(self) -> Position | None:
+        """The first readable entry, None when the log is empty."""
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last durable entry."""
+
+    def listen(self, listener: LogListener) -> None:
+        """Tell `listener` what becomes durable."""
+
+    def append(self, data: bytes, *, reserve: bool = False) -> Position:
+        """Append one entry and return its position at once."""
+
+    def next_position(self, position: Position) -> Position:
+        """The position of the entry after `position`."""
+
+    def trim(self, before: Position) -> None:
+        """Entries before `before` are not needed any more."""
+
+    def write_snapshot(self, covers: Position) -> SnapshotWriter:
+        """Begin a snapshot."""
+
+
+class Registration(Protocol):
+    """The coordinators, as one participant asks them whether a transaction is open and registered there."""
+
+    def knows(self, txn_id: TxnId) -> bool:
+        """True: it is, and durably so. False: the answer is not known at once; `ask` gives it."""
+
+    def ask(self, txn_id: TxnId, answer: Callable[[bool | None], None]) -> None:
+        """Call `answer` with the answer, now or later; None: the coordinator cannot be asked now."""
+
+
+class Skin:
+    """What stands around a host and does its IO. Each kind of machine has a skin that overrides what it needs."""
+
+    def turn_began(self) -> None:
+        """The host has work for the first time in this turn: bring the time up to date, and call `Host.turn_ended` after it."""
+
+    def perform(self, effect: Effect) -> None:
+        """Carry out an effect that only some machines want."""
+        raise TypeError(f"{type(self).__name__} does not carry out {type(effect).__name__}")
+
+    def performed(self) -> None:
+        """All effects of a Step were released, and `perform` was called for one of them."""
+
+    def applied(self, log: str, position: Position, record: Any) -> None:
+        """A record was appended and applied."""
+
+    def confirmed(self) -> None:
+        """A log has confirmed entries, and everything that waited for them is released."""
+
+    def stored(self, receipt: Receipt, position: Position) -> None:
+        """An entry of `Host.publish` is durable."""
+        raise TypeError(f"{type(self).__name__} publishes nothing")
+
+    def outcome(self, txn_id: TxnId, action: TxnAction) -> None:
+        """The end of a transaction was carried out; those who await it are answered next."""
+
+    def verification_ended(self, txn_id: TxnId) -> None:
+        """A verification is answered, and everything that waited for it went on."""
+
+    def owes(self) -> None:
+        """The disk has no room for a fact that nobody repeats: call `Host.pay` in a while."""
+
+    def failed(self, error: Exception) -> None:
+        """The host is of no more use: its machine has to be recovered from the log (H4)."""
+
+    def slice(self) -> Callable[[], bool]:
+        """A question for long work: is the time that it may take of this turn over?"""
+        return _never
+
+    # ---- snapshots and recovery
+
+    def snapshot_extra(self) -> bytes:
+        """What is stored beside the machine's snapshot."""
+        return b""
+
+    def restore_extra(self, data: bytes) -> None:
+        """The inverse of `snapshot_extra`."""
+
+    def fold(self, machine: Machine[Any, Any], log: str, position: Position, data: bytes) -> None:
+        """Apply one entry in recovery; a skin whose entries are not all the machine's records overrides it."""
+        machine.apply(log, position, machine.decode(log, data))
+
+    def folded(self) -> None:
+        """Everything that the logs hold is applied."""
+
+
+def _never() -> bool:
+    return False
+
+
+class Place:
+    """One log of a host: the position that was applied last, and the position that is durable. Listens to its log."""
+
+    __slots__ = ("_host", "applied", "confirmed", "log", "name")
+
+    def __init__(self, host: Host[Any, Any], name: str, log: HostedLog) -> None:
+        self._host = host
+        self.name = name
+        self.log = log
+        self.applied = self.confirmed = log.last_confirmed
+        log.listen(self)
+
+    def log_confirmed(self, position: Position) -> None:
+        """Everything up to `position` is durable."""
+        self.confirmed = position
+        self._host.release()
+
+    def log_failed(self, error: LedgerError) -> None:
+        """The log is closed."""
+        self._host.fail(error)
+
+
+_Later: TypeAlias = Sequence[tuple[Place, Position]]
+_Waiting: TypeAlias = tuple[Place, Position, tuple[Effect, ...], Sequence[Position], _Later, Receipt | None]
+"""What waits for a position of a log: effects, the positions of their records, further positions to wait for; or a receipt."""
+
+
+class Host(Generic[RequestT, RecordT]):
+    """One machine with its open logs. `ledger.recovery` comes first, then `start`, then requests.
+
+    `registration` and `verified` are for machines that want VerifyRegistered: whom to ask, and what makes the request that
+    carries the answer. `verifying`: transactions that an answer is awaited for, with the requests that wait for it.
+    `expired`, `appended`: records that time wrote, and all records since the start, for metrics.
+    """
+
+    def __init__(
+        self,
+        machine: Machine[RequestT, RecordT],
+        logs: Mapping[str, HostedLog],
+        skin: Skin,
+        time: Time,
+        *,
+        registration: Registration | None = None,
+        verified: Callable[[Any, bool], RequestT] | None = None,
+    ) -> None:
+        self.machine = machine
+        self.skin = skin
+        self.time = time
+        self.ready = False
+        self.failure: Exception | None = None
+        self.expired = 0
+        self.appended = 0
+        self.places = {name: Place(self, name, log) for name, log in logs.items()}
+        self.main = self.places[machine.logs[0]]
+        self.snapshots = SnapshotTaker(self)
+        self.verifying: dict[TxnId, list[tuple[RequestT, bool]]] = {}
+        self._registration = registration
+        self._verified = verified
+        self._others = tuple(place for place in self.places.values() if place is not self.main)
+        self._waiting: deque[_Waiting] = deque()
+        self._awaiting: dict[TxnId, list[Answer]] = {}
+        self._owed: deque[RequestT] = deque()
+        self._in_turn = False
+        overridden = type(skin)
+        self._tell_applied = skin.applied if overridden.applied is not Skin.applied else None
+        self._tell_confirmed = skin.confirmed if overridden.confirmed is not Skin.confirmed else None
+        self._tell_performed = skin.performed if overridden.performed is not Skin.performed else None
+
+    # ---- requests
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody waits for an answer of this host."""
+        return bool(self._waiting or self._awaiting)
+
+    def start(self) -> None:
+        """The fold is complete: serve from here on. What the machine wants after its recovery is carried out (H5)."""
+        self.skin.folded()
+        self.ready = True
+        self._begin_turn()
+        self.carry_out(self.machine.recovered(self.time.now_ms), reserve=True)
+
+    def submit(self, request: RequestT, *, reserve: bool = False) -> None:
+        """Decide a request and carry it out. `reserve`: it must go on when the disk is full (ends, acks)."""
+        if not self.ready:
+            _refuse(request, RETRIABLE, f"not ready: {self.failure or 'recovering'}; retry")
+            return
+        if self.verifying:
+            held = self.verifying.get(getattr(request, "txn_id", None))  # type: ignore[arg-type] # None is no key there
+            if held is not None:
+                held.append((request, reserve))
+                return
+        if self._owed and token_of(request) is None:
+            self._owe(request)
+            return
+        if not self._in_turn:
+            self._begin_turn()
+        try:
+            step = self.machine.decide(request, self.time.now_ms)
+        except Refusal as refusal:
+            token = token_of(request)
+            if token is not None:
+                self.release_at_tail((Reply(token, error=refusal.code, message=refusal.message),))
+            return
+        try:
+            self.carry_out(step, reserve=reserve)
+        except (DiskFull, EntryTooLarge) as error:
+            token = token_of(request)
+            if token is not None:
+                token(None, ServerError.PersistenceError, str(error))
+            elif isinstance(error, DiskFull):
+                self._owe(request)
+        except LedgerError as error:
+            self.fail(error)
+            _refuse(request, RETRIABLE, f"{error}; retry")
+
+    def publish(self, log: str, data: bytes, record: RecordT, receipt: Receipt) -> Position:
+        """Append and apply an entry that needs no decision; `Skin.stored` follows, in order with all effects.
+
+        Raises LedgerError when the log takes nothing.
+        """
+        place = self.places[log]
+        position = place.log.append(data)
+        self.machine.apply(log, position, record)
+        place.applied = position
+        self._waiting.append((place, position, (), (), (), receipt))
+        return position
+
+    def carry_out(self, step: Step[RecordT], *, reserve: bool = False) -> None:
+        """H2 and H3. Raises DiskFull or EntryTooLarge only when nothing of the Step was appended, or will be released."""
+        if not self._in_turn:
+            self._begin_turn()
+        records, effects, trailing = step.records, step.effects, step.trailing
+        if len(records) == 1 and not trailing:
+            name, record = records[0]
+            place = self.places[name]
+            position = self._append(place, record, reserve)
+            if effects:
+                self._await_outcomes(effects)
+                self._waiting.append((place, position, effects, (position,), (), None))
+            return
+        waiting = self._append_all(step, reserve) if records or trailing else None
+        # Everything is in the log: from here on nothing is refused any more, so no token is answered twice.
+        if not effects:
+            return
+        if waiting is not None:
+            self._await_outcomes(effects)
+            self._waiting.append(waiting)
+        elif trailing:
+            self._await_outcomes(effects)
+            self._release(effects, ())
+        elif len(effects) == 1 and type(effects[0]) is VerifyRegistered:
+            # A verification is a question, not an answer: nothing leaves, so it need not wait for the tail.
+            self._verify(effects[0], reserve)
+        else:
+            self._await_outcomes(effects)
+            self.release_at_tail(effects)
+
+    def _append(self, place: Place, record: RecordT, reserve: bool) -> Position:
+        machine, name = self.machine, place.name
+        position = place.log.append(machine.encode(name, record), reserve=reserve)
+        try:
+            machine.apply(name, position, record)
+        except Exception as error:  # the log has a record that the state lacks: H4
+            _logger.exception("%r could not apply its own record", machine)
+            raise LedgerError(f"a record could not be applied: {error!r}") from error
+        place.applied = position
+        self.appended += 1
+        if self._tell_applied is not None:
+            self._tell_applied(name, position, record)
+        return position
+
+    def _append_all(self, step: Step[RecordT], reserve: bool) -> _Waiting | None:
+        """Append records and trailing records; what the effects wait for, None when there are trailing records only."""
+        positions: list[Position] = []
+        last: dict[Place, Position] = {}
+        begun = False
+        try:
+            for name, record in step.records:
+                place = self.places[name]
+                position = last[place] = self._append(place, record, reserve)
+                positions.append(position)
+                begun = True
+            for name, record in step.trailing:
+                self._append(self.places[name], record, True)
+                begun = True
+        except (DiskFull, EntryTooLarge) as error:
+            if begun:  # a part of the Step is in the log: what is in memory is no state of the machine
+                raise LedgerError(f"a Step was appended in part: {error}") from error
+            raise
+        if not last:
+            return None
+        first, *more = last.items()
+        return (*first, step.effects, positions, more, None)
+
+    def _await_outcomes(self, effects: tuple[Effect, ...]) -> None:
+        """H3: noted at once, so that the outcome cannot pass it by."""
+        for effect in effects:
+            if type(effect) is AwaitOutcome:
+                self._awaiting.setdefault(effect.txn_id, []).append(effect.token)
+
+    # ---- registration
+
+    def _verify(self, effect: VerifyRegistered, reserve: bool) -> None:
+        txn_id, request, registration = effect.txn_id, effect.request, self._registration
+        if registration is None or self._verified is None:
+            raise TypeError(f"{self.machine!r} asks for a registration, and its host knows nobody to ask")
+        if registration.knows(txn_id):
+            self.submit(self._verified(request, True), reserve=reserve)
+        else:
+            self.verifying[txn_id] = [(request, reserve)]
+            registration.ask(txn_id, partial(self._registration_known, txn_id, self._verified))
+
+    def _registration_known(self, txn_id: TxnId, verified: Callable[[Any, bool], RequestT], registered: bool | None) -> None:
+        (request, reserve), *held = self.verifying.pop(txn_id)
+        if registered is None:
+            _refuse(request, RETRIABLE, f"the coordinator of {txn_id} is not ready; retry")
+        else:
+            self.submit(verified(request, registered), reserve=reserve)
+        for request, reserve in held:
+            self.submit(request, reserve=reserve)
+        self.skin.verification_ended(txn_id)
+
+    # ---- facts that the disk has no room for
+
+    def _owe(self, request: RequestT) -> None:
+        """Nobody waits for an answer to it, so nobody would repeat it: it is told again until there is room."""
+        self._owed.append(request)
+        if len(self._owed) == 1:
+            self.skin.owes()
+
+    def pay(self) -> None:
+        """Tell the machine what is owed, in order, up to the first fact that there is still no room for."""
+        owed, self._owed = self._owed, deque()
+        while owed:
+            if self._owed:
+                self._owed.append(owed.popleft())
+            else:
+                self.submit(owed.popleft(), reserve=True)
+
+    # ---- release
+
+    def release_at_tail(self, effects: tuple[Effect, ...]) -> None:
+        """H3: release effects that have no record once the record last applied in each log is durable."""
+        main, others = self.main, self._others
+        later = [(place, place.applied) for place in others] if others else ()
+        if self._waiting or main.applied > main.confirmed or (later and _is_later(later)):
+            self._waiting.append((main, main.applied, effects, (), later, None))
+        else:
+            self._release(effects, ())
+
+    def release(self) -> None:
+        """Something became durable: release what waited for it."""
+        waiting = self._waiting
+        try:
+            while waiting:
+                place, position, effects, positions, more, receipt = waiting[0]
+                if position > place.confirmed or (more and _is_later(more)):
+                    break
+                waiting.popleft()
+                if receipt is None:
+                    self._release(effects, positions)
+                else:
+                    self.skin.stored(receipt, position)
+        except Exception as error:
+            _logger.exception("effects of %r could not be released", self.machine)
+            self.fail(error)
+            return
+        if self.snapshots.is_under_way:
+            self.snapshots.advance()
+        if self._tell_confirmed is not None and self.failure is None:
+            self._tell_confirmed()
+
+    def _release(self, effects: tuple[Effect, ...], positions: Sequence[Position]) -> None:
+        performed = False
+        for effect in effects:
+            if type(effect) is Reply:
+                value = effect.value if effect.position_of is None else positions[effect.position_of]
+                effect.token(value, effect.error, effect.message)
+            elif type(effect) is Outcome:
+                self.skin.outcome(effect.txn_id, effect.action)
+                for answer in self._awaiting.pop(effect.txn_id, ()):
+                    answer(None, None, "")
+            elif type(effect) is WriteSnapshot:
+                self.snapshots.take(effect.log, None)
+            elif type(effect) is not AwaitOutcome:
+                self.skin.perform(effect)
+                performed = True
+        if performed and self._tell_performed is not None:
+            self._tell_performed()
+
+    # ---- time
+
+    def _begin_turn(self) -> None:
+        self._in_turn = True
+        self.skin.turn_began()
+
+    def turn_ended(self) -> int | None:
+        """H6: the machine's deadline after the turn, None when nothing is timed, or nothing will be done any more."""
+        self._in_turn = False
+        return None if self.failure is not None else self.machine.deadline()
+
+    def expire(self) -> bool:
+        """H6: carry out what is due, as much as a turn allows. False: the disk has no room, try again in a while."""
+        machine, time, is_over = self.machine, self.time, self.skin.slice()
+        if not self._in_turn:
+            self._begin_turn()
+        try:
+            while self.ready and (deadline := machine.deadline()) is not None and deadline <= time.now_ms:
+                step = machine.expire(time.now_ms)
+                self.carry_out(step, reserve=True)
+                self.expired += len(step.records)
+                if is_over():
+                    break
+        except DiskFull:  # nothing of the Step was appended: what is due is carried out once there is room
+            return False
+        except LedgerError as error:
+            self.fail(error)
+        return True
+
+    # ---- snapshots and the end
+
+    def applied(self) -> dict[str, Position]:
+        """The record last applied of each log."""
+        return {name: place.applied for name, place in self.places.items()}
+
+    def is_durable(self, covers: Mapping[str, Position]) -> bool:
+        """Whether everything up to these positions is confirmed."""
+        return all(position <= self.places[name].confirmed for name, position in covers.items())
+
+    def trim(self, covers: Mapping[str, Position]) -> None:
+        """A snapshot that covers so much is stored: give back what the machine does not need any more (H7)."""
+        for name, place in self.places.items():
+            before = self.machine.trim_before(name)
+            if before is not None:
+                place.log.trim(min(before, place.log.next_position(covers[name])))
+
+    def fail(self, error: Exception) -> None:
+        """H4: nothing of this machine is believed any more; what waits gets a retriable error."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        self.ready = False
+        waiting, self._waiting = self._waiting, deque()
+        awaiting, self._awaiting = self._awaiting, {}
+        self.snapshots.abandon()
+        message = f"{error}; retry"
+        for answers in awaiting.values():
+            for answer in answers:
+                answer(None, RETRIABLE, message)
+        for _, _, effects, _, _, _ in waiting:
+            for effect in effects:
+                if type(effect) is Reply:
+                    effect.token(None, RETRIABLE, message)
+        self.skin.failed(error)
+
+
+def _is_later(positions: _Later) -> bool:
+    """Whether one of these positions is not durable yet."""
+    return any(position > place.confirmed for place, position in positions)
+
+
+def token_of(request: Any) -> Answer | None:
+    """The answer of a request, None when nobody waits for it."""
+    inner = getattr(request, "request", request)  # a Verified carries the request that it is about
+    token: Answer | None = getattr(inner, "token", None)
+    return token
+
+
+def _refuse(request: Any, code: ServerError, message: str) -> None:
+    token = token_of(request)
+    if token is not None:
+        token(None, code, message)
