@@ -103,8 +103,8 @@ async def turns(count: int = 300) -> None:
         await asyncio.sleep(0)
 
 
-def requests(name: str, count: int, **fields: Any) -> bytes:
-    return b"".join(command(name, request_id=each, **fields) for each in range(count))
+def requests(name: str, count: int, *, first: int = 0, **fields: Any) -> bytes:
+    return b"".join(command(name, request_id=each, **fields) for each in range(first, first + count))
 
 
 # ---- requests
@@ -247,8 +247,8 @@ async def test_a_connection_is_not_read_while_a_thousand_of_its_requests_have_no
     client.connection.data_received(requests("tcClientConnectRequest", 1, tc_id=0))
     await turns()
     bench.store.auto_confirm = False
-    for _ in range(3):
-        client.connection.data_received(requests("newTxn", 1500, tc_id=0, txn_ttl_millis=60_000))
+    for first in (0, 1500, 3000):
+        client.connection.data_received(requests("newTxn", 1500, first=first, tc_id=0, txn_ttl_millis=60_000))
         await turns(20)
     machine = bench.broker.coordinators.ready(0).machine
     assert machine.active_count == 1000
@@ -296,7 +296,7 @@ async def test_receipts_of_acknowledgements_are_bounded(benches: Any) -> None:
     client.connection.data_received(b"".join(acks))
     subscription = bench.broker.topics[f"{FULL}t"].subscriptions["s"]
     assert len(subscription._receipts) == 100
-    client.connection.consumer_closed(client.connection.consumers[1])  # what it waits for is nobody's any more
+    client.connection.session.consumer_closed(client.connection.session.consumers[1])  # what it waits for is nobody's any more
     await turns()
     assert client.reading
     assert client.connection._requests == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker.net.opened import REMEMBERED
+from pulsar_txn.broker.commands.opened import REMEMBERED
 from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
@@ -161,8 +161,8 @@ async def test_what_a_connection_remembers_of_its_transactions_is_bounded(benche
     for request_id in range(REMEMBERED + 50):
         client.raw(new_txn(request_id))
         await client.answer(request_id)
-    assert len(client.connection.opened._answered) == REMEMBERED
-    assert not client.connection.opened._waiting
+    assert len(client.connection.session.opened._answered) == REMEMBERED
+    assert not client.connection.session.opened._waiting
     before = open_count(bench)
     client.raw(new_txn(REMEMBERED + 49))
     await client.answer(REMEMBERED + 49)

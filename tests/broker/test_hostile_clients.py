@@ -205,27 +205,27 @@ class Clients:
         connection: Connection = self._bench.broker.connection()
         connection.connection_made(Answers(self.said))
         connection.connected = True
-        for producer_id, producer in self._first.connection.producers.items():
+        for producer_id, producer in self._first.connection.session.producers.items():
             if producer.topic.producers.by_name.get(producer.name) is producer:  # the broker may have closed it
-                producer.owner, producer.pending = connection, 0
-                connection.producers[producer_id] = producer
-        for consumer_id, consumer in self._first.connection.consumers.items():
+                producer.owner, producer.pending = connection.session, 0
+                connection.session.producers[producer_id] = producer
+        for consumer_id, consumer in self._first.connection.session.consumers.items():
             if consumer in consumer.subscription.consumers:
-                consumer.owner, consumer.permits = connection, 20
-                connection.consumers[consumer_id] = consumer
+                consumer.owner, consumer.permits = connection.session, 20
+                connection.session.consumers[consumer_id] = consumer
         self.now = connection
 
     def again(self) -> None:
         """Behind a connection that was closed: what it had of its own goes, the usual channels stay."""
         assert self._first is not None
-        before, usual = self.now, self._first.connection
+        before, usual = self.now.session, self._first.connection.session
         for producer_id, producer in usual.producers.items():
             if before.producers.get(producer_id) is producer:
                 del before.producers[producer_id]
         for consumer_id, consumer in usual.consumers.items():
             if before.consumers.get(consumer_id) is consumer:
                 del before.consumers[consumer_id]
-        before.connection_lost(None)
+        self.now.connection_lost(None)
         self.connect()
 
 

@@ -160,7 +160,7 @@ class Story:
         self.published = 0
 
     def held(self, consumer_id: int) -> list[Any]:
-        return list(self.client.connection.consumers[consumer_id].unacked)
+        return list(self.client.connection.session.consumers[consumer_id].unacked)
 
     async def step(self) -> None:
         what = self.chance.choice([self.send, self.send, self.flow, self.ack, self.ack, self.join, self.leave, self.redeliver])

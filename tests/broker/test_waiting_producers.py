@@ -95,7 +95,7 @@ async def test_a_producer_that_leaves_while_it_is_given_the_topic_passes_it_on(b
         await leaving.settle(turns)
         leaving.drop()
         assert (await last.answer(request_id)).producer_ready
-        assert [each.owner for each in producers_of(bench).by_name.values()] == [last.connection]
+        assert [each.owner for each in producers_of(bench).by_name.values()] == [last.connection.session]
 
 
 async def test_a_wait_whose_epoch_cannot_be_stored_ends_with_a_retry_and_the_next_one_is_served(benches: Any) -> None:
@@ -139,7 +139,7 @@ async def test_of_two_that_fence_at_the_same_time_one_holds_the_topic_and_the_ot
             else:
                 assert refused.code == ServerError.ProducerFenced
         (holder,) = producers_of(bench).by_name.values()
-        assert holder.owner is ready[-1].connection
+        assert holder.owner is ready[-1].connection.session
         assert holder.topic_epoch >= len(ready) - 1  # each that held it has an epoch of its own
         for client in ready[:-1]:
             assert "close_producer" in [name for name, _ in client.events]
@@ -154,7 +154,7 @@ async def test_fencing_tells_those_that_wait(client: RawClient, bench: Any) -> N
     with pytest.raises(Refused) as refused:
         await other.answer(request_id)
     assert refused.value.code == ServerError.ProducerFenced
-    assert not other.connection.waiting_producers
+    assert not other.connection.session.waiting_producers
 
 
 async def test_a_producer_that_asks_again_while_it_waits_is_answered_under_its_new_request(
@@ -193,7 +193,7 @@ async def test_producers_of_a_connection_are_counted_while_they_are_created_and_
     assert len(refused) == 4000
     assert {each.code for each in refused} == {ServerError.TooManyRequests}
     assert all("maxProducersPerConnection" in str(each) for each in refused)
-    held = client.connection
+    held = client.connection.session
     assert len(held.producers) + len(held.waiting_producers) == 1000
 
 
@@ -203,7 +203,7 @@ async def test_consumers_of_a_connection_are_counted_while_they_are_created(clie
     assert len(refused) == 4000
     assert {each.code for each in refused} == {ServerError.TooManyRequests}
     assert all("maxConsumersPerConnection" in str(each) for each in refused)
-    assert len(client.connection.consumers) == 1000
+    assert len(client.connection.session.consumers) == 1000
 
 
 async def test_a_connection_that_ends_leaves_no_waiting_producers_in_memory(client: RawClient, bench: Any) -> None:
@@ -239,7 +239,7 @@ async def test_a_client_that_leaves_at_any_moment_of_making_a_producer_holds_not
         await client.settle(100)
         other = bench.client()
         await other.producer("a", producer_name="p", producer_access_mode=EXCLUSIVE)
-        assert [each.owner for each in producers_of(bench).by_name.values()] == [other.connection]
+        assert [each.owner for each in producers_of(bench).by_name.values()] == [other.connection.session]
         await other.sent(b"x", name="p")
 
 
@@ -293,7 +293,7 @@ async def test_a_producer_that_is_closed_at_any_moment_of_its_making_is_closed(b
         await client.settle(turns)
         await client.request("close_producer", producer_id=turns)
         await client.refusal(made)
-        found = client.connection
+        found = client.connection.session
         assert not found.producers
         assert not found.waiting_producers
         assert not found.opening_producers
@@ -312,8 +312,8 @@ async def test_a_consumer_that_is_closed_at_any_moment_of_its_making_is_closed(b
         await client.settle(turns)
         await client.request("close_consumer", consumer_id=turns)
         await client.refusal(made)
-        assert not client.connection.consumers
-        assert not client.connection.opening_consumers
+        assert not client.connection.session.consumers
+        assert not client.connection.session.opening_consumers
         found = bench.broker.topics[topic if ":" in topic else FULL + topic].subscriptions
         assert not any(each.consumers for each in found.values())
         assert (name in found) == (topic == "a")

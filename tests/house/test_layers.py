@@ -90,3 +90,21 @@ def test_a_room_of_the_client_breaks_a_contract_when_it_imports_upwards(
     done = lint(house)
     assert done.returncode == 1
     assert f"pulsar_txn.client.{room}.forbidden" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "statement"),
+    [
+        ("broker/net", "import pulsar_txn.broker.topics.topic"),
+        ("broker/net", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pulsar_txn.broker.broker"),
+        ("broker/net", "import pulsar_txn.broker.txn.host"),
+        ("broker/dispatch", "import pulsar_txn.broker.topics.subscription"),
+        ("broker/commands", "import pulsar_txn.broker.broker"),
+        ("broker/topics", "import pulsar_txn.broker.commands.services"),
+    ],
+)
+def test_a_room_inside_the_broker_never_imports_upwards(house: Path, module: str, statement: str) -> None:
+    (house / "broker" / "pulsar_txn" / module / "forbidden.py").write_text(statement + "\n", encoding="utf-8")
+    done = lint(house)
+    assert done.returncode == 1
+    assert f"pulsar_txn.{module.replace('/', '.')}.forbidden" in done.stdout

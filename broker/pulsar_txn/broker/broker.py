@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, Log, LogStore, NameRefused, StorageFailed
@@ -27,7 +27,9 @@ from .base.turn import Turn
 from .catalog.catalog import Catalog, log_name, pending_ack_log_name, role_log_name
 from .catalog.lists import TopicLists
 from .catalog.policies import Namespaces
-from .commands import consumer, lookup, producer, topics, txn
+from .commands import consumer, lookup, messages, producer, schemas, topics, txn
+from .commands.services import AnyTopic
+from .commands.session import Session
 from .net.connection import Connection
 from .net.intake import LOOKS
 from .topics.nonpersistent import NonPersistentTopic
@@ -42,15 +44,15 @@ from .txn.transactional_ids import TransactionalIds
 
 _logger = logging.getLogger(__name__)
 
-AnyTopic: TypeAlias = "Topic | NonPersistentTopic"
-
-_HANDLERS: Final = {
+_COMMANDS: Final = {
     **lookup.HANDLERS,
+    **schemas.HANDLERS,
     **producer.HANDLERS,
     **consumer.HANDLERS,
     **topics.HANDLERS,
     **txn.HANDLERS,
 }
+_FRAMES: Final = {**messages.FRAMES, **txn.FRAMES}
 
 _DRAIN_LOOK_SECONDS: Final = 0.005
 
@@ -126,7 +128,7 @@ class Broker:
 
     def connection(self) -> Connection:
         """A protocol for a new client."""
-        return Connection(self, _HANDLERS)
+        return Connection(self, partial(Session, self, _COMMANDS, _FRAMES))
 
     def new_consumer_name(self) -> str:
         """A name for a consumer that brought none."""

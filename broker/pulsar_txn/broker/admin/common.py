@@ -10,8 +10,9 @@ from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 
-from pulsar_txn.broker.broker import AnyTopic, Broker
-from pulsar_txn.broker.commands.lookup import check_user_topic
+from pulsar_txn.broker.broker import Broker
+from pulsar_txn.broker.commands.checks import check_user_topic
+from pulsar_txn.broker.commands.services import AnyTopic
 from pulsar_txn.broker.topics.subscription import Subscription
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.broker.txn.host import Answer

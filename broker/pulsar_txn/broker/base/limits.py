@@ -14,6 +14,13 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 
 from .settings import BrokerConfig
 
+MAX_BATCH_SIZE: Final = 100_000
+"""Messages of one batch; an ack set has as many bits, so this bounds what a client's number can make us hold."""
+
+MAX_ACK_IDS: Final = 100_000
+"""Messages that one ACK names, or that one request wants again. Clients collect a thousand; ours sends a list of messages
+that is acknowledged in a transaction whole."""
+
 _RESERVED_DESCRIPTORS: Final = 256
 """Files that stay for the store and for HTTP, whatever the clients do."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from crc32c import crc32c
 
@@ -17,9 +17,6 @@ from pulsar_txn.broker.base.slices import LoopBudget
 from pulsar_txn.broker.base.sorted_names import Pieces, SortedNames
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.wire.errors import Refusal, ServerError
-
-if TYPE_CHECKING:
-    from pulsar_txn.broker.net.connection import Connection
 
 Matches: TypeAlias = Callable[[str], bool]
 
@@ -74,6 +71,13 @@ async def matching(pieces: Pieces, matches: Matches, budget: LoopBudget) -> Piec
         if kept:
             found.append(tuple(kept))
     return tuple(found)
+
+
+class Connection(Protocol):
+    """The way to a client that watches."""
+
+    def write_command(self, name: str, **fields: Any) -> None:
+        """Send a command."""
 
 
 class Watcher:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pulsar_txn.broker.dispatch.consumers import MAX_ACK_IDS, Consumer
+from pulsar_txn.broker.base.limits import MAX_ACK_IDS
+from pulsar_txn.broker.dispatch.consumers import Consumer
 from pulsar_txn.broker.topics.subscription import EXCLUSIVE, FAILOVER
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -15,53 +16,52 @@ from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Position, signed64, unsigned64
 from pulsar_txn.wire.topics import TopicName
 
-from .lookup import check_client_name, check_subscription_name, check_user_topic, schema_of
-
-if TYPE_CHECKING:
-    from pulsar_txn.broker.net.connection import Connection, Handler
+from .checks import check_client_name, check_subscription_name, check_user_topic
+from .schemas import schema_of
+from .session import Handler, Session
 
 _KEY_SHARED_STICKY: Final = 1
 
 
-async def on_subscribe(connection: Connection, body: Any) -> None:
+async def on_subscribe(session: Session, body: Any) -> None:
     """SUBSCRIBE: answered once the subscription is durable and the consumer has its place."""
     task = asyncio.current_task()
-    if body.consumer_id in connection.opening_consumers or task is None:
+    if body.consumer_id in session.opening_consumers or task is None:
         raise Refusal(ServerError.ServiceNotReady, f"consumer {body.consumer_id} is being created already; retry")
-    connection.check_room_for_consumer(body.consumer_id)
-    connection.opening_consumers[body.consumer_id] = task  # its place is taken before the first await
+    session.check_room_for_consumer(body.consumer_id)
+    session.opening_consumers[body.consumer_id] = task  # its place is taken before the first await
     try:
-        await _subscribe(connection, body)
+        await _subscribe(session, body)
     finally:
-        del connection.opening_consumers[body.consumer_id]
+        del session.opening_consumers[body.consumer_id]
 
 
-async def _subscribe(connection: Connection, body: Any) -> None:
-    broker = connection.broker
+async def _subscribe(session: Session, body: Any) -> None:
+    services = session.services
     name = TopicName.parse(body.topic)
     check_user_topic(name)
     check_client_name("consumer", body.consumer_name)
-    existing = connection.consumers.get(body.consumer_id)
+    existing = session.consumers.get(body.consumer_id)
     if existing is not None:
         held = existing.subscription
         if (str(held.topic.name), held.name) != (str(name), body.subscription):
             text = f"consumer {body.consumer_id} is open on {held.name!r} of {held.topic.name} already"
             raise Refusal(ServerError.NotAllowedError, text)
-        connection.write_command("success", request_id=body.request_id)
+        session.connection.write_command("success", request_id=body.request_id)
         return
     check_subscription_name(body.subscription)
     if body.read_compacted and body.subType not in {EXCLUSIVE, FAILOVER}:
         raise Refusal(ServerError.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions")
-    topic = await broker.topic(name, create=body.force_topic_creation)
+    topic = await services.topic(name, create=body.force_topic_creation)
     makes = body.durable and isinstance(topic, Topic) and body.subscription not in topic.subscriptions
-    if makes and not broker.config.allow_auto_subscription_creation:
+    if makes and not services.config.allow_auto_subscription_creation:
         raise Refusal(ServerError.SubscriptionNotFound, f"Subscription does not exist: {body.subscription!r} of {name}")
     if body.HasField("schema") and body.schema.type:
-        await broker.catalog.schema_version(name, schema_of(body.schema))
+        await services.catalog.schema_version(name, schema_of(body.schema))
     consumer = Consumer(
-        connection,
+        session,
         body.consumer_id,
-        body.consumer_name or broker.new_consumer_name(),
+        body.consumer_name or services.new_consumer_name(),
         priority=body.priority_level,
         partition=name.partition,
         epoch=signed64(body.consumer_epoch) if body.HasField("consumer_epoch") else None,
@@ -73,9 +73,9 @@ async def _subscribe(connection: Connection, body: Any) -> None:
         consumer.key_ranges = tuple((each.start, each.end) for each in body.keySharedMeta.hashRanges)
     subscription = await topic.subscribe(body.subscription, durable=body.durable, initial=await _initial(topic, body))
     if body.subType == EXCLUSIVE:
-        for holder in [each.owner for each in subscription.consumers if each.owner is not connection]:
+        for holder in [each.owner for each in subscription.consumers if each.owner is not session]:
             await holder.is_alive()
-    if connection.closed or not topic.serving or topic.subscriptions.get(subscription.name) is not subscription:
+    if session.connection.closed or not topic.serving or topic.subscriptions.get(subscription.name) is not subscription:
         raise Refusal(ServerError.ServiceNotReady, f"{name} or its subscription was closed meanwhile; retry")
     sticky = body.HasField("keySharedMeta") and body.keySharedMeta.keySharedMode == _KEY_SHARED_STICKY
     try:
@@ -83,8 +83,8 @@ async def _subscribe(connection: Connection, body: Any) -> None:
     except Refusal:
         subscription.drop_if_unused()
         raise
-    connection.consumers[body.consumer_id] = consumer
-    connection.write_command("success", request_id=body.request_id)
+    session.consumers[body.consumer_id] = consumer
+    session.connection.write_command("success", request_id=body.request_id)
 
 
 async def _initial(topic: Any, body: Any) -> Position:
@@ -125,40 +125,40 @@ async def _before_time(topic: Topic, since_ms: int) -> Position:
     return topic.log.last_appended
 
 
-def _consumer(connection: Connection, body: Any) -> Consumer:
-    consumer = connection.consumers.get(body.consumer_id)
+def _consumer(session: Session, body: Any) -> Consumer:
+    consumer = session.consumers.get(body.consumer_id)
     if consumer is None:
         raise Refusal(ServerError.ConsumerNotFound, f"consumer {body.consumer_id} is not open on this connection")
     return consumer
 
 
-async def on_close_consumer(connection: Connection, body: Any) -> None:
+async def on_close_consumer(session: Session, body: Any) -> None:
     """CLOSE_CONSUMER, also of one that is still being created."""
-    opening = connection.opening_consumers.get(body.consumer_id)
+    opening = session.opening_consumers.get(body.consumer_id)
     if opening is not None:
         await asyncio.wait([opening])
-    consumer = connection.consumers.get(body.consumer_id)
+    consumer = session.consumers.get(body.consumer_id)
     if consumer is not None:
-        connection.forget_consumer(consumer)
+        session.forget_consumer(consumer)
         consumer.subscription.remove(consumer)
-    connection.write_command("success", request_id=body.request_id)
+    session.connection.write_command("success", request_id=body.request_id)
 
 
-async def on_unsubscribe(connection: Connection, body: Any) -> None:
+async def on_unsubscribe(session: Session, body: Any) -> None:
     """UNSUBSCRIBE: only the last consumer may, unless it forces."""
-    consumer = _consumer(connection, body)
+    consumer = _consumer(session, body)
     subscription = consumer.subscription
     if len(subscription.consumers) > 1 and not body.force:
         raise Refusal(ServerError.ConsumerBusy, f"subscription {subscription.name!r} has other consumers connected")
-    connection.forget_consumer(consumer)
+    session.forget_consumer(consumer)
     subscription.remove(consumer)
     await subscription.topic.unsubscribe(subscription)
-    connection.write_command("success", request_id=body.request_id)
+    session.connection.write_command("success", request_id=body.request_id)
 
 
-async def on_seek(connection: Connection, body: Any) -> None:
+async def on_seek(session: Session, body: Any) -> None:
     """SEEK to a message (it is the next one delivered), or to a time. All consumers are closed and connect again."""
-    subscription = _consumer(connection, body).subscription
+    subscription = _consumer(session, body).subscription
     topic = subscription.topic
     if not isinstance(topic, Topic):
         raise Refusal(ServerError.NotAllowedError, "a non-persistent topic keeps nothing to seek in")
@@ -169,12 +169,12 @@ async def on_seek(connection: Connection, body: Any) -> None:
             mark = topic.log.last_appended
     else:
         mark = await _before_time(topic, signed64(body.message_publish_time))
-    subscription.seek(mark, partial(connection.write_command, "success", request_id=body.request_id))
+    subscription.seek(mark, partial(session.connection.write_command, "success", request_id=body.request_id))
 
 
-def on_redeliver(connection: Connection, body: Any) -> None:
+def on_redeliver(session: Session, body: Any) -> None:
     """REDELIVER_UNACKNOWLEDGED_MESSAGES; there is no answer."""
-    consumer = connection.consumers.get(body.consumer_id)
+    consumer = session.consumers.get(body.consumer_id)
     if consumer is None:
         return
     if len(body.message_ids) > MAX_ACK_IDS:
@@ -188,16 +188,16 @@ def on_redeliver(connection: Connection, body: Any) -> None:
     subscription.dispatcher.redeliver(consumer, positions)
 
 
-async def on_get_last_message_id(connection: Connection, body: Any) -> None:
+async def on_get_last_message_id(session: Session, body: Any) -> None:
     """GET_LAST_MESSAGE_ID: the last message that readers may see; (-1, -1) when there is none."""
-    consumer = _consumer(connection, body)
+    consumer = _consumer(session, body)
     subscription = consumer.subscription
     topic = subscription.topic
     position, batch_size = await topic.last_message()
     if consumer.read_compacted:
         position, batch_size = await topic.compaction.last_message(position, batch_size)
     mark = subscription.cursor.mark_delete
-    connection.write_command(
+    session.connection.write_command(
         "getLastMessageIdResponse",
         request_id=body.request_id,
         last_message_id=pb.MessageIdData(
@@ -210,11 +210,11 @@ async def on_get_last_message_id(connection: Connection, body: Any) -> None:
     )
 
 
-def on_consumer_stats(connection: Connection, body: Any) -> None:
+def on_consumer_stats(session: Session, body: Any) -> None:
     """CONSUMER_STATS of one consumer."""
-    consumer = _consumer(connection, body)
+    consumer = _consumer(session, body)
     subscription = consumer.subscription
-    connection.write_command(
+    session.connection.write_command(
         "consumerStatsResponse",
         request_id=body.request_id,
         consumerName=consumer.name,

@@ -4,99 +4,98 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pulsar_txn.broker.topics.producers import AccessMode, Producer
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import TopicName
 
-from .lookup import check_client_name, check_subscription_name, check_user_topic, pack_schema_version, schema_of
+from .checks import check_client_name, check_subscription_name, check_user_topic
+from .schemas import pack_schema_version, schema_of
+from .services import AnyTopic
+from .session import Handler, Session
 
-if TYPE_CHECKING:
-    from pulsar_txn.broker.broker import AnyTopic
-    from pulsar_txn.broker.net.connection import Connection, Handler
 
-
-async def on_producer(connection: Connection, body: Any) -> None:
+async def on_producer(session: Session, body: Any) -> None:
     """PRODUCER: answered once the topic is open and the producer may publish; one that waits is told so first."""
     task = asyncio.current_task()
-    if body.producer_id in connection.opening_producers or task is None:
+    if body.producer_id in session.opening_producers or task is None:
         raise Refusal(ServerError.ServiceNotReady, f"producer {body.producer_id} is being created already; retry")
-    connection.check_room_for_producer(body.producer_id)
-    connection.opening_producers[body.producer_id] = task  # its place is taken before the first await
+    session.check_room_for_producer(body.producer_id)
+    session.opening_producers[body.producer_id] = task  # its place is taken before the first await
     try:
-        await _open(connection, body)
+        await _open(session, body)
     finally:
-        del connection.opening_producers[body.producer_id]
+        del session.opening_producers[body.producer_id]
 
 
-async def _open(connection: Connection, body: Any) -> None:
-    broker = connection.broker
+async def _open(session: Session, body: Any) -> None:
+    services = session.services
     name = TopicName.parse(body.topic)
     check_user_topic(name)
     check_client_name("producer", body.producer_name)
-    waiter = connection.waiting_producers.pop(body.producer_id, None)
+    waiter = session.waiting_producers.pop(body.producer_id, None)
     if waiter is not None:  # asked for again: it waits as the last one, and under the new request
-        broker.remove_producer(waiter)
-    existing = connection.producers.get(body.producer_id)
+        services.remove_producer(waiter)
+    existing = session.producers.get(body.producer_id)
     if existing is not None:
         if str(existing.topic.name) != str(name):
             raise Refusal(ServerError.NotAllowedError, f"producer {body.producer_id} is open on {existing.topic.name} already")
         if body.epoch <= existing.epoch:
-            _answer(connection, body, existing, ready=True)
+            _answer(session, body, existing, ready=True)
             return
-        broker.remove_producer(existing)
-        connection.forget_producer(existing)
+        services.remove_producer(existing)
+        session.forget_producer(existing)
     if body.initial_subscription_name:
         check_subscription_name(body.initial_subscription_name)
-    topic = await broker.topic(name)
+    topic = await services.topic(name)
     if topic.rules.encryption_required and not body.encrypted:
         raise Refusal(ServerError.MetadataError, f"Encryption is required in {name}")
     version = b""
     if body.HasField("schema") and body.schema.type:
-        version = pack_schema_version(await broker.catalog.schema_version(name, schema_of(body.schema)))
+        version = pack_schema_version(await services.catalog.schema_version(name, schema_of(body.schema)))
     if body.initial_subscription_name and isinstance(topic, Topic):
         await topic.subscribe(body.initial_subscription_name, durable=True, initial=topic.log.last_appended)
-    producer_name = body.producer_name or broker.catalog.new_producer_name()
+    producer_name = body.producer_name or services.catalog.new_producer_name()
     mode = AccessMode(body.producer_access_mode)
-    producer = Producer(connection, body.producer_id, producer_name, topic, mode, body.epoch)
+    producer = Producer(session, body.producer_id, producer_name, topic, mode, body.epoch)
     producer.encrypted = body.encrypted
 
     holder = topic.producers.by_name.get(producer_name)
-    if holder is not None and holder.owner is not connection:
+    if holder is not None and holder.owner is not session:
         await holder.owner.is_alive()
     asked = body.topic_epoch if body.HasField("topic_epoch") else None
     try:
-        ready = await topic.producers.add(producer, asked, partial(_end_wait, connection, body, producer, version))
-        _check_open(connection, topic)
+        ready = await topic.producers.add(producer, asked, partial(_end_wait, session, body, producer, version))
+        _check_open(session, topic)
     except BaseException:  # the client may be gone as well: then this task is cancelled
-        broker.remove_producer(producer)
+        services.remove_producer(producer)
         raise
-    (connection.producers if ready else connection.waiting_producers)[body.producer_id] = producer
-    _answer(connection, body, producer, ready=ready, version=version)
+    (session.producers if ready else session.waiting_producers)[body.producer_id] = producer
+    _answer(session, body, producer, ready=ready, version=version)
 
 
-def _check_open(connection: Connection, topic: AnyTopic) -> None:
-    if connection.closed or not topic.serving:
+def _check_open(session: Session, topic: AnyTopic) -> None:
+    if session.connection.closed or not topic.serving:
         raise Refusal(ServerError.ServiceNotReady, f"{topic.name} was closed meanwhile; retry")
 
 
-def _end_wait(connection: Connection, body: Any, producer: Producer, version: bytes, refusal: Refusal | None) -> None:
+def _end_wait(session: Session, body: Any, producer: Producer, version: bytes, refusal: Refusal | None) -> None:
     """Tell a producer that waited for the topic that it has it, or why it never will."""
-    if connection.waiting_producers.get(producer.producer_id) is not producer:
+    if session.waiting_producers.get(producer.producer_id) is not producer:
         return  # it was closed, or asked for again
-    del connection.waiting_producers[producer.producer_id]
+    del session.waiting_producers[producer.producer_id]
     if refusal is not None:
-        connection.refuse(body, refusal)
+        session.connection.refuse(body, refusal)
         return
-    connection.producers[producer.producer_id] = producer
-    _answer(connection, body, producer, ready=True, version=version)
+    session.producers[producer.producer_id] = producer
+    _answer(session, body, producer, ready=True, version=version)
 
 
-def _answer(connection: Connection, body: Any, producer: Producer, *, ready: bool, version: bytes = b"") -> None:
+def _answer(session: Session, body: Any, producer: Producer, *, ready: bool, version: bytes = b"") -> None:
     fields: dict[str, Any] = {"topic_epoch": producer.topic_epoch} if producer.topic_epoch is not None else {}
-    connection.write_command(
+    session.connection.write_command(
         "producer_success",
         request_id=body.request_id,
         producer_name=producer.name,
@@ -107,19 +106,19 @@ def _answer(connection: Connection, body: Any, producer: Producer, *, ready: boo
     )
 
 
-async def on_close_producer(connection: Connection, body: Any) -> None:
+async def on_close_producer(session: Session, body: Any) -> None:
     """CLOSE_PRODUCER, also of one that is still being created."""
-    opening = connection.opening_producers.get(body.producer_id)
+    opening = session.opening_producers.get(body.producer_id)
     if opening is not None:
         await asyncio.wait([opening])
-    producer = connection.producers.get(body.producer_id)
+    producer = session.producers.get(body.producer_id)
     if producer is not None:
-        connection.broker.remove_producer(producer)
-        connection.forget_producer(producer)
-    waiter = connection.waiting_producers.pop(body.producer_id, None)
+        session.services.remove_producer(producer)
+        session.forget_producer(producer)
+    waiter = session.waiting_producers.pop(body.producer_id, None)
     if waiter is not None:
-        connection.broker.remove_producer(waiter)
-    connection.write_command("success", request_id=body.request_id)
+        session.services.remove_producer(waiter)
+    session.connection.write_command("success", request_id=body.request_id)
 
 
 HANDLERS: Final[dict[int, tuple[str, Handler]]] = {5: ("producer", on_producer), 15: ("close_producer", on_close_producer)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pulsar_txn.broker.base.sorted_names import Pieces, count_of
 from pulsar_txn.broker.catalog.lists import Matches, hash_of_pieces, matching, pattern_of
@@ -10,9 +10,8 @@ from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import check_namespace
 
-if TYPE_CHECKING:
-    from pulsar_txn.broker.broker import Broker
-    from pulsar_txn.broker.net.connection import Connection, Handler
+from .services import Services
+from .session import Handler, Session
 
 _BYTES_PER_NAME: Final = 4  # its tag and its length
 
@@ -24,41 +23,41 @@ def _namespace(text: str) -> tuple[str, str]:
     return tenant, namespace
 
 
-def _pattern(broker: Broker, text: str) -> Matches:
-    return pattern_of(text, broker.config.subscription_pattern_max_length)
+def _pattern(services: Services, text: str) -> Matches:
+    return pattern_of(text, services.config.subscription_pattern_max_length)
 
 
-def _matches_or_none(broker: Broker, text: str) -> Matches | None:
+def _matches_or_none(services: Services, text: str) -> Matches | None:
     """None when the client has to look for itself: no pattern, or none that is matched here."""
-    if not text or not broker.config.enable_broker_side_subscription_pattern_evaluation:
+    if not text or not services.config.enable_broker_side_subscription_pattern_evaluation:
         return None
     try:
-        return _pattern(broker, text)
+        return _pattern(services, text)
     except Refusal:
         return None
 
 
-async def on_get_topics(connection: Connection, body: Any) -> None:
+async def on_get_topics(session: Session, body: Any) -> None:
     """GET_TOPICS_OF_NAMESPACE: partitions one by one; with a pattern what matches, with the hash of a list only a new one."""
-    async with connection.broker.list_turn(connection):
-        await _answer_topics(connection, body, *_namespace(body.namespace))
+    async with session.services.list_turn(session.connection):
+        await _answer_topics(session, body, *_namespace(body.namespace))
 
 
-async def _answer_topics(connection: Connection, body: Any, tenant: str, namespace: str) -> None:
-    broker, budget = connection.broker, connection.broker.turn.budget
+async def _answer_topics(session: Session, body: Any, tenant: str, namespace: str) -> None:
+    services, budget = session.services, session.services.turn.budget
     pieces: Pieces = ()
     if body.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
-        pieces = await broker.non_persistent_topics(tenant, namespace)
+        pieces = await services.non_persistent_topics(tenant, namespace)
     if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        pieces += broker.catalog.index.topics_and_partitions(tenant, namespace)
-    matches = _matches_or_none(broker, body.topics_pattern)
+        pieces += services.catalog.index.topics_and_partitions(tenant, namespace)
+    matches = _matches_or_none(services, body.topics_pattern)
     if matches is not None:
         pieces = await matching(pieces, matches, budget)
     topics_hash = await hash_of_pieces(pieces, budget)
     changed = topics_hash != body.topics_hash
-    topics = _fitting(broker, pieces, body.namespace) if changed else []
+    topics = _fitting(services, pieces, body.namespace) if changed else []
     await budget.pause()
-    connection.write_list(
+    session.connection.write_list(
         "getTopicsOfNamespaceResponse",
         request_id=body.request_id,
         topics=topics,
@@ -68,9 +67,9 @@ async def _answer_topics(connection: Connection, body: Any, tenant: str, namespa
     )
 
 
-def _fitting(broker: Broker, pieces: Pieces, namespace: str) -> list[str]:
+def _fitting(services: Services, pieces: Pieces, namespace: str) -> list[str]:
     """All names in one list. Refusal NotAllowedError when no client would take a frame with so many."""
-    most = broker.config.max_message_size
+    most = services.config.max_message_size
     size = sum(len("".join(piece)) + _BYTES_PER_NAME * len(piece) for piece in pieces)
     if size > most:
         text = f"the names of {count_of(pieces)} topics of {namespace} have {size} bytes, more than the {most} of one answer"
@@ -80,23 +79,23 @@ def _fitting(broker: Broker, pieces: Pieces, namespace: str) -> list[str]:
     return [name for piece in pieces for name in piece]
 
 
-async def on_watch_topic_list(connection: Connection, body: Any) -> None:
+async def on_watch_topic_list(session: Session, body: Any) -> None:
     """WATCH_TOPIC_LIST: the topics that match now, unless the client has that list already; changes follow."""
-    broker, lists = connection.broker, connection.broker.topic_lists
-    if not broker.config.enable_broker_side_subscription_pattern_evaluation:
+    services, lists = session.services, session.services.topic_lists
+    if not services.config.enable_broker_side_subscription_pattern_evaluation:
         raise Refusal(ServerError.NotAllowedError, "Unable to create topic list watcher: topic list watching is disabled.")
     tenant, namespace = _namespace(body.namespace)
-    matches = _pattern(broker, body.topics_pattern)
-    async with broker.list_turn(connection):
-        watcher = await lists.watch(connection, body.watcher_id, (tenant, namespace), matches)
+    matches = _pattern(services, body.topics_pattern)
+    async with services.list_turn(session.connection):
+        watcher = await lists.watch(session.connection, body.watcher_id, (tenant, namespace), matches)
         pieces = watcher.topics.pieces()
-        topics_hash = await hash_of_pieces(pieces, broker.turn.budget)
+        topics_hash = await hash_of_pieces(pieces, services.turn.budget)
         try:
-            topics = [] if topics_hash == body.topics_hash else _fitting(broker, pieces, body.namespace)
+            topics = [] if topics_hash == body.topics_hash else _fitting(services, pieces, body.namespace)
         except Refusal:
-            lists.close(connection, body.watcher_id)
+            lists.close(session.connection, body.watcher_id)
             raise
-        connection.write_list(
+        session.connection.write_list(
             "watchTopicListSuccess",
             request_id=body.request_id,
             watcher_id=body.watcher_id,
@@ -106,10 +105,10 @@ async def on_watch_topic_list(connection: Connection, body: Any) -> None:
         lists.serve(watcher)
 
 
-def on_watch_topic_list_close(connection: Connection, body: Any) -> None:
+def on_watch_topic_list_close(session: Session, body: Any) -> None:
     """WATCH_TOPIC_LIST_CLOSE: also of a watcher that is not there."""
-    connection.broker.topic_lists.close(connection, body.watcher_id)
-    connection.write_command("success", request_id=body.request_id)
+    session.services.topic_lists.close(session.connection, body.watcher_id)
+    session.connection.write_command("success", request_id=body.request_id)
 
 
 HANDLERS: Final[dict[int, tuple[str, Handler]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -18,105 +18,97 @@ from pulsar_txn.wire.hot_txn import (
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
-from .lookup import check_subscription_name
-
-if TYPE_CHECKING:
-    from pulsar_txn.broker.net.connection import Connection, Handler
+from .checks import check_subscription_name
+from .session import FrameHandler, Handler, Session
 
 _NEW_TXN_RESPONSE, _ADD_PARTITION_RESPONSE, _ADD_SUBSCRIPTION_RESPONSE, _END_TXN_RESPONSE = 51, 53, 55, 57
 _MAX_PARTICIPANTS: Final = 1000
 _ACTIONS: Final = {int(action): action for action in TxnAction}
 
 
-def _coordinators(connection: Connection, request_id: int) -> Coordinators | None:
+def _coordinators(session: Session, request_id: int) -> Coordinators | None:
     """The coordinators; None when the request was answered with ERROR for lack of them."""
-    coordinators = connection.broker.coordinators
+    coordinators = session.services.coordinators
     if coordinators is None:
         text = "transactions are not enabled on this broker; set transactionCoordinatorEnabled=true"
-        connection.write_command("error", request_id=request_id, error=int(ServerError.NotAllowedError), message=text)
+        session.connection.write_command("error", request_id=request_id, error=int(ServerError.NotAllowedError), message=text)
     return coordinators
 
 
-async def on_tc_connect(connection: Connection, body: Any) -> None:
+async def on_tc_connect(session: Session, body: Any) -> None:
     """TC_CLIENT_CONNECT_REQUEST: answered once the coordinator serves; who names a transactional id gets its identity."""
-    coordinators = _coordinators(connection, body.request_id)
+    coordinators = _coordinators(session, body.request_id)
     if coordinators is None:
         return
     told: dict[str, int] = {}
     try:
         await coordinators.connect(body.tc_id)
         if body.HasField("transactional_id"):
-            told = await _identify(connection, body, len(coordinators))
+            told = await _identify(session, body, len(coordinators))
     except Refusal as refusal:
         told = {"error": int(refusal.code)}
-        connection.write_command("tcClientConnectResponse", request_id=body.request_id, message=refusal.message, **told)
+        session.connection.write_command("tcClientConnectResponse", request_id=body.request_id, message=refusal.message, **told)
     else:
-        connection.write_command("tcClientConnectResponse", request_id=body.request_id, **told)
+        session.connection.write_command("tcClientConnectResponse", request_id=body.request_id, **told)
 
 
-async def _identify(connection: Connection, body: Any, coordinators: int) -> dict[str, int]:
+async def _identify(session: Session, body: Any, coordinators: int) -> dict[str, int]:
     """Bind the connection to a transactional id and its epoch; what the answer says of them."""
-    name, ids = body.transactional_id, connection.broker.transactional_ids
+    name, ids = body.transactional_id, session.services.transactional_ids
     if ids is None:
         text = "transactional ids are not served here; set transactionMetadataStoreProviderClassName=fencing"
         raise Refusal(ServerError.NotAllowedError, text)
-    if connection.identity is not None and connection.identity[0] != name:
-        raise Refusal(ServerError.NotAllowedError, f"this connection is bound to transactional id {connection.identity[0]!r}")
+    if session.identity is not None and session.identity[0] != name:
+        raise Refusal(ServerError.NotAllowedError, f"this connection is bound to transactional id {session.identity[0]!r}")
     if body.HasField("transactional_epoch"):
         await ids.resume(name, body.transactional_epoch)
-        connection.identity = (name, body.transactional_epoch)
+        session.identity = (name, body.transactional_epoch)
         return {}
     epoch, tc_id = await ids.begin(name, coordinators)
-    connection.identity = (name, epoch)
+    session.identity = (name, epoch)
     return {"tc_id": tc_id, "transactional_epoch": epoch}
 
 
-def on_new_txn(connection: Connection, frame: bytes) -> None:
+def on_new_txn(session: Session, frame: bytes) -> None:
     """NEW_TXN."""
     request_id, timeout_ms, tc_id = decode_new_txn(frame)
-    coordinators = _coordinators(connection, request_id)
+    coordinators = _coordinators(session, request_id)
     if coordinators is not None:
-        asked, opened = (tc_id, request_id), connection.opened
+        asked, opened = (tc_id, request_id), session.opened
         txn_id = opened.answered(asked)
         if txn_id is not None:
-            connection.write(encode_response(_NEW_TXN_RESPONSE, request_id, txn_id))
+            session.connection.write(encode_response(_NEW_TXN_RESPONSE, request_id, txn_id))
             return
-        connection.begin_request()
+        session.connection.begin_request()
         if not opened.waits(asked):
-            coordinators.new_txn(
-                tc_id, timeout_ms, connection.principal, connection.identity, partial(_answer_new, connection, asked)
-            )
+            coordinators.new_txn(tc_id, timeout_ms, session.principal, session.identity, partial(_answer_new, session, asked))
 
 
-def _answer_new(
-    connection: Connection, asked: tuple[int, int], value: TxnId | None, error: ServerError | None, message: str
-) -> None:
+def _answer_new(session: Session, asked: tuple[int, int], value: TxnId | None, error: ServerError | None, message: str) -> None:
     tc_id, request_id = asked
     txn_id = TxnId(tc_id, 0) if value is None else value
-    for _ in range(connection.opened.settle(asked, value)):
-        _answer(connection, _NEW_TXN_RESPONSE, request_id, txn_id, None, error, message)
+    for _ in range(session.opened.settle(asked, value)):
+        _answer(session, _NEW_TXN_RESPONSE, request_id, txn_id, None, error, message)
 
 
-def on_add_partition(connection: Connection, frame: bytes) -> None:
+def on_add_partition(session: Session, frame: bytes) -> None:
     """ADD_PARTITION_TO_TXN."""
     request_id, txn_id, topics = decode_add_partitions(frame)
-    _add(connection, request_id, txn_id, _ADD_PARTITION_RESPONSE, [(topic, None) for topic in topics])
+    _add(session, request_id, txn_id, _ADD_PARTITION_RESPONSE, [(topic, None) for topic in topics])
 
 
-def on_add_subscription(connection: Connection, frame: bytes) -> None:
+def on_add_subscription(session: Session, frame: bytes) -> None:
     """ADD_SUBSCRIPTION_TO_TXN."""
     request_id, txn_id, subscriptions = decode_add_subscriptions(frame)
-    _add(connection, request_id, txn_id, _ADD_SUBSCRIPTION_RESPONSE, subscriptions)
+    _add(session, request_id, txn_id, _ADD_SUBSCRIPTION_RESPONSE, subscriptions)
 
 
-def _add(
-    connection: Connection, request_id: int, txn_id: TxnId, response: int, named: Sequence[tuple[str, str | None]]
-) -> None:
-    coordinators = _coordinators(connection, request_id)
+def _add(session: Session, request_id: int, txn_id: TxnId, response: int, named: Sequence[tuple[str, str | None]]) -> None:
+    coordinators = _coordinators(session, request_id)
     if coordinators is None:
         return
-    answer = partial(_answer, connection, response, request_id, txn_id)
-    connection.begin_request()
+    answer = partial(_answer, session, response, request_id, txn_id)
+    session.connection.begin_request()
     if len(named) > _MAX_PARTICIPANTS:
         text = f"{len(named)} participants in one request; {_MAX_PARTICIPANTS} are the most, send several"
         answer(None, ServerError.NotAllowedError, text)
@@ -128,7 +120,7 @@ def _add(
     except Refusal as refusal:
         answer(None, refusal.code, refusal.message)
     else:
-        coordinators.add(txn_id, participants, connection.principal, connection.identity, answer)
+        coordinators.add(txn_id, participants, session.principal, session.identity, answer)
 
 
 @lru_cache(4096)
@@ -147,24 +139,24 @@ def _participant_name(topic: str) -> str:
     return str(name)
 
 
-def on_end_txn(connection: Connection, frame: bytes) -> None:
+def on_end_txn(session: Session, frame: bytes) -> None:
     """END_TXN: answered when every participant holds the outcome."""
     request_id, txn_id, action = decode_end_txn(frame)
-    coordinators = _coordinators(connection, request_id)
+    coordinators = _coordinators(session, request_id)
     if coordinators is None:
         return
-    answer = partial(_answer, connection, _END_TXN_RESPONSE, request_id, txn_id)
-    connection.begin_request()
+    answer = partial(_answer, session, _END_TXN_RESPONSE, request_id, txn_id)
+    session.connection.begin_request()
     known = _ACTIONS.get(action)
     if known is None:
         answer(None, ServerError.NotAllowedError, f"{action} is no action; 0 commits and 1 aborts")
     else:
-        coordinators.end(txn_id, known, connection.principal, connection.identity, answer)
+        coordinators.end(txn_id, known, session.principal, session.identity, answer)
 
 
-def on_end_txn_on_participant(response: str, connection: Connection, body: Any) -> None:
+def on_end_txn_on_participant(response: str, session: Session, body: Any) -> None:
     """END_TXN_ON_PARTITION and _ON_SUBSCRIPTION: only coordinators may end something at a participant, and all are in here."""
-    connection.write_command(
+    session.connection.write_command(
         response,
         request_id=body.request_id,
         txnid_least_bits=body.txnid_least_bits,
@@ -175,7 +167,7 @@ def on_end_txn_on_participant(response: str, connection: Connection, body: Any) 
 
 
 def _answer(
-    connection: Connection,
+    session: Session,
     response: int,
     request_id: int,
     txn_id: TxnId,
@@ -183,18 +175,16 @@ def _answer(
     error: ServerError | None,
     message: str,
 ) -> None:
-    connection.end_request()
+    session.connection.end_request()
     if error is None:
-        connection.write(encode_response(response, request_id, txn_id))
+        session.connection.write(encode_response(response, request_id, txn_id))
     else:
-        connection.write(encode_response(response, request_id, txn_id, error=int(error), message=message))
+        session.connection.write(encode_response(response, request_id, txn_id, error=int(error), message=message))
 
+
+FRAMES: Final[dict[int, FrameHandler]] = {50: on_new_txn, 52: on_add_partition, 54: on_add_subscription, 56: on_end_txn}
 
 HANDLERS: Final[dict[int, tuple[str, Handler]]] = {
-    50: ("", on_new_txn),
-    52: ("", on_add_partition),
-    54: ("", on_add_subscription),
-    56: ("", on_end_txn),
     58: ("endTxnOnPartition", partial(on_end_txn_on_participant, "endTxnOnPartitionResponse")),
     60: ("endTxnOnSubscription", partial(on_end_txn_on_participant, "endTxnOnSubscriptionResponse")),
     62: ("tcClientConnectRequest", on_tc_connect),

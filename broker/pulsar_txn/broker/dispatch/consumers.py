@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from pulsar_txn.wire.hot import encode_message
 from pulsar_txn.wire.ids import Position
 
 from .position_notes import PositionNotes
-
-MAX_BATCH_SIZE: Final = 100_000
-"""Messages of one batch; an ack set has as many bits, so this bounds what a client's number can make us hold."""
-
-MAX_ACK_IDS: Final = 100_000
-"""Messages that one ACK names, or that one request wants again. Clients collect a thousand; ours sends a list of messages
-that is acknowledged in a transaction whole."""
 
 
 class ConsumerOwner(Protocol):

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 from array import array
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position
 
-if TYPE_CHECKING:
-    from .shared import SharedDispatcher
+from .replay import Replay
+from .view import SubscriptionView
 
 MAX_DELAYED: Final = 200_000
 """Messages of one subscription that are remembered, 16 bytes each; those that are due last are looked up in the log again."""
@@ -139,10 +139,24 @@ class DelayedPositions:
         self._forgotten = None
 
 
+class Delaying(Protocol):
+    """The dispatcher that messages wait for."""
+
+    subscription: SubscriptionView
+    replay: Replay
+    read_position: Position
+
+    def has(self, position: Position) -> bool:
+        """Whether an entry is with a consumer, or on its way to one."""
+
+    def wake(self) -> None:
+        """Dispatch at the end of this turn."""
+
+
 class DelayedDelivery:
     """The delayed messages of one dispatcher; made when the first one comes, gone when none is left."""
 
-    def __init__(self, dispatcher: SharedDispatcher, tick_ms: int) -> None:
+    def __init__(self, dispatcher: Delaying, tick_ms: int) -> None:
         self._dispatcher = dispatcher
         self._topic = dispatcher.subscription.topic
         self._turn = self._topic.turn

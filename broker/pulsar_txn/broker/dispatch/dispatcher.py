@@ -11,7 +11,7 @@ import abc
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from pulsar_txn.ledger.protocols import LedgerError, ReadFailed
 from pulsar_txn.wire.entries import read_header
@@ -21,9 +21,7 @@ from pulsar_txn.wire.ids import DispatchHints, Position, full_ack_set
 from .consumers import Consumer
 from .delayed import DelayedDelivery
 from .replay import Replay
-
-if TYPE_CHECKING:
-    from pulsar_txn.broker.topics.subscription import Subscription
+from .view import Source, SubscriptionView
 
 _logger = logging.getLogger(__name__)
 
@@ -31,19 +29,6 @@ ENTRIES_PER_TURN: Final = 512
 BYTES_PER_TURN: Final = 2 << 20
 READ_RETRY_SECONDS: Final = 1.0
 """A dispatcher gives the loop back after this much, and goes on in the next turn."""
-
-
-class Source(Protocol):
-    """What a dispatcher reads: the topic's log, or its compacted copy with what came behind it."""
-
-    def next_position(self, position: Position) -> Position:
-        """The position to be read after this one."""
-
-    def read_cached(self, position: Position) -> bytes | None:
-        """The entry if it is at hand without waiting."""
-
-    async def read(self, start: Position, *, max_entries: int = 100, max_bytes: int = 1 << 20) -> list[tuple[Position, bytes]]:
-        """Entries from `start` on, or from the next one that is there."""
 
 
 class Delivery:
@@ -64,7 +49,7 @@ class Dispatcher(abc.ABC):
     individual: bool = False
     """Whether consumers settle entries one by one (Shared, Key_Shared)."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: SubscriptionView) -> None:
         self.subscription = subscription
         self.consumers: list[Consumer] = []
         self.replay = Replay()
@@ -261,7 +246,7 @@ class Dispatcher(abc.ABC):
 class SingleActiveDispatcher(Dispatcher):
     """Exclusive and Failover: one consumer gets everything, in order."""
 
-    def __init__(self, subscription: Subscription, *, failover: bool) -> None:
+    def __init__(self, subscription: SubscriptionView, *, failover: bool) -> None:
         super().__init__(subscription)
         self._failover = failover
         self.active: Consumer | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from base64 import b64decode
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pulsar_txn.wire.entries import read_metadata
 from pulsar_txn.wire.errors import WireError
@@ -21,9 +21,7 @@ from .dispatcher import ENTRIES_PER_TURN
 from .key_ring import HashRing, SlotOwners, StickyRanges
 from .shared import RETURNED_PER_TURN, SharedDispatcher
 from .slot_replay import SlotReplay
-
-if TYPE_CHECKING:
-    from pulsar_txn.broker.topics.subscription import Subscription
+from .view import SubscriptionView
 
 _LOOK_AHEAD: Final = 2000
 _SLOTS_PER_TURN: Final = 2000
@@ -57,7 +55,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     replay: SlotReplay
 
-    def __init__(self, subscription: Subscription, *, sticky: bool) -> None:
+    def __init__(self, subscription: SubscriptionView, *, sticky: bool) -> None:
         super().__init__(subscription)
         self._owners: SlotOwners = StickyRanges() if sticky else HashRing()
         self._slots: dict[Position, int] = {}

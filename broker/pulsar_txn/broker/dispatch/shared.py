@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pulsar_txn.wire.ids import DispatchHints, Position
 
@@ -12,10 +12,7 @@ from .chunks import Chunks
 from .consumers import Consumer
 from .delayed import DelayedDelivery
 from .dispatcher import Delivery, Dispatcher
-
-if TYPE_CHECKING:
-    from pulsar_txn.broker.topics.subscription import Subscription
-
+from .view import SubscriptionView
 
 RETURNED_PER_TURN: Final = 1000
 """Entries that consumers give back and that are taken in one turn of the loop."""
@@ -26,7 +23,7 @@ class SharedDispatcher(Dispatcher):
 
     individual = True
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: SubscriptionView) -> None:
         super().__init__(subscription)
         self.redeliveries: dict[Position, int] = {}
         self.unacked_count = 0

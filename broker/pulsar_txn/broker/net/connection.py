@@ -1,48 +1,89 @@
-"""One client connection: bytes to frames, frames to method calls, and answers collected into one write per loop turn.
+"""One client connection: bytes to frames, frames to commands, and answers collected into one write per loop turn.
 
-SEND, ACK and FLOW are handled here without a task or a future; everything else is in the tables of `commands`. Nothing is
-taken from a client while the ledger has too much in flight, while too many sends or requests of this connection are not
-answered yet, or while the client does not read what it is sent (see `intake`).
+What the commands mean is the business of a `Session`; this file knows no topic and no transaction, so another server of the
+same protocol can use it. Nothing is taken from a client while the ledger has too much in flight, while too many sends or
+requests of this connection are not answered yet, or while the client does not read what it is sent (see `intake`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
-from pulsar_txn.broker.base.limits import LimitReached
-from pulsar_txn.broker.dispatch.consumers import MAX_ACK_IDS, MAX_BATCH_SIZE, Consumer
-from pulsar_txn.broker.topics.producers import Producer
+from pulsar_txn.broker.base.limits import LimitReached, Limits
+from pulsar_txn.broker.base.settings import BrokerConfig
+from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, NameRefused
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.frames import FRAME_PADDING, command, decode_command, frame_type
-from pulsar_txn.wire.hot import decode_ack, decode_flow, decode_send, encode_ack_response, encode_send_receipt
-from pulsar_txn.wire.ids import Position, TxnId, unsigned64
+from pulsar_txn.wire.ids import unsigned64
 from pulsar_txn.wire.topics import InvalidName
 
-from .intake import COLLECTED, DRAINING, LEDGER, OUTBOUND, REQUESTS, SENDS, Intake
-from .opened import OpenedTransactions
+from .intake import COLLECTED, DRAINING, LEDGER, OUTBOUND, REQUESTS, Intake
 from .request_checks import check_request
-
-if TYPE_CHECKING:
-    from pulsar_txn.broker.broker import Broker
-    from pulsar_txn.tc.requests import Identity
 
 _logger = logging.getLogger(__name__)
 
-Handler: TypeAlias = "Callable[[Connection, Any], Coroutine[Any, Any, None] | None]"
-"""Takes a command's body; a coroutine is run as a task of the connection, its Refusal is answered with ERROR.
+Command: TypeAlias = "Callable[[Any, Any], Coroutine[Any, Any, None] | None]"
+"""Takes the session and a command's body; a coroutine is run as a task, and its Refusal is answered with ERROR."""
 
-The tables name the BaseCommand field of the body; an empty name stands for a handler that takes the frame.
-"""
+
+class Server(Protocol):
+    """What all connections of one server share."""
+
+    config: BrokerConfig
+    turn: Turn
+    limits: Limits
+    under_pressure: bool
+
+    @property
+    def connections(self) -> MutableMapping[Connection, None]:
+        """Those that were let in, in the order in which they came."""
+
+
+class Session(Protocol):
+    """What a server keeps for one client, and how it takes the client's commands, by their type.
+
+    `frames` take whole frames; `commands` name the BaseCommand field of the body that they take.
+    """
+
+    @property
+    def frames(self) -> Mapping[int, Callable[[bytes], None]]:
+        """Commands that decode their frame themselves."""
+
+    @property
+    def commands(self) -> Mapping[int, tuple[str, Command]]:
+        """Commands that protobuf decodes."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is not answered yet that the connection does not count as a request."""
+
+    def writable_changed(self, *, writable: bool) -> None:
+        """The client reads what it is sent, or does not."""
+
+    def ended(self) -> None:
+        """The client is gone."""
+
+
+class _NoSession:
+    """The session of a connection that has ended: a circle less, so the connection is freed at once."""
+
+    frames: Mapping[int, Callable[[bytes], None]] = {}
+    commands: Mapping[int, tuple[str, Command]] = {}
+    is_busy = False
+
+    def writable_changed(self, *, writable: bool) -> None:
+        """Nobody waits."""
+
+    def ended(self) -> None:
+        """It has."""
+
 
 CONNECT: Final = 2
-PONG: Final = 19
-_SEND, _ACK, _FLOW = 6, 10, 11
 
 _HIGH_WATER: Final = 1 << 20
 _LOW_WATER: Final = 1 << 18
@@ -54,52 +95,38 @@ _NO_REQUEST: Final = unsigned64(-1)
 
 
 class Connection(asyncio.Protocol):
-    """State of one connection.
+    """State of one connection. `open_session` makes what the server keeps for its client."""
 
-    `principal`: who the client is (None without authentication); `identity`: its transactional id, if it named one.
-    """
-
-    def __init__(self, broker: Broker, handlers: dict[int, tuple[str, Handler]]) -> None:
-        self.broker = broker
-        self.principal: str | None = None
-        self.identity: Identity | None = None
-        self.opened = OpenedTransactions()
+    def __init__(self, server: Server, open_session: Callable[[Connection], Session]) -> None:
+        self.server = server
         self.connected = False
         self.writable = True
         self.closed = False
-        self.producers: dict[int, Producer] = {}
-        self.waiting_producers: dict[int, Producer] = {}
-        self.opening_producers: dict[int, asyncio.Task[None]] = {}
-        self.consumers: dict[int, Consumer] = {}
-        self.opening_consumers: dict[int, asyncio.Task[None]] = {}
         self.client_version = ""
         self.peer = ""
-        self._handlers = handlers
         self._intake = Intake(
             self._frame,
             self._broken,
-            broker.config.max_message_size + FRAME_PADDING,
-            broker.limits,
-            broker.turn.runtime.call_soon,
+            server.config.max_message_size + FRAME_PADDING,
+            server.limits,
+            server.turn.runtime.call_soon,
         )
         self._transport: asyncio.Transport | None = None
         self._address: str | None = None  # once it was let in
         self._out: list[bytes] = []
         self._out_size = 0
         self._dirty = False
-        self._pending_sends = 0
-        self._max_pending_sends = broker.config.max_pending_publish_requests_per_connection
         self._requests = 0
-        self._max_requests = broker.config.max_concurrent_requests_per_connection
+        self._max_requests = server.config.max_concurrent_requests_per_connection
         self._request_bytes = 0
         self._list_bytes = 0
         self._drained: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._gone: deque[int] = deque(maxlen=64)
         self._heard = True
         self._stuck_since: float | None = None
         self._stuck_bytes = 0  # that waited for the client then
         self._asked: asyncio.Future[bool] | None = None
+        self.session = open_session(self)
 
     # ---- asyncio.Protocol
 
@@ -110,16 +137,16 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer = str(peer)
         address = str(peer[0]) if isinstance(peer, tuple) else ""
-        reached = self.broker.limits.enter(address)
+        reached = self.server.limits.enter(address)
         if reached is not None:
             _logger.info("connection from %s is refused: %s", self.peer, reached)
             self.write_command("error", request_id=_NO_REQUEST, error=int(reached.code), message=reached.message)
             self.close()
             return
         self._address = address
-        self.broker.connections[self] = None
+        self.server.connections[self] = None
         self._intake.attach(self._transport)
-        if self.broker.under_pressure:
+        if self.server.under_pressure:
             self._intake.hold(LEDGER, hold=True)
 
     def data_received(self, data: bytes) -> None:
@@ -144,13 +171,13 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client does not read: send and accept nothing more."""
-        self.writable = False
+        self._be_unwritable()
         self._be_stuck()
         self._intake.hold(OUTBOUND, hold=True)
 
     def _be_stuck(self) -> None:
         if self._transport is not None:
-            self._stuck_since = self.broker.turn.runtime.monotonic()
+            self._stuck_since = self.server.turn.runtime.monotonic()
             self._stuck_bytes = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
@@ -161,120 +188,56 @@ class Connection(asyncio.Protocol):
         self._be_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone, and with it its producers and consumers. Its transactions stay open until their timeout."""
+        """The client is gone, and with it all that its session has."""
         self.closed = True
         self._intake.close()
         if self._asked is not None:
             self._asked.set_result(False)
             self._asked = None
         if self._address is not None:
-            self.broker.limits.leave(self._address)
+            self.server.limits.leave(self._address)
             self._address = None
         self._settle_lists()
-        self.broker.connections.pop(self, None)
-        self.broker.topic_lists.gone(self)
+        self.server.connections.pop(self, None)
         for task in list(self._tasks):
             task.cancel()
-        for producer in [*self.waiting_producers.values(), *self.producers.values()]:
-            self.broker.remove_producer(producer)
-        for consumer in list(self.consumers.values()):
-            consumer.subscription.remove(consumer)
-        self.waiting_producers.clear()
-        self.producers.clear()
-        self.consumers.clear()
+        session, self.session = self.session, _NoSession()
+        session.ended()
 
     # ---- frames
 
     def _frame(self, frame: bytes) -> None:
-        kind = frame_type(frame)
+        # All known peers write the type first and a size that agrees: then no call is needed to find it.
+        kind = frame[5] if len(frame) > 7 and frame[4] == 8 and frame[5] < 128 else frame_type(frame)
         if not self.connected and kind != CONNECT:
             raise WireError(f"the first command must be CONNECT, not {kind}")
-        if kind == _SEND:
-            self._on_send(frame)
-        elif kind == _ACK:
-            self._on_ack(frame)
-        elif kind == _FLOW:
-            self._on_flow(frame)
+        take = self.session.frames.get(kind)
+        if take is not None:
+            take(frame)
         else:
-            handler = self._handlers.get(kind)
-            if handler is None:
-                raise WireError(f"command {kind} is nothing that a client sends, or not known here")
-            name, function = handler
-            if not name:  # decodes the frame itself
-                function(self, frame)
-                return
-            self._intake.cold()
-            body = getattr(decode_command(frame), name)
-            try:
-                check_request(body)
-                coroutine = function(self, body)
-            except (Refusal, InvalidName) as error:
-                self.refuse(body, error)
-                return
-            if coroutine is not None:
-                self._spawn(coroutine, body, len(frame))
+            self._command(kind, frame)
 
-    def _on_send(self, frame: bytes) -> None:
-        producer_id, sequence_id, _, txn_id, highest, is_chunk, _, entry = decode_send(frame)
-        producer = self.producers.get(producer_id)
-        if producer is None:
-            if producer_id not in self._gone:  # closed a moment ago: its last sends are dropped
-                raise WireError(f"SEND for producer {producer_id}, which is not open on this connection")
+    def _command(self, kind: int, frame: bytes) -> None:
+        handler = self.session.commands.get(kind)
+        if handler is None:
+            raise WireError(f"command {kind} is nothing that a client sends, or not known here")
+        name, function = handler
+        self._intake.cold()
+        body = getattr(decode_command(frame), name)
+        try:
+            check_request(body)
+            coroutine = function(self.session, body)
+        except (Refusal, InvalidName) as error:
+            self.refuse(body, error)
             return
-        producer.pending += 1
-        self._pending_sends += 1
-        if self._pending_sends == self._max_pending_sends:
-            self._intake.hold(SENDS, hold=True)
-        producer.topic.publish(producer, sequence_id, highest, is_chunk, txn_id, entry)
-
-    def _on_flow(self, frame: bytes) -> None:
-        consumer_id, permits = decode_flow(frame)
-        consumer = self.consumers.get(consumer_id)
-        if consumer is not None:
-            consumer.permits += permits
-            consumer.subscription.dispatcher.wake()
-
-    def _on_ack(self, frame: bytes) -> None:
-        consumer_id, cumulative, ids, txn_id, request_id = decode_ack(frame)
-        consumer = self.consumers.get(consumer_id)
-        if consumer is None:
-            return
-        if len(ids) > MAX_ACK_IDS:
-            raise WireError(f"ACK of {len(ids)} messages; {MAX_ACK_IDS} are the most in one")
-        if request_id is not None:
-            consumer.pending_acks += 1
-            self.begin_request()
-        subscription = consumer.subscription
-        if any(not 0 <= each[3] <= MAX_BATCH_SIZE for each in ids):
-            raise WireError(f"ACK of a batch with more than {MAX_BATCH_SIZE} messages, or less than none")
-        answer = None if request_id is None else partial(self._acknowledged, consumer, request_id, txn_id)
-        if txn_id is None:
-            subscription.acknowledge(consumer, ids, answer, cumulative=cumulative)
-        else:
-            subscription.acknowledge_in(consumer, txn_id, ids, answer or _unheard, cumulative=cumulative)
-
-    def _acknowledged(
-        self,
-        consumer: Consumer,
-        request_id: int,
-        txn_id: TxnId | None,
-        value: Any,
-        error: ServerError | None,
-        message: str,
-    ) -> None:
-        if consumer.pending_acks:  # 0: the consumer was closed meanwhile, and with it all that it had pending
-            consumer.pending_acks -= 1
-            self.end_request()
-        if error is None:
-            self.write(encode_ack_response(consumer.consumer_id, request_id, txn=txn_id))
-        else:
-            self.write(encode_ack_response(consumer.consumer_id, request_id, txn=txn_id, error=error, message=message))
+        if coroutine is not None:
+            self._spawn(coroutine, body, len(frame))
 
     # ---- tasks of cold commands
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], body: Any, size: int) -> None:
         try:
-            self.broker.limits.begin_request(size)
+            self.server.limits.begin_request(size)
         except LimitReached as reached:
             coroutine.close()
             self.refuse(body, reached)
@@ -291,7 +254,7 @@ class Connection(asyncio.Protocol):
         coroutine.close()  # it may have been cancelled before its first step
         self._tasks.discard(task)
         self._request_bytes -= size
-        self.broker.limits.end_request(size)
+        self.server.limits.end_request(size)
         self.end_request()
 
     def begin_request(self) -> None:
@@ -308,7 +271,7 @@ class Connection(asyncio.Protocol):
 
     async def _run(self, coroutine: Coroutine[Any, Any, None], body: Any) -> None:
         try:
-            await self.broker.turn.budget.enter()
+            await self.server.turn.budget.enter()
             await coroutine
         except (Refusal, InvalidName) as error:
             self.refuse(body, error)
@@ -328,23 +291,8 @@ class Connection(asyncio.Protocol):
             return
         code = error.code if isinstance(error, Refusal) else ServerError.InvalidTopicName
         if isinstance(error, LimitReached):
-            self.broker.limits.reached[error.key] += 1
+            self.server.limits.reached[error.key] += 1
         self.write_command("error", request_id=body.request_id, error=int(code), message=str(error))
-
-    def check_room_for_producer(self, producer_id: int) -> None:
-        """Refusal when this connection has too many producers, those included that wait or are being created."""
-        held = (self.producers, self.waiting_producers, self.opening_producers)
-        self._check_room("producers", producer_id, held, self.broker.config.max_producers_per_connection)
-
-    def check_room_for_consumer(self, consumer_id: int) -> None:
-        """Refusal when this connection has too many consumers, those included that are being created."""
-        held = (self.consumers, self.opening_consumers)
-        self._check_room("consumers", consumer_id, held, self.broker.config.max_consumers_per_connection)
-
-    @staticmethod
-    def _check_room(kind: str, channel_id: int, held: Sequence[Collection[int]], limit: int) -> None:
-        if limit and sum(len(each) for each in held) >= limit and not any(channel_id in each for each in held):
-            raise LimitReached(f"max{kind.capitalize()}PerConnection", f"this connection has {limit} {kind}")
 
     # ---- writing
 
@@ -358,8 +306,8 @@ class Connection(asyncio.Protocol):
         """Send at the end of this turn; dispatchers stop when very much is collected."""
         self._out += buffers
         self._out_size += len(buffers[-1])
-        if self._out_size > _MAX_COLLECTED:
-            self.writable = False
+        if self._out_size > _MAX_COLLECTED and self.writable:
+            self._be_unwritable()
         if not self._dirty:
             self._become_dirty()
 
@@ -376,11 +324,11 @@ class Connection(asyncio.Protocol):
         before = self._out_size
         self.write_command(name, **fields)
         self._list_bytes += self._out_size - before
-        self.broker.limits.list_bytes += self._out_size - before
+        self.server.limits.list_bytes += self._out_size - before
 
     def _settle_lists(self) -> None:
         """The client took them, or is gone."""
-        self.broker.limits.list_bytes -= self._list_bytes
+        self.server.limits.list_bytes -= self._list_bytes
         self._list_bytes = 0
 
     async def drained(self) -> None:
@@ -392,7 +340,7 @@ class Connection(asyncio.Protocol):
 
     def _become_dirty(self) -> None:
         self._dirty = True
-        self.broker.turn.flush_later(self)
+        self.server.turn.flush_later(self)
 
     def flush(self) -> None:
         """One write for everything that was collected."""
@@ -408,13 +356,16 @@ class Connection(asyncio.Protocol):
         if not self.writable and self._stuck_since is None:
             self._be_writable()
 
+    def _be_unwritable(self) -> None:
+        self.writable = False
+        self.session.writable_changed(writable=False)
+
     def _be_writable(self) -> None:
         self.writable = True
         if self._drained is not None:
             self._drained.set_result(None)
             self._drained = None
-        for consumer in self.consumers.values():
-            consumer.subscription.dispatcher.wake()
+        self.session.writable_changed(writable=True)
 
     def know(self, client_version: str) -> None:
         """The client has said CONNECT."""
@@ -432,8 +383,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a publish or a request of this connection is not answered yet."""
-        return self._pending_sends > 0 or self._requests > 0
+        """Whether something that this client asked for is not answered yet."""
+        return self._requests > 0 or self.session.is_busy
+
+    def hold(self, reason: int, *, hold: bool) -> None:
+        """Take commands only while there is no reason against it; reasons are those of `intake`."""
+        self._intake.hold(reason, hold=hold)
 
     def close(self) -> None:
         """Write what is collected and close."""
@@ -459,7 +414,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if self._stuck_since is not None and transport is not None and transport.get_write_buffer_size() < self._stuck_bytes:
             self._be_stuck()  # slow, but it reads
-        monotonic = self.broker.turn.runtime.monotonic
+        monotonic = self.server.turn.runtime.monotonic
         stuck = self._stuck_since is not None and monotonic() - self._stuck_since > _STUCK_SECONDS
         if stuck or (not self._heard and not self._intake.reasons):
             _logger.info("connection from %s is closed: %s", self.peer, "it does not read" if stuck else "nothing was heard")
@@ -482,8 +437,8 @@ class Connection(asyncio.Protocol):
         if self._asked is None:
             self._asked = asyncio.get_running_loop().create_future()
             self.write_command("ping")
-            seconds = self.broker.config.connection_liveness_check_timeout_millis / 1000
-            self.broker.turn.runtime.call_later(seconds, partial(self._be_silent, self._asked))
+            seconds = self.server.config.connection_liveness_check_timeout_millis / 1000
+            self.server.turn.runtime.call_later(seconds, partial(self._be_silent, self._asked))
         return await asyncio.shield(self._asked)
 
     def _be_silent(self, asked: asyncio.Future[bool]) -> None:
@@ -495,71 +450,3 @@ class Connection(asyncio.Protocol):
         else:
             _logger.info("connection from %s is closed: its place is wanted, and it does not answer", self.peer)
             self._transport.abort()
-
-    # ---- owner of producers and consumers
-
-    def producer_receipt(self, producer: Producer, sequence_id: int, highest_sequence_id: int, position: Position) -> None:
-        """A publish is durable."""
-        self._send_settled(producer)
-        self.write(
-            encode_send_receipt(
-                producer.producer_id, sequence_id, position[0], position[1], highest_sequence_id=highest_sequence_id
-            )
-        )
-
-    def producer_refused(self, producer: Producer, sequence_id: int, error: ServerError, message: str) -> None:
-        """A publish was refused."""
-        self._send_settled(producer)
-        self.write_command(
-            "send_error",
-            producer_id=producer.producer_id,
-            sequence_id=unsigned64(sequence_id),
-            error=int(error),
-            message=message,
-        )
-
-    def _send_settled(self, producer: Producer) -> None:
-        if producer.pending:  # 0: the producer was closed meanwhile, and with it all that it had pending
-            producer.pending -= 1
-            self._pending_sends -= 1
-            if self._pending_sends == self._max_pending_sends // 2:
-                self._intake.hold(SENDS, hold=False)
-
-    def producer_closed(self, producer: Producer) -> None:
-        """The broker closed the producer: the client is to look its topic up again."""
-        if self.producers.get(producer.producer_id) is producer:
-            self.forget_producer(producer)
-            self.write_command("close_producer", producer_id=producer.producer_id, request_id=unsigned64(-1))
-
-    def forget_producer(self, producer: Producer) -> None:
-        """Its last sends may still be on their way."""
-        del self.producers[producer.producer_id]
-        self._gone.append(producer.producer_id)
-        producer.held.clear()
-        self._pending_sends -= producer.pending
-        producer.pending = 0
-        if self._pending_sends <= self._max_pending_sends // 2:
-            self._intake.hold(SENDS, hold=False)
-
-    def consumer_closed(self, consumer: Consumer) -> None:
-        """The broker closed the consumer: the client is to look its topic up again."""
-        if self.consumers.get(consumer.consumer_id) is consumer:
-            self.forget_consumer(consumer)
-            self.write_command("close_consumer", consumer_id=consumer.consumer_id, request_id=unsigned64(-1))
-
-    def forget_consumer(self, consumer: Consumer) -> None:
-        """It is closed; what it acknowledged may be answered later, or never."""
-        del self.consumers[consumer.consumer_id]
-        for _ in range(consumer.pending_acks):
-            self.end_request()
-        consumer.pending_acks = 0
-
-    def active_changed(self, consumer: Consumer, active: bool) -> None:
-        """Tell a Failover consumer; behind the answer to its SUBSCRIBE."""
-        self.broker.turn.defer(
-            partial(self.write_command, "active_consumer_change", consumer_id=consumer.consumer_id, is_active=active)
-        )
-
-
-def _unheard(value: Any, error: ServerError | None, message: str) -> None:
-    """The answer of a request whose client asked for none."""

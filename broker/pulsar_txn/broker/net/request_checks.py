@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from pulsar_txn.broker.dispatch.consumers import MAX_ACK_IDS
+from pulsar_txn.broker.base.limits import MAX_ACK_IDS
 from pulsar_txn.wire.errors import Refusal, ServerError
 
 MAX_TEXT_LENGTH: Final = 65_536

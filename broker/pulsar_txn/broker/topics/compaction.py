@@ -11,9 +11,11 @@ import asyncio
 import logging
 import struct
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 from urllib.parse import quote
 
+from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.broker.dispatch.view import HiddenEntries
 from pulsar_txn.ledger.protocols import LedgerError, Log, LogStore, Snapshot
 from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
@@ -22,9 +24,6 @@ from pulsar_txn.wire.topics import TopicName
 
 from .compacted_entries import CHUNK, Newest, keys_of, reduced
 from .compacted_view import CompactedSource, CompactedView, pack_entry
-
-if TYPE_CHECKING:
-    from .topic import Topic
 
 _logger = logging.getLogger(__name__)
 
@@ -48,10 +47,34 @@ class Stores(Protocol):
     store: LogStore
 
 
+class Compactable(Protocol):
+    """What compaction reads of its topic."""
+
+    @property
+    def name(self) -> TopicName:
+        """Its name."""
+
+    @property
+    def log(self) -> Log:
+        """Its log."""
+
+    @property
+    def turn(self) -> Turn:
+        """The loop turns of the broker."""
+
+    @property
+    def buffer(self) -> HiddenEntries:
+        """Its transaction buffer."""
+
+    @property
+    def published(self) -> Position:
+        """The last position that readers may see."""
+
+
 class Compaction:
     """The compacted copy of one topic, and the work that makes it. `view` is None for a topic that never was compacted."""
 
-    def __init__(self, topic: Topic, home: Stores) -> None:
+    def __init__(self, topic: Compactable, home: Stores) -> None:
         self.view: CompactedView | None = None
         self.status = NOT_RUN
         self.error = ""

@@ -14,12 +14,11 @@ from typing import Any, Protocol
 
 import attrs
 
-from pulsar_txn.broker.base.limits import LimitReached
+from pulsar_txn.broker.base.limits import MAX_BATCH_SIZE, LimitReached
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.catalog.catalog import Catalog
 from pulsar_txn.broker.catalog.policies import TopicRules
-from pulsar_txn.broker.dispatch.consumers import MAX_BATCH_SIZE
 from pulsar_txn.broker.txn.buffer_host import TOPIC, BufferHost
 from pulsar_txn.broker.txn.host import Answer
 from pulsar_txn.broker.txn.participants import RegistrationOf, Registrations
@@ -131,7 +130,7 @@ class Topic:
         self._forget(self.log.first or self.log.next_position(self.log.last_confirmed))
 
     async def _recover_subscriptions(self) -> None:
-        pending_acks = PendingAckRecovery(
+        pending_acks = PendingAckRecovery[Subscription](
             self.turn, lambda subscription: self.subscriptions.get(subscription.name) is subscription
         )
         async for name in self.turn.budget.each(self.log.cursor_names()):

@@ -1,0 +1,178 @@
+"""What one client has here: its producers, its consumers, and who it is.
+
+Its connection moves bytes; the session knows what they mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pulsar_txn.broker.base.limits import LimitReached
+from pulsar_txn.broker.dispatch.consumers import Consumer
+from pulsar_txn.broker.net.connection import Connection
+from pulsar_txn.broker.net.intake import SENDS
+from pulsar_txn.broker.topics.producers import Producer
+from pulsar_txn.wire.errors import ServerError
+from pulsar_txn.wire.hot import encode_send_receipt
+from pulsar_txn.wire.ids import Position, unsigned64
+
+from .opened import OpenedTransactions
+from .services import Services
+
+if TYPE_CHECKING:
+    from pulsar_txn.tc.requests import Identity
+
+Handler: TypeAlias = "Callable[[Session, Any], Coroutine[Any, Any, None] | None]"
+"""Takes a command's body; a coroutine is run as a task of the connection, and its Refusal is answered with ERROR."""
+
+FrameHandler: TypeAlias = "Callable[[Session, bytes], None]"
+"""Takes a whole frame, and decodes it itself: for commands that travel per message or per transaction."""
+
+
+class Session:
+    """The state of one client.
+
+    `principal`: who the client is (None without authentication); `identity`: its transactional id, if it named one.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        commands: Mapping[int, tuple[str, Handler]],
+        frames: Mapping[int, FrameHandler],
+        connection: Connection,
+    ) -> None:
+        self.services = services
+        self.connection = connection
+        self.commands = commands
+        self.frames = {kind: partial(handler, self) for kind, handler in frames.items()}
+        self.principal: str | None = None
+        self.identity: Identity | None = None
+        self.opened = OpenedTransactions()
+        self.writable = True
+        self.write_many = connection.write_many
+        self.producers: dict[int, Producer] = {}
+        self.waiting_producers: dict[int, Producer] = {}
+        self.opening_producers: dict[int, asyncio.Task[None]] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.opening_consumers: dict[int, asyncio.Task[None]] = {}
+        self.closed_producers: deque[int] = deque(maxlen=64)
+        self.pending_sends = 0
+        self.max_pending_sends = services.config.max_pending_publish_requests_per_connection
+
+    # ---- what the connection tells
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a publish is not answered yet."""
+        return self.pending_sends > 0
+
+    def writable_changed(self, *, writable: bool) -> None:
+        """The client reads what it is sent, or does not: dispatchers go on when it does."""
+        self.writable = writable
+        if writable:
+            for consumer in self.consumers.values():
+                consumer.subscription.dispatcher.wake()
+
+    def ended(self) -> None:
+        """The client is gone, and with it its producers and consumers. Its transactions stay open until their timeout."""
+        self.services.topic_lists.gone(self.connection)
+        for producer in [*self.waiting_producers.values(), *self.producers.values()]:
+            self.services.remove_producer(producer)
+        for consumer in list(self.consumers.values()):
+            consumer.subscription.remove(consumer)
+        self.waiting_producers.clear()
+        self.producers.clear()
+        self.consumers.clear()
+        self.frames.clear()  # no circle is left: a connection that ends is freed at once
+
+    # ---- limits
+
+    def check_room_for_producer(self, producer_id: int) -> None:
+        """Refusal when this client has too many producers; those that wait or are being created count."""
+        held = (self.producers, self.waiting_producers, self.opening_producers)
+        _check_room("producers", producer_id, held, self.services.config.max_producers_per_connection)
+
+    def check_room_for_consumer(self, consumer_id: int) -> None:
+        """Refusal when this client has too many consumers; those that are being created count."""
+        held = (self.consumers, self.opening_consumers)
+        _check_room("consumers", consumer_id, held, self.services.config.max_consumers_per_connection)
+
+    # ---- owner of producers
+
+    async def is_alive(self) -> bool:
+        """Whether the client answers; if it does not, its connection and all it holds are gone afterwards."""
+        return await self.connection.is_alive()
+
+    def producer_receipt(self, producer: Producer, sequence_id: int, highest_sequence_id: int, position: Position) -> None:
+        """A publish is durable."""
+        if producer.pending:  # 0: the producer was closed meanwhile, and with it all that it had pending
+            producer.pending -= 1
+            self.pending_sends -= 1
+            if self.pending_sends == self.max_pending_sends // 2:
+                self.connection.hold(SENDS, hold=False)
+        self.connection.write(
+            encode_send_receipt(
+                producer.producer_id, sequence_id, position[0], position[1], highest_sequence_id=highest_sequence_id
+            )
+        )
+
+    def producer_refused(self, producer: Producer, sequence_id: int, error: ServerError, message: str) -> None:
+        """A publish was refused."""
+        if producer.pending:
+            producer.pending -= 1
+            self.pending_sends -= 1
+            if self.pending_sends == self.max_pending_sends // 2:
+                self.connection.hold(SENDS, hold=False)
+        self.connection.write_command(
+            "send_error",
+            producer_id=producer.producer_id,
+            sequence_id=unsigned64(sequence_id),
+            error=int(error),
+            message=message,
+        )
+
+    def producer_closed(self, producer: Producer) -> None:
+        """The broker closed the producer: the client is to look its topic up again."""
+        if self.producers.get(producer.producer_id) is producer:
+            self.forget_producer(producer)
+            self.connection.write_command("close_producer", producer_id=producer.producer_id, request_id=unsigned64(-1))
+
+    def forget_producer(self, producer: Producer) -> None:
+        """A producer is closed; its last sends may still be on their way."""
+        del self.producers[producer.producer_id]
+        self.closed_producers.append(producer.producer_id)
+        producer.held.clear()
+        self.pending_sends -= producer.pending
+        producer.pending = 0
+        if self.pending_sends <= self.max_pending_sends // 2:
+            self.connection.hold(SENDS, hold=False)
+
+    # ---- owner of consumers
+
+    def consumer_closed(self, consumer: Consumer) -> None:
+        """The broker closed the consumer: the client is to look its topic up again."""
+        if self.consumers.get(consumer.consumer_id) is consumer:
+            self.forget_consumer(consumer)
+            self.connection.write_command("close_consumer", consumer_id=consumer.consumer_id, request_id=unsigned64(-1))
+
+    def forget_consumer(self, consumer: Consumer) -> None:
+        """A consumer is closed; what it acknowledged may be answered later, or never."""
+        del self.consumers[consumer.consumer_id]
+        for _ in range(consumer.pending_acks):
+            self.connection.end_request()
+        consumer.pending_acks = 0
+
+    def active_changed(self, consumer: Consumer, active: bool) -> None:
+        """Tell a Failover consumer whether it is the active one, after the answer to its SUBSCRIBE."""
+        tell = partial(self.connection.write_command, "active_consumer_change")
+        self.services.turn.defer(partial(tell, consumer_id=consumer.consumer_id, is_active=active))
+
+
+def _check_room(kind: str, channel_id: int, held: Sequence[Collection[int]], limit: int) -> None:
+    if limit and sum(len(each) for each in held) >= limit and not any(channel_id in each for each in held):
+        raise LimitReached(f"max{kind.capitalize()}PerConnection", f"this connection has {limit} {kind}")
