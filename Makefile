@@ -20,12 +20,27 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
              "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test conformance coverage lint soak bench docs clean constraints
+.PHONY: help setup quick demo test conformance coverage lint soak bench docs clean constraints
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## the virtual environment with everything in it
+
+# Machines, wire and the client without servers. Its environment has neither Spark nor the broker's libraries, and no pip of its own.
+QUICK       := .cache/quick
+QUICK_READY := $(QUICK)/.ready
+QUICK_BIN    = $(if $(wildcard $(READY)),$(BIN),$(QUICK)/bin)
+QUICK_ROOMS := wire ledger tc rm_producer rm_pending_ack client compat
+QUICK_TESTS := tests/wire tests/tc tests/rm_producer tests/rm_pending_ack tests/house/test_runtime_rule.py \
+  $(patsubst %,tests/client/test_%.py,client_connection client_coordinators client_dead_letters client_errors client_failover \
+  client_growth client_lookup client_memory client_places client_producer client_recovery client_timer producer_failures producer_order \
+  settling_edges transaction_faults transaction_observers transactional_batch)
+quick: $(if $(wildcard $(READY)),,$(QUICK_READY)) ## a minute: style, types and tests of machines, wire and client; no Spark, no Java, 100 MB
+	$(QUICK_BIN)/ruff check .
+	$(QUICK_BIN)/ruff format --check .
+	$(QUICK_BIN)/mypy $(QUICK_ROOMS) --exclude 'client/commands\.py$$'
+	PYTHONDONTWRITEBYTECODE=1 $(QUICK_BIN)/python -m pytest -q -n 2 --dist worksteal -m "not stock and not slow" -k "not ours" --hypothesis-profile=quick $(QUICK_TESTS) $(ARGS)
 
 demo: $(READY) ## flights through Pulsar and Spark, killed at the worst moments; totals to the cent
 	$(PY) examples/flights --flights $(FLIGHTS) $(ARGS)
@@ -79,7 +94,7 @@ docs: $(READY) ## the documentation as a site, in site/; open site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove what was made; fetched servers stay in .cache
-	rm -rf $(VENV) build dist site demo-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(QUICK) build dist site demo-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 constraints: ## constraints.txt anew, from the newest versions that the extras allow
@@ -88,6 +103,12 @@ constraints: ## constraints.txt anew, from the newest versions that the extras a
 	$(PY) -m pip install --disable-pip-version-check -e '.[$(EXTRAS)]'
 	{ sed -n '/^#/p' constraints.txt; $(PY) -m pip freeze --exclude-editable; } > constraints.new
 	mv constraints.new constraints.txt
+
+$(QUICK_READY): pyproject.toml constraints.txt
+	@if [ -z "$(PYTHON)" ]; then echo "pulsar-txn needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 quick"; exit 1; fi
+	"$(PYTHON)" -m venv --without-pip $(QUICK)
+	"$(PYTHON)" -m pip --python $(QUICK)/bin/python install --disable-pip-version-check -q --no-compile -c constraints.txt -e '.[quick]'
+	@touch $@
 
 $(PY):
 	@if [ -z "$(PYTHON)" ]; then \

@@ -1,17 +1,26 @@
-"""What the tests of the client share."""
+"""What the tests of the client share.
+
+The broker and the official package are imported by the fixtures that need them: `make quick` has neither.
+"""
+
+from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from compat_official import Official
 
-from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client.sync._loop_thread import LoopThread
+
+if TYPE_CHECKING:
+    from compat_official import Official
 
 
 def _our_broker() -> Iterator[str]:
     """Our broker, in memory, on a loop of its own."""
+    from pulsar_txn.broker.server import Standalone
+
     thread = LoopThread()
     broker = Standalone(None)
     thread.run(broker.__aenter__)
@@ -27,5 +36,7 @@ module_url = pytest.fixture(_our_broker, name="module_url", scope="module")
 @pytest.fixture(scope="module")
 def official_says() -> Iterator[Official]:
     """What programs say with the official package."""
+    from compat_official import Official
+
     with contextlib.closing(Official()) as official:
         yield official
