@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import pytest
 import reruns
 import targets
 from targets import Target
+
+from pulsar_txn.client import AsyncClient
 
 _STOCK = [pytest.param(name, marks=pytest.mark.stock) for name in targets.stock_names()]
 _SESSION_DIR = pytest.StashKey[Path]()
@@ -51,6 +54,13 @@ def pulsar(request: pytest.FixtureRequest) -> Target:
 def stock_pulsar(request: pytest.FixtureRequest) -> Target:
     """A stock Apache Pulsar with transactions, of each version (or what PULSAR_URL names)."""
     return targets.target(request.param, request.config.stash[_SESSION_DIR])
+
+
+@pytest.fixture
+async def client(pulsar: Target) -> AsyncIterator[AsyncClient]:
+    """A client of the server that the test runs on. In `tests/client` it is one of a broker in memory."""
+    async with AsyncClient(pulsar.service_url) as connected:
+        yield connected
 
 
 @pytest.fixture

@@ -3,18 +3,10 @@
 import asyncio
 
 import pytest
-from fake_broker import FakeBroker, fake_client
+from fake_broker import fake_client
 
 from pulsar_txn.client.errors import AuthenticationError, AuthorizationError, TopicTerminatedError
 from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.topics import ASSIGN_TOPIC
-
-
-@pytest.fixture
-def broker():
-    made = FakeBroker()
-    made.partitions[ASSIGN_TOPIC] = 1
-    return made
 
 
 def refuse(broker, name, code, text):

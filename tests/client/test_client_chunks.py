@@ -6,19 +6,12 @@ import pulsar as official
 import pytest
 from fake_broker import SILENCE, FakeBroker, FakeTransaction, fake_client, sent_entry
 
-from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import EARLIEST_ID, AsyncClient, Compression, ConsumerType, InitialPosition, MessageId
 from pulsar_txn.client.errors import BrokerError, InvalidConfiguration, MessageTooLarge
 from pulsar_txn.wire.frames import command
 
 EARLIEST = InitialPosition.EARLIEST
 LARGE = bytes(range(256)) * 40
-
-
-@pytest.fixture
-async def client():
-    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
-        yield connected
 
 
 def deliver_chunk(broker, entry_id, uuid, number, count, data, total):

@@ -22,11 +22,6 @@ from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnAction
 
 
-@pytest.fixture
-def broker():
-    return FakeBroker()
-
-
 async def datas(consumer, count):
     return [(await consumer.receive(1)).data for _ in range(count)]
 

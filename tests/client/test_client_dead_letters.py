@@ -5,17 +5,10 @@ import asyncio
 import pytest
 from fake_broker import FakeBroker, fake_client
 
-from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import AsyncClient, ConsumerType, DeadLetterPolicy, InitialPosition, KeySharedPolicy, RedeliveryBackoff
+from pulsar_txn.client import ConsumerType, DeadLetterPolicy, InitialPosition, KeySharedPolicy, RedeliveryBackoff
 from pulsar_txn.client.errors import InvalidConfiguration
 
 SHARED = {"consumer_type": ConsumerType.SHARED, "initial_position": InitialPosition.EARLIEST}
-
-
-@pytest.fixture
-async def client():
-    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
-        yield connected
 
 
 async def test_what_fails_too_often_goes_to_the_dead_letter_topic_and_is_not_seen_again(client):

@@ -6,8 +6,7 @@ import re
 import pytest
 from fake_broker import FakeBroker, fake_client
 
-from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import AsyncClient, ConsumerType, DeadLetterPolicy, InitialPosition, RegexSubscriptionMode
+from pulsar_txn.client import ConsumerType, DeadLetterPolicy, InitialPosition, RegexSubscriptionMode
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
 from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.txn.enlist import AMBIENT
@@ -15,12 +14,6 @@ from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import command
 
 BASE = "persistent://public/default/"
-
-
-@pytest.fixture
-async def client():
-    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
-        yield connected
 
 
 async def test_a_pattern_receives_from_what_matches_and_from_what_comes_to_match_later(client):

@@ -7,16 +7,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import AsyncClient, ConsumerInterceptor, ConsumerType, ProducerInterceptor
+from pulsar_txn.client import ConsumerInterceptor, ConsumerType, ProducerInterceptor
 from pulsar_txn.client.errors import SchemaMismatch
 from pulsar_txn.client.otel import TracingConsumer, TracingProducer
-
-
-@pytest.fixture
-async def client():
-    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
-        yield connected
 
 
 class Sent(ProducerInterceptor):

@@ -3,18 +3,9 @@
 import gc
 from collections import Counter
 
-import pytest
-
-from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import AsyncClient, ConsumerType
+from pulsar_txn.client import ConsumerType
 
 GROUP = 50
-
-
-@pytest.fixture
-async def client():
-    async with Standalone(None) as broker, AsyncClient(broker.service_url) as client:
-        yield client
 
 
 def kinds() -> Counter[str]:

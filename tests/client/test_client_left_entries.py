@@ -5,7 +5,7 @@ import contextlib
 import logging
 
 import pytest
-from fake_broker import FakeBroker, fake_client
+from fake_broker import fake_client
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AsyncClient, Compression, ConsumerType, InitialPosition
@@ -19,11 +19,6 @@ from pulsar_txn.wire.ids import TxnId
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def broker():
-    return FakeBroker()
 
 
 @pytest.fixture

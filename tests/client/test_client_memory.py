@@ -4,7 +4,7 @@ import asyncio
 import gc
 
 import pytest
-from fake_broker import SILENCE, FakeBroker, fake_client
+from fake_broker import SILENCE, fake_client
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,11 +13,6 @@ from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import AsyncClient, sync
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, MemoryBufferIsFull, ProducerQueueFull
 from pulsar_txn.client.send.budget import LimitedBudget, MemoryLimit
-
-
-@pytest.fixture
-def broker():
-    return FakeBroker()
 
 
 def answer(broker, count):

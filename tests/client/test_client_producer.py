@@ -5,7 +5,7 @@ import pickle
 from datetime import UTC, datetime
 
 import pytest
-from fake_broker import SILENCE, FakeBroker, FakeTransaction, fake_client, sent_entry
+from fake_broker import SILENCE, FakeTransaction, fake_client, sent_entry
 
 from pulsar_txn.client import AccessMode, BatchingType, Compression, MessageId, StringSchema, TxnId, encode_batch, row
 from pulsar_txn.client.errors import (
@@ -28,11 +28,6 @@ from pulsar_txn.wire.batches import decode_batch
 from pulsar_txn.wire.compression import decompress
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
-
-
-@pytest.fixture
-def broker():
-    return FakeBroker()
 
 
 def payloads(body):

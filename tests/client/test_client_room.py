@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from fake_broker import SILENCE, FakeBroker, fake_client
+from fake_broker import SILENCE, fake_client
 
 from pulsar_txn.client import AccessMode
 from pulsar_txn.client.errors import AlreadyClosed, SchemaMismatch
@@ -37,11 +37,6 @@ class Held:
 
     def let_go(self):
         self._pipe.send(hot.encode_send_receipt(self._body[0], self._body[1], 1, 0))
-
-
-@pytest.fixture
-def broker():
-    return FakeBroker()
 
 
 @pytest.fixture

@@ -5,17 +5,11 @@ import asyncio
 import pytest
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import AsyncClient, JsonSchema, StringSchema, sync
+from pulsar_txn.client import JsonSchema, StringSchema, sync
 from pulsar_txn.client.errors import AlreadyClosed, PulsarError, SchemaMismatch
 from pulsar_txn.client.sync._loop_thread import LoopThread
 
 STRING = StringSchema()
-
-
-@pytest.fixture
-async def client():
-    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
-        yield connected
 
 
 async def test_a_view_has_the_newest_value_of_each_key_and_follows(client):

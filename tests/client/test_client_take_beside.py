@@ -5,14 +5,9 @@ import threading
 from collections import deque
 
 import pytest
-from fake_broker import FakeBroker, fake_client
+from fake_broker import fake_client
 
 from pulsar_txn.client import EARLIEST_ID, ConsumerType
-
-
-@pytest.fixture
-def broker():
-    return FakeBroker()
 
 
 class Interrupted(deque):

@@ -4,7 +4,7 @@ import contextlib
 import time
 
 import pytest
-from fake_broker import SILENCE, FakeBroker, FakeRuntime
+from fake_broker import SILENCE, FakeRuntime
 
 from pulsar_txn import compat
 from pulsar_txn.client import CommitOutcomeUnknown, TransactionState, errors, sync
@@ -12,7 +12,6 @@ from pulsar_txn.client.client import AsyncClient as AsyncioClient
 from pulsar_txn.compat import asyncio as compat_asyncio
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 
 class Clocked(FakeRuntime):
@@ -20,13 +19,6 @@ class Clocked(FakeRuntime):
 
     def monotonic(self):
         return time.monotonic()
-
-
-@pytest.fixture
-def broker():
-    broker = FakeBroker()
-    broker.partitions[ASSIGN_TOPIC] = 1
-    return broker
 
 
 def options_of(broker):

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import AsyncClient, ConsumerType, InitialPosition, sync
+from pulsar_txn.client import ConsumerType, InitialPosition, sync
 from pulsar_txn.client.errors import InvalidConfiguration
 
 EARLIEST = InitialPosition.EARLIEST
@@ -21,12 +20,6 @@ async def asynchronous(batch_or_txn):
 
 def of_two(batch, other):
     """Takes too much."""
-
-
-@pytest.fixture
-async def client():
-    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
-        yield connected
 
 
 async def filled(client):

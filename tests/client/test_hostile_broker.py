@@ -7,7 +7,7 @@ import os
 import zlib
 
 import pytest
-from fake_broker import SILENCE, FakeBroker, fake_client
+from fake_broker import SILENCE, fake_client
 
 from pulsar_txn.client import InitialPosition
 from pulsar_txn.client.errors import (
@@ -38,11 +38,6 @@ async def unhandled():
     yield found
     await asyncio.sleep(0)
     assert found == []
-
-
-@pytest.fixture
-def broker():
-    return FakeBroker()
 
 
 async def fails(work, *kinds):

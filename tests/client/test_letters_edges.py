@@ -4,10 +4,9 @@ import asyncio
 import re
 
 import pytest
-from fake_broker import SILENCE, FakeBroker, fake_client, sent_entry
+from fake_broker import SILENCE, fake_client, sent_entry
 
-from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import AsyncClient, Compression, ConsumerType, DeadLetterPolicy, InitialPosition
+from pulsar_txn.client import Compression, ConsumerType, DeadLetterPolicy, InitialPosition
 from pulsar_txn.client.errors import InvalidTopicName
 from pulsar_txn.client.receive import dead_letters
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
@@ -15,24 +14,10 @@ from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import encode_entry
 from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 SHARED = {"consumer_type": ConsumerType.SHARED, "initial_position": InitialPosition.EARLIEST}
 LARGE = bytes(6 * 1024 * 1024)
 ROOM = "persistent://public/default/"
-
-
-@pytest.fixture
-async def client():
-    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
-        yield connected
-
-
-@pytest.fixture
-def broker():
-    found = FakeBroker()
-    found.partitions[ASSIGN_TOPIC] = 1
-    return found
 
 
 def match(broker, *names):

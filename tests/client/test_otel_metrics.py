@@ -7,19 +7,13 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import AsyncClient, ConsumerType, StringSchema, sync
+from pulsar_txn.client import ConsumerType, StringSchema, sync
 from pulsar_txn.client.errors import SchemaMismatch
 from pulsar_txn.client.otel import TracingConsumer
 from pulsar_txn.client.otel_metrics import MetricsConsumer, MetricsProducer, TransactionMetrics
 from pulsar_txn.client.sync._loop_thread import LoopThread
 
 TOPIC = "persistent://public/default/t"
-
-
-@pytest.fixture
-async def client():
-    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
-        yield connected
 
 
 class Metrics:

@@ -5,7 +5,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from fake_broker import SILENCE, FakeBroker, FakeTransaction, fake_client, sent_entry
+from fake_broker import SILENCE, FakeTransaction, fake_client, sent_entry
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import BatchingType, MessageId, ProducerInterceptor, TxnId, sync
@@ -21,16 +21,8 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.sync._loop_thread import LoopThread
 from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 TOPIC = "persistent://public/default/t"
-
-
-@pytest.fixture
-def broker():
-    broker = FakeBroker()
-    broker.partitions[ASSIGN_TOPIC] = 1
-    return broker
 
 
 def silent(broker):

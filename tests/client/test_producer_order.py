@@ -3,18 +3,10 @@
 import asyncio
 
 import pytest
-from fake_broker import SILENCE, FakeBroker, FakeTransaction, fake_client, sent_entry
+from fake_broker import SILENCE, FakeTransaction, fake_client, sent_entry
 
 from pulsar_txn.client import BatchingType, TxnId, encode_batch
 from pulsar_txn.wire.batches import decode_batch
-from pulsar_txn.wire.topics import ASSIGN_TOPIC
-
-
-@pytest.fixture
-def broker():
-    broker = FakeBroker()
-    broker.partitions[ASSIGN_TOPIC] = 1
-    return broker
 
 
 def payloads(body):

@@ -4,16 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import AsyncClient, InitialPosition, MessageId
+from pulsar_txn.client import InitialPosition, MessageId
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.wire.ids import TxnId
-
-
-@pytest.fixture
-async def client():
-    async with Standalone(None) as broker, AsyncClient(broker.service_url) as connected:
-        yield connected
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import re
 import weakref
 
 import pytest
-from fake_broker import SILENCE, FakeBroker, FakeTransaction, fake_client
+from fake_broker import SILENCE, FakeTransaction, fake_client
 
 from pulsar_txn.client import ConsumerType, TransactionConflict, TransactionState
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, TransactionTimedOut
@@ -16,16 +16,8 @@ from pulsar_txn.wire import hot
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import MessageId, TxnAction
-from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 SHARED = ConsumerType.SHARED
-
-
-@pytest.fixture
-def broker():
-    found = FakeBroker()
-    found.partitions[ASSIGN_TOPIC] = 1
-    return found
 
 
 def answer(broker, number=-1, *, error=None):

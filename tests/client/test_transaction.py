@@ -523,7 +523,7 @@ async def test_a_rollback_of_another_transaction_passes_through():
 async def test_a_rollback_without_a_block_is_refused():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
-    with pytest.raises(TransactionStateError, match=r"await txn.abort\(\)"):
+    with pytest.raises(TransactionStateError, match=r"call txn.abort\(\)"):
         txn.rollback()
     await txn.commit()
     assert sessions.ends == ["COMMIT"]

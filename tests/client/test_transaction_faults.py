@@ -22,13 +22,6 @@ from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 
-@pytest.fixture
-def broker():
-    made = FakeBroker()
-    made.partitions[ASSIGN_TOPIC] = 1
-    return made
-
-
 def silent(_pipe, _body):
     return SILENCE
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from fake_broker import FakeBroker, fake_client
+from fake_broker import fake_client
 
 from pulsar_txn.client import TransactionState
 from pulsar_txn.client.errors import (
@@ -17,14 +17,6 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.topics import ASSIGN_TOPIC
-
-
-@pytest.fixture
-def broker():
-    found = FakeBroker()
-    found.partitions[ASSIGN_TOPIC] = 1
-    return found
 
 
 class Recorder:

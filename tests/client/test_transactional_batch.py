@@ -5,7 +5,7 @@ import logging
 import math
 
 import pytest
-from fake_broker import FakeBroker, fake_client
+from fake_broker import fake_client
 
 from pulsar_txn.client import CommitOutcomeUnknown, ConsumerType, TransactionConflict, TransactionState
 from pulsar_txn.client.errors import (
@@ -19,14 +19,6 @@ from pulsar_txn.client.receive.recall import TIMES
 from pulsar_txn.wire import hot
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.topics import ASSIGN_TOPIC
-
-
-@pytest.fixture
-def broker():
-    found = FakeBroker()
-    found.partitions[ASSIGN_TOPIC] = 1
-    return found
 
 
 def deliver(broker, *entries, epoch=None):

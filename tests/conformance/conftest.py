@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,6 @@ import servers
 import targets
 from differences import Observed, allowed
 from targets import Target
-
-from pulsar_txn.client import AsyncClient
 
 _SEEN = pytest.StashKey[list[tuple[int, str, str]]]()
 
@@ -28,13 +26,6 @@ def pulsar(pulsar: Target) -> Target:
     known = servers.identified(pulsar)
     servers.grow_coordinators(known)
     return known
-
-
-@pytest.fixture
-async def client(pulsar: Target) -> AsyncIterator[AsyncClient]:
-    """A client of the server that the story runs on."""
-    async with AsyncClient(pulsar.service_url) as client:
-        yield client
 
 
 @pytest.fixture

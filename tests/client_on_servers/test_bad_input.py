@@ -35,12 +35,6 @@ from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnId
 
 
-@pytest.fixture
-async def client(pulsar: Target):
-    async with AsyncClient(pulsar.service_url) as client:
-        yield client
-
-
 async def test_the_http_port_is_not_the_binary_port(pulsar: Target) -> None:
     address = urlsplit(pulsar.admin_url).netloc
     async with AsyncClient(f"pulsar://{address}", operation_timeout=5) as client:

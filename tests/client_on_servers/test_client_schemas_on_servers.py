@@ -31,7 +31,6 @@ from schema_samples import Kind, Point, PointWithName
 
 from pulsar_txn.client import (
     INT64_SCHEMA,
-    AsyncClient,
     AutoSchema,
     AvroSchema,
     InitialPosition,
@@ -79,12 +78,6 @@ class OfficialOrder(Record):
     legs = Array(OfficialLeg())
     tags = Map(Long())
     note = String()
-
-
-@pytest.fixture
-async def client(pulsar):
-    async with AsyncClient(pulsar.service_url) as connected:
-        yield connected
 
 
 @pytest.fixture

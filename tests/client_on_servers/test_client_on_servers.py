@@ -25,12 +25,6 @@ from pulsar_txn.client.errors import ConsumerBusy, ProducerBusy, ProducerFenced,
 EARLIEST = InitialPosition.EARLIEST
 
 
-@pytest.fixture
-async def client(pulsar):
-    async with AsyncClient(pulsar.service_url) as connected:
-        yield connected
-
-
 def make_partitions(pulsar, topic, count):
     path = topic.replace("://", "/")
     url = f"{pulsar.admin_url}/admin/v2/{path}/partitions"

@@ -55,12 +55,6 @@ sys.exit(main())
 """
 
 
-@pytest.fixture
-async def client(pulsar):
-    async with AsyncClient(pulsar.service_url) as connected:
-        yield connected
-
-
 @contextlib.contextmanager
 def localrun(*arguments, program=("-m", "pulsar_txn.pipeline.functions"), log=subprocess.DEVNULL):
     command = [sys.executable, *program, "localrun", *map(str, arguments)]

@@ -6,7 +6,6 @@ from targets import Target
 
 from pulsar_txn.client import (
     INT32_SCHEMA,
-    AsyncClient,
     AutoProduceSchema,
     AvroSchema,
     InitialPosition,
@@ -17,12 +16,6 @@ from pulsar_txn.client import (
 from pulsar_txn.client.errors import SchemaMismatch
 
 EARLIEST = InitialPosition.EARLIEST
-
-
-@pytest.fixture
-async def client(pulsar: Target):
-    async with AsyncClient(pulsar.service_url) as client:
-        yield client
 
 
 async def with_schema(client, topic, schema):

@@ -15,7 +15,6 @@ from targets import Target, lacking
 
 from pulsar_txn.client import (
     INT32_SCHEMA,
-    AsyncClient,
     AvroSchema,
     BatchingType,
     BytesSchema,
@@ -39,12 +38,6 @@ PROBE = Path(__file__).parents[1] / "support" / "KeyValueProbe.java"
 
 def pairs(encoding=KeyValueEncoding.INLINE):
     return KeyValueSchema(StringSchema(), INT32_SCHEMA, encoding)
-
-
-@pytest.fixture
-async def client(pulsar: Target):
-    async with AsyncClient(pulsar.service_url) as client:
-        yield client
 
 
 def test_inline_puts_both_behind_their_lengths():

@@ -4,17 +4,9 @@ import asyncio
 import re
 import urllib.request
 
-import pytest
-
-from pulsar_txn.client import AsyncClient, ConsumerType, DeadLetterPolicy, InitialPosition, KeySharedPolicy
+from pulsar_txn.client import ConsumerType, DeadLetterPolicy, InitialPosition, KeySharedPolicy
 
 SHARED = {"consumer_type": ConsumerType.SHARED, "initial_position": InitialPosition.EARLIEST}
-
-
-@pytest.fixture
-async def client(pulsar):
-    async with AsyncClient(pulsar.service_url) as connected:
-        yield connected
 
 
 async def test_a_message_that_fails_is_put_off_by_the_retry_topic_and_ends_among_the_dead_letters(client, topic):
