@@ -1,69 +1,156 @@
-"""Write the sync twin anew from the asyncio classes: `python client/generate_sync.py [file]`.
+"""Write the blocking classes from the asyncio classes: `python client/generate_sync.py [file]`.
 
-Each public method of the classes below becomes a method of the same name, arguments and docstring that does its work on
-the client's loop thread. What cannot be derived (Client's construction,
-run_transaction), and what has a faster way (sending, receiving), is in the other files of `sync/`, by hand.
+Each public method of the asyncio classes becomes a method of the same name, arguments and docstring, which does its work on
+the client's loop thread. The tables below say what differs: methods with a faster way, or that run the program's own code,
+hand over to the hand-written parts in the other files of `sync/`. Those parts never import the classes written here.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 ROOM = Path(__file__).resolve().parent / "pulsar_txn" / "client"
 TARGET = ROOM / "sync" / "_twins.py"
-SOURCES = {
-    "Transaction": ["txn/transaction.py:AsyncTransaction", "txn/ending.py:Ending"],
-    "Producer": ["send/producer.py:AsyncProducer"],
-    "Consumer": ["receive/consumer.py:AsyncConsumer", "receive/receiving.py:Receiving", "receive/settling.py:Settling"],
-    "Reader": ["receive/reader.py:AsyncReader"],
-    "TableView": ["receive/table_view.py:AsyncTableView"],
-    "Client": ["client.py:AsyncClient", "_transactional.py:TransactionalClient"],
+NAMES = (
+    "Transaction",
+    "ManagedTransaction",
+    "Producer",
+    "Consumer",
+    "TransactionalBatch",
+    "TransactionalBatchBlock",
+    "Reader",
+    "TableView",
+    "Client",
+)
+GENERIC = {"Producer", "Consumer", "Reader", "TableView", "TransactionalBatch", "TransactionalBatchBlock"}
+DOOR = "inside"
+"""The attribute by which the rooms above reach the inside of an asyncio class."""
+
+TWINS = {"txn", "producer", "consumer"}
+"""Parameters that are handed on as the asyncio object of a blocking one."""
+
+PARTS = {
+    "Producer": ("own: OwnCode | None = None", "self._sending = Sending(loop, inner_object, own or OwnCode(), self)"),
+    "Consumer": ("", "self._receiving = Receiving(loop, inner_object)"),
+    "Reader": ("", "self._reading = Reading(loop, inner_object)"),
+    "ManagedTransaction": ("", "self._ambient = Ambient()"),
+    "TransactionalBatch": (
+        "",
+        """self.messages = inner_object.messages
+        self.txn = Transaction(loop, inner_object.txn)
+        self.consumer: Consumer[T] = Consumer(loop, inner_object.consumer)""",
+    ),
 }
-GENERIC = {"Producer", "Consumer", "Reader", "TableView"}
-HANDMADE = {"ManagedTransaction", "TransactionalBatchBlock"}
-TWINS = {"txn", "producer", "consumer"}  # parameters that are handed on as the asyncio object behind them
-RECEIVING = {"receive", "receive_many", "receive_nowait", "acknowledge", "acknowledge_cumulative", "__anext__"}
-BY_HAND = {
-    "Client": {"run_transaction", "new_pauses", "pipeline", "close"},
-    "Producer": {"send", "send_nowait", "send_encoded", "send_encoded_nowait", "wait_for_room"},
-    "Consumer": RECEIVING,
-    "Reader": {"read_next", "read_many", "__anext__"},
-}
-BASES = {"Client": "ClientBase", "Producer": "ProducerBase[T]", "Consumer": "ConsumerBase[T]", "Reader": "ReaderBase[T]"}
-CALLS = {
-    # What runs code of the program's own, or hands it on, is done by a method of the base, or by another twin.
-    "Transaction.send": "producer.send(value, txn=self, **options)",
+"""The hand-written parts of a class: a further argument of its constructor, and how they are made."""
+
+SEND = (
+    "value, inner(txn), key, ordering_key, properties, event_time_ms,"
+    " sequence_id, deliver_at, deliver_after, replicate_to, partition"
+)
+NEXT = "try:\n            return self.{}()\n        except AlreadyClosed:\n            raise StopIteration from None"
+OBSERVE = "self._opening.observe(self._inner.{}_observer, observer, functools.partial(Transaction, self._loop))"
+BODIES = {
+    "Transaction.send": "return producer.send(value, txn=self, **options)",
     "Transaction.acknowledge": "consumer.acknowledge(message, txn=self)",
-    "Client.create_producer": "self._create_producer(topic, schema, options)",
-    "Client.subscribe": "self._subscribe(topic, subscription, schema, options)",
-    "Client.create_reader": "self._create_reader(topic, start, schema, options, start_inclusive, reader_name)",
-    "Client.create_table_view": "self._create_table_view(topic, schema, options)",
+    "ManagedTransaction.__aenter__": "txn = self._loop.run(self._inner.__aenter__)\n"
+    "        if self._inner.ambient:\n            self._ambient.enter(txn)\n        return Transaction(self._loop, txn)",
+    "ManagedTransaction.__aexit__": "self._ambient.leave()\n"
+    "        return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))",
+    "Producer.send": f"return self._sending.send({SEND})",
+    "Producer.send_nowait": f"return self._sending.send_nowait({SEND})",
+    "Producer.send_encoded": "return self._sending.send_encoded(batch, inner(txn), key, partition)",
+    "Producer.send_encoded_nowait": "return self._sending.send_encoded_nowait(batch, inner(txn), key, partition)",
+    "Producer.wait_for_room": "self._sending.wait_for_room()",
+    "Consumer.receive": "return self._receiving.receive(timeout)",
+    "Consumer.receive_many": "return self._receiving.receive_many(max_messages, max_wait)",
+    "Consumer.receive_nowait": "return self._receiving.receive_nowait(max_messages)",
+    "Consumer.acknowledge": "self._receiving.acknowledge(message, inner(txn), receipt)",
+    "Consumer.acknowledge_cumulative": "self._receiving.acknowledge_cumulative(message, inner(txn), receipt)",
+    "Consumer.__anext__": NEXT.format("receive"),
+    "TransactionalBatch.__len__": "return len(self.messages)",
+    "TransactionalBatch.__getitem__": "return self.messages[index]",
+    "Reader.read_next": "return self._reading.read_next(timeout)",
+    "Reader.read_many": "return self._reading.read_many(max_messages, max_wait)",
+    "Reader.__anext__": NEXT.format("read_next"),
     "TableView.for_each": "for key, value in self.snapshot().items():\n            action(key, value)",
     "TableView.for_each_and_listen": "heard = functools.partial(self._loop.callbacks.hear, action)\n"
     "        self._loop.run(lambda: self._inner.for_each_and_listen(heard))",
-    "Client.add_observer": "self._observe(self._inner.add_observer, observer)",
-    "Client.remove_observer": "self._observe(self._inner.remove_observer, observer)",
+    "Client.create_producer": "return Producer(self._loop, *self._opening.producer(topic, schema, {options}))",
+    "Client.subscribe": "twin: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)\n"
+    "        return self._opening.consumer(topic, subscription, schema, {options}, twin)",
+    "Client.create_reader": "given = {options} | {{'schema': schema}}\n"
+    "        given |= {{'start_inclusive': start_inclusive, 'reader_name': reader_name}}\n"
+    "        return Reader(self._loop, self._opening.reader(topic, start, given))",
+    "Client.create_table_view": "return TableView(self._loop, self._opening.table_view(topic, schema, {options}))",
+    "Client.__aenter__": "self._opening.check_open()\n        return self",
+    "Client.__aexit__": "self.close()",
+    "Client.close": "self._opening.close()",
+    "Client.run_transaction": "pauses = backoff or growing_pauses(self._inner.inside)\n"
+    "        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)\n"
+    "        return run_transaction(self._loop, lambda: self.transaction(timeout=timeout, name=name), work, left)",
+    "Client.pipeline": "if not isinstance(consumer, Consumer):\n"
+    '            raise refused("consumer", consumer, "a consumer of this client")\n'
+    "        run = functools.partial(self._inner.pipeline, inner(consumer), max_messages=max_messages, max_wait=max_wait,"
+    " timeout=timeout, concurrency=concurrency, on_poison=on_poison, max_aborts=max_aborts,"
+    " dead_letter_topic=dead_letter_topic,"
+    " observer=None if observer is None else functools.partial(self._loop.callbacks.tell, observer))\n"
+    "        batch = functools.partial(TransactionalBatch, self._loop)\n"
+    "        return run_pipeline(self._loop, run, handler, batch, stop, concurrency)",
+    "Client.add_observer": OBSERVE.format("add"),
+    "Client.remove_observer": OBSERVE.format("remove"),
 }
+"""What a method does instead of calling the asyncio method on the loop. `{options}`: its keyword arguments as a dict."""
+
+ARGUMENTS = {
+    "Client.run_transaction.work": "Callable[[Transaction], T]",
+    "Client.pipeline.handler": "Callable[[TransactionalBatch[T]], object]",
+    "Client.pipeline.stop": "Stop | None",
+}
+"""Annotations of arguments that are of another kind here."""
+
+DOCS = {
+    "Consumer.acknowledge": "What nobody has to wait for (no transaction, no receipt) is left to the client's thread, and this"
+    " returns at once.",
+    "Producer.send": "Interceptors, schema and router run in this thread.",
+    "Producer.send_nowait": "Callbacks of the future run on the client's thread for callbacks, in the order of the receipts."
+    " ProducerQueueFull is also raised while ten thousand callbacks wait.",
+    "Client.close": "Commits and aborts that are under way are waited for, for two seconds at most; so is what observers,"
+    " interceptors and callbacks are to be told. KeyboardInterrupt ends the waiting: the client is closed at once, and it is"
+    " raised. No effect in a forked child.",
+    "Client.run_transaction": "`work` runs in the thread that calls.",
+    "Client.pipeline": "`stop` is a `threading.Event`, or anything else that has `is_set()`. The handler is a plain function:"
+    " it is called in this thread, with `concurrency` also in as many threads less one beside it. Messages, receipts and"
+    " keep-alive go on meanwhile. The observer is called on the client's thread for callbacks. KeyboardInterrupt ends the"
+    " pipeline at once, wherever it is.",
+}
+"""What the docstring of a method says in addition."""
+
 INTERNAL = {
     "Transaction": {
-        "enlist_send",
-        "sends_to",
-        "enlist_ack",
-        "send_finished",
-        "ack_finished",
-        "when_ended",
-        "finish",
-        "open",
-        "in_time",
         "abandon",
+        "ack_finished",
+        "belongs_to",
         "doom",
+        "enlist_ack",
+        "enlist_send",
+        "finish",
+        "in_time",
         "leave",
+        "open",
+        "send_finished",
+        "sends_to",
+        "when_ended",
     },
-    "Producer": {"flush_nowait", "send_payload", "takes"},
+    "ManagedTransaction": {"usable"},
+    "Producer": {"flush_nowait"},
     "Consumer": {
         "acknowledge_soon",
         "drop_queued",
@@ -81,11 +168,16 @@ INTERNAL = {
     },
 }
 LEFT_OUT = re.compile(r"\s*(?:If cancelled|Safe to cancel|It may be a coroutine function)[^.]*\.(?=\s|$)")
-"""Sentences of docstrings about what threads have not: nothing can be cancelled."""
+"""Sentences of docstrings about what threads do not have: nothing can be cancelled."""
+
 REWORDED = {
     "Safe to cancel and to repeat": "Safe to repeat",
     "`async with ": "`with ",
     "`await ": "`",
+    "an async context manager": "a context manager",
+    "async iterator": "iterator",
+    "for asyncio": "for threads",
+    "awaited or not": "looked at or not",
     "`loop.time()`": "`time.monotonic()`",
     "take part; tasks started there, too": "take part, in this thread",
 }
@@ -95,91 +187,140 @@ ATTRIBUTES = {
         "consumer_name": ("str", "The name given, or one that was made up."),
         "schema": ("Schema[T]", "What values are decoded by."),
     }
-}  # of the asyncio object, set when it is made
-ASYNC = re.compile(
-    r"\bAsync(Client|Producer|Consumer|Reader|TableView|Transaction|TransactionalBatchBlock|ManagedTransaction)\b"
-)
-"""Names of asyncio's classes; the blocking ones have the same without Async."""
-RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
-HEADER = '''"""The sync twin, written by `client/generate_sync.py` from the asyncio classes. Do not edit."""
+}
+"""Attributes of an asyncio object that its constructor sets."""
+
+RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__", "__anext__": "__next__"}
+DUNDERS = {*RENAMED, "__len__", "__getitem__"}
+DUNDER_DOCS = {"__aenter__": "Enter the block.", "__aexit__": "Leave the block.", "__anext__": "The next message."}
+OF_ASYNCIO = re.compile(rf"\bAsync({'|'.join(NAMES)})\b")
+
+HEADER = '''"""The blocking classes, written by `client/generate_sync.py` from the asyncio classes. Do not edit."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
-from re import Pattern
-from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar, overload
+from typing import TypeVar
 
-from pulsar_txn.client import _transactional, client
-from pulsar_txn.client.receive import consumer
-from pulsar_txn.client.send import producer
-from pulsar_txn.client.receive import reader
-from pulsar_txn.client.receive import table_view
-from pulsar_txn.client.txn import transaction
-from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
-from pulsar_txn.client.send.batching import EncodedBatch
-from pulsar_txn.client.client_stats import ClientStats
-from pulsar_txn.client.receive.options import ConsumerType
-from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID, Message
-from pulsar_txn.client.net.resource_stats import ConsumerStats, ProducerStats
+{imports}
+from pulsar_txn.client._checks import refused
+from pulsar_txn.client._transactional import Attempts, growing_pauses
+from pulsar_txn.client.errors import AlreadyClosed
+from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.net.runtime import Future
-from pulsar_txn.client.schema.base import Schema
-from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
-from pulsar_txn.client.sync._batches import TransactionalBatchBlock
-from pulsar_txn.client.sync._managed import ManagedTransaction
-from pulsar_txn.client.sync._receiving import ConsumerBase, ReaderBase
-from pulsar_txn.client.sync._sending import ProducerBase
-from pulsar_txn.client.receive.table_view import Action
-from pulsar_txn.client.txn.transaction import TransactionState, TransactionStats
-from pulsar_txn.wire.ids import MessageId, TxnId
+from pulsar_txn.client.sync._opening import Opening, opened
+from pulsar_txn.client.sync._receiving import Reading, Receiving
+from pulsar_txn.client.sync._sending import OwnCode, Sending
+from pulsar_txn.client.sync._twin import GenericTwin, SyncLoop, Twin, inner
+from pulsar_txn.client.sync._units import Ambient, Stop, run_pipeline, run_transaction
 
-Acknowledged = Message[Any] | MessageId
 T = TypeVar("T")
+'''
+INIT = """
+    def __init__(self, loop: SyncLoop, inner_object: {kind}{argument}) -> None:
+        super().__init__(loop, inner_object)
+        {parts}
+"""
+CLIENT_INIT = '''
+    def __init__({arguments}) -> None:
+        """Arguments as those of `AsyncClient`; raises InvalidConfiguration. Its thread starts with the first use.
+
+        So a client that was made before a fork works in the child where it is used first.
+        """
+        loop, client = opened(service_url, {options})
+        super().__init__(loop, client)
+        self._opening = Opening(loop, client)
 '''
 
 
+class Source(NamedTuple):
+    """An asyncio class and the file that it is in."""
+
+    module: str
+    tree: ast.Module
+    cls: ast.ClassDef
+
+
 def generate() -> str:
-    """The text of the twin."""
-    parts = [HEADER]
-    for name, places in SOURCES.items():
-        classes = [_class(*place.split(":")) for place in places]
-        parts.append(_twin(name, classes))
-    names = ", ".join(f'"{name}"' for name in sorted(SOURCES))
+    """The text of the blocking classes."""
+    found = {name: _with_parents(f"Async{name}") for name in NAMES}
+    sources = {source.module: source for each in found.values() for source in each}
+    header = HEADER.format(imports="\n".join(_imports(sources.values())))
+    parts = [header, *(_twin(name, [source.cls for source in found[name]]) for name in NAMES)]
+    names = ", ".join(f'"{name}"' for name in sorted(NAMES))
     parts.append(f"\n\n__all__ = [{names}]\n")
     return _formatted("".join(parts))
 
 
-def _class(file: str, name: str) -> ast.ClassDef:
-    tree = ast.parse((ROOM / file).read_text(encoding="utf-8"))
-    return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+@functools.cache
+def _sources() -> dict[str, Source]:
+    """The classes of the client's rooms below this one, by name."""
+    found: dict[str, Source] = {}
+    for file in sorted(ROOM.rglob("*.py")):
+        module = ".".join(file.relative_to(ROOM.parent.parent).with_suffix("").parts)
+        if TARGET.parent not in file.parents:
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            found |= {node.name: Source(module, tree, node) for node in tree.body if isinstance(node, ast.ClassDef)}
+    return found
+
+
+def _with_parents(name: str) -> list[Source]:
+    """A class and its parents that are ours, which users take for one class."""
+    source = _sources()[name]
+    parents = [base.value.id if isinstance(base, ast.Subscript) else getattr(base, "id", "") for base in source.cls.bases]  # type: ignore[attr-defined]  # a subscripted name
+    return [source, *(each for parent in parents if parent in _sources() for each in _with_parents(parent))]
+
+
+def _imports(sources: Iterable[Source]) -> list[str]:
+    """Imports of all that annotations may name, where it is defined if that is here; those without a use go at the end."""
+    defined: dict[str, str] = {}
+    imported: dict[str, str] = {}
+    for module, tree, _ in sources:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module != "__future__":
+                imported |= {
+                    each.asname or each.name: ast.unparse(ast.ImportFrom(node.module, [each], 0)) for each in node.names
+                }
+            elif isinstance(node, ast.Import):
+                imported |= {each.asname or each.name: ast.unparse(ast.Import([each])) for each in node.names}
+        for statement in tree.body:
+            targets = getattr(statement, "targets", [getattr(statement, "target", statement)])
+            names = [getattr(each, "id", getattr(each, "name", "_")) for each in targets]
+            defined |= {name: f"from {module} import {name}" for name in names if not name.startswith("_")}
+    ours = set(re.findall(r"\w+", HEADER)) | {"P", "logger"}
+    return sorted(line for name, line in (imported | defined).items() if name not in ours)
 
 
 def _twin(name: str, classes: list[ast.ClassDef]) -> str:
-    doc = (
-        (ast.get_docstring(classes[0]) or "")
-        .split("\n")[0]
-        .replace("for asyncio; `async with", "for threads; `with")
-        .replace("async ", "")
-        .replace("an context", "a context")
-    )
-    module = {"TableView": "table_view"}.get(name, name.lower())
-    twin = f"GenericTwin[{module}.Async{name}[T], T]" if name in GENERIC else f"Twin[{module}.Async{name}]"
-    base = BASES.get(name, twin)
+    doc = _reworded((ast.get_docstring(classes[0]) or "").split("\n")[0])
+    kind = f"Async{name}[T]" if name in GENERIC else f"Async{name}"
+    base = f"GenericTwin[{kind}, T]" if name in GENERIC else f"Twin[{kind}]"
+    if name == "TransactionalBatch":
+        base += ", Sequence[Message[T]]"
     nodes = [node for cls in classes for node in cls.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    methods = "".join(_method(name, node) for node in nodes if _is_public(name, node.name))
-    attributes = "".join(
-        f'\n    @property\n    def {each}(self) -> {kind}:\n        """{text}"""\n        return self._inner.{each}\n'
-        for each, (kind, text) in ATTRIBUTES.get(name, {}).items()
-    )
-    return f'\n\nclass {name}({base}):\n    """{doc}"""\n{attributes}{methods}'
+    text = f'\n\nclass {name}({base}):\n    """{doc}"""\n'
+    if name == "Client":
+        text += _client_init(next(node for node in nodes if node.name == "__init__"))
+    elif name in PARTS:
+        argument, parts = PARTS[name]
+        text += INIT.format(kind=kind, argument=f", {argument}" if argument else "", parts=parts)
+    for each, (returns, says) in ATTRIBUTES.get(name, {}).items():
+        text += (
+            f'\n    @property\n    def {each}(self) -> {returns}:\n        """{says}"""\n        return self._inner.{each}\n'
+        )
+    return text + "".join(_method(name, node) for node in nodes if _is_public(name, node.name))
+
+
+def _client_init(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    given = ", ".join(f"{each.arg!r}: {each.arg}" for each in node.args.kwonlyargs)
+    more = "" if node.args.kwarg is None else f", **{node.args.kwarg.arg}"
+    return CLIENT_INIT.format(arguments=_signature("Client", node), options=f"{{{given}{more}}}")
 
 
 def _is_public(cls: str, method: str) -> bool:
-    if method in BY_HAND.get(cls, ()) or method in INTERNAL.get(cls, ()):
+    if method == DOOR or method in INTERNAL.get(cls, ()):
         return False
-    return method in RENAMED or not method.startswith("_")
+    return method in DUNDERS or not method.startswith("_")
 
 
 def _method(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
@@ -187,20 +328,17 @@ def _method(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     name = RENAMED.get(node.name, node.name)
     returns = _annotation(node.returns)
     text = "".join(f"\n    @{each}" for each in decorators)
-    text += f"\n    def {name}({_signature(node)}) -> {returns}:"
+    text += f"\n    def {name}({_signature(cls, node)}) -> {returns}:"
     if "overload" in decorators:
         return text + " ...\n"
-    doc = _reworded(ast.get_docstring(node) or _dunder_doc(node.name))
+    doc = _reworded(ast.get_docstring(node) or DUNDER_DOCS.get(node.name, ""))
+    if f"{cls}.{node.name}" in DOCS:
+        doc += "\n\n" + textwrap.fill(DOCS[f"{cls}.{node.name}"], 119)
     text += f'\n        """{_indented(doc)}"""' if doc else ""
-    return text + _body(cls, node, decorators, returns) + "\n"
-
-
-def _dunder_doc(name: str) -> str:
-    return {"__aenter__": "Enter the block.", "__aexit__": "Leave the block."}.get(name, "")
+    return f"{text}\n        {_body(cls, node, decorators, returns)}\n"
 
 
 def _reworded(doc: str) -> str:
-    doc = ASYNC.sub(r"\1", doc)
     for old, new in REWORDED.items():
         doc = doc.replace(old, new)
     return LEFT_OUT.sub("", doc)
@@ -211,39 +349,45 @@ def _indented(doc: str) -> str:
 
 
 def _body(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: list[str], returns: str) -> str:
-    if cls == "Client" and node.name in ("__aenter__", "__aexit__"):
-        return "\n        self.check_open()\n        return self" if node.name == "__aenter__" else "\n        self.close()"
-    if f"{cls}.{node.name}" in CALLS:
-        return f"\n        {'' if returns == 'None' else 'return '}{CALLS[f'{cls}.{node.name}']}"
+    if f"{cls}.{node.name}" in BODIES:
+        body = BODIES[f"{cls}.{node.name}"]
+        return body.format(options=_options(node)) if "{options}" in body else body
     if node.name == "__aiter__":
-        return "\n        return self"
+        return "return self"
     if "property" in decorators:
-        return f"\n        return self._inner.{node.name}"
+        return f"return self._inner.{node.name}"
     if returns == "NoReturn":
-        return f"\n        self._inner.{node.name}()\n        raise AssertionError"
-    call = f"lambda: self._inner.{node.name}({_arguments(node)})"
+        return f"self._inner.{node.name}()\n        raise AssertionError"
+    arguments = _arguments(node)
+    call = f"lambda: self._inner.{node.name}({arguments})" if arguments else f"self._inner.{node.name}"
     how = "run" if isinstance(node, ast.AsyncFunctionDef) else "submit" if returns.startswith("Future") else "call"
     result = f"self._loop.{how}({call})"
     if returns == "Self":
-        return f"\n        {result}\n        return self"
-    if returns in SOURCES or returns.split("[")[0] in GENERIC | HANDMADE:
+        return f"{result}\n        return self"
+    if returns.split("[")[0] in NAMES:
         result = f"{returns}(self._loop, {result})"
     elif returns == "tuple[Transaction, ...]":
         result = f"tuple(Transaction(self._loop, each) for each in {result})"
-    return f"\n        {'' if returns == 'None' else 'return '}{result}"
+    return f"{'' if returns == 'None' else 'return '}{result}"
 
 
-def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+def _options(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """The keyword arguments that a factory hands on: those without a place of their own in its body."""
+    return f"{{**{node.args.kwarg.arg}}}" if node.args.kwarg is not None else "{}"
+
+
+def _signature(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     arguments = ast.parse(ast.unparse(node)).body[0].args  # type: ignore[attr-defined]  # a copy of a function is a function
     for each in [*arguments.args, *arguments.kwonlyargs, arguments.kwarg]:
         if each is not None and each.annotation is not None:
-            each.annotation = ast.parse(_annotation(each.annotation), mode="eval").body
+            text = ARGUMENTS.get(f"{cls}.{node.name}.{each.arg}") or _annotation(each.annotation)
+            each.annotation = ast.parse(text, mode="eval").body
     return ast.unparse(arguments)
 
 
 def _annotation(node: ast.expr | None) -> str:
     text = "None" if node is None else ast.unparse(node)
-    text = ASYNC.sub(r"\1", text)
+    text = OF_ASYNCIO.sub(r"\1", text)  # what our own classes hand out
     return text.replace("Enlisting", "Transaction").replace("SendTicket", "Future[MessageId]")
 
 
@@ -256,7 +400,8 @@ def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def _formatted(text: str) -> str:
-    for command in (["check", "--fix", "--quiet", "--exit-zero"], ["format", "--quiet"]):
+    fix = ["check", "--fix", "--quiet", "--exit-zero", "--select"]
+    for command in ([*fix, "F401"], [*fix, "I"], ["format", "--quiet"]):
         program = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(TARGET), "-"]
         text = subprocess.run(program, input=text, capture_output=True, text=True, check=True).stdout  # noqa: S603 - our own tool
     return text

@@ -198,7 +198,7 @@ class TransactionalClient:
         Returns what `work` returned; None after a rollback. If cancelled: the open transaction is aborted.
         """
         check_takes_one(work, "work")
-        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=backoff or self.new_pauses())
+        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=backoff or growing_pauses(self._core))
         while True:
             result: Any = None
             try:
@@ -271,11 +271,6 @@ class TransactionalClient:
         """A frozen picture of the client: connections, producers, consumers, transactions."""
         return client_stats(self._core, self._coordinators.count, self._observers.counts(self.transactions()))
 
-    def new_pauses(self) -> Pauses:
-        """Growing pauses within the client's bounds."""
-        backoff = self._core.backoff()
-        return lambda _attempt: backoff.next()
-
     def transactions(self) -> tuple[AsyncTransaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""
         return tuple(sorted(self._open_transactions, key=lambda txn: txn.id or TxnId(-1, -1)))
@@ -294,6 +289,12 @@ class TransactionalClient:
         )
         self._open_transactions.add(txn)
         return txn
+
+
+def growing_pauses(core: Core) -> Pauses:
+    """Growing pauses within the client's bounds."""
+    backoff = core.backoff()
+    return lambda _attempt: backoff.next()
 
 
 def is_final(error: BaseException) -> bool:

@@ -133,6 +133,11 @@ class AsyncClient(TransactionalClient):
         self._init_transactions()
 
     @property
+    def inside(self) -> Core:
+        """What everything that this client makes shares: for the rooms above, not for programs."""
+        return self._core
+
+    @property
     def service_url(self) -> str:
         """Of the cluster in use."""
         return self._core.service_url
@@ -160,7 +165,7 @@ class AsyncClient(TransactionalClient):
             options.setdefault("access_mode", AccessMode.EXCLUSIVE_WITH_FENCING)
         chosen = _options(ProducerOptions, options)
         partitions = await self._partitions(name)
-        known = await self._schema_for(topic, schema)
+        known = await schema_of_producer(self._core, topic, schema)
         producer: AsyncProducer[Any] = AsyncProducer(self._core, name, partitions, known, chosen)
         await producer._start()  # noqa: SLF001 - its other half
         return producer
@@ -345,19 +350,20 @@ class AsyncClient(TransactionalClient):
     ) -> None:
         await self.close()
 
-    async def _schema_for(self, topic: str, schema: Schema[Any] | None) -> Schema[Any]:
-        """The schema of a producer; the one that checks by the topic's in place of AutoProduceSchema."""
-        check_schema(schema)
-        if not isinstance(schema, AutoProduceSchema):
-            return schema or BytesSchema()
-        name = str(parse_topic(topic).base)
-        found = await self._core.retrying(lambda: self._core.lookup.schema(name), f"asking for {name}'s schema")
-        return schema.of_topic(None if found is None else SchemaInfo.of(found))
-
     async def _partitions(self, name: TopicName) -> int:
         if name.partition >= 0:
             return 0
         return await self._core.retrying(lambda: self._core.lookup.partitions(str(name)), f"looking up {name}")
+
+
+async def schema_of_producer(core: Core, topic: str, schema: Schema[Any] | None) -> Schema[Any]:
+    """The schema of a producer. For an AutoProduceSchema: the schema that checks values by that of the topic."""
+    check_schema(schema)
+    if not isinstance(schema, AutoProduceSchema):
+        return schema or BytesSchema()
+    name = str(parse_topic(topic).base)
+    found = await core.retrying(lambda: core.lookup.schema(name), f"asking for {name}'s schema")
+    return schema.of_topic(None if found is None else SchemaInfo.of(found))
 
 
 def parse_topic(topic: str) -> TopicName:

@@ -30,6 +30,11 @@ class AsyncReader(Generic[T]):
         self._consumer = consumer
 
     @property
+    def inside(self) -> AsyncConsumer[T]:
+        """The consumer that reads: for the rooms above, not for programs."""
+        return self._consumer
+
+    @property
     def topic(self) -> str:
         """The topic's name."""
         return self._consumer.topic

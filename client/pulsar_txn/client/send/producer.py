@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -28,6 +28,14 @@ from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
 T = TypeVar("T")
+
+
+@attrs.frozen
+class Beside:
+    """What a producer does for the blocking client, which has encoded the value in another thread."""
+
+    send_payload: Callable[[bytes, Enlisting | None, SendTicket], None]
+    takes: Callable[[int, int, int], bool]
 
 
 class AsyncProducer(Generic[T]):
@@ -57,6 +65,7 @@ class AsyncProducer(Generic[T]):
         self._router = self._make_router(partitions)
         self._only = self._partitions[0] if len(self._partitions) == 1 else None
         self._closed = False
+        self._beside = Beside(self._send_payload, self._takes)
         self._chain = ProducerChain(self, options.interceptors) if options.interceptors else None
 
     def _make_router(self, partitions: int) -> Router:
@@ -76,6 +85,11 @@ class AsyncProducer(Generic[T]):
         )
 
     # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def inside(self) -> Beside:
+        """For the rooms above, not for programs."""
+        return self._beside
 
     @property
     def topic(self) -> str:
@@ -262,8 +276,8 @@ class AsyncProducer(Generic[T]):
             raise_unless_transaction(txn, error)
             raise
 
-    def send_payload(self, payload: bytes, txn: Enlisting | None, ticket: SendTicket) -> None:
-        """For the sync client: `send_nowait` of nothing but an encoded value, whose future is given.
+    def _send_payload(self, payload: bytes, txn: Enlisting | None, ticket: SendTicket) -> None:
+        """`send_nowait` of nothing but an encoded value, whose future is given.
 
         That may be one for threads, too, if it can no longer be cancelled: it has what is needed of a ticket here.
         """
@@ -278,8 +292,8 @@ class AsyncProducer(Generic[T]):
             raise_unless_transaction(txn, error)
             raise
 
-    def takes(self, size: int, largest: int, waiting: int) -> bool:
-        """For the sync client, from any thread: whether a message of `size` bytes would be queued.
+    def _takes(self, size: int, largest: int, waiting: int) -> bool:
+        """From any thread: whether a message of `size` bytes would be queued.
 
         `waiting` others of at most `largest` bytes may be on their way here already.
         """

@@ -1,4 +1,4 @@
-"""The sync twin: the same names without `await`, for scripts, notebooks and Spark executors.
+"""The blocking client: the same names without `await`, for scripts, notebooks and Spark executors.
 
     with Client("pulsar://localhost:6650") as client:
         producer = client.create_producer("out")
@@ -6,14 +6,22 @@
             producer.send(b"x", txn=txn)
 
 One private thread with an event loop does the work, so that keep-alive, receipts and receiving go on while the caller
-computes; none of the program's own code runs there. Objects may be shared by threads. The thread starts with the first use:
+computes; none of the program's own code runs there. Threads may share the objects. The thread starts with the first use:
 a client that was used before a fork is dead in the child, one that was only made works there.
 """
 
-from pulsar_txn.client.sync._base import transactional
-from pulsar_txn.client.sync._batches import TransactionalBatch, TransactionalBatchBlock
-from pulsar_txn.client.sync._managed import ManagedTransaction
-from pulsar_txn.client.sync._twins import Client, Consumer, Producer, Reader, TableView, Transaction
+from pulsar_txn.client.sync._twins import (
+    Client,
+    Consumer,
+    ManagedTransaction,
+    Producer,
+    Reader,
+    TableView,
+    Transaction,
+    TransactionalBatch,
+    TransactionalBatchBlock,
+)
+from pulsar_txn.client.sync._units import transactional
 
 __all__ = [
     "Client",

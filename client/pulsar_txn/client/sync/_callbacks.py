@@ -23,11 +23,9 @@ from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.schema.crypto import CryptoKeys, KeyComing, PemKeys
 
 if TYPE_CHECKING:
-    from pulsar_txn.client.receive.consumer import Acknowledged
-    from pulsar_txn.client.receive.consumer import AsyncConsumer as AsyncioConsumer
+    from pulsar_txn.client.receive.consumer import Acknowledged, AsyncConsumer
     from pulsar_txn.client.receive.message import Message
-    from pulsar_txn.client.sync._twins import Consumer, Transaction
-    from pulsar_txn.client.txn import transaction
+    from pulsar_txn.client.txn.transaction import AsyncTransaction
 
 logger = logging.getLogger("pulsar_txn.client.sync")
 
@@ -192,9 +190,7 @@ def asked_keys(callbacks: Callbacks, keys: CryptoKeys | None) -> CryptoKeys | No
 class ToldObserver:
     """Stands for an observer of transactions, which is told on its thread, with sync transactions."""
 
-    def __init__(
-        self, callbacks: Callbacks, twin_of: Callable[[transaction.AsyncTransaction], Transaction], observer: object
-    ) -> None:
+    def __init__(self, callbacks: Callbacks, twin_of: Callable[[AsyncTransaction], object], observer: object) -> None:
         self._callbacks = callbacks
         self._twin_of = twin_of
         self._observer = observer
@@ -204,7 +200,7 @@ class ToldObserver:
             raise AttributeError(name)
         return functools.partial(self._tell, getattr(self._observer, name))
 
-    def _tell(self, method: Callable[..., object], txn: transaction.AsyncTransaction, *arguments: object) -> None:
+    def _tell(self, method: Callable[..., object], txn: AsyncTransaction, *arguments: object) -> None:
         self._callbacks.tell(method, self._twin_of(txn), *arguments)
 
     def __eq__(self, other: object) -> bool:
@@ -221,21 +217,21 @@ class ToldInterceptor(ConsumerInterceptor):
         check_methods("each of interceptors", interceptor, ("on_receive", "on_acknowledge"), A_CONSUMER_INTERCEPTOR)
         self._callbacks = callbacks
         self._interceptor = interceptor
-        self.consumer: Consumer[Any] | None = None
+        self.consumer: Any = None  # the blocking consumer, once it is made
 
-    def on_receive(self, consumer: AsyncioConsumer[Any], message: Message[Any]) -> None:
+    def on_receive(self, consumer: AsyncConsumer[Any], message: Message[Any]) -> None:
         """Hand it over."""
         del consumer
         self._callbacks.tell(self._interceptor.on_receive, self.consumer, message)
 
     def on_acknowledge(
-        self, consumer: AsyncioConsumer[Any], messages: Sequence[Acknowledged], error: BaseException | None
+        self, consumer: AsyncConsumer[Any], messages: Sequence[Acknowledged], error: BaseException | None
     ) -> None:
         """Hand it over."""
         del consumer
         self._callbacks.tell(self._interceptor.on_acknowledge, self.consumer, messages, error)
 
-    def on_negative_acknowledge(self, consumer: AsyncioConsumer[Any], message: Acknowledged) -> None:
+    def on_negative_acknowledge(self, consumer: AsyncConsumer[Any], message: Acknowledged) -> None:
         """Hand it over."""
         del consumer
         self._callbacks.tell(self._interceptor.on_negative_acknowledge, self.consumer, message)

@@ -39,7 +39,7 @@ async def close_in_order(client: AsyncClient) -> None:
 async def close_hastily(client: AsyncClient, seconds: float = HASTE_SECONDS) -> None:
     """Close, with at most so long for receipts and goodbyes: sends without a receipt fail with AlreadyClosed."""
     _hush()
-    core = client._core  # noqa: SLF001 - its own other half
+    core = client.inside
     await _within(seconds, [each.close() for each in core.resources()])
     await _within(seconds, [client.close()])
     await core.pool.close()
@@ -48,7 +48,7 @@ async def close_hastily(client: AsyncClient, seconds: float = HASTE_SECONDS) -> 
 async def close_at_exit(client: AsyncClient) -> None:
     """Send what waits, see transactions to their end that are at it, close: all of it within about two seconds."""
     _hush()
-    resources = client._core.resources()  # noqa: SLF001 - its own other half
+    resources = client.inside.resources()
     producers = [each for each in resources if isinstance(each, AsyncProducer)]
     failed = _failed(producers)
     await _within(EXIT_SECONDS, [*_ends(client), *(each.flush() for each in producers)])

@@ -1,36 +1,50 @@
-"""The sync twin, written by `client/generate_sync.py` from the asyncio classes. Do not edit."""
+"""The blocking classes, written by `client/generate_sync.py` from the asyncio classes. Do not edit."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import ssl
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from re import Pattern
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
 
-from pulsar_txn.client._transactional import DEFAULT_TIMEOUT
+from pulsar_txn.client._checks import refused
+from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses, growing_pauses
+from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.client_stats import ClientStats
+from pulsar_txn.client.errors import AlreadyClosed
+from pulsar_txn.client.loop.pipeline import PipelineEvent, PipelineResult, Poison
+from pulsar_txn.client.loop.transactional_batch import AsyncTransactionalBatch, AsyncTransactionalBatchBlock
+from pulsar_txn.client.net.authentication import Authentication
+from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.net.resource_stats import ConsumerStats, ProducerStats
-from pulsar_txn.client.receive import table_view
+from pulsar_txn.client.net.runtime import Future, Runtime
+from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.receive.message import EARLIEST_ID, Message
 from pulsar_txn.client.receive.options import ConsumerType
-from pulsar_txn.client.receive.table_view import Action
+from pulsar_txn.client.receive.reader import AsyncReader
+from pulsar_txn.client.receive.settling import Acknowledged
+from pulsar_txn.client.receive.table_view import Action, AsyncTableView
 from pulsar_txn.client.schema.base import Schema
-from pulsar_txn.client.sync._base import ClientBase, GenericTwin, Twin, inner
-from pulsar_txn.client.sync._batches import TransactionalBatchBlock
-from pulsar_txn.client.sync._managed import ManagedTransaction
-from pulsar_txn.client.sync._receiving import ConsumerBase, ReaderBase
-from pulsar_txn.client.sync._sending import ProducerBase
-from pulsar_txn.client.txn import transaction
-from pulsar_txn.client.txn.transaction import TransactionState, TransactionStats
+from pulsar_txn.client.send.batching import EncodedBatch
+from pulsar_txn.client.send.producer import AsyncProducer
+from pulsar_txn.client.sync._opening import Opening, opened
+from pulsar_txn.client.sync._receiving import Reading, Receiving
+from pulsar_txn.client.sync._sending import OwnCode, Sending
+from pulsar_txn.client.sync._twin import GenericTwin, SyncLoop, Twin, inner
+from pulsar_txn.client.sync._units import Ambient, Stop, run_pipeline, run_transaction
+from pulsar_txn.client.txn.managed import AsyncManagedTransaction
+from pulsar_txn.client.txn.stats import TransactionStats
+from pulsar_txn.client.txn.transaction import AsyncTransaction, TransactionState
 from pulsar_txn.wire.ids import MessageId, TxnId
 
-Acknowledged = Message[Any] | MessageId
 T = TypeVar("T")
 
 
-class Transaction(Twin[transaction.AsyncTransaction]):
+class Transaction(Twin[AsyncTransaction]):
     """A unit of sends and acknowledgements that takes effect as a whole or not at all. Not thread-safe."""
 
     @property
@@ -70,7 +84,7 @@ class Transaction(Twin[transaction.AsyncTransaction]):
 
     def stats(self) -> TransactionStats:
         """A frozen picture of the transaction."""
-        return self._loop.call(lambda: self._inner.stats())
+        return self._loop.call(self._inner.stats)
 
     def send(self, producer: Producer[T], value: T | None, **options: Any) -> MessageId:
         """`producer.send(value, txn=self, **options)`."""
@@ -111,7 +125,7 @@ class Transaction(Twin[transaction.AsyncTransaction]):
 
     def wait_closed(self) -> None:
         """Wait for a commit or abort that is on its way; raises what it raises. Returns at once when there is none."""
-        self._loop.run(lambda: self._inner.wait_closed())
+        self._loop.run(self._inner.wait_closed)
 
     def resolve(self) -> TransactionState:
         """Ask the coordinator for the outcome by asking for the commit again, which is idempotent on our broker.
@@ -122,11 +136,35 @@ class Transaction(Twin[transaction.AsyncTransaction]):
         Raises what prevents asking (ConnectionLost, OperationTimeout, …), and TransactionStateError before the commit was sent.
         Safe to repeat.
         """
-        return self._loop.run(lambda: self._inner.resolve())
+        return self._loop.run(self._inner.resolve)
 
 
-class Producer(ProducerBase[T]):
+class ManagedTransaction(Twin[AsyncManagedTransaction]):
+    """What `client.transaction()` returns: a context manager, used once."""
+
+    def __init__(self, loop: SyncLoop, inner_object: AsyncManagedTransaction) -> None:
+        super().__init__(loop, inner_object)
+        self._ambient = Ambient()
+
+    def __enter__(self) -> Transaction:
+        """Begin. Raises TransactionsDisabled, ConnectionLost, OperationTimeout, …; TransactionStateError on a second use."""
+        txn = self._loop.run(self._inner.__aenter__)
+        if self._inner.ambient:
+            self._ambient.enter(txn)
+        return Transaction(self._loop, txn)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        """End as the table says."""
+        self._ambient.leave()
+        return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))
+
+
+class Producer(GenericTwin[AsyncProducer[T], T]):
     """Sends values of type T to a topic. Made by `Client.create_producer`; a context manager that closes it."""
+
+    def __init__(self, loop: SyncLoop, inner_object: AsyncProducer[T], own: OwnCode | None = None) -> None:
+        super().__init__(loop, inner_object)
+        self._sending = Sending(loop, inner_object, own or OwnCode(), self)
 
     @property
     def topic(self) -> str:
@@ -158,27 +196,126 @@ class Producer(ProducerBase[T]):
         """Whether all partitions are connected at this moment."""
         return self._inner.is_connected
 
+    def send(
+        self,
+        value: T | None,
+        *,
+        txn: Transaction | None = None,
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after: float | timedelta | None = None,
+        replicate_to: Sequence[str] | None = None,
+        partition: int | None = None,
+    ) -> MessageId:
+        """Send one value and wait for its receipt; returns its id. `None` is a tombstone (no value for this key).
+
+        Waits first while the producer's bounds, or the client's `memory_limit`, are reached (ProducerQueueFull or
+        MemoryBufferIsFull instead with `block_if_full=False`).
+        `event_time_ms` is milliseconds since the epoch; `deliver_at` has a time zone; `deliver_after` is seconds or a
+        timedelta; `partition` overrules the routing; `replicate_to` names the clusters that a geo-replicated topic sends it
+        to, an empty list none. In a transaction the receipt says that the message is stored; it is seen once `txn` commits.
+
+        Raises SchemaMismatch, InvalidConfiguration, MessageTooLarge, AlreadyClosed, OperationTimeout, BrokerError,
+        ProducerFenced, and with `txn` TransactionStateError and other TransactionErrors.
+
+        Interceptors, schema and router run in this thread.
+        """
+        return self._sending.send(
+            value,
+            inner(txn),
+            key,
+            ordering_key,
+            properties,
+            event_time_ms,
+            sequence_id,
+            deliver_at,
+            deliver_after,
+            replicate_to,
+            partition,
+        )
+
+    def send_nowait(
+        self,
+        value: T | None,
+        *,
+        txn: Transaction | None = None,
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after: float | timedelta | None = None,
+        replicate_to: Sequence[str] | None = None,
+        partition: int | None = None,
+    ) -> Future[MessageId]:
+        """Queue one value; returns a future of its id at once. Arguments as `send`.
+
+        Raises ProducerQueueFull (MemoryBufferIsFull) when the producer's bounds or the client's `memory_limit` are reached, and
+        what `send` raises before anything is queued.
+        A transaction's commit waits for the tickets of its sends, and a failed one dooms it, looked at or not.
+
+        Callbacks of the future run on the client's thread for callbacks, in the order of the receipts. ProducerQueueFull is
+        also raised while ten thousand callbacks wait.
+        """
+        return self._sending.send_nowait(
+            value,
+            inner(txn),
+            key,
+            ordering_key,
+            properties,
+            event_time_ms,
+            sequence_id,
+            deliver_at,
+            deliver_after,
+            replicate_to,
+            partition,
+        )
+
     def stats(self) -> ProducerStats:
         """What it has done so far, and what is in flight."""
-        return self._loop.call(lambda: self._inner.stats())
+        return self._loop.call(self._inner.stats)
+
+    def send_encoded(
+        self, batch: EncodedBatch, *, txn: Transaction | None = None, key: str | None = None, partition: int | None = None
+    ) -> MessageId:
+        """Send a batch built by `encode_batch` as one entry and wait for its receipt; returns the entry's id.
+
+        The partition is `partition`, or that of `key`, or the router's. Raises and behaves as `send`.
+        """
+        return self._sending.send_encoded(batch, inner(txn), key, partition)
+
+    def send_encoded_nowait(
+        self, batch: EncodedBatch, *, txn: Transaction | None = None, key: str | None = None, partition: int | None = None
+    ) -> Future[MessageId]:
+        """Queue a batch built by `encode_batch`; as `send_nowait`."""
+        return self._sending.send_encoded_nowait(batch, inner(txn), key, partition)
+
+    def wait_for_room(self) -> None:
+        """Wait until `send_nowait` has room."""
+        self._sending.wait_for_room()
 
     def flush(self) -> None:
         """Send what waits and wait until everything sent before this call has its receipt or failed.
 
         Raises the first of their errors (each ticket has its own, too; one that was cancelled is waited for all the same).
         """
-        self._loop.run(lambda: self._inner.flush())
+        self._loop.run(self._inner.flush)
 
     def close(self) -> None:
         """Send what waits, wait for receipts (at most the operation timeout), close. Idempotent.
 
         Sends without a receipt by then fail with AlreadyClosed.
         """
-        self._loop.run(lambda: self._inner.close())
+        self._loop.run(self._inner.close)
 
     def __enter__(self) -> Self:
         """Enter the block."""
-        self._loop.run(lambda: self._inner.__aenter__())
+        self._loop.run(self._inner.__aenter__)
         return self
 
     def __exit__(
@@ -188,8 +325,12 @@ class Producer(ProducerBase[T]):
         self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
 
 
-class Consumer(ConsumerBase[T]):
+class Consumer(GenericTwin[AsyncConsumer[T], T]):
     """A subscription's consumer. Made by `Client.subscribe`; a context manager that closes it, and an iterator."""
+
+    def __init__(self, loop: SyncLoop, inner_object: AsyncConsumer[T]) -> None:
+        super().__init__(loop, inner_object)
+        self._receiving = Receiving(loop, inner_object)
 
     @property
     def subscription(self) -> str:
@@ -238,7 +379,7 @@ class Consumer(ConsumerBase[T]):
 
     def stats(self) -> ConsumerStats:
         """What the program has received and settled so far, and the queue of this moment."""
-        return self._loop.call(lambda: self._inner.stats())
+        return self._loop.call(self._inner.stats)
 
     def transactional_batch(
         self,
@@ -275,18 +416,18 @@ class Consumer(ConsumerBase[T]):
 
         `ledger_id` and `entry_id` are -1 for an empty topic. Raises the broker's error, ConnectionLost, OperationTimeout.
         """
-        return self._loop.run(lambda: self._inner.get_last_message_id())
+        return self._loop.run(self._inner.get_last_message_id)
 
     def get_last_message_ids(self) -> dict[str, MessageId]:
         """By topic partition, as `get_last_message_id`."""
-        return self._loop.run(lambda: self._inner.get_last_message_ids())
+        return self._loop.run(self._inner.get_last_message_ids)
 
     def has_message_available(self) -> bool:
         """Whether `receive` would find a message that is stored at this moment.
 
         Raises as `get_last_message_id`.
         """
-        return self._loop.run(lambda: self._inner.has_message_available())
+        return self._loop.run(self._inner.has_message_available)
 
     def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`."""
@@ -294,11 +435,11 @@ class Consumer(ConsumerBase[T]):
 
     def close(self) -> None:
         """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent."""
-        self._loop.run(lambda: self._inner.close())
+        self._loop.run(self._inner.close)
 
     def __enter__(self) -> Self:
         """Enter the block."""
-        self._loop.run(lambda: self._inner.__aenter__())
+        self._loop.run(self._inner.__aenter__)
         return self
 
     def __exit__(
@@ -307,13 +448,31 @@ class Consumer(ConsumerBase[T]):
         """Leave the block."""
         self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
 
-    @property
-    def topic(self) -> str:
-        """The topic's name, of the first one when there are several; the pattern when it stands for none yet."""
-        return self._inner.topic
+    def acknowledge(
+        self, message: Acknowledged | Sequence[Acknowledged], *, txn: Transaction | None = None, receipt: bool | None = None
+    ) -> None:
+        """Acknowledge a message, an id, or many of them. Without effect for topics that a pattern has lost.
 
-    def __iter__(self) -> Self:
-        return self
+        Outside a transaction acknowledgements are collected for `ack_group_delay` and this returns at once; with `receipt`
+        (or the consumer's `ack_receipt`) they leave now, and this returns when the broker has answered. In a transaction
+        they are always answered, and take effect when it commits.
+
+        Raises the broker's error, ConnectionLost, OperationTimeout; with `txn` TransactionConflict when a message is
+        acknowledged in an open transaction already, TransactionStateError, and other TransactionErrors; InvalidConfiguration
+        for an id that does not say the size of its batch, when it is not known here.
+
+        What nobody has to wait for (no transaction, no receipt) is left to the client's thread, and this returns at once.
+        """
+        self._receiving.acknowledge(message, inner(txn), receipt)
+
+    def acknowledge_cumulative(
+        self, message: Acknowledged, *, txn: Transaction | None = None, receipt: bool | None = None
+    ) -> None:
+        """Acknowledge everything of this message's partition up to and with it. As `acknowledge`.
+
+        Raises InvalidConfiguration on Shared and Key_Shared subscriptions, where there is no order.
+        """
+        self._receiving.acknowledge_cumulative(message, inner(txn), receipt)
 
     def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
         """Have the message's entry delivered again after `delay`.
@@ -352,11 +511,87 @@ class Consumer(ConsumerBase[T]):
 
     def redeliver_unacknowledged(self) -> None:
         """Have everything delivered again that was received here and is not acknowledged; the queue starts anew."""
-        self._loop.call(lambda: self._inner.redeliver_unacknowledged())
+        self._loop.call(self._inner.redeliver_unacknowledged)
+
+    @property
+    def topic(self) -> str:
+        """The topic's name, of the first one when there are several; the pattern when it stands for none yet."""
+        return self._inner.topic
+
+    def receive(self, timeout: float | timedelta | None = None) -> Message[T]:
+        """The next message, waiting for it; OperationTimeout after `timeout` (seconds or a timedelta).
+
+        Raises AlreadyClosed, or what ended the consumer for good.
+        """
+        return self._receiving.receive(timeout)
+
+    def receive_many(self, max_messages: int = 500, *, max_wait: float | timedelta | None = None) -> list[Message[T]]:
+        """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
+
+        The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
+        Raises as `receive`.
+        """
+        return self._receiving.receive_many(max_messages, max_wait)
+
+    def receive_nowait(self, max_messages: int = 500) -> list[Message[T]]:
+        """Up to `max_messages` of those that are queued; does not wait, may be empty. Raises as `receive`."""
+        return self._receiving.receive_nowait(max_messages)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message[T]:
+        """The next message."""
+        try:
+            return self.receive()
+        except AlreadyClosed:
+            raise StopIteration from None
 
 
-class Reader(ReaderBase[T]):
+class TransactionalBatch(GenericTwin[AsyncTransactionalBatch[T], T], Sequence[Message[T]]):
+    """The messages, in the order in which they were received, and `txn`, the transaction that acknowledges them."""
+
+    def __init__(self, loop: SyncLoop, inner_object: AsyncTransactionalBatch[T]) -> None:
+        super().__init__(loop, inner_object)
+        self.messages = inner_object.messages
+        self.txn = Transaction(loop, inner_object.txn)
+        self.consumer: Consumer[T] = Consumer(loop, inner_object.consumer)
+
+    def redeliver(self) -> None:
+        """Have its messages delivered again; after a commit whose outcome was unknown and turned out as aborted."""
+        self._loop.call(self._inner.redeliver)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Message[T]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message[T]]: ...
+
+    def __getitem__(self, index: int | slice) -> Message[T] | Sequence[Message[T]]:
+        return self.messages[index]
+
+
+class TransactionalBatchBlock(GenericTwin[AsyncTransactionalBatchBlock[T], T]):
+    """What `consumer.transactional_batch()` returns: a context manager, used once."""
+
+    def __enter__(self) -> TransactionalBatch[T]:
+        """Receive, then begin the transaction when `eager`. Raises as `receive_many` and `client.transaction()`."""
+        return TransactionalBatch[T](self._loop, self._loop.run(self._inner.__aenter__))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        """Acknowledge and commit, or abort; see the module's table."""
+        return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))
+
+
+class Reader(GenericTwin[AsyncReader[T], T]):
     """Reads committed messages. Made by `Client.create_reader`; a context manager and an iterator."""
+
+    def __init__(self, loop: SyncLoop, inner_object: AsyncReader[T]) -> None:
+        super().__init__(loop, inner_object)
+        self._reading = Reading(loop, inner_object)
 
     @property
     def topic(self) -> str:
@@ -368,20 +603,28 @@ class Reader(ReaderBase[T]):
         """Whether all partitions are connected at this moment."""
         return self._inner.is_connected
 
+    def read_next(self, timeout: float | timedelta | None = None) -> Message[T]:
+        """The next message, waiting for it; OperationTimeout after `timeout`, seconds or a timedelta."""
+        return self._reading.read_next(timeout)
+
+    def read_many(self, max_messages: int = 500, *, max_wait: float | timedelta | None = None) -> list[Message[T]]:
+        """Several messages, as `Consumer.receive_many`."""
+        return self._reading.read_many(max_messages, max_wait)
+
     def has_message_available(self) -> bool:
         """Whether `read_next` would find a message that is stored and committed at this moment.
 
         Raises the broker's error, ConnectionLost, OperationTimeout.
         """
-        return self._loop.run(lambda: self._inner.has_message_available())
+        return self._loop.run(self._inner.has_message_available)
 
     def get_last_message_id(self) -> MessageId:
         """As `Consumer.get_last_message_id`."""
-        return self._loop.run(lambda: self._inner.get_last_message_id())
+        return self._loop.run(self._inner.get_last_message_id)
 
     def get_last_message_ids(self) -> dict[str, MessageId]:
         """By topic partition, as `get_last_message_id`."""
-        return self._loop.run(lambda: self._inner.get_last_message_ids())
+        return self._loop.run(self._inner.get_last_message_ids)
 
     def seek(self, target: MessageId | datetime | int, *, inclusive: bool = False) -> None:
         """Go to a message or a time; as `Consumer.seek`."""
@@ -389,14 +632,21 @@ class Reader(ReaderBase[T]):
 
     def close(self) -> None:
         """Close; idempotent."""
-        self._loop.run(lambda: self._inner.close())
+        self._loop.run(self._inner.close)
 
     def __iter__(self) -> Self:
         return self
 
+    def __next__(self) -> Message[T]:
+        """The next message."""
+        try:
+            return self.read_next()
+        except AlreadyClosed:
+            raise StopIteration from None
+
     def __enter__(self) -> Self:
         """Enter the block."""
-        self._loop.run(lambda: self._inner.__aenter__())
+        self._loop.run(self._inner.__aenter__)
         return self
 
     def __exit__(
@@ -406,7 +656,7 @@ class Reader(ReaderBase[T]):
         self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
 
 
-class TableView(GenericTwin[table_view.AsyncTableView[T], T]):
+class TableView(GenericTwin[AsyncTableView[T], T]):
     """Key and newest value of a topic's committed messages. Made by `Client.create_table_view`; a context manager."""
 
     @property
@@ -419,17 +669,20 @@ class TableView(GenericTwin[table_view.AsyncTableView[T], T]):
         """How many keys have a value."""
         return self._inner.size
 
+    def __len__(self) -> int:
+        return self._loop.call(self._inner.__len__)
+
     def get(self, key: str) -> T | None:
         """The newest value of a key; None without one."""
         return self._loop.call(lambda: self._inner.get(key))
 
     def keys(self) -> list[str]:
         """The keys that have a value, by now."""
-        return self._loop.call(lambda: self._inner.keys())
+        return self._loop.call(self._inner.keys)
 
     def snapshot(self) -> dict[str, T]:
         """All keys and values by now, as a dict of the caller's own."""
-        return self._loop.call(lambda: self._inner.snapshot())
+        return self._loop.call(self._inner.snapshot)
 
     def for_each(self, action: Action[T]) -> None:
         """Call `action(key, value)` for every key by now, one after another; what it raises is raised here."""
@@ -453,11 +706,11 @@ class TableView(GenericTwin[table_view.AsyncTableView[T], T]):
 
     def close(self) -> None:
         """Stop reading; idempotent."""
-        self._loop.run(lambda: self._inner.close())
+        self._loop.run(self._inner.close)
 
     def __enter__(self) -> Self:
         """Enter the block."""
-        self._loop.run(lambda: self._inner.__aenter__())
+        self._loop.run(self._inner.__aenter__)
         return self
 
     def __exit__(
@@ -467,8 +720,67 @@ class TableView(GenericTwin[table_view.AsyncTableView[T], T]):
         self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
 
 
-class Client(ClientBase):
+class Client(Twin[AsyncClient]):
     """A Pulsar client for threads; `with Client("pulsar://localhost:6650") as client: …` closes it."""
+
+    def __init__(
+        self,
+        service_url: str | AutoClusterFailover,
+        *,
+        operation_timeout: float | timedelta = 30.0,
+        connection_timeout: float | timedelta = 10.0,
+        keep_alive_interval: float | timedelta = 30.0,
+        initial_backoff: float | timedelta = 0.1,
+        max_backoff: float | timedelta = 5.0,
+        authentication: Authentication | None = None,
+        tls_context: ssl.SSLContext | None = None,
+        tls_trust_certs_file: str | Path | None = None,
+        tls_certificate_file: str | Path | None = None,
+        tls_key_file: str | Path | None = None,
+        tls_validate_hostname: bool = True,
+        tls_allow_insecure_connection: bool = False,
+        listener_name: str | None = None,
+        max_lookup_redirects: int = 20,
+        memory_limit: int = 0,
+        description: str = "",
+        sni_proxy_url: str | None = None,
+        transactions: bool = True,
+        transactional_id: str | None = None,
+        fencing: str | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """Arguments as those of `AsyncClient`; raises InvalidConfiguration. Its thread starts with the first use.
+
+        So a client that was made before a fork works in the child where it is used first.
+        """
+        loop, client = opened(
+            service_url,
+            {
+                "operation_timeout": operation_timeout,
+                "connection_timeout": connection_timeout,
+                "keep_alive_interval": keep_alive_interval,
+                "initial_backoff": initial_backoff,
+                "max_backoff": max_backoff,
+                "authentication": authentication,
+                "tls_context": tls_context,
+                "tls_trust_certs_file": tls_trust_certs_file,
+                "tls_certificate_file": tls_certificate_file,
+                "tls_key_file": tls_key_file,
+                "tls_validate_hostname": tls_validate_hostname,
+                "tls_allow_insecure_connection": tls_allow_insecure_connection,
+                "listener_name": listener_name,
+                "max_lookup_redirects": max_lookup_redirects,
+                "memory_limit": memory_limit,
+                "description": description,
+                "sni_proxy_url": sni_proxy_url,
+                "transactions": transactions,
+                "transactional_id": transactional_id,
+                "fencing": fencing,
+                "runtime": runtime,
+            },
+        )
+        super().__init__(loop, client)
+        self._opening = Opening(loop, client)
 
     @property
     def service_url(self) -> str:
@@ -487,7 +799,7 @@ class Client(ClientBase):
         `options` are the fields of `ProducerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
         broker's BrokerError (ProducerBusy, TopicNotFound, …), ProducerFenced, ConnectionLost or OperationTimeout.
         """
-        return self._create_producer(topic, schema, options)
+        return Producer(self._loop, *self._opening.producer(topic, schema, {**options}))
 
     @overload
     def subscribe(
@@ -511,7 +823,8 @@ class Client(ClientBase):
         `options` are the fields of `ConsumerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout.
         """
-        return self._subscribe(topic, subscription, schema, options)
+        twin: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)
+        return self._opening.consumer(topic, subscription, schema, {**options}, twin)
 
     @overload
     def create_reader(
@@ -539,7 +852,9 @@ class Client(ClientBase):
         something without a subscription: `receiver_queue_size`, `read_compacted`, `properties`, `crypto_keys`,
         `crypto_failure_action`, `interceptors`, `auto_update_partitions`, those of messages in chunks. Raises as `subscribe`.
         """
-        return self._create_reader(topic, start, schema, options, start_inclusive, reader_name)
+        given = {**options} | {"schema": schema}
+        given |= {"start_inclusive": start_inclusive, "reader_name": reader_name}
+        return Reader(self._loop, self._opening.reader(topic, start, given))
 
     @overload
     def create_table_view(self, topic: str, *, schema: None = None, **options: Any) -> TableView[bytes]: ...
@@ -552,15 +867,26 @@ class Client(ClientBase):
 
         `options` as `create_reader`. Raises as `subscribe`.
         """
-        return self._create_table_view(topic, schema, options)
+        return TableView(self._loop, self._opening.table_view(topic, schema, {**options}))
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""
         return self._loop.run(lambda: self._inner.get_topic_partitions(topic))
 
+    def close(self) -> None:
+        """Close producers, consumers, readers and connections. Idempotent. Open transactions end by their timeout.
+
+        What waits is sent, and receipts are waited for, for `operation_timeout` at most.
+
+        Commits and aborts that are under way are waited for, for two seconds at most; so is what observers, interceptors and
+        callbacks are to be told. KeyboardInterrupt ends the waiting: the client is closed at once, and it is raised. No effect
+        in a forked child.
+        """
+        self._opening.close()
+
     def __enter__(self) -> Self:
         """Enter the block."""
-        self.check_open()
+        self._opening.check_open()
         return self
 
     def __exit__(
@@ -624,21 +950,105 @@ class Client(ClientBase):
         """
         return Transaction(self._loop, self._loop.call(lambda: self._inner.attach_transaction(txn_id)))
 
+    def run_transaction(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        attempts: int = DEFAULT_ATTEMPTS,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        name: str | None = None,
+        backoff: Pauses | None = None,
+        retry_unknown: bool = False,
+    ) -> T:
+        """Run `work(txn)` in a transaction, again in a new one when it was aborted by no fault of `work`.
+
+        Tried again, up to `attempts` times: TransactionAborted and its kinds (conflict, timeout, a failed operation),
+        unless an operation failed for a reason that is there to stay (`fatal`, or a UsageError). `backoff(n)` is the pause
+        in seconds behind the n-th attempt; without it pauses grow within the client's bounds. With `retry_unknown`,
+        CommitOutcomeUnknown too, when the coordinator cannot say that it committed: only for work that may happen twice.
+        Any other exception aborts and is raised as it is.
+        Returns what `work` returned; None after a rollback.
+
+        `work` runs in the thread that calls.
+        """
+        pauses = backoff or growing_pauses(self._inner.inside)
+        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)
+        return run_transaction(self._loop, lambda: self.transaction(timeout=timeout, name=name), work, left)
+
+    def pipeline(
+        self,
+        consumer: Consumer[T],
+        handler: Callable[[TransactionalBatch[T]], object],
+        *,
+        max_messages: int = 500,
+        max_wait: float | timedelta = 0.2,
+        timeout: float | timedelta = 30.0,
+        concurrency: int = 1,
+        on_poison: Poison = Poison.DEAD_LETTER,
+        max_aborts: int = 3,
+        dead_letter_topic: str | None = None,
+        stop: Stop | None = None,
+        observer: Callable[[PipelineEvent], object] | None = None,
+    ) -> PipelineResult:
+        """Consume, process, produce, until `stop` is set: `handler(batch)` in one transaction per batch.
+
+        The handler sends with `txn=batch.txn`; every message of the batch is acknowledged in the same transaction.
+        Batches hold up to `max_messages`, waited for up to `max_wait` seconds; `timeout` is each transaction's.
+        `concurrency` lanes work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
+        A message that has failed alone `max_aborts` times is poison: `on_poison` says what becomes of it;
+        `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default. `observer` is called with what happens.
+
+        Returns the counts, once `stop` is set and what was taken is finished. Raises what no further attempt mends
+        (`fatal` errors, UsageError, AlreadyClosed), the handler's error of a poison message with `Poison.RAISE`, and
+        CommitOutcomeUnknown when nobody can say whether a batch was committed. See `pulsar_txn.client.loop.pipeline`.
+
+        `stop` is a `threading.Event`, or anything else that has `is_set()`. The handler is a plain function: it is called in
+        this thread, with `concurrency` also in as many threads less one beside it. Messages, receipts and keep-alive go on
+        meanwhile. The observer is called on the client's thread for callbacks. KeyboardInterrupt ends the pipeline at once,
+        wherever it is.
+        """
+        if not isinstance(consumer, Consumer):
+            raise refused("consumer", consumer, "a consumer of this client")
+        run = functools.partial(
+            self._inner.pipeline,
+            inner(consumer),
+            max_messages=max_messages,
+            max_wait=max_wait,
+            timeout=timeout,
+            concurrency=concurrency,
+            on_poison=on_poison,
+            max_aborts=max_aborts,
+            dead_letter_topic=dead_letter_topic,
+            observer=None if observer is None else functools.partial(self._loop.callbacks.tell, observer),
+        )
+        batch = functools.partial(TransactionalBatch, self._loop)
+        return run_pipeline(self._loop, run, handler, batch, stop, concurrency)
+
     def add_observer(self, observer: object) -> None:
         """Have an object told of every transaction: see `TransactionObserver`, of which it may have any methods."""
-        self._observe(self._inner.add_observer, observer)
+        self._opening.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
 
     def remove_observer(self, observer: object) -> None:
         """Tell it no more."""
-        self._observe(self._inner.remove_observer, observer)
+        self._opening.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
 
     def stats(self) -> ClientStats:
         """A frozen picture of the client: connections, producers, consumers, transactions."""
-        return self._loop.call(lambda: self._inner.stats())
+        return self._loop.call(self._inner.stats)
 
     def transactions(self) -> tuple[Transaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""
-        return tuple(Transaction(self._loop, each) for each in self._loop.call(lambda: self._inner.transactions()))
+        return tuple(Transaction(self._loop, each) for each in self._loop.call(self._inner.transactions))
 
 
-__all__ = ["Client", "Consumer", "Producer", "Reader", "TableView", "Transaction"]
+__all__ = [
+    "Client",
+    "Consumer",
+    "ManagedTransaction",
+    "Producer",
+    "Reader",
+    "TableView",
+    "Transaction",
+    "TransactionalBatch",
+    "TransactionalBatchBlock",
+]

@@ -113,6 +113,8 @@ class Ending(abc.ABC):
 
     def doom(self, error: BaseException) -> None:
         """An operation failed before it was started, where nobody could be told: nothing of the unit is to be committed."""
+        if error in self._failures:  # some refusals doom it themselves
+            return
         if self._state not in FINAL and self._state is not TransactionState.UNKNOWN:
             self._fail(error)
 

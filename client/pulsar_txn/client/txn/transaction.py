@@ -81,6 +81,10 @@ class AsyncTransaction(Ending):
         self._registrar = Registrar(self.open, coordinators, self._tally, monotonic, self._note_registered)
         self._end_callbacks.append(lambda _outcome: on_end(self))
 
+    def belongs_to(self, core: object) -> bool:
+        """From any thread: whether `core` is that of its client."""
+        return core is self._core
+
     # --- looking at it --------------------------------------------------------------------------------------------
 
     @property

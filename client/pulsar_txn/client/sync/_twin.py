@@ -1,0 +1,103 @@
+"""What every blocking object is: an asyncio object, and the loop thread that it lives on."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any, Final, Generic, NoReturn, TypeVar
+
+from pulsar_txn.client._checks import no_transaction
+from pulsar_txn.client.client import AsyncClient
+from pulsar_txn.client.errors import CommitOutcomeUnknown, PulsarError, UsageError
+from pulsar_txn.client.net.runtime import Future
+from pulsar_txn.client.net.tickets import Ticket
+from pulsar_txn.client.sync._callbacks import Callbacks
+from pulsar_txn.client.sync._closing import close_at_exit, close_hastily
+from pulsar_txn.client.sync._loop_thread import LoopThread
+
+logger = logging.getLogger("pulsar_txn.client.sync")
+
+I = TypeVar("I")  # noqa: E741 - the inner class
+T = TypeVar("T")
+
+AT_EXIT_SECONDS: Final = 2.2
+"""How long the end of the program waits for a client that nobody has closed."""
+
+LAST_CALLS_SECONDS: Final = 0.3
+"""How long the end of the program waits after that for callbacks. An interrupted close() waits as long."""
+
+
+class SyncLoop(LoopThread):
+    """The loop thread of a blocking client, and its threads for the program's own code (`_callbacks`)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.callbacks = Callbacks()
+        self.client: AsyncClient | None = None
+        """The asyncio client that lives on it."""
+
+    def new_future(self) -> Ticket[Any]:
+        """As `LoopThread.new_future`; its callbacks run on the thread for callbacks."""
+        return Ticket(self._settled, self.callbacks.settle)
+
+    def wait(self, future: Future[T]) -> T:
+        """As `LoopThread.wait`; the error of an unknown outcome then resolves without await."""
+        try:
+            return super().wait(future)
+        except CommitOutcomeUnknown as error:
+            error.sync_resolver = functools.partial(self.run, error.resolver)
+            raise
+
+    async def last(self) -> None:
+        """Fail what is left when closing was interrupted before it began."""
+        client = self.client
+        if client is not None and not client.inside.drained:
+            await close_hastily(client)
+
+    def leave(self) -> None:
+        """Close a client that the program has left open, within a bounded time, and say so in the log."""
+        client = self.client
+        if client is not None and not client.inside.closed:
+            logger.warning("%r was not closed before the end of the program: close() it, or use it with `with`", client)
+            try:
+                self.start(lambda: close_at_exit(client)).result(AT_EXIT_SECONDS)
+            except (PulsarError, TimeoutError) as error:
+                logger.warning("%r could not be closed in time: %r", client, error)
+            self.callbacks.close(LAST_CALLS_SECONDS)
+
+
+class Twin(Generic[I]):
+    """A blocking object over an asyncio one. Other twins make it, not programs."""
+
+    def __init__(self, loop: SyncLoop, inner_object: I) -> None:
+        self._loop = loop
+        self._inner = inner_object
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and other._inner is self._inner
+
+    def __hash__(self) -> int:
+        return id(self._inner)
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            f"a {type(self).__name__} cannot go to another process: its connections and thread stay here",
+            hint="create the client in the process that uses it, for example in the function that Spark runs",
+        )
+
+
+class GenericTwin(Twin[I], Generic[I, T]):
+    """A twin of a class with a value type."""
+
+
+def inner(twin: Any) -> Any:
+    """The asyncio object of a twin; None for None. UsageError for anything else: it was given as a transaction."""
+    match twin:
+        case None:
+            return None
+        case Twin(_inner=found):
+            return found
+    raise no_transaction(twin)

@@ -1,0 +1,131 @@
+"""Work that a blocking client repeats or drives for the program: run_transaction, the pipeline, @transactional."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
+
+from pulsar_txn.client._callables import check_takes_one, not_awaitable
+from pulsar_txn.client._checks import check_methods
+from pulsar_txn.client._transactional import Attempts, client_of
+from pulsar_txn.client.loop.pipeline import PipelineResult
+from pulsar_txn.client.sync._desk import Desk
+from pulsar_txn.client.sync._twin import SyncLoop
+from pulsar_txn.client.txn.enlist import AMBIENT, Enlisting, leave_ambient
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+STOP_POLL_SECONDS: Final = 0.05
+"""How often a pipeline looks whether it is to stop."""
+
+
+class Stop(Protocol):
+    """What ends a pipeline: an Event of `threading` or `multiprocessing`, or anything else that can be asked."""
+
+    def is_set(self) -> bool:
+        """Whether it is to end."""
+        ...
+
+
+class Ambient:
+    """The ambient transaction of a block: set in the thread that enters the block, not in the loop's."""
+
+    def __init__(self) -> None:
+        self._reset: contextvars.Token[Enlisting | None] | None = None
+
+    def enter(self, txn: Enlisting) -> None:
+        """The block begins."""
+        self._reset = AMBIENT.set(txn)
+
+    def leave(self) -> None:
+        """The block ends; no effect when it never set one."""
+        leave_ambient(self._reset)
+
+
+def run_transaction(
+    loop: SyncLoop, block_of: Callable[[], AbstractContextManager[Any]], work: Callable[[Any], T], attempts: Attempts
+) -> T:
+    """Run `work(txn)` in the caller's thread, in a new block for each attempt."""
+    check_takes_one(work, "work")
+    while True:
+        result: Any = None
+        block = block_of()
+        try:
+            with block as txn:
+                result = not_awaitable(work(txn), work)
+        except Exception as error:  # noqa: BLE001 - judged by `Attempts`, which raises what is final
+            if not loop.run(functools.partial(attempts.judge, error)):
+                return result  # type: ignore[no-any-return]  # what `work` returned
+            loop.run(functools.partial(asyncio.sleep, attempts.pause()))
+        else:
+            return result  # type: ignore[no-any-return]  # what `work` returned
+
+
+def run_pipeline(
+    loop: SyncLoop,
+    run: Callable[..., Any],
+    handler: Callable[[Any], object],
+    batch_of: Callable[[Any], Any],
+    stop: Stop | None,
+    concurrency: int,
+) -> PipelineResult:
+    """Run the asyncio pipeline `run(handle, stop=…)` with a plain function as its handler.
+
+    The thread that calls makes the handler's calls, and with `concurrency` as many others less one; `batch_of` makes the
+    blocking twin of a batch.
+    """
+    check_takes_one(handler, "the handler")
+    if stop is not None:
+        check_methods("stop", stop, ["is_set"], "an Event")
+    desk = Desk(concurrency)
+
+    async def handle(batch: Any) -> None:
+        not_awaitable(await desk.call(handler, batch_of(batch)), handler)
+
+    async def work() -> PipelineResult:
+        stopping = asyncio.Event()
+        watch = asyncio.create_task(_set_with(stopping, stop))
+        try:
+            result: PipelineResult = await run(handle, stop=stopping)
+            return result
+        finally:
+            watch.cancel()
+            desk.end()
+
+    running = loop.start(work)
+    try:
+        desk.serve()
+    except BaseException:
+        running.cancel()
+        raise
+    return loop.wait(running)
+
+
+async def _set_with(event: asyncio.Event, stop: Stop | None) -> None:
+    while stop is not None:
+        if stop.is_set():
+            event.set()
+            return
+        await asyncio.sleep(STOP_POLL_SECONDS)
+
+
+def transactional(work: Callable[P, T] | None = None, *, client_arg: str = "client", **options: Any) -> Callable[..., Any]:
+    """Decorate `def work(client, …, txn)`: each call runs in a transaction, by `client.run_transaction(…, **options)`.
+
+    The client is the argument of the parameter `client_arg`, wherever that is, or else the first argument.
+    """
+
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> T:
+            client = client_of(function, client_arg, args, kwargs)
+            return client.run_transaction(lambda txn: function(*args, **kwargs, txn=txn), **options)  # type: ignore[no-any-return]  # the client's type is the caller's
+
+        return run
+
+    return decorate if work is None else decorate(work)
