@@ -120,9 +120,7 @@ async def test_a_sync_producer_inside_an_asyncio_block_is_told_that_it_cannot_ta
     assert seen(client, "t") == 0
 
 
-@pytest.mark.parametrize(
-    "asks", [lambda client, _: client.check_open(), lambda _, producer: producer.send(b"its own", key="k")]
-)
+@pytest.mark.parametrize("asks", [lambda client, _: client.stats(), lambda _, producer: producer.send(b"its own", key="k")])
 def test_what_another_thread_has_left_to_the_loop_is_not_part_of_the_block_that_asks_it_next(client, asks):
     """It left in the context of whoever emptied the inbox, and was lost with that transaction's abort."""
     producer = client.create_producer("t")

@@ -66,7 +66,7 @@ def test_all_messages_come_in_order_whatever_the_queue_holds(client, queue, batc
 def test_what_is_queued_is_taken_and_acknowledged_without_a_hand_over(client, monkeypatch):
     fill(client, "t", 400)
     with client.subscribe("t", "s", initial_position=EARLIEST) as consumer, client.create_reader("t") as reader:
-        while consumer.queued < 400 or reader._from.queued < 400:
+        while consumer.queued < 400 or reader._inner.inside.queued < 400:
             time.sleep(0.01)
         asked = hand_overs(client, monkeypatch)
         for _ in range(100):

@@ -105,7 +105,7 @@ def test_the_call_that_the_loop_is_at_counts_against_the_bounds(url):
     """It had left the inbox and taken no room yet: one message too many was admitted, and its future failed."""
     with sync.Client(url) as client:
         loop = client._loop
-        client.check_open()
+        client.create_producer("t")
         there, over, told = threading.Event(), threading.Event(), []
         loop.do_soon(lambda: (there.set(), over.wait(10)))
         assert there.wait(10)
@@ -242,7 +242,7 @@ def test_a_send_that_waits_is_told_when_closing_was_interrupted_before_it_began(
     partition.on_receipt = lambda *receipt: None
     with ThreadPoolExecutor(2) as pool:
         waiting, ticket = pool.submit(producer.send, b"x"), producer.send_nowait(b"y")
-        client.check_open()
+        client.stats()
         client._loop.post(lambda: time.sleep(0.5))
         interrupt(0.1)
         interrupt(0.2)

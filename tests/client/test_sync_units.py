@@ -2,6 +2,7 @@
 
 import contextlib
 
+import attrs
 import pytest
 from fake_broker import SILENCE, FakeBroker, FakeRuntime
 
@@ -57,7 +58,7 @@ def test_send_nowait_in_a_transaction_of_another_client_raises_at_once(options):
 
 def left(client, producer, expected, **options):
     """A block whose one send is refused on the loop's thread, although the caller's was told that there is room."""
-    producer._inner.takes = lambda *_: True
+    producer._inner._beside = attrs.evolve(producer._inner.inside, takes=lambda *_: True)
     with pytest.raises(errors.TransactionOperationFailed) as raised, client.transaction() as txn:
         ticket = producer.send_nowait(b"x", txn=txn, **options)
     assert isinstance(ticket.exception(), expected)

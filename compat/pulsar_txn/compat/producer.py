@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
+import functools
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from pulsar_txn.client.errors import AlreadyClosed
-from pulsar_txn.client.net.runtime import Slots, WorkerThread
+from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, TransactionStateError
+from pulsar_txn.client.net.runtime import Condition, Future, Slots, WorkerThread
 from pulsar_txn.compat._outgoing import outgoing
 from pulsar_txn.compat.enums import Result
 from pulsar_txn.compat.exceptions import mapped, result_of
@@ -24,11 +23,37 @@ if TYPE_CHECKING:
 Callback = Callable[[Any, Any], object]
 
 
+class Untold:
+    """Sends whose callbacks were not handed on yet."""
+
+    def __init__(self) -> None:
+        self._sends: set[object] = set()
+        self._changed = Condition()
+
+    def add(self, send: object) -> None:
+        """One more."""
+        self._sends.add(send)
+
+    def remove(self, send: object) -> None:
+        """Its callback was handed on."""
+        with self._changed:
+            self._sends.discard(send)
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait for those that were added before."""
+        with self._changed:
+            for send in self._sends.copy():
+                self._changed.wait_for(functools.partial(self._is_gone, send))
+
+    def _is_gone(self, send: object) -> bool:
+        return send not in self._sends
+
+
 class Producer:
     """Sends values to a topic. Made by `Client.create_producer`.
 
-    `send_async` costs the caller's thread little: what is sent meanwhile crosses to the IO thread together. Its callbacks
-    run one after another on a thread of their own, in the order of the receipts.
+    Callbacks of `send_async` run one after another on a thread of their own, in the order of the receipts.
     """
 
     def __init__(
@@ -48,8 +73,7 @@ class Producer:
         self._router = router
         self._initial_sequence_id = -1 if initial_sequence_id is None else initial_sequence_id
         self._slots = Slots(blocks) if blocks else None
-        self._waiting: deque[tuple[bytes | None, dict[str, Any], Callback | None]] = deque()
-        self._is_told = False
+        self._untold = Untold()
 
     @mapped
     def topic(self) -> str:
@@ -137,15 +161,20 @@ class Producer:
             deliver_at,
             deliver_after,
         )
-        if txn is not None:
-            if not self._twin._may_join(txn):  # noqa: SLF001 - its own other half
-                self._twin.send(payload, txn=txn, **options)
-            options["txn"] = txn._inner  # noqa: SLF001 - the asyncio object behind a sync one
         if self._slots is not None:
             self._slots.take()
-        self._waiting.append((payload, options, callback))
-        if not self._is_told:
-            self._tell_loop()
+        try:
+            ticket = self._twin.send_nowait(payload, txn=txn, **options)
+        except Exception as error:
+            if txn is not None:
+                if isinstance(error, TransactionStateError | InvalidConfiguration):
+                    self._give_back()
+                    raise
+                txn._inner.doom(error)  # noqa: SLF001 - the asyncio object behind a sync one
+            self._finished(callback, None, error)
+        else:
+            self._untold.add(ticket)
+            ticket.add_done_callback(functools.partial(self._on_ticket, callback))
 
     @mapped
     def flush(self) -> None:
@@ -153,7 +182,7 @@ class Producer:
         try:
             self._twin.flush()
         finally:
-            self._worker.drain()
+            self._drain()
 
     @mapped
     def close(self) -> None:
@@ -162,7 +191,7 @@ class Producer:
             self._twin.close()
         except AlreadyClosed:
             return
-        self._worker.drain()
+        self._drain()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -178,38 +207,25 @@ class Producer:
             return None
         return int(self._router(Outgoing(payload or b"", options), partitions))
 
-    def _tell_loop(self) -> None:
-        self._is_told = True
-        try:
-            self._twin._loop.post(self._send_waiting)  # noqa: SLF001 - the twin's loop is ours, too
-        except BaseException:
-            self._is_told = False
-            raise
-
-    def _send_waiting(self) -> None:
-        """On the IO thread: hand everything that has gathered to the client."""
-        self._is_told = False  # before it counts: what comes later is told anew
-        waiting = self._waiting
-        send = self._twin._send_or_doom  # noqa: SLF001 - as above
-        for _ in range(len(waiting)):
-            payload, options, callback = waiting.popleft()
-            try:
-                ticket = send(payload, options)
-            except Exception as error:  # noqa: BLE001 - told to the callback, whatever it is
-                self._finished(callback, None, error)
-            else:
-                ticket.add_done_callback(lambda done, callback=callback: self._on_ticket(callback, done))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
-
-    def _on_ticket(self, callback: Callback | None, ticket: asyncio.Future[ids.MessageId]) -> None:
+    def _on_ticket(self, callback: Callback | None, ticket: Future[ids.MessageId]) -> None:
         error = AlreadyClosed("the producer was closed") if ticket.cancelled() else ticket.exception()
         self._finished(callback, None if error is not None else ticket.result(), error)
+        self._untold.remove(ticket)
 
     def _finished(self, callback: Callback | None, message_id: ids.MessageId | None, error: BaseException | None) -> None:
-        if self._slots is not None:
-            self._slots.give_back()
+        self._give_back()
         if callback is None:
             return
         if message_id is None:
             self._worker.submit(callback, result_of(error or AlreadyClosed()), None)
         else:
-            self._worker.submit(callback, Result(0), MessageId.wrap(message_id, self._twin._inner.topic))  # noqa: SLF001 - as above
+            self._worker.submit(callback, Result(0), MessageId.wrap(message_id, self._twin.topic))
+
+    def _give_back(self) -> None:
+        if self._slots is not None:
+            self._slots.give_back()
+
+    def _drain(self) -> None:
+        """Wait until the callbacks of everything sent before have returned."""
+        self._untold.wait()
+        self._worker.drain()

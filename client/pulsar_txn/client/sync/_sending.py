@@ -12,6 +12,7 @@ from pulsar_txn.client.errors import ProducerQueueFull
 from pulsar_txn.client.net.runtime import Future
 from pulsar_txn.client.schema.base import BytesSchema, EncodedPair, PairSchema, Schema, SchemaInfo
 from pulsar_txn.client.send.batching import EncodedBatch
+from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain, ProducerInterceptor
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.send.routing import Router
 from pulsar_txn.client.sync._twin import SyncLoop

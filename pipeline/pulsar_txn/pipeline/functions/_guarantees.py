@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from pulsar_txn.client._transactional import growing_pauses
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.loop.lanes import is_fatal
 from pulsar_txn.client.loop.pipeline import PipelineEvent, Poison
@@ -71,7 +73,7 @@ class Loop:
         self._stop = stop
         self._observer = observer
         self._finishing: set[asyncio.Task[None]] = set()
-        self._pauses = instance.client.new_pauses
+        self._pauses = functools.partial(growing_pauses, instance.client.inside)
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:

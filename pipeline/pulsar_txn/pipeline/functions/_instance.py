@@ -62,7 +62,7 @@ class Instance:
         self._serdes: dict[str | None, SerDe] = {}
         self._output_serde = self.serde_of(config.output_serde_class_name)
         self._input_serdes = {str(parse_topic(topic)): self.serde_of(config.serde_of(topic)) for topic in config.topics}
-        self._runtime = client._core.runtime  # noqa: SLF001 - its clock
+        self._runtime = client.inside.runtime
         self._loop = asyncio.get_running_loop()
         self._thread = WorkerThread(f"pulsar-txn-function-{number}")
         self._callbacks = WorkerThread(f"pulsar-txn-function-callbacks-{number}")
@@ -72,7 +72,7 @@ class Instance:
     @property
     def is_closed(self) -> bool:
         """Whether the client is."""
-        return self.client._core.closed  # noqa: SLF001 - as its own parts ask
+        return self.client.inside.closed
 
     def serde_of(self, class_name: str | None) -> SerDe:
         """This instance's object of a SerDe class."""
@@ -139,7 +139,7 @@ class Instance:
 
     def report(self, handed: Handed, callback: Callable[[Any, Any], object]) -> None:
         """Call `callback(result, message_id)` once it is known what became of a send."""
-        self.client._core.spawn(self._report(handed, callback))  # noqa: SLF001 - ends with the client
+        self.client.inside.spawn(self._report(handed, callback))
 
     async def _report(self, handed: Handed, callback: Callable[[Any, Any], object]) -> None:
         from pulsar_txn.compat.enums import Result
@@ -165,7 +165,7 @@ class Instance:
         self.on_loop(self._acknowledge, *found)
 
     def _acknowledge(self, consumer: AsyncConsumer[bytes], message: Message[bytes]) -> None:
-        self.client._core.spawn(_acknowledged(consumer, message))  # noqa: SLF001 - ends with the client
+        self.client.inside.spawn(_acknowledged(consumer, message))
 
     def forget(self, message: Message[bytes]) -> None:
         """It comes again: what is acknowledged by hand is the next delivery."""
