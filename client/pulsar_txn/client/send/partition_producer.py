@@ -54,7 +54,7 @@ from pulsar_txn.client.txn.enlist import Enlisting
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnId
 
-logger: Final = logging.getLogger("pulsar_txn.client.send.producer")
+logger: Final = logging.getLogger("pulsar_txn.client.producer")
 
 
 class PartitionProducer:
