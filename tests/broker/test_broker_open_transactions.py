@@ -161,7 +161,7 @@ async def test_what_a_connection_remembers_of_its_transactions_is_bounded(benche
     for request_id in range(REMEMBERED + 50):
         client.raw(new_txn(request_id))
         await client.answer(request_id)
-    assert len(client.connection.session.opened._answered) == REMEMBERED
+    assert len(client.connection.session.opened.answered) == REMEMBERED
     assert not client.connection.session.opened._waiting
     before = open_count(bench)
     client.raw(new_txn(REMEMBERED + 49))

@@ -52,7 +52,6 @@ _COMMANDS: Final = {
     **topics.HANDLERS,
     **txn.HANDLERS,
 }
-_FRAMES: Final = {**messages.FRAMES, **txn.FRAMES}
 
 _DRAIN_LOOK_SECONDS: Final = 0.005
 
@@ -128,7 +127,7 @@ class Broker:
 
     def connection(self) -> Connection:
         """A protocol for a new client."""
-        return Connection(self, partial(Session, self, _COMMANDS, _FRAMES))
+        return Connection(self, partial(Session, self, _COMMANDS, messages.FRAMES, txn.REQUESTS))
 
     def new_consumer_name(self) -> str:
         """A name for a consumer that brought none."""

@@ -22,25 +22,30 @@ def _pairs(high: bytes) -> list[bytes]:
     return [data[i : i + 2] for i in range(0, 1 << 15, 2)]
 
 
-_LAST: Final = (*(bytes((i,)) for i in range(128)), *_pairs(bytes(range(128)))[128:])
-_MORE: Final = tuple(_pairs(bytes(range(128, 256))))
+LAST: Final = (*(bytes((i,)) for i in range(128)), *_pairs(bytes(range(128)))[128:])
+MORE: Final = tuple(_pairs(bytes(range(128, 256))))
+"""The varint of a number below 2**14 is `LAST[number]`; `MORE[digit]` is a 14-bit digit that others follow.
+
+Codecs of commands that travel per message look numbers below 2**28 up themselves, without a call:
+`LAST[n] if n < 16384 else MORE[n & 16383] + LAST[n >> 14]`.
+"""
 
 
 def varint(value: int) -> bytes:
     """The varint of a number below 2**64; a negative one travels as its two's complement in 64 bits."""
     if 0 <= value < 16384:
-        return _LAST[value]
+        return LAST[value]
     value &= MASK64
     if value < 1 << 28:
-        return _MORE[value & 16383] + _LAST[value >> 14] if value > 16383 else _LAST[value]
+        return MORE[value & 16383] + LAST[value >> 14] if value > 16383 else LAST[value]
     if value < 1 << 42:
-        return _MORE[value & 16383] + _MORE[value >> 14 & 16383] + _LAST[value >> 28]
+        return MORE[value & 16383] + MORE[value >> 14 & 16383] + LAST[value >> 28]
     if value == MASK64:
         return MINUS_ONE
-    head = _MORE[value & 16383] + _MORE[value >> 14 & 16383] + _MORE[value >> 28 & 16383]
+    head = MORE[value & 16383] + MORE[value >> 14 & 16383] + MORE[value >> 28 & 16383]
     if value < 1 << 56:
-        return head + _LAST[value >> 42]
-    return head + _MORE[value >> 42 & 16383] + _LAST[value >> 56]
+        return head + LAST[value >> 42]
+    return head + MORE[value >> 42 & 16383] + LAST[value >> 56]
 
 
 NUMBER: Final = rb"([\x80-\xff]{0,8}[\x00-\x7f]|[\x80-\xff]{9}[\x00\x01])"
@@ -51,14 +56,18 @@ class _Numbers(dict[bytes, int]):
     """Varint -> number: a look-up for the small ones, the others are put together when they are asked for."""
 
     def __missing__(self, data: bytes) -> int:
-        if len(data) == 3:
+        size = len(data)
+        if size == 3:
             return data[0] + data[1] * 128 + data[2] * 16384 - 16512
+        if size == 6:  # the time in milliseconds, since 2004 and until 2109
+            low = data[0] + data[1] * 128 + data[2] * 16384 - 2113664
+            return low + data[3] * 2097152 + data[4] * 268435456 + data[5] * 34359738368 - 34628173824
         if data == MINUS_ONE:
             return MASK64
         return read_varint(data, 0)[0]
 
 
-NUMBERS: Final = _Numbers(zip(_LAST, range(1 << 14), strict=True))
+NUMBERS: Final = _Numbers(zip(LAST, range(1 << 14), strict=True))
 
 
 def signed32(value: int) -> int:

@@ -27,7 +27,10 @@ MARKER_PRODUCER: Final = "pulsar.txn.marker"
 
 _HEAD: Final = struct.Struct(">2sII")
 _SIZE: Final = struct.Struct(">I")
+_BEGIN: Final = 10
+"""Where the metadata of nearly every entry begins: behind magic, checksum and its size."""
 _MAX_LONG: Final = (1 << 63) - 1
+_new: Final = tuple.__new__
 _MARKER_START: Final = b"\x0a" + varint(len(MARKER_PRODUCER)) + MARKER_PRODUCER.encode() + b"\x10" + varint(-1) + b"\x18"
 
 
@@ -120,12 +123,33 @@ def read_header(entry: bytes | memoryview, *, verify: bool = False) -> EntryHead
     `highest_sequence_id` is that of a batch, and `sequence_id` where the entry names none or a smaller one.
     `txn_id` is set only if both of its halves are present. Fields that are not returned are passed over, not checked.
     """
-    checked, begin, end = _locate(entry)
-    if verify and checked:
-        _verify(entry, checked)
+    if entry[:2] == MAGIC and len(entry) >= _BEGIN and (end := _BEGIN + int.from_bytes(entry[6:_BEGIN])) <= len(entry):
+        begin = _BEGIN
+        if verify and checksums.crc32c(memoryview(entry)[6:]) != int.from_bytes(entry[2:6]):
+            _verify(entry, 6)
+    else:
+        checked, begin, end = _locate(entry)
+        if verify and checked:
+            _verify(entry, checked)
     if (found := _USUAL(entry, begin, end)) is not None:
         size, name, sequence, published, count, marker, least, most, highest = found.groups()
         if len(name) == size[0] and (producer_name := _name(name)) is not None:
+            if marker is None and highest is None and len(sequence) <= 9 >= len(published):
+                if least is None:
+                    txn_id = None
+                elif len(least) <= 9 >= len(most):
+                    txn_id = _new(TxnId, (NUMBERS[most], NUMBERS[least]))
+                else:
+                    txn_id = TxnId(signed64(NUMBERS[most]), signed64(NUMBERS[least]))
+                return EntryHeader(
+                    producer_name,
+                    sequence_id := NUMBERS[sequence],
+                    sequence_id,
+                    NUMBERS[published],
+                    txn_id,
+                    None,
+                    None if count is None else signed32(NUMBERS[count]),
+                )
             return _header(
                 producer_name,
                 NUMBERS[sequence],

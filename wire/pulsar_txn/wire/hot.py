@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from . import pulsar_pb2 as pb
-from ._varint import NUMBER, NUMBERS, read_varint, signed32, varint
+from ._varint import LAST, MINUS_ONE, MORE, NUMBER, NUMBERS, read_varint, signed32, varint
 from .errors import MalformedFrame
 from .frames import NAMES, command_end, decode_command
 from .ids import TxnId, ack_set_from_words, ack_set_to_words, signed64
@@ -43,6 +43,12 @@ AckResponse: TypeAlias = tuple[int, int | None, TxnId | None, int | None, str | 
 
 _HEAD: Final = struct.Struct(">II3s").pack
 _SIZES: Final = struct.Struct(">II").pack
+_2_28: Final = 1 << 28
+_LONGEST_USUAL: Final = 9
+"""Bytes of a varint that is no negative number."""
+
+_new: Final = tuple.__new__
+
 _SEND: Final = b"\x08\x06\x32"
 _SEND_RECEIPT: Final = b"\x08\x07\x3a"
 _MESSAGE: Final = b"\x08\x09\x4a"
@@ -65,13 +71,21 @@ def _ends(prefix: bytes) -> dict[bytes, int]:
     return {(start - 4 + size).to_bytes(4) + prefix + bytes((size,)): start + size for size in range(128)}
 
 
+def _starts(prefix: bytes) -> list[bytes]:
+    """What stands before the body of a whole frame, by the size of the body, which is shorter than 128 bytes."""
+    head = len(prefix) + 1
+    return [_SIZES(head + size + 4, head + size) + prefix + bytes((size,)) for size in range(128)]
+
+
 _SEND_ENDS: Final = _ends(_SEND)
 _SEND_RECEIPT_ENDS: Final = _ends(_SEND_RECEIPT)
 _SEND_RECEIPT_HEADS: Final = {4 + end: end.to_bytes(4) + start for start, end in _SEND_RECEIPT_ENDS.items()}
+_SEND_RECEIPT_STARTS: Final = _starts(_SEND_RECEIPT)
 _MESSAGE_ENDS: Final = _ends(_MESSAGE)
 _ACK_ENDS: Final = _ends(_ACK)
 _FLOW_ENDS: Final = _ends(_FLOW)
 _ACK_RESPONSE_ENDS: Final = _ends(_ACK_RESPONSE)
+_ACK_RESPONSE_STARTS: Final = _starts(_ACK_RESPONSE)
 
 
 def _shape(*parts: bytes) -> Callable[[bytes, int, int], re.Match[bytes] | None]:
@@ -92,7 +106,7 @@ _ACK_RESPONSE_SHAPE: Final = _shape(rb"\x08N(?:\x10N\x18N)?(?:\x30N)?")
 
 def _txn_id(least: int, most: int) -> TxnId:
     """The id from its halves on the wire; without NamedTuple's own constructor, which takes three times as long."""
-    return tuple.__new__(TxnId, (most if most <= _MAX_LONG else most - _2_64, least if least <= _MAX_LONG else least - _2_64))
+    return _new(TxnId, (most if most <= _MAX_LONG else most - _2_64, least if least <= _MAX_LONG else least - _2_64))
 
 
 def _frame(prefix: bytes, body: bytes, more: int = 0) -> bytes:
@@ -150,7 +164,11 @@ def decode_send(frame: bytes) -> Send:
                 NUMBERS[producer],
                 sequence_id if sequence_id <= _MAX_LONG else sequence_id - _2_64,
                 num_messages,
-                None if least is None else _txn_id(NUMBERS[least], NUMBERS[most]),
+                None
+                if least is None
+                else _new(TxnId, (NUMBERS[most], NUMBERS[least]))
+                if len(least) <= _LONGEST_USUAL >= len(most)
+                else _txn_id(NUMBERS[least], NUMBERS[most]),
                 None if highest is None else signed64(NUMBERS[highest]),
                 is_chunk == b"\x01",
                 marker == b"\x01",
@@ -174,6 +192,36 @@ def encode_send_receipt(
     producer_id: int, sequence_id: int, ledger_id: int, entry_id: int, *, highest_sequence_id: int = 0, partition: int = -1
 ) -> bytes:
     """The frame of a SEND_RECEIPT; position (-1, -1) tells the producer that its message was a duplicate."""
+    if (
+        0 <= producer_id < 16384
+        and 0 <= sequence_id < _2_28
+        and 0 <= ledger_id < _2_28
+        and 0 <= entry_id < _2_28
+        and 0 <= highest_sequence_id < _2_28
+        and partition < 0
+    ):
+        place = (
+            b"\x08"
+            + (LAST[ledger_id] if ledger_id < 16384 else MORE[ledger_id & 16383] + LAST[ledger_id >> 14])
+            + b"\x10"
+            + (LAST[entry_id] if entry_id < 16384 else MORE[entry_id & 16383] + LAST[entry_id >> 14])
+        )
+        body = (
+            b"\x08"
+            + LAST[producer_id]
+            + b"\x10"
+            + (LAST[sequence_id] if sequence_id < 16384 else MORE[sequence_id & 16383] + LAST[sequence_id >> 14])
+            + b"\x1a"
+            + LAST[len(place)]
+            + place
+            + b"\x20"
+            + (
+                LAST[highest_sequence_id]
+                if highest_sequence_id < 16384
+                else MORE[highest_sequence_id & 16383] + LAST[highest_sequence_id >> 14]
+            )
+        )
+        return _SEND_RECEIPT_STARTS[len(body)] + body
     place = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id)
     if partition >= 0:
         place += b"\x18" + varint(partition)
@@ -265,6 +313,26 @@ def encode_message(
     consumer_epoch: int | None = None,
 ) -> list[bytes]:
     """The buffers of a MESSAGE, for `writelines`. `ack_set` (of `batch_size` indexes) names those still to be taken."""
+    if (
+        ack_set is None
+        and consumer_epoch is None
+        and not redelivery_count
+        and -1 <= partition < 16384
+        and 0 <= consumer_id < 16384
+        and 0 <= ledger_id < _2_28
+        and 0 <= entry_id < _2_28
+    ):
+        place = (
+            b"\x08"
+            + (LAST[ledger_id] if ledger_id < 16384 else MORE[ledger_id & 16383] + LAST[ledger_id >> 14])
+            + b"\x10"
+            + (LAST[entry_id] if entry_id < 16384 else MORE[entry_id & 16383] + LAST[entry_id >> 14])
+            + b"\x18"
+            + (LAST[partition] if partition >= 0 else MINUS_ONE)
+        )
+        body = b"\x08" + LAST[consumer_id] + b"\x12" + LAST[len(place)] + place
+        size = 4 + len(body)
+        return [_HEAD(size + 4 + len(entry), size, _MESSAGE) + LAST[len(body)] + body, entry]
     place = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id) + b"\x18" + varint(partition)
     body = b"\x08" + varint(consumer_id) + b"\x12" + varint(len(place)) + place
     if redelivery_count:
@@ -369,7 +437,11 @@ def decode_ack(frame: bytes) -> Ack:
                         0 if batch_size is None else signed32(NUMBERS[batch_size]),
                     )
                 ],
-                None if least is None else _txn_id(NUMBERS[least], NUMBERS[most]),
+                None
+                if least is None
+                else _new(TxnId, (NUMBERS[most], NUMBERS[least]))
+                if len(least) <= _LONGEST_USUAL >= len(most)
+                else _txn_id(NUMBERS[least], NUMBERS[most]),
                 None if request_id is None else NUMBERS[request_id],
             )
     ack = _body(frame, 10).ack
@@ -400,6 +472,27 @@ def encode_ack_response(
     message: str | None = None,
 ) -> bytes:
     """The frame of an ACK_RESPONSE; `error` is a ServerError and `message` what its user reads."""
+    if (
+        error is None
+        and message is None
+        and txn is not None
+        and request_id is not None
+        and 0 <= consumer_id < 16384
+        and 0 <= request_id < _2_28
+        and 0 <= txn[0] < 16384
+        and 0 <= (least := txn[1]) < _2_28
+    ):
+        body = (
+            b"\x08"
+            + LAST[consumer_id]
+            + b"\x10"
+            + (LAST[least] if least < 16384 else MORE[least & 16383] + LAST[least >> 14])
+            + b"\x18"
+            + LAST[txn[0]]
+            + b"\x30"
+            + (LAST[request_id] if request_id < 16384 else MORE[request_id & 16383] + LAST[request_id >> 14])
+        )
+        return _ACK_RESPONSE_STARTS[len(body)] + body
     body = b"\x08" + varint(consumer_id)
     if txn is not None:
         body += b"\x10" + varint(txn[1]) + b"\x18" + varint(txn[0])

@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from . import pulsar_pb2 as pb
-from ._varint import NUMBERS, varint
+from ._varint import LAST, MORE, NUMBERS, varint
 from .errors import MalformedFrame
 from .frames import NAMES, decode_command
-from .hot import _ends, _shape, _txn_id  # the parts of which all hand-written codecs are made
+from .hot import _ends, _shape, _starts, _txn_id  # the parts of which all hand-written codecs are made
 from .ids import TxnId
 
 NEW_TXN, ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN, END_TXN = 50, 52, 54, 56
@@ -28,6 +28,11 @@ RESPONSES: Final = frozenset({51, 53, 55, 57})
 Response: TypeAlias = tuple[int, TxnId, int | None, str | None]
 """`(request_id, txn, error, message)`; `error` None: it was done."""
 
+_2_28: Final = 1 << 28
+_LONGEST_USUAL: Final = 9
+"""Bytes of a varint that is no negative number."""
+
+_new: Final = tuple.__new__
 _SIZES: Final = struct.Struct(">II").pack
 
 
@@ -38,6 +43,7 @@ def _prefix(kind: int) -> bytes:
 
 _PREFIX: Final = {kind: _prefix(kind) for kind in range(50, 58)}
 _ENDS: Final = {kind: _ends(prefix) for kind, prefix in _PREFIX.items()}
+_STARTS: Final = {kind: _starts(prefix) for kind, prefix in _PREFIX.items()}
 _BODY: Final = 9
 """Where a body of less than 128 bytes begins."""
 
@@ -93,7 +99,15 @@ def decode_end_txn(frame: bytes) -> tuple[int, TxnId, int]:
     end = _ENDS[END_TXN].get(frame[:_BODY])
     if end is not None and end <= len(frame) and (found := _END_TXN_SHAPE(frame, _BODY, end)) is not None:
         request_id, least, most, action = found.groups(b"\0")
-        return NUMBERS[request_id], _txn_id(NUMBERS[least], NUMBERS[most]), action[0]
+        return (
+            NUMBERS[request_id],
+            (
+                _new(TxnId, (NUMBERS[most], NUMBERS[least]))
+                if len(least) <= _LONGEST_USUAL >= len(most)
+                else _txn_id(NUMBERS[least], NUMBERS[most])
+            ),
+            action[0],
+        )
     body = _body(frame, END_TXN).endTxn
     return body.request_id, _txn_id(body.txnid_least_bits, body.txnid_most_bits), int(body.txn_action)
 
@@ -116,7 +130,15 @@ def decode_add_partitions(frame: bytes) -> tuple[int, TxnId, list[str]]:
     if end is not None and end <= len(frame) and (found := _PARTITION_SHAPE(frame, _BODY, end)) is not None:
         request_id, least, most, size, topic = found.groups()
         if len(topic) == size[0] and (text := _text(topic)) is not None:
-            return NUMBERS[request_id], _txn_id(NUMBERS[least], NUMBERS[most]), [text]
+            return (
+                NUMBERS[request_id],
+                (
+                    _new(TxnId, (NUMBERS[most], NUMBERS[least]))
+                    if len(least) <= _LONGEST_USUAL >= len(most)
+                    else _txn_id(NUMBERS[least], NUMBERS[most])
+                ),
+                [text],
+            )
     body = _body(frame, ADD_PARTITION_TO_TXN).addPartitionToTxn
     return body.request_id, _txn_id(body.txnid_least_bits, body.txnid_most_bits), list(body.partitions)
 
@@ -146,7 +168,15 @@ def decode_add_subscriptions(frame: bytes) -> tuple[int, TxnId, list[tuple[str, 
     if end is not None and end <= len(frame) and (found := _SUBSCRIPTION_SHAPE(frame, _BODY, end)) is not None:
         request_id, least, most, size, pair, first, rest = found.groups()
         if len(pair) == size[0] and (named := _pair(first[0], rest)) is not None:
-            return NUMBERS[request_id], _txn_id(NUMBERS[least], NUMBERS[most]), [named]
+            return (
+                NUMBERS[request_id],
+                (
+                    _new(TxnId, (NUMBERS[most], NUMBERS[least]))
+                    if len(least) <= _LONGEST_USUAL >= len(most)
+                    else _txn_id(NUMBERS[least], NUMBERS[most])
+                ),
+                [named],
+            )
     body = _body(frame, ADD_SUBSCRIPTION_TO_TXN).addSubscriptionToTxn
     named_ones = [(each.topic, each.subscription) for each in body.subscription]
     return body.request_id, _txn_id(body.txnid_least_bits, body.txnid_most_bits), named_ones
@@ -169,6 +199,17 @@ def _pair(size: int, data: bytes) -> tuple[str, str] | None:
 
 def encode_response(kind: int, request_id: int, txn: TxnId, *, error: int | None = None, message: str | None = None) -> bytes:
     """The frame of a response; `kind` is its own type, `error` a ServerError and `message` what its user reads."""
+    most, least = txn
+    if error is None and message is None and 0 <= most < 16384 and 0 <= least < _2_28 and 0 <= request_id < _2_28:
+        body = (
+            b"\x08"
+            + (LAST[request_id] if request_id < 16384 else MORE[request_id & 16383] + LAST[request_id >> 14])
+            + b"\x10"
+            + (LAST[least] if least < 16384 else MORE[least & 16383] + LAST[least >> 14])
+            + b"\x18"
+            + LAST[most]
+        )
+        return _STARTS[kind][len(body)] + body
     body = _ids(request_id, txn)
     if error is not None:
         body += b"\x20" + varint(error)
@@ -183,7 +224,16 @@ def decode_response(frame: bytes, kind: int) -> Response:
     end = _ENDS[kind].get(frame[:_BODY])
     if end is not None and end <= len(frame) and (found := _RESPONSE_SHAPE(frame, _BODY, end)) is not None:
         request_id, least, most = found.groups()
-        return NUMBERS[request_id], _txn_id(NUMBERS[least], NUMBERS[most]), None, None
+        return (
+            NUMBERS[request_id],
+            (
+                _new(TxnId, (NUMBERS[most], NUMBERS[least]))
+                if len(least) <= _LONGEST_USUAL >= len(most)
+                else _txn_id(NUMBERS[least], NUMBERS[most])
+            ),
+            None,
+            None,
+        )
     body = getattr(_body(frame, kind), NAMES[kind])
     return (
         body.request_id,

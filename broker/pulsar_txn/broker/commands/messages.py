@@ -70,14 +70,15 @@ def _acknowledged(
     error: ServerError | None,
     message: str,
 ) -> None:
-    connection = session.connection
-    if consumer.pending_acks:  # 0: the consumer was closed meanwhile, and with it all that it had pending
-        consumer.pending_acks -= 1
-        connection.end_request()
     if error is None:
-        connection.write(encode_ack_response(consumer.consumer_id, request_id, txn=txn_id))
+        response = encode_ack_response(consumer.consumer_id, request_id, txn=txn_id)
     else:
-        connection.write(encode_ack_response(consumer.consumer_id, request_id, txn=txn_id, error=error, message=message))
+        response = encode_ack_response(consumer.consumer_id, request_id, txn=txn_id, error=error, message=message)
+    if consumer.pending_acks:
+        consumer.pending_acks -= 1
+        session.connection.answer(response)
+    else:  # the consumer was closed meanwhile, and with it all that it had pending
+        session.connection.write(response)
 
 
 def _unheard(value: Any, error: ServerError | None, message: str) -> None:

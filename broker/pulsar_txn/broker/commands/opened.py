@@ -22,15 +22,12 @@ Asked: TypeAlias = tuple[int, int]
 class OpenedTransactions:
     """Remembers what NEW_TXN was answered, and how many requests wait for the answer that is under way."""
 
-    __slots__ = ("_answered", "_waiting")
+    __slots__ = ("_waiting", "answered")
 
     def __init__(self) -> None:
-        self._answered: dict[Asked, TxnId] = {}
+        self.answered: dict[Asked, TxnId] = {}
+        """The transactions that requests have opened, by request; to be read only."""
         self._waiting: dict[Asked, int] = {}
-
-    def answered(self, asked: Asked) -> TxnId | None:
-        """The transaction that this request has opened already."""
-        return self._answered.get(asked)
 
     def waits(self, asked: Asked) -> bool:
         """Count a request that waits for its answer; True when an equal one waits already, and only that one is carried out."""
@@ -40,7 +37,7 @@ class OpenedTransactions:
 
     def settle(self, asked: Asked, txn_id: TxnId | None) -> int:
         """Note the answer; returns how many requests waited for it. After an error (None) a repeat is a new attempt."""
-        answered = self._answered
+        answered = self.answered
         if txn_id is not None:
             answered[asked] = txn_id
             if len(answered) > REMEMBERED:

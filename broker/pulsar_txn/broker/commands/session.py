@@ -44,12 +44,14 @@ class Session:
         services: Services,
         commands: Mapping[int, tuple[str, Handler]],
         frames: Mapping[int, FrameHandler],
+        requests: Mapping[int, FrameHandler],
         connection: Connection,
     ) -> None:
         self.services = services
         self.connection = connection
         self.commands = commands
         self.frames = {kind: partial(handler, self) for kind, handler in frames.items()}
+        self.requests = {kind: partial(handler, self) for kind, handler in requests.items()}
         self.principal: str | None = None
         self.identity: Identity | None = None
         self.opened = OpenedTransactions()
@@ -88,7 +90,8 @@ class Session:
         self.waiting_producers.clear()
         self.producers.clear()
         self.consumers.clear()
-        self.frames.clear()  # no circle is left: a connection that ends is freed at once
+        self.frames.clear()
+        self.requests.clear()  # no circle is left: a connection that ends is freed at once
 
     # ---- limits
 

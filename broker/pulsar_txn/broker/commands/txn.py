@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from pulsar_txn.broker.txn.coordinators import Coordinators
+from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.hot_txn import (
     decode_add_partitions,
     decode_add_subscriptions,
@@ -26,19 +27,21 @@ _MAX_PARTICIPANTS: Final = 1000
 _ACTIONS: Final = {int(action): action for action in TxnAction}
 
 
-def _coordinators(session: Session, request_id: int) -> Coordinators | None:
-    """The coordinators; None when the request was answered with ERROR for lack of them."""
-    coordinators = session.services.coordinators
-    if coordinators is None:
-        text = "transactions are not enabled on this broker; set transactionCoordinatorEnabled=true"
-        session.connection.write_command("error", request_id=request_id, error=int(ServerError.NotAllowedError), message=text)
-    return coordinators
+def _no_coordinators(session: Session, request_id: int) -> None:
+    """Answer a request that `Connection` counts where transactions are switched off."""
+    session.connection.answer(_switched_off(request_id))
+
+
+def _switched_off(request_id: int) -> bytes:
+    text = "transactions are not enabled on this broker; set transactionCoordinatorEnabled=true"
+    return command("error", request_id=request_id, error=int(ServerError.NotAllowedError), message=text)
 
 
 async def on_tc_connect(session: Session, body: Any) -> None:
     """TC_CLIENT_CONNECT_REQUEST: answered once the coordinator serves; who names a transactional id gets its identity."""
-    coordinators = _coordinators(session, body.request_id)
+    coordinators = session.services.coordinators
     if coordinators is None:
+        session.connection.write(_switched_off(body.request_id))
         return
     told: dict[str, int] = {}
     try:
@@ -70,25 +73,25 @@ async def _identify(session: Session, body: Any, coordinators: int) -> dict[str,
 
 
 def on_new_txn(session: Session, frame: bytes) -> None:
-    """NEW_TXN."""
+    """NEW_TXN: a repeat of a request that is answered already means the same transaction."""
     request_id, timeout_ms, tc_id = decode_new_txn(frame)
-    coordinators = _coordinators(session, request_id)
-    if coordinators is not None:
-        asked, opened = (tc_id, request_id), session.opened
-        txn_id = opened.answered(asked)
-        if txn_id is not None:
-            session.connection.write(encode_response(_NEW_TXN_RESPONSE, request_id, txn_id))
-            return
-        session.connection.begin_request()
-        if not opened.waits(asked):
-            coordinators.new_txn(tc_id, timeout_ms, session.principal, session.identity, partial(_answer_new, session, asked))
+    coordinators = session.services.coordinators
+    if coordinators is None:
+        _no_coordinators(session, request_id)
+        return
+    asked, opened = (tc_id, request_id), session.opened
+    txn_id = opened.answered.get(asked)
+    if txn_id is not None:
+        session.connection.answer(encode_response(_NEW_TXN_RESPONSE, request_id, txn_id))
+    elif not opened.waits(asked):
+        coordinators.new_txn(tc_id, timeout_ms, session.principal, session.identity, partial(_answer_new, session, asked))
 
 
 def _answer_new(session: Session, asked: tuple[int, int], value: TxnId | None, error: ServerError | None, message: str) -> None:
     tc_id, request_id = asked
     txn_id = TxnId(tc_id, 0) if value is None else value
     for _ in range(session.opened.settle(asked, value)):
-        _answer(session, _NEW_TXN_RESPONSE, request_id, txn_id, None, error, message)
+        _answer(session.connection, _NEW_TXN_RESPONSE, request_id, txn_id, None, error, message)
 
 
 def on_add_partition(session: Session, frame: bytes) -> None:
@@ -104,17 +107,17 @@ def on_add_subscription(session: Session, frame: bytes) -> None:
 
 
 def _add(session: Session, request_id: int, txn_id: TxnId, response: int, named: Sequence[tuple[str, str | None]]) -> None:
-    coordinators = _coordinators(session, request_id)
+    coordinators = session.services.coordinators
     if coordinators is None:
+        _no_coordinators(session, request_id)
         return
-    answer = partial(_answer, session, response, request_id, txn_id)
-    session.connection.begin_request()
+    answer = partial(_answer, session.connection, response, request_id, txn_id)
     if len(named) > _MAX_PARTICIPANTS:
         text = f"{len(named)} participants in one request; {_MAX_PARTICIPANTS} are the most, send several"
         answer(None, ServerError.NotAllowedError, text)
         return
     try:
-        participants = tuple([Participant(_participant_name(topic), _checked(subscription)) for topic, subscription in named])
+        participants = tuple(map(_participant, named))
     except InvalidName as error:
         answer(None, ServerError.InvalidTopicName, str(error))
     except Refusal as refusal:
@@ -124,29 +127,25 @@ def _add(session: Session, request_id: int, txn_id: TxnId, response: int, named:
 
 
 @lru_cache(4096)
-def _checked(subscription: str | None) -> str | None:
-    if subscription is not None:
-        check_subscription_name(subscription)
-    return subscription
-
-
-@lru_cache(4096)
-def _participant_name(topic: str) -> str:
-    """The full name of a topic that may take part."""
+def _participant(named: tuple[str, str | None]) -> Participant:
+    """A topic, or a subscription of it, that may take part. InvalidName, Refusal."""
+    topic, subscription = named
     name = TopicName.parse(topic)
     if not name.is_persistent:
         raise Refusal(ServerError.NotAllowedError, f"{name}: a non-persistent topic cannot take part in a transaction")
-    return str(name)
+    if subscription is not None:
+        check_subscription_name(subscription)
+    return Participant(str(name), subscription)
 
 
 def on_end_txn(session: Session, frame: bytes) -> None:
     """END_TXN: answered when every participant holds the outcome."""
     request_id, txn_id, action = decode_end_txn(frame)
-    coordinators = _coordinators(session, request_id)
+    coordinators = session.services.coordinators
     if coordinators is None:
+        _no_coordinators(session, request_id)
         return
-    answer = partial(_answer, session, _END_TXN_RESPONSE, request_id, txn_id)
-    session.connection.begin_request()
+    answer = partial(_answer, session.connection, _END_TXN_RESPONSE, request_id, txn_id)
     known = _ACTIONS.get(action)
     if known is None:
         answer(None, ServerError.NotAllowedError, f"{action} is no action; 0 commits and 1 aborts")
@@ -167,7 +166,7 @@ def on_end_txn_on_participant(response: str, session: Session, body: Any) -> Non
 
 
 def _answer(
-    session: Session,
+    connection: Connection,
     response: int,
     request_id: int,
     txn_id: TxnId,
@@ -175,14 +174,13 @@ def _answer(
     error: ServerError | None,
     message: str,
 ) -> None:
-    session.connection.end_request()
     if error is None:
-        session.connection.write(encode_response(response, request_id, txn_id))
+        connection.answer(encode_response(response, request_id, txn_id))
     else:
-        session.connection.write(encode_response(response, request_id, txn_id, error=int(error), message=message))
+        connection.answer(encode_response(response, request_id, txn_id, error=int(error), message=message))
 
 
-FRAMES: Final[dict[int, FrameHandler]] = {50: on_new_txn, 52: on_add_partition, 54: on_add_subscription, 56: on_end_txn}
+REQUESTS: Final[dict[int, FrameHandler]] = {50: on_new_txn, 52: on_add_partition, 54: on_add_subscription, 56: on_end_txn}
 
 HANDLERS: Final[dict[int, tuple[str, Handler]]] = {
     58: ("endTxnOnPartition", partial(on_end_txn_on_participant, "endTxnOnPartitionResponse")),

@@ -47,12 +47,16 @@ class Server(Protocol):
 class Session(Protocol):
     """What a server keeps for one client, and how it takes the client's commands, by their type.
 
-    `frames` take whole frames; `commands` name the BaseCommand field of the body that they take.
+    `frames` and `requests` take whole frames; `commands` name the BaseCommand field of the body that they take.
     """
 
     @property
     def frames(self) -> Mapping[int, Callable[[bytes], None]]:
         """Commands that decode their frame themselves."""
+
+    @property
+    def requests(self) -> Mapping[int, Callable[[bytes], None]]:
+        """As `frames`, but the connection counts each one as a request until `Connection.answer`."""
 
     @property
     def commands(self) -> Mapping[int, tuple[str, Command]]:
@@ -73,6 +77,7 @@ class _NoSession:
     """The session of a connection that has ended: a circle less, so the connection is freed at once."""
 
     frames: Mapping[int, Callable[[bytes], None]] = {}
+    requests: Mapping[int, Callable[[bytes], None]] = {}
     commands: Mapping[int, tuple[str, Command]] = {}
     is_busy = False
 
@@ -211,11 +216,17 @@ class Connection(asyncio.Protocol):
         kind = frame[5] if len(frame) > 7 and frame[4] == 8 and frame[5] < 128 else frame_type(frame)
         if not self.connected and kind != CONNECT:
             raise WireError(f"the first command must be CONNECT, not {kind}")
-        take = self.session.frames.get(kind)
-        if take is not None:
-            take(frame)
-        else:
-            self._command(kind, frame)
+        session = self.session
+        take = session.frames.get(kind)
+        if take is None:
+            take = session.requests.get(kind)
+            if take is None:
+                self._command(kind, frame)
+                return
+            self._requests += 1
+            if self._requests == self._max_requests:
+                self._intake.hold(REQUESTS, hold=True)
+        take(frame)
 
     def _command(self, kind: int, frame: bytes) -> None:
         handler = self.session.commands.get(kind)
@@ -266,8 +277,21 @@ class Connection(asyncio.Protocol):
     def end_request(self) -> None:
         """It is answered."""
         self._requests -= 1
-        if self._intake.reasons and self._requests <= self._max_requests // 2 and self._request_bytes < _MAX_REQUEST_BYTES:
+        if self._intake.reasons:
+            self._fewer_requests()
+
+    def _fewer_requests(self) -> None:
+        if self._requests <= self._max_requests // 2 and self._request_bytes < _MAX_REQUEST_BYTES:
             self._intake.hold(REQUESTS, hold=False)
+
+    def answer(self, data: bytes) -> None:
+        """A request is answered: send it at the end of this turn."""
+        self._requests -= 1
+        if self._intake.reasons:
+            self._fewer_requests()
+        self._out.append(data)
+        if not self._dirty:
+            self._become_dirty()
 
     async def _run(self, coroutine: Coroutine[Any, Any, None], body: Any) -> None:
         try:
