@@ -24,7 +24,8 @@ from typing import Any
 
 from feeding import Input
 
-from pulsar_txn.client import AsyncClient, AsyncProducer, ConsumerType, InitialPosition, encode_batch
+from pulsar_txn.client import AsyncClient, AsyncProducer, ConsumerType, InitialPosition
+from pulsar_txn.client.encoded import encode_batch
 
 PAYLOAD = bytes(100)
 PRODUCER_QUEUE = 20_000

@@ -104,6 +104,7 @@ BODIES = {
     " observer=None if observer is None else functools.partial(self._loop.callbacks.tell, observer))\n"
     "        batch = functools.partial(TransactionalBatch, self._loop)\n"
     "        return run_pipeline(self._loop, run, handler, batch, stop, concurrency)",
+    "Client.add_interceptors": "self._opening.interceptors.add(interceptors)",
     "Client.add_observer": OBSERVE.format("add"),
     "Client.remove_observer": OBSERVE.format("remove"),
 }

@@ -27,8 +27,18 @@ from measuring import Part, Turn, asked, send_in_turns, tell, topic_name
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 from feeding import Input
 
-from pulsar_txn.client import AsyncClient, AsyncConsumer, AsyncProducer, ConsumerType, InitialPosition, Message, encode_batch
-from pulsar_txn.client import sync as sync_client
+from pulsar_txn.client import (
+    AsyncClient,
+    AsyncConsumer,
+    AsyncProducer,
+    ConsumerType,
+    InitialPosition,
+    Message,
+)
+from pulsar_txn.client import (
+    sync as sync_client,
+)
+from pulsar_txn.client.encoded import encode_batch
 from pulsar_txn.client.errors import ProducerQueueFull
 
 PAYLOAD = bytes(100)

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from fake_broker import SILENCE, FakeTransaction, fake_client, sent_entry
 
-from pulsar_txn.client import AccessMode, BatchingType, Compression, MessageId, StringSchema, TxnId, encode_batch, row
+from pulsar_txn.client import AccessMode, BatchingType, Compression, MessageId, StringSchema, TxnId
+from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.client.errors import (
     AlreadyClosed,
     ConnectionLost,

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from fake_broker import SILENCE, FakeTransaction, fake_client, sent_entry
 
-from pulsar_txn.client import BatchingType, TxnId, encode_batch
+from pulsar_txn.client import BatchingType, TxnId
+from pulsar_txn.client.encoded import encode_batch
 from pulsar_txn.wire.batches import decode_batch
 
 

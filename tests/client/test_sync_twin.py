@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_txn import client as asyncio_side
-from pulsar_txn.client import errors, sync
+from pulsar_txn.client import errors, sync, transactional
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 
 CHECKOUT = Path(__file__).parents[2]
@@ -148,7 +148,7 @@ def test_sugar_observers_and_what_is_refused(url):
 def test_a_decorated_function_runs_again_in_the_callers_thread(url):
     tried = []
 
-    @sync.transactional(attempts=3, backoff=lambda attempt: 0.01 * attempt)
+    @transactional(attempts=3, backoff=lambda attempt: 0.01 * attempt)
     def work(client, data, txn):
         tried.append(threading.current_thread())
         producer.send(data, txn=txn)
@@ -259,7 +259,7 @@ def test_a_managed_block_is_what_transaction_returns(url):
 
 
 def test_docstrings_of_the_twin_speak_of_nothing_that_threads_have_not():
-    for name in set(sync.__all__) - {"transactional"}:
+    for name in set(sync.__all__):
         cls = getattr(sync, name)
         for member in [cls, *(each for each in vars(cls).values() if callable(each) or isinstance(each, property))]:
             text = inspect.getdoc(member) or ""
@@ -273,22 +273,22 @@ def test_docstrings_of_the_twin_speak_of_nothing_that_threads_have_not():
 
 def test_transactional_finds_the_client_wherever_the_function_has_it(url):
     class Service:
-        @sync.transactional
+        @transactional
         def of_method(self, client, data, txn):
             producer.send(data, txn=txn)
             return data
 
-        @sync.transactional(client_arg="pulsar")
+        @transactional(client_arg="pulsar")
         def named(self, data, *, pulsar, txn):
             producer.send(data, txn=txn)
             return data
 
-    @sync.transactional
+    @transactional
     def behind(data, client, txn):
         producer.send(data, txn=txn)
         return data
 
-    @sync.transactional
+    @transactional
     def called_otherwise(connection, data, txn):
         producer.send(data, txn=txn)
         return data

@@ -17,9 +17,8 @@ from pulsar_txn.client import (
     JsonSchema,
     StringSchema,
     TransactionConflict,
-    encode_batch,
-    row,
 )
+from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.client.errors import ConsumerBusy, ProducerBusy, ProducerFenced, TransactionOperationFailed
 
 EARLIEST = InitialPosition.EARLIEST

@@ -13,7 +13,8 @@ import pytest
 from our_broker import OurBroker
 from targets import Target
 
-from pulsar_txn.client import AsyncClient, HashingScheme, encode_batch, row
+from pulsar_txn.client import AsyncClient, HashingScheme
+from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.pipeline.spark.committer import Outcome, SinkCommitter
 from pulsar_txn.pipeline.spark.control import EndTxn, Marker, Publish, WriteRecord, decode_record

@@ -1,156 +1,208 @@
-"""The client: connections, producers, consumers, readers and transactions, asyncio first, with a sync twin.
+"""The client: connections, producers, consumers, readers and transactions, for asyncio (`AsyncClient`) and blocking (`Client`).
 
 It knows the wire and nothing else of ours. It must never know the broker, a ledger or Spark; and clock,
 randomness, sockets and timers reach it only through `runtime`.
+
+Everything that a program needs is imported from here, and loaded when it is first asked for.
 """
 
-from pulsar_txn.client._transactional import transactional
-from pulsar_txn.client.client import AsyncClient
-from pulsar_txn.client.client_stats import ClientStats
-from pulsar_txn.client.errors import (
-    AlreadyClosed,
-    BrokerError,
-    CommitOutcomeUnknown,
-    ConnectionLost,
-    CryptoError,
-    OperationTimeout,
-    PulsarError,
-    TransactionAborted,
-    TransactionConflict,
-    TransactionError,
-    TransactionOperationFailed,
-    TransactionsDisabled,
-    TransactionStateError,
-    TransactionTimedOut,
-)
-from pulsar_txn.client.loop.pipeline import PipelineEvent, PipelineResult, Poison
-from pulsar_txn.client.loop.transactional_batch import AsyncTransactionalBatch
-from pulsar_txn.client.net.authentication import Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
-from pulsar_txn.client.net.failover import AutoClusterFailover
-from pulsar_txn.client.net.oauth2 import OAuth2Authentication
-from pulsar_txn.client.receive.consumer import AsyncConsumer
-from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy
-from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
-from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID, Message
-from pulsar_txn.client.receive.message_ids import deserialize_message_id, serialize_message_id
-from pulsar_txn.client.receive.options import ConsumerType, InitialPosition, KeySharedPolicy, RegexSubscriptionMode
-from pulsar_txn.client.receive.reader import AsyncReader
-from pulsar_txn.client.receive.redelivery import RedeliveryBackoff
-from pulsar_txn.client.receive.table_view import AsyncTableView
-from pulsar_txn.client.schema.auto import AutoProduceSchema, AutoSchema
-from pulsar_txn.client.schema.avro import AvroSchema
-from pulsar_txn.client.schema.base import BytesSchema, JsonSchema, Schema, StringSchema
-from pulsar_txn.client.schema.crypto import CryptoFailureAction, CryptoKeys, EncryptionContext, PemKeys
-from pulsar_txn.client.schema.key_value import KeyValue, KeyValueEncoding, KeyValueSchema
-from pulsar_txn.client.schema.primitives import (
-    BOOLEAN_SCHEMA,
-    DOUBLE_SCHEMA,
-    FLOAT_SCHEMA,
-    INT8_SCHEMA,
-    INT16_SCHEMA,
-    INT32_SCHEMA,
-    INT64_SCHEMA,
-)
-from pulsar_txn.client.schema.protobuf import ProtobufNativeSchema
-from pulsar_txn.client.send.batching import EncodedBatch, SendTicket, encode_batch, row
-from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerInterceptor
-from pulsar_txn.client.send.options import AccessMode, BatchingType, Compression
-from pulsar_txn.client.send.producer import AsyncProducer
-from pulsar_txn.client.send.routing import HashingScheme, RoutingMode
-from pulsar_txn.client.sync import Client, Consumer, Producer, Reader, TableView, Transaction, TransactionalBatch
-from pulsar_txn.client.txn.observers import TransactionObserver
-from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback, TransactionState, TransactionStats
-from pulsar_txn.wire.ids import MessageId, TxnId
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "BOOLEAN_SCHEMA",
-    "DOUBLE_SCHEMA",
-    "EARLIEST_ID",
-    "FLOAT_SCHEMA",
-    "INT8_SCHEMA",
-    "INT16_SCHEMA",
-    "INT32_SCHEMA",
-    "INT64_SCHEMA",
-    "LATEST_ID",
-    "AccessMode",
-    "AlreadyClosed",
-    "AsyncClient",
-    "AsyncConsumer",
-    "AsyncProducer",
-    "AsyncReader",
-    "AsyncTableView",
-    "AsyncTransaction",
-    "AsyncTransactionalBatch",
-    "Authentication",
-    "AutoClusterFailover",
-    "AutoProduceSchema",
-    "AutoSchema",
-    "AvroSchema",
-    "BasicAuthentication",
-    "BatchingType",
-    "BrokerError",
-    "BytesSchema",
-    "Client",
-    "ClientStats",
-    "CommitOutcomeUnknown",
-    "Compression",
-    "ConnectionLost",
-    "Consumer",
-    "ConsumerInterceptor",
-    "ConsumerType",
-    "CryptoError",
-    "CryptoFailureAction",
-    "CryptoKeys",
-    "DeadLetterPolicy",
-    "EncodedBatch",
-    "EncryptionContext",
-    "HashingScheme",
-    "InitialPosition",
-    "JsonSchema",
-    "KeySharedPolicy",
-    "KeyValue",
-    "KeyValueEncoding",
-    "KeyValueSchema",
-    "Message",
-    "MessageId",
-    "OAuth2Authentication",
-    "OperationTimeout",
-    "OutgoingMessage",
-    "PemKeys",
-    "PipelineEvent",
-    "PipelineResult",
-    "Poison",
-    "Producer",
-    "ProducerInterceptor",
-    "ProtobufNativeSchema",
-    "PulsarError",
-    "Reader",
-    "RedeliveryBackoff",
-    "RegexSubscriptionMode",
-    "Rollback",
-    "RoutingMode",
-    "Schema",
-    "SendTicket",
-    "StringSchema",
-    "TableView",
-    "TlsAuthentication",
-    "TokenAuthentication",
-    "Transaction",
-    "TransactionAborted",
-    "TransactionConflict",
-    "TransactionError",
-    "TransactionObserver",
-    "TransactionOperationFailed",
-    "TransactionState",
-    "TransactionStateError",
-    "TransactionStats",
-    "TransactionTimedOut",
-    "TransactionalBatch",
-    "TransactionsDisabled",
-    "TxnId",
-    "deserialize_message_id",
-    "encode_batch",
-    "row",
-    "serialize_message_id",
-    "transactional",
-]
+if TYPE_CHECKING:  # the same names for type checkers and editors; a test compares them
+    from pulsar_txn.client._decorator import RunOptionsDict as RunOptionsDict
+    from pulsar_txn.client._decorator import transactional as transactional
+    from pulsar_txn.client._instrument import instrument as instrument
+    from pulsar_txn.client.client import AsyncClient as AsyncClient
+    from pulsar_txn.client.client_stats import ClientStats as ClientStats
+    from pulsar_txn.client.errors import AlreadyClosed as AlreadyClosed
+    from pulsar_txn.client.errors import AuthenticationError as AuthenticationError
+    from pulsar_txn.client.errors import AuthorizationError as AuthorizationError
+    from pulsar_txn.client.errors import BrokerError as BrokerError
+    from pulsar_txn.client.errors import ChecksumError as ChecksumError
+    from pulsar_txn.client.errors import CommitOutcomeUnknown as CommitOutcomeUnknown
+    from pulsar_txn.client.errors import ConnectionLost as ConnectionLost
+    from pulsar_txn.client.errors import ConsumerAssignError as ConsumerAssignError
+    from pulsar_txn.client.errors import ConsumerBusy as ConsumerBusy
+    from pulsar_txn.client.errors import ConsumerNotFound as ConsumerNotFound
+    from pulsar_txn.client.errors import CoordinatorUnavailable as CoordinatorUnavailable
+    from pulsar_txn.client.errors import CryptoError as CryptoError
+    from pulsar_txn.client.errors import ForkedClientError as ForkedClientError
+    from pulsar_txn.client.errors import IncompatibleSchema as IncompatibleSchema
+    from pulsar_txn.client.errors import InvalidConfiguration as InvalidConfiguration
+    from pulsar_txn.client.errors import InvalidTopicName as InvalidTopicName
+    from pulsar_txn.client.errors import InvalidTransactionStatus as InvalidTransactionStatus
+    from pulsar_txn.client.errors import LocalProtocolError as LocalProtocolError
+    from pulsar_txn.client.errors import MemoryBufferIsFull as MemoryBufferIsFull
+    from pulsar_txn.client.errors import MessageTooLarge as MessageTooLarge
+    from pulsar_txn.client.errors import MetadataError as MetadataError
+    from pulsar_txn.client.errors import NotAllowedError as NotAllowedError
+    from pulsar_txn.client.errors import OperationTimeout as OperationTimeout
+    from pulsar_txn.client.errors import PersistenceError as PersistenceError
+    from pulsar_txn.client.errors import ProducerBlockedQuotaExceededError as ProducerBlockedQuotaExceededError
+    from pulsar_txn.client.errors import ProducerBlockedQuotaExceededException as ProducerBlockedQuotaExceededException
+    from pulsar_txn.client.errors import ProducerBusy as ProducerBusy
+    from pulsar_txn.client.errors import ProducerFenced as ProducerFenced
+    from pulsar_txn.client.errors import ProducerQueueFull as ProducerQueueFull
+    from pulsar_txn.client.errors import ProtocolError as ProtocolError
+    from pulsar_txn.client.errors import PulsarError as PulsarError
+    from pulsar_txn.client.errors import RemoteProtocolError as RemoteProtocolError
+    from pulsar_txn.client.errors import SchemaMismatch as SchemaMismatch
+    from pulsar_txn.client.errors import ServiceNotReady as ServiceNotReady
+    from pulsar_txn.client.errors import SubscriptionNotFound as SubscriptionNotFound
+    from pulsar_txn.client.errors import TooManyRequests as TooManyRequests
+    from pulsar_txn.client.errors import TopicNotFound as TopicNotFound
+    from pulsar_txn.client.errors import TopicTerminatedError as TopicTerminatedError
+    from pulsar_txn.client.errors import TransactionAborted as TransactionAborted
+    from pulsar_txn.client.errors import TransactionalIdUnsupported as TransactionalIdUnsupported
+    from pulsar_txn.client.errors import TransactionConflict as TransactionConflict
+    from pulsar_txn.client.errors import TransactionError as TransactionError
+    from pulsar_txn.client.errors import TransactionFenced as TransactionFenced
+    from pulsar_txn.client.errors import TransactionNotFound as TransactionNotFound
+    from pulsar_txn.client.errors import TransactionOperationFailed as TransactionOperationFailed
+    from pulsar_txn.client.errors import TransactionsDisabled as TransactionsDisabled
+    from pulsar_txn.client.errors import TransactionStateError as TransactionStateError
+    from pulsar_txn.client.errors import TransactionTimedOut as TransactionTimedOut
+    from pulsar_txn.client.errors import UnknownError as UnknownError
+    from pulsar_txn.client.errors import UnsupportedVersionError as UnsupportedVersionError
+    from pulsar_txn.client.errors import UsageError as UsageError
+    from pulsar_txn.client.loop.pipeline import PipelineEvent as PipelineEvent
+    from pulsar_txn.client.loop.pipeline import PipelineResult as PipelineResult
+    from pulsar_txn.client.loop.pipeline import Poison as Poison
+    from pulsar_txn.client.loop.transactional_batch import AsyncTransactionalBatch as AsyncTransactionalBatch
+    from pulsar_txn.client.net.authentication import Authentication as Authentication
+    from pulsar_txn.client.net.authentication import BasicAuthentication as BasicAuthentication
+    from pulsar_txn.client.net.authentication import TlsAuthentication as TlsAuthentication
+    from pulsar_txn.client.net.authentication import TokenAuthentication as TokenAuthentication
+    from pulsar_txn.client.net.failover import AutoClusterFailover as AutoClusterFailover
+    from pulsar_txn.client.net.oauth2 import OAuth2Authentication as OAuth2Authentication
+    from pulsar_txn.client.receive.consumer import AsyncConsumer as AsyncConsumer
+    from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy as DeadLetterPolicy
+    from pulsar_txn.client.receive.interceptors import ConsumerInterceptor as ConsumerInterceptor
+    from pulsar_txn.client.receive.message import EARLIEST_ID as EARLIEST_ID
+    from pulsar_txn.client.receive.message import LATEST_ID as LATEST_ID
+    from pulsar_txn.client.receive.message import Message as Message
+    from pulsar_txn.client.receive.message_ids import deserialize_message_id as deserialize_message_id
+    from pulsar_txn.client.receive.message_ids import serialize_message_id as serialize_message_id
+    from pulsar_txn.client.receive.options import ConsumerOptions as ConsumerOptions
+    from pulsar_txn.client.receive.options import ConsumerOptionsDict as ConsumerOptionsDict
+    from pulsar_txn.client.receive.options import ConsumerType as ConsumerType
+    from pulsar_txn.client.receive.options import InitialPosition as InitialPosition
+    from pulsar_txn.client.receive.options import KeySharedPolicy as KeySharedPolicy
+    from pulsar_txn.client.receive.options import ReaderOptionsDict as ReaderOptionsDict
+    from pulsar_txn.client.receive.options import RegexSubscriptionMode as RegexSubscriptionMode
+    from pulsar_txn.client.receive.reader import AsyncReader as AsyncReader
+    from pulsar_txn.client.receive.redelivery import RedeliveryBackoff as RedeliveryBackoff
+    from pulsar_txn.client.receive.table_view import AsyncTableView as AsyncTableView
+    from pulsar_txn.client.schema.auto import AutoProduceSchema as AutoProduceSchema
+    from pulsar_txn.client.schema.auto import AutoSchema as AutoSchema
+    from pulsar_txn.client.schema.avro import AvroSchema as AvroSchema
+    from pulsar_txn.client.schema.base import BytesSchema as BytesSchema
+    from pulsar_txn.client.schema.base import JsonSchema as JsonSchema
+    from pulsar_txn.client.schema.base import Schema as Schema
+    from pulsar_txn.client.schema.base import StringSchema as StringSchema
+    from pulsar_txn.client.schema.crypto import CryptoFailureAction as CryptoFailureAction
+    from pulsar_txn.client.schema.crypto import CryptoKeys as CryptoKeys
+    from pulsar_txn.client.schema.crypto import EncryptionContext as EncryptionContext
+    from pulsar_txn.client.schema.crypto import PemKeys as PemKeys
+    from pulsar_txn.client.schema.key_value import KeyValue as KeyValue
+    from pulsar_txn.client.schema.key_value import KeyValueEncoding as KeyValueEncoding
+    from pulsar_txn.client.schema.key_value import KeyValueSchema as KeyValueSchema
+    from pulsar_txn.client.schema.primitives import BOOLEAN_SCHEMA as BOOLEAN_SCHEMA
+    from pulsar_txn.client.schema.primitives import DOUBLE_SCHEMA as DOUBLE_SCHEMA
+    from pulsar_txn.client.schema.primitives import FLOAT_SCHEMA as FLOAT_SCHEMA
+    from pulsar_txn.client.schema.primitives import INT8_SCHEMA as INT8_SCHEMA
+    from pulsar_txn.client.schema.primitives import INT16_SCHEMA as INT16_SCHEMA
+    from pulsar_txn.client.schema.primitives import INT32_SCHEMA as INT32_SCHEMA
+    from pulsar_txn.client.schema.primitives import INT64_SCHEMA as INT64_SCHEMA
+    from pulsar_txn.client.schema.protobuf import ProtobufNativeSchema as ProtobufNativeSchema
+    from pulsar_txn.client.send.batching import SendTicket as SendTicket
+    from pulsar_txn.client.send.interceptors import OutgoingMessage as OutgoingMessage
+    from pulsar_txn.client.send.interceptors import ProducerInterceptor as ProducerInterceptor
+    from pulsar_txn.client.send.options import AccessMode as AccessMode
+    from pulsar_txn.client.send.options import BatchingType as BatchingType
+    from pulsar_txn.client.send.options import Compression as Compression
+    from pulsar_txn.client.send.options import ProducerOptions as ProducerOptions
+    from pulsar_txn.client.send.options import ProducerOptionsDict as ProducerOptionsDict
+    from pulsar_txn.client.send.producer import AsyncProducer as AsyncProducer
+    from pulsar_txn.client.send.routing import HashingScheme as HashingScheme
+    from pulsar_txn.client.send.routing import Router as Router
+    from pulsar_txn.client.send.routing import RoutingMode as RoutingMode
+    from pulsar_txn.client.sync import Client as Client
+    from pulsar_txn.client.sync import Consumer as Consumer
+    from pulsar_txn.client.sync import Producer as Producer
+    from pulsar_txn.client.sync import Reader as Reader
+    from pulsar_txn.client.sync import TableView as TableView
+    from pulsar_txn.client.sync import Transaction as Transaction
+    from pulsar_txn.client.sync import TransactionalBatch as TransactionalBatch
+    from pulsar_txn.client.txn.observers import TransactionObserver as TransactionObserver
+    from pulsar_txn.client.txn.transaction import AsyncTransaction as AsyncTransaction
+    from pulsar_txn.client.txn.transaction import Rollback as Rollback
+    from pulsar_txn.client.txn.transaction import TransactionState as TransactionState
+    from pulsar_txn.client.txn.transaction import TransactionStats as TransactionStats
+    from pulsar_txn.wire.ids import MessageId as MessageId
+    from pulsar_txn.wire.ids import TxnId as TxnId
+
+_NAMES_OF_MODULES = {
+    "client._decorator": "RunOptionsDict transactional",
+    "client._instrument": "instrument",
+    "client.client": "AsyncClient",
+    "client.client_stats": "ClientStats",
+    "client.errors": "AlreadyClosed AuthenticationError AuthorizationError BrokerError ChecksumError CommitOutcomeUnknown "
+    "ConnectionLost ConsumerAssignError ConsumerBusy ConsumerNotFound CoordinatorUnavailable CryptoError "
+    "ForkedClientError IncompatibleSchema InvalidConfiguration InvalidTopicName InvalidTransactionStatus "
+    "LocalProtocolError MemoryBufferIsFull MessageTooLarge MetadataError NotAllowedError OperationTimeout "
+    "PersistenceError ProducerBlockedQuotaExceededError ProducerBlockedQuotaExceededException ProducerBusy "
+    "ProducerFenced ProducerQueueFull ProtocolError PulsarError RemoteProtocolError SchemaMismatch ServiceNotReady "
+    "SubscriptionNotFound TooManyRequests TopicNotFound TopicTerminatedError TransactionAborted TransactionConflict "
+    "TransactionError TransactionFenced TransactionNotFound TransactionOperationFailed TransactionStateError "
+    "TransactionTimedOut TransactionalIdUnsupported TransactionsDisabled UnknownError UnsupportedVersionError "
+    "UsageError",
+    "client.loop.pipeline": "PipelineEvent PipelineResult Poison",
+    "client.loop.transactional_batch": "AsyncTransactionalBatch",
+    "client.net.authentication": "Authentication BasicAuthentication TlsAuthentication TokenAuthentication",
+    "client.net.failover": "AutoClusterFailover",
+    "client.net.oauth2": "OAuth2Authentication",
+    "client.receive.consumer": "AsyncConsumer",
+    "client.receive.dead_letters": "DeadLetterPolicy",
+    "client.receive.interceptors": "ConsumerInterceptor",
+    "client.receive.message": "EARLIEST_ID LATEST_ID Message",
+    "client.receive.message_ids": "deserialize_message_id serialize_message_id",
+    "client.receive.options": "ConsumerOptions ConsumerOptionsDict ConsumerType InitialPosition KeySharedPolicy "
+    "ReaderOptionsDict RegexSubscriptionMode",
+    "client.receive.reader": "AsyncReader",
+    "client.receive.redelivery": "RedeliveryBackoff",
+    "client.receive.table_view": "AsyncTableView",
+    "client.schema.auto": "AutoProduceSchema AutoSchema",
+    "client.schema.avro": "AvroSchema",
+    "client.schema.base": "BytesSchema JsonSchema Schema StringSchema",
+    "client.schema.crypto": "CryptoFailureAction CryptoKeys EncryptionContext PemKeys",
+    "client.schema.key_value": "KeyValue KeyValueEncoding KeyValueSchema",
+    "client.schema.primitives": "BOOLEAN_SCHEMA DOUBLE_SCHEMA FLOAT_SCHEMA INT16_SCHEMA INT32_SCHEMA INT64_SCHEMA INT8_SCHEMA",
+    "client.schema.protobuf": "ProtobufNativeSchema",
+    "client.send.batching": "SendTicket",
+    "client.send.interceptors": "OutgoingMessage ProducerInterceptor",
+    "client.send.options": "AccessMode BatchingType Compression ProducerOptions ProducerOptionsDict",
+    "client.send.producer": "AsyncProducer",
+    "client.send.routing": "HashingScheme Router RoutingMode",
+    "client.sync": "Client Consumer Producer Reader TableView Transaction TransactionalBatch",
+    "client.txn.observers": "TransactionObserver",
+    "client.txn.transaction": "AsyncTransaction Rollback TransactionState TransactionStats",
+    "wire.ids": "MessageId TxnId",
+}
+_HOMES = {name: f"pulsar_txn.{module}" for module, names in _NAMES_OF_MODULES.items() for name in names.split()}
+__all__ = sorted(_HOMES)
+
+if not TYPE_CHECKING:  # a checker that saw it would take every name for known
+
+    def __getattr__(name: str) -> Any:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(home), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from pulsar_txn.client._callables import awaited, check_takes_one
@@ -29,13 +27,12 @@ from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.txn.coordinators import TransactionCoordinators
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.observers import Observers
-from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback, TransactionOptions, TransactionState
+from pulsar_txn.client.txn.transaction import AsyncTransaction, TransactionOptions, TransactionState
 from pulsar_txn.wire.ids import TxnId
 
 logger = logging.getLogger("pulsar_txn.client.txn")
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 DEFAULT_TIMEOUT: Final = 60.0
 DEFAULT_ATTEMPTS: Final = 5
@@ -301,38 +298,3 @@ def is_final(error: BaseException) -> bool:
     """Whether running the unit again cannot help: the reason is there to stay."""
     causes = error.failures if isinstance(error, TransactionOperationFailed) and error.failures else (error,)
     return any(isinstance(cause, UsageError) or (isinstance(cause, PulsarError) and cause.fatal) for cause in causes)
-
-
-def transactional(
-    work: Callable[P, Awaitable[T]] | None = None, *, client_arg: str = "client", **options: Any
-) -> Callable[..., Any]:
-    """Decorate `async def work(client, …, txn)`: each call runs in a transaction of the client it is given.
-
-    The client is the argument of the parameter `client_arg`, wherever that stands, as in `async def work(self, client, txn)`;
-    the first argument when there is no such parameter. The transaction comes in as `txn=`. `options` are those of
-    `run_transaction`.
-    """
-
-    def decorate(function: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-        @functools.wraps(function)
-        async def run(*args: Any, **kwargs: Any) -> T:
-            client = client_of(function, client_arg, args, kwargs)
-            return await client.run_transaction(lambda txn: function(*args, **kwargs, txn=txn), **options)  # type: ignore[no-any-return]  # the client's type is the caller's
-
-        return run
-
-    return decorate if work is None else decorate(work)
-
-
-def client_of(function: Callable[..., Any], client_arg: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The client among the arguments of a decorated function. TypeError when it is not there."""
-    if client_arg in kwargs:
-        return kwargs[client_arg]
-    names = list(inspect.signature(function).parameters)
-    place = names.index(client_arg) if client_arg in names else 0
-    if place >= len(args):
-        raise TypeError(f"{function.__qualname__}() needs the client as its argument {client_arg!r}")
-    return args[place]
-
-
-__all__ = ["Rollback", "TransactionalClient", "transactional"]

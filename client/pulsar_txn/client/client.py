@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from re import Pattern
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, overload
+from typing import Any, Final, Never, Self, TypeVar, Unpack, cast, overload
 
 from pulsar_txn.client._checks import check_schema, check_subscription_name, check_text, refused
+from pulsar_txn.client._options import options_of, unknown_option
+from pulsar_txn.client._shared_interceptors import SharedInterceptors
 from pulsar_txn.client._transactional import TransactionalClient
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
 from pulsar_txn.client.net.authentication import Authentication
@@ -21,13 +24,14 @@ from pulsar_txn.client.net.runtime import AsyncioRuntime, Runtime
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.tls import TlsFiles
 from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import EARLIEST_ID
-from pulsar_txn.client.receive.options import ConsumerOptions
+from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerOptionsDict, ReaderOptionsDict
 from pulsar_txn.client.receive.reader import AsyncReader
 from pulsar_txn.client.receive.table_view import AsyncTableView
-from pulsar_txn.client.schema.auto import AutoProduceSchema
-from pulsar_txn.client.schema.base import BytesSchema, Schema, SchemaInfo
-from pulsar_txn.client.send.options import AccessMode, ProducerOptions
+from pulsar_txn.client.schema.base import BytesSchema, Schema, SchemaInfo, TopicSchema
+from pulsar_txn.client.send.interceptors import ProducerInterceptor
+from pulsar_txn.client.send.options import AccessMode, ProducerOptions, ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import InvalidName, TopicName
@@ -98,7 +102,10 @@ class AsyncClient(TransactionalClient):
         transactional_id: str | None = None,
         fencing: str | None = None,
         runtime: Runtime | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            raise unknown_option("Client", next(iter(unknown)), inspect.signature(AsyncClient).parameters)
         # `transactions` is accepted for readers of other clients' documentation: coordinators are looked up at first use.
         del transactions
         settings = Settings(
@@ -130,6 +137,7 @@ class AsyncClient(TransactionalClient):
         if any("+ssl:" in url for url in urls):
             settings.ssl_context()  # what is wrong with its files is said here
         self._core = Core(service_url, settings, runtime or AsyncioRuntime())
+        self._interceptors = SharedInterceptors()
         self._init_transactions()
 
     @property
@@ -146,24 +154,30 @@ class AsyncClient(TransactionalClient):
         return f"<Client {self.service_url} {'closed' if self._core.closed else 'open'}>"
 
     @overload
-    async def create_producer(self, topic: str, *, schema: None = None, **options: Any) -> AsyncProducer[bytes]: ...
+    async def create_producer(
+        self, topic: str, *, schema: None = None, **options: Unpack[ProducerOptionsDict]
+    ) -> AsyncProducer[bytes]: ...
 
     @overload
-    async def create_producer(self, topic: str, *, schema: Schema[T], **options: Any) -> AsyncProducer[T]: ...
+    async def create_producer(
+        self, topic: str, *, schema: Schema[T], **options: Unpack[ProducerOptionsDict]
+    ) -> AsyncProducer[T]: ...
 
-    async def create_producer(self, topic: str, *, schema: Schema[Any] | None = None, **options: Any) -> AsyncProducer[Any]:
+    async def create_producer(
+        self, topic: str, *, schema: Schema[Any] | None = None, **options: Unpack[ProducerOptionsDict]
+    ) -> AsyncProducer[Any]:
         """Create a producer for a topic or for all partitions of a partitioned one.
 
-        `options` are the fields of `ProducerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
-        broker's BrokerError (ProducerBusy, TopicNotFound, …), ProducerFenced, ConnectionLost or OperationTimeout.
-        If cancelled, nothing stays behind.
+        `options` are the fields of `ProducerOptions`; editors and type checkers know them.
+        Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the broker's BrokerError (ProducerBusy, TopicNotFound,
+        …), ProducerFenced, ConnectionLost or OperationTimeout. If cancelled, nothing stays behind.
         """
         self._core.check_open()
         name = parse_topic(topic)
         check_schema(schema)
         if self._core.settings.fencing == "topic":
             options.setdefault("access_mode", AccessMode.EXCLUSIVE_WITH_FENCING)
-        chosen = _options(ProducerOptions, options)
+        chosen = self._interceptors.before(options_of(ProducerOptions, options, "create_producer"))
         partitions = await self._partitions(name)
         known = await schema_of_producer(self._core, topic, schema)
         producer: AsyncProducer[Any] = AsyncProducer(self._core, name, partitions, known, chosen)
@@ -172,16 +186,31 @@ class AsyncClient(TransactionalClient):
 
     @overload
     async def subscribe(
-        self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: None = None, **options: Any
+        self,
+        topic: str | Sequence[str] | Pattern[str],
+        subscription: str,
+        *,
+        schema: None = None,
+        **options: Unpack[ConsumerOptionsDict],
     ) -> AsyncConsumer[bytes]: ...
 
     @overload
     async def subscribe(
-        self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: Schema[T], **options: Any
+        self,
+        topic: str | Sequence[str] | Pattern[str],
+        subscription: str,
+        *,
+        schema: Schema[T],
+        **options: Unpack[ConsumerOptionsDict],
     ) -> AsyncConsumer[T]: ...
 
     async def subscribe(
-        self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: Schema[Any] | None = None, **options: Any
+        self,
+        topic: str | Sequence[str] | Pattern[str],
+        subscription: str,
+        *,
+        schema: Schema[Any] | None = None,
+        **options: Unpack[ConsumerOptionsDict],
     ) -> AsyncConsumer[Any]:
         """Subscribe to a topic, all partitions of a partitioned one, several topics (each once), or those that match a pattern.
 
@@ -195,7 +224,7 @@ class AsyncClient(TransactionalClient):
         """
         check_subscription_name("subscription", subscription)
         check_schema(schema)
-        chosen = _options(ConsumerOptions, options)
+        chosen = self._interceptors.before(options_of(ConsumerOptions, options, "subscribe"))
         _check_topics(topic)
         if isinstance(topic, Pattern):
             return await self._follow(topic, subscription, schema, chosen)
@@ -203,12 +232,26 @@ class AsyncClient(TransactionalClient):
 
     @overload
     async def create_reader(
-        self, topic: str, start: MessageId | datetime = EARLIEST_ID, *, schema: None = None, **options: Any
+        self,
+        topic: str,
+        start: MessageId | datetime = EARLIEST_ID,
+        *,
+        start_inclusive: bool = False,
+        reader_name: str | None = None,
+        schema: None = None,
+        **options: Unpack[ReaderOptionsDict],
     ) -> AsyncReader[bytes]: ...
 
     @overload
     async def create_reader(
-        self, topic: str, start: MessageId | datetime = EARLIEST_ID, *, schema: Schema[T], **options: Any
+        self,
+        topic: str,
+        start: MessageId | datetime = EARLIEST_ID,
+        *,
+        start_inclusive: bool = False,
+        reader_name: str | None = None,
+        schema: Schema[T],
+        **options: Unpack[ReaderOptionsDict],
     ) -> AsyncReader[T]: ...
 
     async def create_reader(
@@ -219,7 +262,7 @@ class AsyncClient(TransactionalClient):
         start_inclusive: bool = False,
         reader_name: str | None = None,
         schema: Schema[Any] | None = None,
-        **options: Any,
+        **options: Unpack[ReaderOptionsDict],
     ) -> AsyncReader[Any]:
         """Create a reader behind message `start` (at it with `start_inclusive`), or at a time.
 
@@ -231,43 +274,53 @@ class AsyncClient(TransactionalClient):
             raise refused(
                 "start", start, "a MessageId or a datetime", hint="EARLIEST_ID and LATEST_ID are the ends of the topic"
             )
-        check_schema(schema)
-        _check_for_reader(options)
-        number = int(self._core.runtime.random() * 2**48)
-        first = EARLIEST_ID if isinstance(start, datetime) else start
-        given = options | {
-            "durable": False,
-            "start_message_id": first,
+        place = {
+            "start_message_id": EARLIEST_ID if isinstance(start, datetime) else start,
             "start_message_id_inclusive": start_inclusive,
             "consumer_name": reader_name,
         }
-        chosen = _options(ConsumerOptions, given)
+        reader = await self._read("create_reader", topic, schema, options, place)
+        if isinstance(start, datetime):
+            try:
+                await reader.seek(start)
+            except BaseException:
+                await reader.close()
+                raise
+        return reader
+
+    async def _read(
+        self, call: str, topic: str, schema: Schema[Any] | None, options: ReaderOptionsDict, place: Mapping[str, Any]
+    ) -> AsyncReader[Any]:
+        check_schema(schema)
+        _check_for_reader(options)
+        number = int(self._core.runtime.random() * 2**48)
+        chosen = options_of(ConsumerOptions, {**options, **place, "durable": False}, call)
         if not chosen.consumer_type.is_single:
             raise InvalidConfiguration(
                 f"a reader cannot have consumer_type={chosen.consumer_type.name}: it keeps its place in order",
                 hint="leave it out",
             )
-        consumer = await self._consume([topic], f"reader-{number:012x}", schema, chosen)
-        if isinstance(start, datetime):
-            try:
-                await consumer.seek(start)
-            except BaseException:
-                await consumer.close()
-                raise
-        return AsyncReader(consumer)
+        return AsyncReader(await self._consume([topic], f"reader-{number:012x}", schema, chosen))
 
     @overload
-    async def create_table_view(self, topic: str, *, schema: None = None, **options: Any) -> AsyncTableView[bytes]: ...
+    async def create_table_view(
+        self, topic: str, *, schema: None = None, **options: Unpack[ReaderOptionsDict]
+    ) -> AsyncTableView[bytes]: ...
 
     @overload
-    async def create_table_view(self, topic: str, *, schema: Schema[T], **options: Any) -> AsyncTableView[T]: ...
+    async def create_table_view(
+        self, topic: str, *, schema: Schema[T], **options: Unpack[ReaderOptionsDict]
+    ) -> AsyncTableView[T]: ...
 
-    async def create_table_view(self, topic: str, *, schema: Schema[Any] | None = None, **options: Any) -> AsyncTableView[Any]:
+    async def create_table_view(
+        self, topic: str, *, schema: Schema[Any] | None = None, **options: Unpack[ReaderOptionsDict]
+    ) -> AsyncTableView[Any]:
         """Create a view of the newest value of every key; returns when all that the topic holds has been read.
 
         `options` as `create_reader`. Raises as `subscribe`.
         """
-        reader: AsyncReader[Any] = await self.create_reader(topic, schema=schema or BytesSchema(), **options)
+        first = {"start_message_id": EARLIEST_ID}
+        reader = await self._read("create_table_view", topic, schema or BytesSchema(), options, first)
         view: AsyncTableView[Any] = AsyncTableView(self._core, reader)
         await view._start()  # noqa: SLF001 - its other half
         return view
@@ -327,6 +380,13 @@ class AsyncClient(TransactionalClient):
         await consumer._start()  # noqa: SLF001 - its other half
         return consumer
 
+    def add_interceptors(self, *interceptors: ProducerInterceptor | ConsumerInterceptor) -> None:
+        """Have interceptors in all producers and consumers that are created from now on, before those of their options.
+
+        Readers and table views have those of their options only. Raises InvalidConfiguration for what is no interceptor.
+        """
+        self._interceptors.add(interceptors)
+
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""
         self._core.check_open()
@@ -357,13 +417,13 @@ class AsyncClient(TransactionalClient):
 
 
 async def schema_of_producer(core: Core, topic: str, schema: Schema[Any] | None) -> Schema[Any]:
-    """The schema of a producer. For an AutoProduceSchema: the schema that checks values by that of the topic."""
+    """The schema of a producer; in place of a `TopicSchema` the one for this topic."""
     check_schema(schema)
-    if not isinstance(schema, AutoProduceSchema):
+    if schema is None or not isinstance(chosen := cast("Any", schema), TopicSchema):
         return schema or BytesSchema()
     name = str(parse_topic(topic).base)
     found = await core.retrying(lambda: core.lookup.schema(name), f"asking for {name}'s schema")
-    return schema.of_topic(None if found is None else SchemaInfo.of(found))
+    return chosen.of_topic(None if found is None else SchemaInfo.of(found))
 
 
 def parse_topic(topic: str) -> TopicName:
@@ -387,14 +447,3 @@ def _check_for_reader(options: Mapping[str, Any]) -> None:
     for name, instead in _OF_A_READER.items():
         if options.get(name):
             raise InvalidConfiguration(f"a reader takes no {name}", hint=instead)
-
-
-def _options(cls: type[T], given: dict[str, Any]) -> T:
-    try:
-        return cls(**given)
-    except TypeError as error:
-        raise InvalidConfiguration(f"unknown or missing option: {error}") from error
-    except ValueError as error:
-        if isinstance(error, InvalidConfiguration):
-            raise
-        raise InvalidConfiguration(str(error)) from error

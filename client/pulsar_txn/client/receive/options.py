@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TypedDict
 
 import attrs
 from attrs.validators import optional
@@ -196,3 +198,43 @@ class ConsumerOptions:
     """Where the private keys of end-to-end encryption come from."""
     crypto_failure_action: CryptoFailureAction = attrs.field(default=CryptoFailureAction.FAIL, converter=_crypto_failure_action)
     """What becomes of a message that cannot be decrypted."""
+
+
+class ReaderOptionsDict(TypedDict, total=False):
+    """The options of `create_reader` and `create_table_view` for type checkers and editors: those without a subscription."""
+
+    receiver_queue_size: int
+    interceptors: Sequence[ConsumerInterceptor]
+    max_uncompressed_bytes: int
+    max_pending_chunked_messages: int
+    auto_ack_oldest_chunked_message: bool
+    expire_incomplete_chunks: float | timedelta
+    auto_update_partitions: float | timedelta
+    read_compacted: bool
+    properties: Mapping[str, str] | None
+    crypto_keys: CryptoKeys | None
+    crypto_failure_action: CryptoFailureAction
+
+
+class ConsumerOptionsDict(ReaderOptionsDict, total=False):
+    """The options of `subscribe` for type checkers and editors; `ConsumerOptions` says what each does."""
+
+    consumer_type: ConsumerType
+    consumer_name: str | None
+    initial_position: InitialPosition
+    ack_group_delay: float | timedelta
+    ack_receipt: bool
+    negative_ack_delay: float | timedelta
+    negative_ack_backoff: RedeliveryBackoff | None
+    ack_timeout: float | timedelta
+    ack_timeout_backoff: RedeliveryBackoff | None
+    dead_letter_policy: DeadLetterPolicy | None
+    pattern_discovery_period: float | timedelta
+    regex_subscription_mode: RegexSubscriptionMode
+    priority_level: int
+    key_shared_policy: KeySharedPolicy | None
+    subscription_properties: Mapping[str, str] | None
+    replicate_subscription_state: bool
+    durable: bool
+    start_message_id: MessageId | None
+    start_message_id_inclusive: bool

@@ -76,6 +76,15 @@ class WrittenSchema(Protocol[R]):
         ...
 
 
+@runtime_checkable
+class TopicSchema(Protocol):
+    """A schema for producers that becomes another one, which knows the schema of the topic."""
+
+    def of_topic(self, info: SchemaInfo | None) -> Schema[Any]:
+        """The schema for a topic that has this schema, or none."""
+        ...
+
+
 class EncodedPair(NamedTuple):
     """A value of which a part goes into the message's key: payload, key as Base64, whether it is a tombstone."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypedDict
 
 import attrs
 from attrs.validators import optional
@@ -159,6 +160,34 @@ class ProducerOptions:
             check_subscription_name("initial_subscription", self.initial_subscription)
         if bool(self.encryption_keys) != (self.crypto_keys is not None):
             raise InvalidConfiguration("encryption_keys (names) and crypto_keys (where they come from) go together")
+
+
+class ProducerOptionsDict(TypedDict, total=False):
+    """The options of `create_producer` for type checkers and editors; `ProducerOptions` says what each does."""
+
+    producer_name: str | None
+    initial_sequence_id: int | None
+    send_timeout: float | timedelta
+    compression: Compression
+    batching: bool
+    batching_type: BatchingType
+    chunking: bool
+    chunk_max_bytes: int
+    batching_max_messages: int
+    batching_max_bytes: int
+    batching_max_delay: float | timedelta
+    max_pending_messages: int
+    max_pending_bytes: int
+    block_if_full: bool
+    routing: RoutingMode | Router
+    hashing: HashingScheme
+    access_mode: AccessMode
+    properties: Mapping[str, str] | None
+    initial_subscription: str | None
+    interceptors: Sequence[ProducerInterceptor]
+    auto_update_partitions: float | timedelta
+    encryption_keys: str | Sequence[str]
+    crypto_keys: CryptoKeys | None
 
 
 def encryptor_for(options: ProducerOptions, runtime: Runtime) -> Encryptor | None:

@@ -21,7 +21,6 @@ from pulsar_txn.client.sync._twins import (
     TransactionalBatch,
     TransactionalBatchBlock,
 )
-from pulsar_txn.client.sync._units import transactional
 
 __all__ = [
     "Client",
@@ -33,5 +32,4 @@ __all__ = [
     "Transaction",
     "TransactionalBatch",
     "TransactionalBatchBlock",
-    "transactional",
 ]

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pulsar_txn.client._checks import A_CONSUMER_INTERCEPTOR, A_SOURCE_OF_KEYS, A_WAY_TO_AUTHENTICATE, check_methods
 from pulsar_txn.client.net.authentication import Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
-from pulsar_txn.client.net.oauth2 import OAuth2Authentication
 from pulsar_txn.client.net.runtime import Future, WorkerThread
 from pulsar_txn.client.net.tickets import answer
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
@@ -123,6 +122,8 @@ async def _awaited(data: Awaitable[bytes]) -> bytes:
 
 def asked_authentication(callbacks: Callbacks, authentication: Authentication) -> Authentication:
     """The authentication itself where nothing of the program's is called, and nothing waits."""
+    from pulsar_txn.client.net.oauth2 import OAuth2Authentication  # few programs need it
+
     check_methods("authentication", authentication, ("data",), A_WAY_TO_AUTHENTICATE)
     ours = isinstance(authentication, (BasicAuthentication, TlsAuthentication, OAuth2Authentication))
     if ours or (isinstance(authentication, TokenAuthentication) and isinstance(authentication.token, str)):

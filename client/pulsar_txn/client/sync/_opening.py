@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from pulsar_txn.client._shared_interceptors import SharedInterceptors
 from pulsar_txn.client.client import AsyncClient, schema_of_producer
 from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.receive.consumer import AsyncConsumer
@@ -46,6 +47,7 @@ class Opening:
     def __init__(self, loop: SyncLoop, client: AsyncClient) -> None:
         self._loop = loop
         self._client = client
+        self.interceptors = SharedInterceptors()
 
     def check_open(self) -> None:
         """AlreadyClosed when the client is closed, ForkedClientError in a forked child."""
@@ -75,7 +77,7 @@ class Opening:
     def producer(self, topic: str, schema: Schema[Any] | None, options: dict[str, Any]) -> tuple[AsyncProducer[Any], OwnCode]:
         """A producer of encoded payloads, and what encodes them: the program's schema, router and interceptors."""
         known = self._loop.run(lambda: schema_of_producer(self._client.inside, topic, schema))
-        own = OwnCode(schema=known, interceptors=tuple(options.pop("interceptors", ())))
+        own = OwnCode(schema=known, interceptors=(*self.interceptors.of_producers, *options.pop("interceptors", ())))
         if callable(options.get("routing")):
             own = attrs.evolve(own, router=options.pop("routing"))
         self._ask_for_keys(options)
@@ -88,7 +90,8 @@ class Opening:
         self, topic: Any, subscription: str, schema: Schema[Any] | None, options: dict[str, Any], twin_of: Callable[[Any], T]
     ) -> T:
         """The twin of a new consumer, which its interceptors are told of."""
-        told = [ToldInterceptor(self._loop.callbacks, each) for each in options.get("interceptors", ())]
+        given = (*self.interceptors.of_consumers, *options.get("interceptors", ()))
+        told = [ToldInterceptor(self._loop.callbacks, each) for each in given]
         if told:
             options["interceptors"] = told
         self._ask_for_keys(options)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from re import Pattern
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar, overload
+from typing import Any, Never, NoReturn, Self, TypeVar, Unpack, overload
 
 from pulsar_txn.client._checks import refused
 from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses, growing_pauses
@@ -23,13 +23,16 @@ from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.net.resource_stats import ConsumerStats, ProducerStats
 from pulsar_txn.client.net.runtime import Future, Runtime
 from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import EARLIEST_ID, Message
-from pulsar_txn.client.receive.options import ConsumerType
+from pulsar_txn.client.receive.options import ConsumerOptionsDict, ConsumerType, ReaderOptionsDict
 from pulsar_txn.client.receive.reader import AsyncReader
 from pulsar_txn.client.receive.settling import Acknowledged
 from pulsar_txn.client.receive.table_view import Action, AsyncTableView
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.send.batching import EncodedBatch
+from pulsar_txn.client.send.interceptors import ProducerInterceptor
+from pulsar_txn.client.send.options import ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.sync._opening import Opening, opened
 from pulsar_txn.client.sync._receiving import Reading, Receiving
@@ -748,6 +751,7 @@ class Client(Twin[AsyncClient]):
         transactional_id: str | None = None,
         fencing: str | None = None,
         runtime: Runtime | None = None,
+        **unknown: Never,
     ) -> None:
         """Arguments as those of `AsyncClient`; raises InvalidConfiguration. Its thread starts with the first use.
 
@@ -777,6 +781,7 @@ class Client(Twin[AsyncClient]):
                 "transactional_id": transactional_id,
                 "fencing": fencing,
                 "runtime": runtime,
+                **unknown,
             },
         )
         super().__init__(loop, client)
@@ -788,31 +793,51 @@ class Client(Twin[AsyncClient]):
         return self._inner.service_url
 
     @overload
-    def create_producer(self, topic: str, *, schema: None = None, **options: Any) -> Producer[bytes]: ...
+    def create_producer(
+        self, topic: str, *, schema: None = None, **options: Unpack[ProducerOptionsDict]
+    ) -> Producer[bytes]: ...
 
     @overload
-    def create_producer(self, topic: str, *, schema: Schema[T], **options: Any) -> Producer[T]: ...
+    def create_producer(self, topic: str, *, schema: Schema[T], **options: Unpack[ProducerOptionsDict]) -> Producer[T]: ...
 
-    def create_producer(self, topic: str, *, schema: Schema[Any] | None = None, **options: Any) -> Producer[Any]:
+    def create_producer(
+        self, topic: str, *, schema: Schema[Any] | None = None, **options: Unpack[ProducerOptionsDict]
+    ) -> Producer[Any]:
         """Create a producer for a topic or for all partitions of a partitioned one.
 
-        `options` are the fields of `ProducerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
-        broker's BrokerError (ProducerBusy, TopicNotFound, …), ProducerFenced, ConnectionLost or OperationTimeout.
+        `options` are the fields of `ProducerOptions`; editors and type checkers know them.
+        Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the broker's BrokerError (ProducerBusy, TopicNotFound,
+        …), ProducerFenced, ConnectionLost or OperationTimeout.
         """
         return Producer(self._loop, *self._opening.producer(topic, schema, {**options}))
 
     @overload
     def subscribe(
-        self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: None = None, **options: Any
+        self,
+        topic: str | Sequence[str] | Pattern[str],
+        subscription: str,
+        *,
+        schema: None = None,
+        **options: Unpack[ConsumerOptionsDict],
     ) -> Consumer[bytes]: ...
 
     @overload
     def subscribe(
-        self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: Schema[T], **options: Any
+        self,
+        topic: str | Sequence[str] | Pattern[str],
+        subscription: str,
+        *,
+        schema: Schema[T],
+        **options: Unpack[ConsumerOptionsDict],
     ) -> Consumer[T]: ...
 
     def subscribe(
-        self, topic: str | Sequence[str] | Pattern[str], subscription: str, *, schema: Schema[Any] | None = None, **options: Any
+        self,
+        topic: str | Sequence[str] | Pattern[str],
+        subscription: str,
+        *,
+        schema: Schema[Any] | None = None,
+        **options: Unpack[ConsumerOptionsDict],
     ) -> Consumer[Any]:
         """Subscribe to a topic, all partitions of a partitioned one, several topics (each once), or those that match a pattern.
 
@@ -828,12 +853,26 @@ class Client(Twin[AsyncClient]):
 
     @overload
     def create_reader(
-        self, topic: str, start: MessageId | datetime = EARLIEST_ID, *, schema: None = None, **options: Any
+        self,
+        topic: str,
+        start: MessageId | datetime = EARLIEST_ID,
+        *,
+        start_inclusive: bool = False,
+        reader_name: str | None = None,
+        schema: None = None,
+        **options: Unpack[ReaderOptionsDict],
     ) -> Reader[bytes]: ...
 
     @overload
     def create_reader(
-        self, topic: str, start: MessageId | datetime = EARLIEST_ID, *, schema: Schema[T], **options: Any
+        self,
+        topic: str,
+        start: MessageId | datetime = EARLIEST_ID,
+        *,
+        start_inclusive: bool = False,
+        reader_name: str | None = None,
+        schema: Schema[T],
+        **options: Unpack[ReaderOptionsDict],
     ) -> Reader[T]: ...
 
     def create_reader(
@@ -844,7 +883,7 @@ class Client(Twin[AsyncClient]):
         start_inclusive: bool = False,
         reader_name: str | None = None,
         schema: Schema[Any] | None = None,
-        **options: Any,
+        **options: Unpack[ReaderOptionsDict],
     ) -> Reader[Any]:
         """Create a reader behind message `start` (at it with `start_inclusive`), or at a time.
 
@@ -857,17 +896,28 @@ class Client(Twin[AsyncClient]):
         return Reader(self._loop, self._opening.reader(topic, start, given))
 
     @overload
-    def create_table_view(self, topic: str, *, schema: None = None, **options: Any) -> TableView[bytes]: ...
+    def create_table_view(
+        self, topic: str, *, schema: None = None, **options: Unpack[ReaderOptionsDict]
+    ) -> TableView[bytes]: ...
 
     @overload
-    def create_table_view(self, topic: str, *, schema: Schema[T], **options: Any) -> TableView[T]: ...
+    def create_table_view(self, topic: str, *, schema: Schema[T], **options: Unpack[ReaderOptionsDict]) -> TableView[T]: ...
 
-    def create_table_view(self, topic: str, *, schema: Schema[Any] | None = None, **options: Any) -> TableView[Any]:
+    def create_table_view(
+        self, topic: str, *, schema: Schema[Any] | None = None, **options: Unpack[ReaderOptionsDict]
+    ) -> TableView[Any]:
         """Create a view of the newest value of every key; returns when all that the topic holds has been read.
 
         `options` as `create_reader`. Raises as `subscribe`.
         """
         return TableView(self._loop, self._opening.table_view(topic, schema, {**options}))
+
+    def add_interceptors(self, *interceptors: ProducerInterceptor | ConsumerInterceptor) -> None:
+        """Have interceptors in all producers and consumers that are created from now on, before those of their options.
+
+        Readers and table views have those of their options only. Raises InvalidConfiguration for what is no interceptor.
+        """
+        self._opening.interceptors.add(interceptors)
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""

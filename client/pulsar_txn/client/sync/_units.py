@@ -1,4 +1,4 @@
-"""Work that a blocking client repeats or drives for the program: run_transaction, the pipeline, @transactional."""
+"""Work that a blocking client repeats or drives for the program: run_transaction and the pipeline."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import contextvars
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from pulsar_txn.client._callables import check_takes_one, not_awaitable
 from pulsar_txn.client._checks import check_methods
-from pulsar_txn.client._transactional import Attempts, client_of
+from pulsar_txn.client._transactional import Attempts
 from pulsar_txn.client.loop.pipeline import PipelineResult
 from pulsar_txn.client.sync._desk import Desk
 from pulsar_txn.client.sync._twin import SyncLoop
 from pulsar_txn.client.txn.enlist import AMBIENT, Enlisting, leave_ambient
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 STOP_POLL_SECONDS: Final = 0.05
@@ -112,20 +111,3 @@ async def _set_with(event: asyncio.Event, stop: Stop | None) -> None:
             event.set()
             return
         await asyncio.sleep(STOP_POLL_SECONDS)
-
-
-def transactional(work: Callable[P, T] | None = None, *, client_arg: str = "client", **options: Any) -> Callable[..., Any]:
-    """Decorate `def work(client, …, txn)`: each call runs in a transaction, by `client.run_transaction(…, **options)`.
-
-    The client is the argument of the parameter `client_arg`, wherever that is, or else the first argument.
-    """
-
-    def decorate(function: Callable[..., T]) -> Callable[..., T]:
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> T:
-            client = client_of(function, client_arg, args, kwargs)
-            return client.run_transaction(lambda txn: function(*args, **kwargs, txn=txn), **options)  # type: ignore[no-any-return]  # the client's type is the caller's
-
-        return run
-
-    return decorate if work is None else decorate(work)
