@@ -162,7 +162,7 @@ async def test_what_is_due_waits_for_room_and_does_not_fail_the_host(host: Machi
     disk = _Disk(host)
     disk.room = 0
     host.machine.due = [Step((("log", b"timeout"),))]  # type: ignore[attr-defined] # of _Scripted
-    host.carry_out(Step())
+    host.submit(_Request(Step()))
     for _ in range(20):
         await asyncio.sleep(0)
     assert host.failure is None

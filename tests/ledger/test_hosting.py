@@ -209,7 +209,7 @@ def test_a_failed_log_refuses_what_waits_and_what_comes_and_is_told_once(world: 
     world.ask(b"comes", "log")
     assert world.answers == [(b"waits", ServerError.ServiceNotReady), (b"comes", ServerError.ServiceNotReady)]
     assert [str(error) for error in world.skin.failures] == ["gone"]
-    assert world.host.turn_ended() is None, "nothing of it is timed any more"
+    assert not world.host.ready
 
 
 def test_a_step_that_was_appended_in_part_fails_the_host(world: _World) -> None:
@@ -220,20 +220,19 @@ def test_a_step_that_was_appended_in_part_fails_the_host(world: _World) -> None:
 
 
 def test_all_decisions_of_a_turn_have_its_time_and_the_skin_hears_of_the_turn_once(world: _World) -> None:
-    world.host.turn_ended()
+    world.host.in_turn = False
     turns = world.skin.turns
     for _ in range(3):
         world.ask(b"x", "log")
     assert world.skin.turns == turns + 1
     world.time.now_ms += 5
-    world.host.turn_ended()
+    world.host.in_turn = False
     world.ask(b"x", "log")
     assert world.machine.times == [1000, 1000, 1000, 1005]
 
 
 def test_what_is_due_is_carried_out_in_pieces_and_nothing_that_is_not_due(world: _World) -> None:
     world.machine.deadlines = [900, 950, 1000, 1001]
-    assert world.host.turn_ended() == 900
     world.skin.pieces = 2
     assert world.host.expire()
     assert world.machine.records == [("log", b"at 900"), ("log", b"at 950")]

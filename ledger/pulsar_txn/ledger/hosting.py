@@ -89,7 +89,7 @@ class Skin:
     """What stands around a host and does its IO. Each kind of machine has a skin that overrides what it needs."""
 
     def turn_began(self) -> None:
-        """The host has work for the first time in this turn: bring the time up to date, and call `Host.turn_ended` after it."""
+        """The host has work for the first time in this turn: bring the time up to date, take `Host.in_turn` back after it."""
 
     def perform(self, effect: Effect) -> None:
         """Carry out an effect that only some machines want."""
@@ -177,7 +177,8 @@ class Host(Generic[RequestT, RecordT]):
 
     `registration` and `verified` are for machines that want VerifyRegistered: whom to ask, and what makes the request that
     carries the answer. `verifying`: transactions that an answer is awaited for, with the requests that wait for it.
-    `expired`, `appended`: records that time wrote, and all records since the start, for metrics.
+    `in_turn`: the skin was told that the turn began; it takes the mark back when the turn ends, and looks at the machine's
+    deadline then (H6). `expired`, `appended`: records that time wrote, and all records since the start, for metrics.
     """
 
     def __init__(
@@ -207,7 +208,7 @@ class Host(Generic[RequestT, RecordT]):
         self._waiting: deque[_Waiting] = deque()
         self._awaiting: dict[TxnId, list[Answer]] = {}
         self._owed: deque[RequestT] = deque()
-        self._in_turn = False
+        self.in_turn = False
         overridden = type(skin)
         self._tell_applied = skin.applied if overridden.applied is not Skin.applied else None
         self._tell_confirmed = skin.confirmed if overridden.confirmed is not Skin.confirmed else None
@@ -240,17 +241,15 @@ class Host(Generic[RequestT, RecordT]):
         if self._owed and token_of(request) is None:
             self._owe(request)
             return
-        if not self._in_turn:
-            self._begin_turn()
+        if not self.in_turn:
+            self.in_turn = True
+            self.skin.turn_began()
         try:
-            step = self.machine.decide(request, self.time.now_ms)
+            self.carry_out(self.machine.decide(request, self.time.now_ms), reserve=reserve)
         except Refusal as refusal:
             token = token_of(request)
             if token is not None:
                 self.release_at_tail((Reply(token, error=refusal.code, message=refusal.message),))
-            return
-        try:
-            self.carry_out(step, reserve=reserve)
         except (DiskFull, EntryTooLarge) as error:
             token = token_of(request)
             if token is not None:
@@ -275,32 +274,28 @@ class Host(Generic[RequestT, RecordT]):
 
     def carry_out(self, step: Step[RecordT], *, reserve: bool = False) -> None:
         """H2 and H3. Raises DiskFull or EntryTooLarge only when nothing of the Step was appended, or will be released."""
-        if not self._in_turn:
-            self._begin_turn()
         records, effects, trailing = step.records, step.effects, step.trailing
-        if len(records) == 1 and not trailing:
+        if len(records) == 1 and not trailing:  # nearly all Steps
             name, record = records[0]
             place = self.places[name]
             position = self._append(place, record, reserve)
-            if effects:
-                self._await_outcomes(effects)
-                self._waiting.append((place, position, effects, (position,), (), None))
-            return
-        waiting = self._append_all(step, reserve) if records or trailing else None
+            waiting: _Waiting | None = (place, position, effects, (position,), (), None)
+        else:
+            waiting = self._append_all(step, reserve) if records or trailing else None
         # Everything is in the log: from here on nothing is refused any more, so no token is answered twice.
         if not effects:
             return
+        for effect in effects:  # H3: noted at once, so that the outcome cannot pass it by
+            if type(effect) is AwaitOutcome:
+                self._awaiting.setdefault(effect.txn_id, []).append(effect.token)
         if waiting is not None:
-            self._await_outcomes(effects)
             self._waiting.append(waiting)
         elif trailing:
-            self._await_outcomes(effects)
             self._release(effects, ())
         elif len(effects) == 1 and type(effects[0]) is VerifyRegistered:
             # A verification is a question, not an answer: nothing leaves, so it need not wait for the tail.
             self._verify(effects[0], reserve)
         else:
-            self._await_outcomes(effects)
             self.release_at_tail(effects)
 
     def _append(self, place: Place, record: RecordT, reserve: bool) -> Position:
@@ -340,12 +335,6 @@ class Host(Generic[RequestT, RecordT]):
         first, *more = last.items()
         return (*first, step.effects, positions, more, None)
 
-    def _await_outcomes(self, effects: tuple[Effect, ...]) -> None:
-        """H3: noted at once, so that the outcome cannot pass it by."""
-        for effect in effects:
-            if type(effect) is AwaitOutcome:
-                self._awaiting.setdefault(effect.txn_id, []).append(effect.token)
-
     # ---- registration
 
     def _verify(self, effect: VerifyRegistered, reserve: bool) -> None:
@@ -353,7 +342,7 @@ class Host(Generic[RequestT, RecordT]):
         if registration is None or self._verified is None:
             raise TypeError(f"{self.machine!r} asks for a registration, and its host knows nobody to ask")
         if registration.knows(txn_id):
-            self.submit(self._verified(request, True), reserve=reserve)
+            self.carry_out(self.machine.decide(self._verified(request, True), self.time.now_ms), reserve=reserve)
         else:
             self.verifying[txn_id] = [(request, reserve)]
             registration.ask(txn_id, partial(self._registration_known, txn_id, self._verified))
@@ -405,7 +394,10 @@ class Host(Generic[RequestT, RecordT]):
                 if position > place.confirmed or (more and _is_later(more)):
                     break
                 waiting.popleft()
-                if receipt is None:
+                if len(effects) == 1 and type(reply := effects[0]) is Reply:  # nearly all of them
+                    value = reply.value if reply.position_of is None else positions[reply.position_of]
+                    reply.token(value, reply.error, reply.message)
+                elif receipt is None:
                     self._release(effects, positions)
                 else:
                     self.skin.stored(receipt, position)
@@ -439,19 +431,14 @@ class Host(Generic[RequestT, RecordT]):
     # ---- time
 
     def _begin_turn(self) -> None:
-        self._in_turn = True
-        self.skin.turn_began()
-
-    def turn_ended(self) -> int | None:
-        """H6: the machine's deadline after the turn, None when nothing is timed, or nothing will be done any more."""
-        self._in_turn = False
-        return None if self.failure is not None else self.machine.deadline()
+        if not self.in_turn:
+            self.in_turn = True
+            self.skin.turn_began()
 
     def expire(self) -> bool:
         """H6: carry out what is due, as much as a turn allows. False: the disk has no room, try again in a while."""
         machine, time, is_over = self.machine, self.time, self.skin.slice()
-        if not self._in_turn:
-            self._begin_turn()
+        self._begin_turn()
         try:
             while self.ready and (deadline := machine.deadline()) is not None and deadline <= time.now_ms:
                 step = machine.expire(time.now_ms)

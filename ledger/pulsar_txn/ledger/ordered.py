@@ -18,14 +18,13 @@ from typing import Any, Final, Generic, TypeVar
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
-DefaultT = TypeVar("DefaultT")
 
 GROUP: Final = 64
 """Keys in a group, unless the map's maker says otherwise."""
 
 
-class _Group(dict[KeyT, ValueT]):
-    """Keys that were put in one after the other, and their values."""
+class _Group(dict[KeyT, None]):
+    """Keys that were put in one after the other."""
 
     __slots__ = ("number",)
 
@@ -34,8 +33,11 @@ class _Group(dict[KeyT, ValueT]):
         self.number = number
 
 
-class OrderedMap(Generic[KeyT, ValueT]):
+class OrderedMap(dict[KeyT, ValueT]):
     """Keys to values in the order of insertion; a new value for an old key stays in its place.
+
+    It is a dict, so whoever only reads it has a dict's speed: machines read these maps some thirty times per transaction. It
+    changes by `map[key] = value`, `del map[key]` and `pop(key)`, and by no other method of a dict.
 
     `image`: what a moment shows of a value. It is called when a group is copied or walked, and must give something that
     later changes of the value do not reach. Values that never change need none. Before a value changes in place, its owner
@@ -45,47 +47,20 @@ class OrderedMap(Generic[KeyT, ValueT]):
     __slots__ = ("_group", "_groups", "_home", "_image", "_last", "_moments", "_numbers")
 
     def __init__(self, image: Callable[[ValueT], Any] | None = None, *, group: int | None = None) -> None:
+        super().__init__()
         self._image = image
         self._group = group or GROUP
-        self._home: dict[KeyT, _Group[KeyT, ValueT]] = {}
-        self._groups: OrderedDict[int, _Group[KeyT, ValueT]] = OrderedDict()
-        self._last: _Group[KeyT, ValueT] | None = None
+        self._home: dict[KeyT, _Group[KeyT]] = {}
+        self._groups: OrderedDict[int, _Group[KeyT]] = OrderedDict()
+        self._last: _Group[KeyT] | None = None
         self._numbers = 0
         self._moments: list[weakref.ref[Moment[KeyT]]] = []
-
-    def __len__(self) -> int:
-        return len(self._home)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._home
-
-    def __getitem__(self, key: KeyT) -> ValueT:
-        return self._home[key][key]
-
-    def __iter__(self) -> Iterator[KeyT]:
-        for group in self._groups.values():
-            yield from group
-
-    def get(self, key: KeyT) -> ValueT | None:
-        """The value, None when the key is not there."""
-        group = self._home.get(key)
-        return None if group is None else group[key]
-
-    def values(self) -> Iterator[ValueT]:
-        """All values in order; the map must not change meanwhile."""
-        for group in self._groups.values():
-            yield from group.values()
-
-    def items(self) -> Iterator[tuple[KeyT, ValueT]]:
-        """All keys and values in order; the map must not change meanwhile."""
-        for group in self._groups.values():
-            yield from group.items()
 
     def first(self) -> tuple[KeyT, ValueT] | None:
         """The key that was put in first, and its value; None when the map is empty. Never a walk."""
         for group in self._groups.values():
-            for item in group.items():
-                return item
+            for key in group:
+                return key, self[key]
         return None
 
     def __setitem__(self, key: KeyT, value: ValueT) -> None:
@@ -97,24 +72,25 @@ class OrderedMap(Generic[KeyT, ValueT]):
             self._home[key] = group
         if self._moments:
             self._copy_first(group)
-        group[key] = value
+        group[key] = None
+        dict.__setitem__(self, key, value)
 
     def __delitem__(self, key: KeyT) -> None:
         group = self._home.pop(key)
         if self._moments:
             self._copy_first(group)
+        dict.__delitem__(self, key)
         del group[key]
         if not group:
             del self._groups[group.number]
             if group is self._last:
                 self._last = None
 
-    def pop(self, key: KeyT) -> ValueT | None:
+    def pop(self, key: KeyT) -> ValueT | None:  # type: ignore[override] # None instead of a KeyError
         """Take a key out; its value, None when it is not there."""
-        group = self._home.get(key)
-        if group is None:
+        if key not in self:
             return None
-        value = group[key]
+        value = self[key]
         del self[key]
         return value
 
@@ -126,17 +102,17 @@ class OrderedMap(Generic[KeyT, ValueT]):
     def moment(self) -> Moment[KeyT]:
         """What is here now, to be walked later. It ends when it is dropped."""
         self._last = None  # what is put in from now on lies in groups that the moment does not know
-        moment = Moment(self._groups, self._image, self._numbers)
+        moment = Moment(self, self._groups, self._image, self._numbers)
         self._moments.append(weakref.ref(moment, self._moments.remove))
         return moment
 
-    def _open_group(self) -> _Group[KeyT, ValueT]:
-        group: _Group[KeyT, ValueT] = _Group(self._numbers)
+    def _open_group(self) -> _Group[KeyT]:
+        group: _Group[KeyT] = _Group(self._numbers)
         self._numbers += 1
         self._last = self._groups[group.number] = group
         return group
 
-    def _copy_first(self, group: _Group[KeyT, ValueT]) -> None:
+    def _copy_first(self, group: _Group[KeyT]) -> None:
         for reference in self._moments:
             moment = reference()
             if moment is not None:
@@ -146,9 +122,16 @@ class OrderedMap(Generic[KeyT, ValueT]):
 class Moment(Generic[KeyT]):
     """A map at the moment when this was made: `groups` gives its keys and images once, a group at a time."""
 
-    __slots__ = ("__weakref__", "_below", "_copies", "_groups", "_image", "_left")
+    __slots__ = ("__weakref__", "_below", "_copies", "_groups", "_image", "_left", "_values")
 
-    def __init__(self, groups: OrderedDict[int, _Group[KeyT, Any]], image: Callable[[Any], Any] | None, below: int) -> None:
+    def __init__(
+        self,
+        values: dict[KeyT, Any],
+        groups: OrderedDict[int, _Group[KeyT]],
+        image: Callable[[Any], Any] | None,
+        below: int,
+    ) -> None:
+        self._values = values
         self._groups = groups
         self._image = image
         self._below = below  # groups from here on came later
@@ -162,14 +145,14 @@ class Moment(Generic[KeyT]):
             number = left.pop()
             yield copies.pop(number) if number in copies else self._show(groups[number])
 
-    def copy(self, group: _Group[KeyT, Any]) -> None:
+    def copy(self, group: _Group[KeyT]) -> None:
         """`group` is about to change: remember it unless it was walked, is remembered, or is newer."""
         number = group.number
         if number < self._below and self._left and number >= self._left[-1] and number not in self._copies:
             self._copies[number] = self._show(group)
 
-    def _show(self, group: _Group[KeyT, Any]) -> list[tuple[KeyT, Any]]:
-        image = self._image
+    def _show(self, group: _Group[KeyT]) -> list[tuple[KeyT, Any]]:
+        image, values = self._image, self._values
         if image is None:
-            return list(group.items())
-        return [(key, image(value)) for key, value in group.items()]
+            return [(key, values[key]) for key in group]
+        return [(key, image(values[key])) for key in group]

@@ -28,21 +28,17 @@ _TURN_BYTES: Final = 1 << 18
 class SnapshotTaker:
     """Takes the snapshots of `host`. A host that failed calls `abandon`, and takes no more of them.
 
-    `last_bytes`: how large the newest one was, as far as it is written.
+    `is_under_way`: `advance` has something to do. `last_bytes`: how large the newest one was, as far as it is written.
     """
 
-    __slots__ = ("_again", "_host", "_now", "last_bytes")
+    __slots__ = ("_again", "_host", "_now", "is_under_way", "last_bytes")
 
     def __init__(self, host: Host[Any, Any]) -> None:
         self._host = host
+        self.is_under_way = False
         self.last_bytes = 0
         self._now: _UnderWay | None = None
         self._again: tuple[str, list[Callable[[], None]]] | None = None
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether `advance` has something to do."""
-        return self._now is not None
 
     def take(self, log: str, stored: Callable[[], None] | None) -> None:
         """A snapshot of this moment in `log`, or of a later one when one is under way; `stored` is called at its end."""
@@ -71,6 +67,7 @@ class SnapshotTaker:
         self.last_bytes = now.written_bytes
         if done:
             self._now = None
+            self.is_under_way = False
             again, self._again = self._again, None
             if again is not None:
                 self._begin(*again)
@@ -78,9 +75,11 @@ class SnapshotTaker:
     def abandon(self) -> None:
         """Drop everything: the machine is not to be believed any more."""
         self._now = self._again = None
+        self.is_under_way = False
 
     def _begin(self, log: str, callbacks: list[Callable[[], None]]) -> None:
         self._now = _UnderWay(self._host, log, callbacks)
+        self.is_under_way = True
         self.advance()
 
 

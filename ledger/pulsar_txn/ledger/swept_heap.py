@@ -57,7 +57,9 @@ class SweptHeap(Generic[EntryT]):
 
         When more lies in front of it than one look should pass over, a smaller one that is not: looking again sees further.
         """
-        heap = self._front()
+        heap = self.heap
+        if not heap or self._swept or not self._is_alive(heap[0]):  # mostly the first one is alive, and nothing is swept
+            heap = self._front()
         return heap[0] if heap else None
 
     def smallest(self, limit: int, is_wanted: Callable[[EntryT], bool]) -> list[EntryT]:

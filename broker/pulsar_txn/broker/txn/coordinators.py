@@ -63,6 +63,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
         self._registered_at: dict[TxnId, Position] = {}
         self._to_tell: deque[TellParticipant] = deque()
         self._may_tell = _TOLD_PER_TURN
+        self._told_at = 0
         self._tells_later = False
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
 
@@ -114,7 +115,9 @@ class CoordinatorHost(MachineHost[Request, Any]):
 
     def performed(self) -> None:
         """Tell participants: some at once, further ones in later turns of the loop."""
-        waiting = self._to_tell
+        waiting, now_ms = self._to_tell, self.turn.now_ms
+        if now_ms != self._told_at:  # another turn
+            self._told_at, self._may_tell = now_ms, _TOLD_PER_TURN
         while waiting and not self._tells_later:
             if self._may_tell:
                 self._may_tell -= 1
@@ -131,11 +134,6 @@ class CoordinatorHost(MachineHost[Request, Any]):
             self.turn.runtime.call_soon(self._tell_more)
         else:
             self._tells_later = False
-
-    def turn_began(self) -> None:
-        """Participants may be told at once again."""
-        self._may_tell = _TOLD_PER_TURN
-        super().turn_began()
 
     def _told(self, txn_id: TxnId) -> None:
         left = self._untold[txn_id] - 1
@@ -180,25 +178,26 @@ class Coordinators:
         self._turn = turn
         self._participants = participants
         self._on_storage_failed = on_storage_failed
-        self._hosts: list[CoordinatorHost | None] = []
+        self._count = 0
+        self._serving: dict[int, CoordinatorHost] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._delays: dict[int, float] = {}
         self._failed_hosts: dict[int, CoordinatorHost] = {}
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._hosts)
+        return self._count
 
     def grow(self, count: int) -> None:
         """Begin to open those that are not there yet of so many."""
-        for tc_id in range(len(self._hosts), count):
-            self._hosts.append(None)
+        opened, self._count = self._count, max(self._count, count)
+        for tc_id in range(opened, count):
             self._start_opening(tc_id)
 
     @property
     def is_busy(self) -> bool:
         """Whether a request is not answered yet."""
-        return any(host is not None and host.is_busy for host in self._hosts)
+        return any(host.is_busy for host in self._serving.values())
 
     async def wait_ready(self) -> None:
         """Return when every coordinator serves, or is waiting to be opened again."""
@@ -206,8 +205,7 @@ class Coordinators:
 
     def ready(self, tc_id: int) -> CoordinatorHost | None:
         """The coordinator if it serves now."""
-        host = self._hosts[tc_id] if 0 <= tc_id < len(self._hosts) else None
-        return host if host is not None and host.ready else None
+        return self._serving.get(tc_id)
 
     async def connect(self, tc_id: int) -> None:
         """Wait until a coordinator serves (TC_CLIENT_CONNECT). Raises Refusal TransactionCoordinatorNotFound."""
@@ -223,16 +221,18 @@ class Coordinators:
         for task in list(self._opening.values()):
             task.cancel()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
-        for host in self._hosts:
-            if host is not None and host.failure is None:
-                await host.close()
+        for tc_id, host in list(self._serving.items()):
+            await host.close()
+            self._serving.pop(tc_id, None)
 
     # ---- requests
 
     def new_txn(self, tc_id: int, timeout_ms: int, principal: str | None, identity: Identity | None, answer: Answer) -> None:
         """Open a transaction; the answer's value is its TxnId."""
-        host = self._reach(tc_id, answer)
-        if host is not None:
+        host = self._serving.get(tc_id)
+        if host is None:
+            self._refuse(tc_id, answer)
+        else:
             host.submit(NewTxn(answer, timeout_ms, principal, identity))
 
     def add(
@@ -244,8 +244,10 @@ class Coordinators:
         answer: Answer,
     ) -> None:
         """Register participants."""
-        host = self._reach(txn_id.most, answer)
-        if host is not None:
+        host = self._serving.get(txn_id.most)
+        if host is None:
+            self._refuse(txn_id.most, answer)
+        else:
             host.add(AddParticipants(answer, txn_id, participants, principal, identity))
 
     def end(
@@ -259,34 +261,32 @@ class Coordinators:
         superuser: bool = False,
     ) -> None:
         """Commit or abort; answered when every participant holds the outcome."""
-        host = self._reach(txn_id.most, answer)
-        if host is not None:
+        host = self._serving.get(txn_id.most)
+        if host is None:
+            self._refuse(txn_id.most, answer)
+        else:
             host.submit(EndTxn(answer, txn_id, action, principal, identity, superuser), reserve=True)
 
     def knows(self, txn_id: TxnId, participant: Participant) -> bool:
         """See `CoordinatorHost.knows`."""
-        tc_id, hosts = txn_id.most, self._hosts
-        host = hosts[tc_id] if 0 <= tc_id < len(hosts) else None
+        host = self._serving.get(txn_id.most)
         return host is not None and host.knows(txn_id, participant)
 
     def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
         """See `CoordinatorHost.ask`; False for a coordinator that does not exist."""
-        host = self.ready(txn_id.most)
+        host = self._serving.get(txn_id.most)
         if host is not None:
             host.ask(txn_id, participant, answer)
         else:
-            answer(None if 0 <= txn_id.most < len(self._hosts) else False)
+            answer(None if 0 <= txn_id.most < self._count else False)
 
-    def _reach(self, tc_id: int, answer: Answer) -> CoordinatorHost | None:
-        host = self.ready(tc_id)
-        if host is None:
-            answer(None, ServerError.TransactionCoordinatorNotFound, self._absent(tc_id))
-        return host
+    def _refuse(self, tc_id: int, answer: Answer) -> None:
+        answer(None, ServerError.TransactionCoordinatorNotFound, self._absent(tc_id))
 
     def _absent(self, tc_id: int) -> str:
-        if 0 <= tc_id < len(self._hosts):
+        if 0 <= tc_id < self._count:
             return f"coordinator {tc_id} is not ready; connect to it again"
-        return f"there is no coordinator {tc_id}; this broker has 0 to {len(self._hosts) - 1}"
+        return f"there is no coordinator {tc_id}; this broker has 0 to {self._count - 1}"
 
     # ---- opening
 
@@ -299,7 +299,7 @@ class Coordinators:
             log = await self._store.open(coordinator_log_name(tc_id))
             host = CoordinatorHost(machine, log, self._turn, self._participants, partial(self._failed, tc_id))
             await host.recover()
-            self._hosts[tc_id] = host
+            self._serving[tc_id] = host
         except StorageFailed as error:
             self._on_storage_failed(error)
         except Exception as error:
@@ -310,7 +310,7 @@ class Coordinators:
             self._delays.pop(tc_id, None)
 
     def _failed(self, tc_id: int, error: Exception) -> None:
-        host, self._hosts[tc_id] = self._hosts[tc_id], None
+        host = self._serving.pop(tc_id, None)
         if host is not None:
             self._failed_hosts[tc_id] = host
         if isinstance(error, StorageFailed):

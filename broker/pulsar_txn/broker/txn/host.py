@@ -96,8 +96,10 @@ class MachineHost(Skin, Generic[RequestT, RecordT]):
     # ---- time
 
     def _turn_ended(self) -> None:
-        deadline = self.host.turn_ended()
-        if deadline is None:
+        host = self.host
+        host.in_turn = False
+        deadline = self.machine.deadline()
+        if deadline is None or host.failure is not None:
             return
         if self._timer is not None:
             if self._timer_at <= deadline:

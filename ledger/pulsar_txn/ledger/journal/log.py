@@ -33,6 +33,15 @@ _FETCH_LOOKS: Final = 100
 _FETCH_PAUSE_SECONDS: Final = 0.001
 
 
+def _joined(data: Buffer | Sequence[Buffer]) -> tuple[bytes, list[memoryview] | None]:
+    """An entry as bytes that are kept in memory; one that is too large for that stays in its pieces."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data), None
+    if sum(map(len, data)) <= CACHED_ENTRY_BYTES:
+        return b"".join(data), None
+    return b"", [memoryview(piece).cast("B") for piece in data]
+
+
 class JournalLog(BaseLog):
     """The exclusive handle of one log."""
 
@@ -50,20 +59,12 @@ class JournalLog(BaseLog):
 
     def append(self, data: Buffer | Sequence[Buffer], *, reserve: bool = False) -> Position:
         """Append one entry; its position at once. Raises EntryTooLarge, DiskFull, LogClosed, StorageFailed."""
+        pieces: list[memoryview] | None = None
         if type(data) is bytes:
-            return self._append(data, len(data), None, reserve=reserve)
-        if isinstance(data, bytes | bytearray | memoryview):
-            data = bytes(data)
-            return self._append(data, len(data), None, reserve=reserve)
-        size = sum(map(len, data))
-        if size <= CACHED_ENTRY_BYTES:
-            data = b"".join(data)
-            return self._append(data, len(data), None, reserve=reserve)
-        pieces = [memoryview(piece).cast("B") for piece in data]
-        return self._append(b"", sum(map(len, pieces)), pieces, reserve=reserve)
-
-    def _append(self, data: bytes, size: int, pieces: Sequence[Buffer] | None, *, reserve: bool) -> Position:
-        """`pieces` set: a large entry that is written from its buffers and not kept in memory."""
+            size = len(data)
+        else:
+            data, pieces = _joined(data)
+            size = sum(map(len, pieces)) if pieces else len(data)
         if self.closed is not None:
             raise self.closed
         store = self.store
