@@ -68,8 +68,7 @@ class Machine:
 def tc() -> Machine:
     """The coordinator."""
     cells = {
-        (_status(state), _words(event)): _coordinator_cell(_status(state), cell)
-        for (state, event), cell in coordinator.TRANSITIONS.items()
+        (_status(state), _words(event)): _coordinator_cell(cell) for (state, event), cell in coordinator.TRANSITIONS.items()
     }
     states = (coordinator.UNKNOWN, *sorted({state for state, _ in coordinator.TRANSITIONS if state is not None}))
     return Machine(
@@ -105,14 +104,8 @@ def rm_pending_ack() -> Machine:
 MACHINES: Final[tuple[Callable[[], Machine], ...]] = (tc, rm_producer, rm_pending_ack)
 
 
-def _coordinator_cell(state: str, cell: coordinator.Cell) -> Cell:
-    match cell:
-        case coordinator.Go(to):
-            return Cell("write a record", _status(to))
-        case coordinator.Refuse(code):
-            return Cell(code.name, state)
-        case stay:
-            return Cell(stay.value, state)
+def _coordinator_cell(cell: coordinator.Cell) -> Cell:
+    return Cell(cell.act.value if cell.code is None else cell.code.name, _status(cell.to))
 
 
 def _status(status: TxnStatus | None) -> str:

@@ -104,7 +104,7 @@ def test_ids_out_of_use_are_forgotten_a_few_with_each_new_one() -> None:
     counts = []
     for number in range(8):
         host.ask(NewTxn(None, 1, identity=(f"new-{number}", 1)))
-        counts.append(len(host.tc.epochs))  # type: ignore[attr-defined]  # a FencingCoordinator
+        counts.append(len(host.tc.fencing.epochs))  # type: ignore[attr-defined]  # a FencingCoordinator
     assert all(before - after <= 4 for before, after in pairwise(counts))
     assert counts[-1] == 8
 

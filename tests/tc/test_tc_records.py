@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tc_host import LEDGER, TcHost
 
 from pulsar_txn.tc import TransactionCoordinator, records, records_pb2
-from pulsar_txn.tc.records_pb2 import BatchedTransactionMetadataEntry, CoordinatorSnapshot, TransactionMetadataEntry
+from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot, Subscription, TransactionMetadataEntry
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus
 
@@ -69,7 +70,7 @@ def test_a_stock_batch_is_read_written_and_folded() -> None:
     data = records.BATCH_PREFIX + b"".join(b"\x0a" + bytes([len(entry)]) + entry for entry in STOCK[:4])
     tc = TransactionCoordinator(3)
     record = tc.decode("log", data)
-    assert isinstance(record, BatchedTransactionMetadataEntry)
+    assert isinstance(record, records.Batch)
     assert tc.encode("log", record) == data
     assert fold(data).transactions() == fold(*STOCK[:4]).transactions()
 
@@ -90,6 +91,70 @@ def test_our_records_are_pulsars_with_ours_from_100_up() -> None:
         assert record.max_local_txn_id == txn_id.least
         assert record.last_modification_time == host.now
     assert [record.metadata_op for record in decoded] == [0, 1, 2, 3, 3]
+
+
+NUMBERS = st.one_of(
+    st.integers(0, 300), st.integers(0, 2**63 - 1), st.sampled_from([2**k - 1 + d for k in range(0, 63, 7) for d in (0, 1)])
+)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
+OWNERS = st.tuples(st.none() | TEXTS, st.none() | st.tuples(TEXTS, st.integers(-(2**63), 2**63 - 1)))
+TC_IDS = st.sampled_from([0, 3, 37, 37 << 7 | 5]) | st.integers(0, 2**31)
+
+
+def written(tc_id: int, record: records.Entry, **fields: Any) -> None:
+    """Our bytes are protobuf's for the same fields, and reading them gives the record back."""
+    data = records.Writer(tc_id).encode(record)
+    common = {
+        "metadata_op": record.operation,
+        "txnid_least_bits": record.least,
+        "txnid_most_bits": tc_id,
+        "last_modification_time": record.modified_ms,
+        "max_local_txn_id": record.max_local_txn_id,
+        "record_version": records.RECORD_VERSION,
+    }
+    assert data == TransactionMetadataEntry(**common, **fields).SerializeToString(deterministic=True)
+    assert records.decode(tc_id, data) == record._replace(data=data)
+
+
+@given(TC_IDS, NUMBERS, NUMBERS, NUMBERS, OWNERS)
+def test_a_new_record_has_the_bytes_of_protobuf(tc_id: int, least: int, timeout_ms: int, now_ms: int, owner: Any) -> None:
+    principal, identity = owner
+    fields = {"owner": principal, "timeout_ms": timeout_ms, "start_time": now_ms}
+    fenced = {} if identity is None else {"transactional_id": identity[0], "transactional_epoch": identity[1]}
+    written(tc_id, records.new_transaction(least, timeout_ms, now_ms, owner), **fields, **fenced)
+
+
+@given(TC_IDS, NUMBERS, st.lists(TEXTS, max_size=5), NUMBERS, NUMBERS)
+def test_a_record_of_partitions_has_the_bytes_of_protobuf(
+    tc_id: int, least: int, topics: list[str], now_ms: int, highest: int
+) -> None:
+    written(tc_id, records.add_partitions(least, tuple(topics), now_ms, highest), partitions=topics)
+
+
+@given(TC_IDS, NUMBERS, st.lists(st.tuples(TEXTS, TEXTS), max_size=5), NUMBERS, NUMBERS)
+def test_a_record_of_subscriptions_has_the_bytes_of_protobuf(
+    tc_id: int, least: int, pairs: list[tuple[str, str]], now_ms: int, highest: int
+) -> None:
+    named = [Subscription(topic=topic, subscription=name) for topic, name in pairs]
+    written(tc_id, records.add_subscriptions(least, tuple(pairs), now_ms, highest), subscriptions=named)
+
+
+@given(TC_IDS, NUMBERS, st.sampled_from(TxnStatus), st.sampled_from(TxnStatus), NUMBERS, NUMBERS)
+def test_a_record_of_a_status_has_the_bytes_of_protobuf(
+    tc_id: int, least: int, expected: TxnStatus, new: TxnStatus, now_ms: int, highest: int
+) -> None:
+    record = records.update_status(least, expected, new, now_ms, highest)
+    written(tc_id, record, expected_status=int(expected), new_status=int(new))
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [(STOCK_NEW, b"alice"), (STOCK_PARTITION, b"\x01t"), (STOCK_SUBSCRIPTION, b"\x01t"), (STOCK_SUBSCRIPTION, b"s")],
+)
+def test_a_name_that_is_no_text_is_a_wire_error(data: bytes, name: bytes) -> None:
+    damaged = data.replace(name, name[:-1] + b"\xff")
+    with pytest.raises(WireError, match="not UTF-8"):
+        TransactionCoordinator(3).decode("log", damaged)
 
 
 @given(st.binary(min_size=1, max_size=30), st.integers(200, 10_000), st.sampled_from(STOCK))

@@ -8,8 +8,9 @@ import pytest
 from tc_host import LEDGER, TcHost
 
 from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Outcome, Reply, TellParticipant
+from pulsar_txn.ledger.table import Act
 from pulsar_txn.tc import TRANSITIONS, AddParticipants, EndTxn, IsRegistered, ParticipantsDone, records
-from pulsar_txn.tc.table import EDGES, Event, Go, Refuse, Stay
+from pulsar_txn.tc.table import EVENT_OF, Event
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus
 
@@ -19,6 +20,8 @@ CELLS = [
     for state in STATES
     for event in Event
 ]
+
+EDGES = {(state, cell.to) for (state, _), cell in TRANSITIONS.items() if state is not None and cell.to is not state}
 
 
 def request_of(event: Event, txn_id: TxnId) -> Any:
@@ -34,7 +37,7 @@ def request_of(event: Event, txn_id: TxnId) -> Any:
 def happen(host: TcHost, event: Event, txn_id: TxnId) -> Any:
     """Let `event` happen to `txn_id`; the Step, None for what is no request."""
     if event is Event.NEW:
-        record = records.new_transaction(3, txn_id.least, 5, host.now, None, None)
+        record = records.new_transaction(txn_id.least, 5, host.now)
         host.tc.apply("log", (LEDGER, len(host.log)), record)
         return None
     if event is Event.TIMEOUT:
@@ -65,7 +68,8 @@ def test_a_cell_does_what_the_table_says(state: TxnStatus | None, event: Event) 
     txn_id = host.in_state(state)
     cell = TRANSITIONS[state, event]
     before = bare(host)
-    if isinstance(cell, Refuse):
+    if cell.act is Act.REFUSE:
+        assert cell.to is state
         with pytest.raises(Refusal) as caught:
             happen(host, event, txn_id)
         assert caught.value.code is cell.code
@@ -73,16 +77,22 @@ def test_a_cell_does_what_the_table_says(state: TxnStatus | None, event: Event) 
         assert bare(host) == before
         return
     step = happen(host, event, txn_id)
-    if isinstance(cell, Go):
-        assert host.tc.status(txn_id) is cell.to
+    assert host.tc.status(txn_id) is cell.to
+    if cell.act is Act.WRITE:
         assert step is None or step.records or step.trailing
     else:
         assert bare(host) == before
         assert step is None or step.records == step.trailing == ()
         if step is not None:
-            kinds = {Stay.REPLY: [Reply], Stay.JOIN: [AwaitOutcome], Stay.NOTHING: []}[cell]
+            kinds = {Act.ANSWER: [Reply], Act.JOIN: [AwaitOutcome], Act.SKIP: []}[cell.act]
             assert [type(effect) for effect in step.effects] == kinds
     host.tc.check_invariants()
+
+
+def test_an_update_record_is_the_event_that_leads_to_its_status() -> None:
+    for (state, event), cell in TRANSITIONS.items():
+        if state is not None and cell.to not in (None, state) and event is not Event.TIMEOUT:
+            assert EVENT_OF[cell.to] is event
 
 
 @pytest.mark.parametrize("expected", TxnStatus)
@@ -94,7 +104,7 @@ def test_an_update_record_counts_only_along_an_edge_from_the_present_state(
     host = TcHost()
     txn_id = host.in_state(state)
     before = bare(host)
-    record = records.update_status(3, txn_id.least, int(expected), int(new), host.now, host.tc.next_local_txn_id - 1)  # type: ignore[arg-type]  # the stub's enum is an int
+    record = records.update_status(txn_id.least, expected, new, host.now, host.tc.next_local_txn_id - 1)
     host.tc.apply("log", (LEDGER, len(host.log)), record)
     if state is expected and (expected, new) in EDGES:
         assert host.tc.status(txn_id) is new

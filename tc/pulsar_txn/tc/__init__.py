@@ -1,16 +1,18 @@
 """The transaction coordinator: it decides, remembers and drives the end of transactions.
 
 It knows ids, participants, deadlines and its own log records. It must never know a clock, a socket, an event
-loop, a topic's content, or how participants are reached: what it wants done it says in a Step (see
+loop, a topic's content, or how participants are reached: a Step says what the host has to do (see
 `pulsar_txn.ledger.machine`). The decision record in its log is the only truth about an outcome.
 """
 
 from __future__ import annotations
 
-from pulsar_txn.tc.coordinator import TransactionCoordinator, TransactionInfo
-from pulsar_txn.tc.fencing import FencingCoordinator
+from pulsar_txn.tc.coordinator import FencingCoordinator, TransactionCoordinator
+from pulsar_txn.tc.fencing import Fencing
+from pulsar_txn.tc.info import TransactionInfo
+from pulsar_txn.tc.owners import Identity
 from pulsar_txn.tc.records import Record
-from pulsar_txn.tc.requests import AddParticipants, EndTxn, Identity, IsRegistered, NewTxn, ParticipantsDone, Request
+from pulsar_txn.tc.requests import AddParticipants, EndTxn, IsRegistered, NewTxn, ParticipantsDone, Request
 from pulsar_txn.tc.table import INVARIANTS, TRANSITIONS
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "TRANSITIONS",
     "AddParticipants",
     "EndTxn",
+    "Fencing",
     "FencingCoordinator",
     "Identity",
     "IsRegistered",

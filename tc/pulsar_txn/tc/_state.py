@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
 from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.ledger.swept_heap import SLACK, SweptHeap
-from pulsar_txn.tc.outcomes import PAGE_SHIFT, STILL_OPEN, WAS_ABORTED, WAS_COMMITTED, OutcomeWindow, Owner
-from pulsar_txn.tc.records import NEW, UPDATE, Record
-from pulsar_txn.tc.records_pb2 import BatchedTransactionMetadataEntry, CoordinatorSnapshot, TransactionMetadataEntry
-from pulsar_txn.tc.table import EDGES
+from pulsar_txn.ledger.table import WRITE
+from pulsar_txn.tc.fencing import Fencing
+from pulsar_txn.tc.outcomes import PAGE_SHIFT, STILL_OPEN, WAS_ABORTED, WAS_COMMITTED, OutcomeWindow
+from pulsar_txn.tc.owners import Owner
+from pulsar_txn.tc.records import NEW, UPDATE, Batch, Entry, Record
+from pulsar_txn.tc.table import ABORTED, ABORTING, COMMITTED, COMMITTING, EVENT_OF, OPEN, TRANSITIONS, Event
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnId, TxnStatus
 
 TRANSACTION_BYTES: Final = 512
 PARTICIPANT_BYTES: Final = 64
 """What an open transaction, and each of its participants beside its name, count for in `CoordinatorState.bytes`."""
 
-_OPEN: Final = int(TxnStatus.OPEN)
-_OUTCOME_OF: Final = {int(TxnStatus.COMMITTED): WAS_COMMITTED, int(TxnStatus.ABORTED): WAS_ABORTED}
+_OUTCOME_OF: Final = {COMMITTED: WAS_COMMITTED, ABORTED: WAS_ABORTED}
 
 
 class Image(NamedTuple):
-    """A transaction at a moment: later changes of `txn` do not reach its status, nor how many participants it had."""
+    """A transaction at a moment: later changes of `txn` reach neither its status nor the number of its participants."""
 
     txn: Transaction
-    status: int
+    status: TxnStatus
     topic_count: int
     subscription_count: int
 
     def topics(self) -> Iterator[str]:
-        """Those that it had."""
+        """The topic partitions it had."""
         return islice(tuple(self.txn.topics), self.topic_count)
 
     def subscriptions(self) -> Iterator[tuple[str, str]]:
-        """Those that it had."""
+        """The (topic, subscription) pairs it had."""
         return islice(tuple(self.txn.subscriptions), self.subscription_count)
 
 
 class Transaction:
-    """An open or ending transaction. `status` is the number of its TxnStatus.
+    """An open or ending transaction.
 
-    Participants keep their order of arrival and are never taken out. `bytes`: what it counts for.
+    Participants keep their order of arrival and are never taken out. `bytes` is the memory that the limits count for it.
     """
 
     __slots__ = ("bytes", "owner", "start_time_ms", "status", "subscriptions", "timeout_ms", "topics", "txn_id")
@@ -52,14 +53,14 @@ class Transaction:
         self.owner = owner
         self.start_time_ms = start_time_ms
         self.timeout_ms = timeout_ms
-        self.status = _OPEN
+        self.status = OPEN
         self.bytes = TRANSACTION_BYTES
         self.topics: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
 
     @property
     def deadline_ms(self) -> int:
-        """When it is aborted if it is still open then."""
+        """The time at which the coordinator aborts it, unless it has ended before."""
         return self.start_time_ms + self.timeout_ms
 
     @property
@@ -68,18 +69,18 @@ class Transaction:
         return len(self.topics) + len(self.subscriptions)
 
     def image(self) -> Image:
-        """What it is now, for a snapshot."""
+        """The transaction as it is now, for a snapshot."""
         return Image(self, self.status, len(self.topics), len(self.subscriptions))
 
     def add_topic(self, topic: str) -> int:
-        """Register a topic partition; the bytes that this adds."""
+        """Register a topic partition; returns the bytes that this adds."""
         if topic in self.topics:
             return 0
         self.topics[topic] = None
         return self._count(len(topic))
 
     def add_subscription(self, topic: str, name: str) -> int:
-        """Register a subscription; the bytes that this adds."""
+        """Register a subscription; returns the bytes that this adds."""
         if (topic, name) in self.subscriptions:
             return 0
         self.subscriptions[topic, name] = None
@@ -101,14 +102,16 @@ class Transaction:
 
 
 class CoordinatorState:
-    """What the log says. `transactions` holds what is open or ending, by `least`, ascending; `bytes` is what they count for.
+    """What the log says. `transactions` holds what is open or ending, by `least`, ascending; `bytes` is what the limits count.
 
-    `deadlines` has (deadline_ms, least) of every OPEN transaction, and some of those that are not any more.
+    `deadlines` has (deadline_ms, least) of every OPEN transaction, and some of transactions that are no longer open.
+    `fencing` follows which transactions of each transactional id are open, where the coordinator fences.
     """
 
-    def __init__(self, tc_id: int, outcomes: OutcomeWindow) -> None:
+    def __init__(self, tc_id: int, outcomes: OutcomeWindow, fencing: Fencing | None = None) -> None:
         self.tc_id = tc_id
         self.outcomes = outcomes
+        self.fencing = fencing
         self.next_id = 0
         self.newest_time_ms = 0
         self.last_applied: Position = EARLIEST
@@ -121,10 +124,10 @@ class CoordinatorState:
         self.deadlines: SweptHeap[tuple[int, int]] = SweptHeap(lambda entry: self.is_open(entry[1]))
 
     def apply(self, position: Position, record: Record) -> None:
-        """Fold one entry in. Records that change nothing are legal: a stock log has such (see `table`)."""
+        """Fold one entry of the log in. Records that change nothing are legal: a stock log has some (see `table`)."""
         self.last_applied = position
-        if isinstance(record, BatchedTransactionMetadataEntry):
-            for entry in record.transaction_logs:
+        if isinstance(record, Batch):
+            for entry in record.entries:
                 self._apply(entry)
         else:
             self._apply(record)
@@ -132,7 +135,7 @@ class CoordinatorState:
     def is_open(self, least: int) -> bool:
         """Whether `least` is OPEN."""
         txn = self.transactions.get(least)
-        return txn is not None and txn.status == _OPEN
+        return txn is not None and txn.status is OPEN
 
     def low_watermark(self) -> int:
         """The highest id such that it and all below it have ended: what is open or ending is never covered. -1: none."""
@@ -144,36 +147,33 @@ class CoordinatorState:
         self.transactions[txn.txn_id.least] = txn
         self.participant_count += txn.participant_count
         self.bytes += txn.bytes
-        if txn.status == _OPEN:
+        if txn.status is OPEN:
             self.open_count += 1
             self.deadlines.add((txn.deadline_ms, txn.txn_id.least))
+            if self.fencing is not None:
+                self.fencing.opened(txn.owner, txn.txn_id.least)
         else:
             self.ending[txn.txn_id.least] = None
 
-    def _apply(self, record: TransactionMetadataEntry) -> None:
-        modified_ms = record.last_modification_time
-        if modified_ms > self.newest_time_ms:
-            self.newest_time_ms = modified_ms
-        least = record.txnid_least_bits
-        operation = record.metadata_op
-        if operation == NEW:
+    def _apply(self, record: Entry) -> None:
+        if record.modified_ms > self.newest_time_ms:
+            self.newest_time_ms = record.modified_ms
+        operation, least = record.operation, record.least
+        if operation == NEW and least >= self.next_id:  # an id below was given before: all its cells of NEW do nothing
             self._open(least, record)
-        highest = record.max_local_txn_id
-        if highest >= self.next_id:
-            self.next_id = highest + 1
-        if operation == NEW:
-            return
+        if record.max_local_txn_id >= self.next_id:
+            self.next_id = record.max_local_txn_id + 1
         txn = self.transactions.get(least)
-        if txn is None:
+        if txn is None or operation == NEW:
             return
         if operation == UPDATE:
             self._move(txn, least, record)
-        elif txn.status == _OPEN:
+        elif TRANSITIONS[txn.status, Event.ADD].act is WRITE:
             self.transactions.changing(least)
-            self.add_participants(txn, record)
+            self.add_participants(txn, record.partitions, record.subscriptions)
 
     def next_deadline(self) -> int | None:
-        """The earliest deadline of an OPEN transaction; an earlier time when too much lies in front of it for one look."""
+        """The earliest deadline of an OPEN transaction, or an earlier time when too many old deadlines precede it."""
         entry = self.deadlines.first()
         return None if entry is None else entry[0]
 
@@ -182,55 +182,58 @@ class CoordinatorState:
         due = self.deadlines.smallest(limit, lambda entry: entry[0] <= now_ms)
         return [self.transactions[least] for _, least in due]
 
-    def add_participants(self, txn: Transaction, named: TransactionMetadataEntry | CoordinatorSnapshot.Transaction) -> None:
+    def add_participants(self, txn: Transaction, topics: Iterable[str], subscriptions: Iterable[tuple[str, str]]) -> None:
         """Register what a record, or a part of a snapshot, names."""
         before = txn.participant_count
-        added = sum(map(txn.add_topic, named.partitions))
-        for pair in named.subscriptions:
-            added += txn.add_subscription(pair.topic, pair.subscription)
+        added = sum(map(txn.add_topic, topics))
+        for topic, name in subscriptions:
+            added += txn.add_subscription(topic, name)
         self.bytes += added
         self.participant_count += txn.participant_count - before
 
     @property
     def weight(self) -> int:
         """About how many objects a snapshot has to write."""
-        return len(self.transactions) + self.participant_count + len(self.outcomes.owners.owners) + len(self.outcomes.late)
+        outcomes, fenced = self.outcomes, 0 if self.fencing is None else len(self.fencing.epochs)
+        return len(self.transactions) + self.participant_count + len(outcomes.owners.owners) + len(outcomes.late) + fenced
 
-    def left_open(self, txn: Transaction) -> None:
-        """Called when `txn` is decided: OPEN no longer."""
-        self.open_count -= 1
-        self.ending[txn.txn_id.least] = None
-        self.deadlines.lost(self.open_count)
-
-    def _open(self, least: int, record: TransactionMetadataEntry) -> None:
-        if least < self.next_id:
-            return
-        principal = record.owner if record.HasField("owner") else None
-        identity = (record.transactional_id, record.transactional_epoch) if record.HasField("transactional_id") else None
-        owner = (principal, identity)
+    def _open(self, least: int, record: Entry) -> None:
         self.next_id = least + 1
-        self.outcomes.opened(least, owner)
-        self.add(Transaction(TxnId(self.tc_id, least), owner, record.start_time, record.timeout_ms))
+        self.outcomes.opened(least, record.owner)
+        self.add(Transaction(TxnId(self.tc_id, least), record.owner, record.start_time_ms, record.timeout_ms))
+        if self.fencing is not None:
+            self.fencing.note(record.owner, self.newest_time_ms)
 
-    def _move(self, txn: Transaction, least: int, record: TransactionMetadataEntry) -> None:
-        expected, new = int(record.expected_status), int(record.new_status)
-        if txn.status != expected or (expected, new) not in EDGES:
+    def _move(self, txn: Transaction, least: int, record: Entry) -> None:
+        """Follow an UPDATE record, where the table has that way from the present state."""
+        status, event = txn.status, EVENT_OF.get(record.new_status)
+        if event is None or status != record.expected_status:
+            return
+        act, new, _ = TRANSITIONS[status, event]
+        if act is not WRITE or new is None or new != record.new_status:
             return
         outcome = _OUTCOME_OF.get(new)
         if outcome is None:
             self.transactions.changing(least)
             txn.status = new
-            self.left_open(txn)
+            self._left_open(txn, least)
         else:
             del self.ending[least]
-            del self.transactions[least]  # a moment that is walked shows it as it is, so it changes after this only
+            del self.transactions[least]  # a moment that is walked shows it as it is, so it changes only after this
             txn.status = new
             self.bytes -= txn.bytes
             self.participant_count -= txn.participant_count
             self.outcomes.ended(least, outcome, txn.owner, self.next_id)
 
+    def _left_open(self, txn: Transaction, least: int) -> None:
+        self.open_count -= 1
+        self.ending[least] = None
+        self.deadlines.lost(self.open_count)
+        if self.fencing is not None:
+            self.fencing.left_open(txn.owner, least)
+
     def _entries(self) -> Iterator[tuple[int, int]]:
-        return ((txn.deadline_ms, least) for least, txn in self.transactions.items() if txn.status == _OPEN)
+        return ((txn.deadline_ms, least) for least, txn in self.transactions.items() if txn.status is OPEN)
 
     def _window_agrees(self, txn: Transaction) -> bool:
         outcome, owner = self.outcomes.lookup(txn.txn_id.least)
@@ -240,7 +243,7 @@ class CoordinatorState:
 
     def check(self) -> None:
         """Raise AssertionError, the id of `table.INVARIANTS` first."""
-        living = (TxnStatus.OPEN, TxnStatus.COMMITTING, TxnStatus.ABORTING)
+        living = (OPEN, COMMITTING, ABORTING)
         ids = list(self.transactions)
         _demand(all(txn.status in living for txn in self.transactions.values()), "S2", "an ended transaction takes room")
         _demand(ids == sorted(ids) and all(least < self.next_id for least in ids), "S18", f"ids {ids}, next {self.next_id}")
@@ -250,9 +253,11 @@ class CoordinatorState:
         _demand(set(self._entries()) <= set(self.deadlines), "L1", "a deadline is missing")
         # While a sweep is under way, as many may have ended as a quarter of what it has to move.
         _demand(len(self.deadlines) <= 4 * self.open_count + 3 * SLACK, "L7", f"{len(self.deadlines)} deadlines")
-        ending = {least for least, txn in self.transactions.items() if txn.status != _OPEN}
+        ending = {least for least, txn in self.transactions.items() if txn.status is not OPEN}
         _demand(self.ending.keys() == ending, "S2", f"{self.ending.keys() ^ ending} are ending, or not")
         _demand(self.bytes == sum(txn.bytes for txn in self.transactions.values()), "L7", f"{self.bytes} bytes counted")
+        if self.fencing is not None:
+            self.fencing.check((txn.txn_id, txn.owner) for txn in self.transactions.values() if txn.status is OPEN)
 
 
 def _demand(holds: bool, invariant: str, why: str) -> None:

@@ -1,15 +1,15 @@
-"""A coordinator that fences: of all who call themselves by one transactional id, only the newest may go on.
+"""Fencing: of all programs that use one transactional id, only the newest may go on.
 
 A program that must not run twice (a worker of one partition, one writer of a ledger) opens its transactions under a
 *transactional id*, and every start of it under a higher *epoch*. The first transaction of a higher epoch ends what an older
-one left open, in the same Step: the ABORTING records of the older transactions, then the NEW record. So a zombie, say a worker
-that was paused while its successor took over, finds its transaction aborted, whatever it had sent; every further
-request of it is answered ProducerFenced. A commit that was decided before the fence stays a commit.
+epoch left open, in the same Step: the ABORTING records of the older transactions, then the NEW record. So a zombie, for
+example a worker that was paused while its successor took over, finds its transaction aborted, whatever it had sent; every
+further request of it is answered ProducerFenced. A commit that was decided before the fence stays a commit.
 
-Epochs come from outside and never twice (the broker counts them durably, see `pulsar_txn.broker.txn.transactional_ids`); this
-machine only remembers the highest one it saw for each id. That is part of the fold: NEW records carry both
-(`records.proto`, fields 101 and 102). Ids of different principals do not meet. Clients without a transactional id, which are
-all of Pulsar's own, are served as by the plain coordinator and never fenced.
+Epochs come from outside and never twice (the broker counts them durably, see `pulsar_txn.broker.txn.transactional_ids`);
+a coordinator only remembers the highest epoch it saw of each id. That is part of the fold: NEW records carry both
+(`records.proto`, fields 101 and 102). Ids of different principals do not meet. Clients without a transactional id, which
+are all clients of Apache Pulsar's own, are served as by the plain coordinator and never fenced.
 
 An id that opened nothing for `id_retention_ms` is forgotten, by the times of the log, so that the room is bounded by the ids
 in use. What its last epoch left open is fenced all the same: open transactions are asked for their owner, not this memory.
@@ -20,213 +20,130 @@ Sources: KIP-98 (transactional id, epoch, fencing), KIP-890 (an epoch for each t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
-from typing import Any, ClassVar, Final, TypeAlias
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final, TypeAlias
 
-from pulsar_txn.ledger.machine import Step
 from pulsar_txn.ledger.ordered import OrderedMap
-from pulsar_txn.tc import snapshots
-from pulsar_txn.tc._state import CoordinatorState, Transaction
-from pulsar_txn.tc.coordinator import TransactionCoordinator
-from pulsar_txn.tc.outcomes import OutcomeWindow, Owner
-from pulsar_txn.tc.records import Record
-from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot, TransactionMetadataEntry
-from pulsar_txn.tc.requests import AddParticipants, EndTxn, NewTxn
-from pulsar_txn.tc.table import Event
+from pulsar_txn.tc.owners import Owner
+from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import TxnStatus
+from pulsar_txn.wire.ids import TxnId
 
 ID_RETENTION_MS: Final = 7 * 24 * 3600 * 1000
-"""How long an id is remembered behind its last transaction; Kafka's transactional.id.expiration.ms."""
+"""How long an id is remembered after its last transaction; Kafka's transactional.id.expiration.ms."""
 
 _FORGOTTEN_PER_NOTE: Final = 4
 
-_Name: TypeAlias = tuple["str | None", str]
+Name: TypeAlias = tuple[str | None, str]
 """Principal and transactional id."""
 
+EpochImage: TypeAlias = tuple[Name, tuple[int, int]]
+"""An id, its highest epoch, and when it was used last."""
 
-class FencingCoordinator(TransactionCoordinator):
-    """The coordinator `tc_id` with fencing; further options as `TransactionCoordinator`.
 
-    `max_active_of_id`: how many transactions of one transactional id may be open (0: any number); a successor ends as many in
-    one Step.
+class Fencing:
+    """The transactional ids of one coordinator: the highest epoch of each, and the transactions that each has open.
 
-    Refusals beside those of `requests`: ProducerFenced for every request of an epoch below the highest of its id, but for ends:
-    the repeat of what was decided is answered, and what is forgotten is TransactionNotFound.
+    `max_active_of_id`: how many transactions of one transactional id may be open (0: any number); a successor ends as many
+    in one Step. `epochs` is state, in the order in which ids were used last; `_open_of` follows from the open transactions.
     """
 
-    fences: ClassVar = True
-    """What the broker asks of a plug-in before it offers transactional ids to clients."""
-
-    def __init__(
-        self, tc_id: int, *, id_retention_ms: int = ID_RETENTION_MS, max_active_of_id: int = 0, **options: Any
-    ) -> None:
-        self._epochs: OrderedMap[_Name, tuple[int, int]] = OrderedMap()
+    def __init__(self, *, id_retention_ms: int = ID_RETENTION_MS, max_active_of_id: int = 0) -> None:
+        self.epochs: OrderedMap[Name, tuple[int, int]] = OrderedMap()
         self._id_retention_ms = id_retention_ms
         self._max_active_of_id = max_active_of_id
-        super().__init__(tc_id, **options)
+        self._open_of: dict[Name, dict[int, None]] = {}
 
-    @property
-    def epochs(self) -> dict[str, int]:
-        """The highest epoch of every transactional id without a principal, for hosts and tests."""
-        return {name: epoch for (principal, name), (epoch, _) in self._epochs.items() if principal is None}
+    # ---- decisions
 
-    def snapshot(self) -> Iterator[bytes]:
-        """The plain coordinator's snapshot, and the epochs."""
-        groups = self._epochs.moment().groups()
-        return chain(super().snapshot(), snapshots.gathered(("epochs", _epoch(*item)) for group in groups for item in group))
+    def check_asker(self, asker: Owner) -> None:
+        """Refuse an instance that has a successor, with ProducerFenced."""
+        identity = asker[1]
+        if identity is not None and self.is_fenced(asker):
+            raise fenced(identity[0])
 
-    def _restored(self, part: CoordinatorSnapshot) -> None:
-        """Also takes a plain coordinator's snapshot: the provider may be changed while transactions are open."""
-        for each in part.epochs:
-            principal = each.principal if each.HasField("principal") else None
-            self._epochs[principal, each.transactional_id] = (each.epoch, each.last_used_ms)
-
-    def check_invariants(self) -> None:
-        """Those of the table, and: no transaction is open whose owner is fenced."""
-        super().check_invariants()
-        for txn in self._state.transactions.values():
-            if txn.status == TxnStatus.OPEN and self._is_fenced(txn.owner):
-                raise AssertionError(f"fencing: {txn.txn_id} of {txn.owner} is open")
-
-    # ------------------------------------------------------------------ the fold
-
-    def _new_state(self, outcomes: OutcomeWindow) -> CoordinatorState:
-        self._fenced_state = _FencingState(self.tc_id, outcomes, self._epochs, self._id_retention_ms)
-        return self._fenced_state
-
-    # ------------------------------------------------------------------ decisions
-
-    def _new(self, request: NewTxn, now_ms: int) -> Step[Record]:
-        identity = request.identity
-        if identity is None:
-            return super()._new(request, now_ms)
-        owner = (request.principal, identity)
-        if self._is_fenced(owner):
-            raise _fenced(identity[0])
-        opened = super()._new(request, now_ms)
-        decisions: list[tuple[str, Record]] = []
-        trailing: list[tuple[str, Record]] = []
-        effects = list(opened.effects)
-        open_of_id = self._fenced_state.open_of.get((request.principal, identity[0]), {})
-        for least in open_of_id:
-            txn = self._state.transactions[least]
-            if _is_older(txn.owner, owner):
-                decision, more, heard = self._leave_open(txn, Event.ABORT, now_ms, told=len(effects))
-                decisions += decision
-                trailing += more
-                effects += heard
-        if self._max_active_of_id and len(open_of_id) - len(decisions) >= self._max_active_of_id:
-            raise Refusal(
-                ServerError.TooManyRequests,
-                f"transactional id {identity[0]!r} has {len(open_of_id)} transactions open in coordinator {self.tc_id}, as many"
-                " as it may (maxActiveTransactionsPerTransactionalId): end some, or try later",
-            )
-        return Step((*decisions, *opened.records), tuple(effects), tuple(trailing))
-
-    def _add(self, request: AddParticipants, now_ms: int) -> Step[Record]:
-        if request.identity is not None and self._is_fenced((request.principal, request.identity)):
-            raise _fenced(request.identity[0])
-        return super()._add(request, now_ms)
-
-    def _end(self, request: EndTxn, now_ms: int) -> Step[Record]:
-        try:
-            return super()._end(request, now_ms)
-        except Refusal as refusal:
-            identity = request.identity
-            # A transaction that is forgotten stays one that is not found: what became of it is not known any more.
-            decided = refusal.code is ServerError.InvalidTxnStatus
-            if decided and identity is not None and self._is_fenced((request.principal, identity)):
-                raise _fenced(identity[0]) from refusal
-            raise
-
-    def _permits(self, owner: Owner | None, asker: Owner) -> bool:
-        """A successor may ask for the outcomes of those before it."""
-        return super()._permits(owner, asker) or (owner is not None and _is_older(owner, asker))
-
-    def _is_fenced(self, owner: Owner) -> bool:
+    def is_fenced(self, owner: Owner) -> bool:
+        """Whether a higher epoch of the same transactional id was seen."""
         principal, identity = owner
         if identity is None:
             return False
-        known = self._epochs.get((principal, identity[0]))
+        known = self.epochs.get((principal, identity[0]))
         return known is not None and identity[1] < known[0]
 
+    def open_of(self, owner: Owner) -> Collection[int]:
+        """The open transactions of the same transactional id, of any epoch."""
+        principal, identity = owner
+        return self._open_of.get((principal, identity[0]), ()) if identity is not None else ()
 
-class _FencingState(CoordinatorState):
-    """Remembers the highest epoch of each id beside what a coordinator remembers.
+    def check_room(self, owner: Owner, count: int, tc_id: int) -> None:
+        """Refuse one more transaction of an id that has `count` of them open, with TooManyRequests."""
+        if owner[1] is not None and self._max_active_of_id and count >= self._max_active_of_id:
+            raise Refusal(
+                ServerError.TooManyRequests,
+                f"transactional id {owner[1][0]!r} has {count} transactions open in coordinator {tc_id}, as many as it may"
+                " (maxActiveTransactionsPerTransactionalId): end some, or try later",
+            )
 
-    `open_of`: the OPEN transactions of each transactional id, so that a new epoch finds those before it without a scan.
-    """
+    # ---- the fold
 
-    def __init__(
-        self, tc_id: int, outcomes: OutcomeWindow, epochs: OrderedMap[_Name, tuple[int, int]], retention_ms: int
-    ) -> None:
-        super().__init__(tc_id, outcomes)
-        self._epochs = epochs
-        self._retention_ms = retention_ms
-        self.open_of: dict[_Name, dict[int, None]] = {}
-
-    @property
-    def weight(self) -> int:
-        """With the epochs."""
-        return super().weight + len(self._epochs)
-
-    def add(self, txn: Transaction) -> None:
-        """As in CoordinatorState."""
-        super().add(txn)
-        name = _name_of(txn.owner)
-        if name is not None and txn.status == TxnStatus.OPEN:
-            self.open_of.setdefault(name, {})[txn.txn_id.least] = None
-
-    def left_open(self, txn: Transaction) -> None:
-        """As in CoordinatorState."""
-        super().left_open(txn)
-        name = _name_of(txn.owner)
-        if name is not None:
-            left = self.open_of[name]
-            del left[txn.txn_id.least]
-            if not left:
-                del self.open_of[name]
-
-    def _open(self, least: int, record: TransactionMetadataEntry) -> None:
-        is_new = least >= self.next_id
-        super()._open(least, record)
-        if is_new and record.HasField("transactional_id"):
-            principal = record.owner if record.HasField("owner") else None
-            self._note((principal, record.transactional_id), record.transactional_epoch)
-
-    def _note(self, name: _Name, epoch: int) -> None:
-        epochs, now_ms = self._epochs, self.newest_time_ms
-        highest, _ = epochs.pop(name) or (epoch, 0)
-        epochs[name] = (max(epoch, highest), now_ms)
-        for _ in range(_FORGOTTEN_PER_NOTE):  # not all at once: a hundred thousand may be out of use at the same time
+    def note(self, owner: Owner, now_ms: int) -> None:
+        """A NEW record of `owner` was applied."""
+        principal, identity = owner
+        if identity is None:
+            return
+        epochs, name = self.epochs, (principal, identity[0])
+        highest, _ = epochs.pop(name) or (identity[1], 0)
+        epochs[name] = (max(identity[1], highest), now_ms)
+        for _ in range(_FORGOTTEN_PER_NOTE):  # not all at once: a hundred thousand may go out of use at the same time
             oldest = epochs.first()
-            if oldest is None or oldest[1][1] + self._retention_ms >= now_ms:
+            if oldest is None or oldest[1][1] + self._id_retention_ms >= now_ms:
                 return
             del epochs[oldest[0]]
 
+    def opened(self, owner: Owner, least: int) -> None:
+        """The transaction `least` of `owner` is OPEN."""
+        principal, identity = owner
+        if identity is not None:
+            self._open_of.setdefault((principal, identity[0]), {})[least] = None
 
-def _name_of(owner: Owner) -> _Name | None:
-    principal, identity = owner
-    return None if identity is None else (principal, identity[0])
+    def left_open(self, owner: Owner, least: int) -> None:
+        """It was decided."""
+        principal, identity = owner
+        if identity is not None:
+            name = (principal, identity[0])
+            left = self._open_of[name]
+            del left[least]
+            if not left:
+                del self._open_of[name]
+
+    def check(self, open_transactions: Iterable[tuple[TxnId, Owner]]) -> None:
+        """Raise AssertionError when a transaction is open whose owner is fenced."""
+        for txn_id, owner in open_transactions:
+            if self.is_fenced(owner):
+                raise AssertionError(f"fencing: {txn_id} of {owner} is open")
+
+    # ---- snapshots
+
+    def elements(self) -> Iterator[tuple[str, CoordinatorSnapshot.Epoch]]:
+        """The epochs of this moment, each with the name of its field in a snapshot."""
+        groups = self.epochs.moment().groups()
+        return (("epochs", _epoch(item)) for group in groups for item in group)
+
+    def restore(self, part: CoordinatorSnapshot) -> None:
+        """Take over the epochs of a slice; a plain coordinator's snapshot has none."""
+        for each in part.epochs:
+            principal = each.principal if each.HasField("principal") else None
+            self.epochs[principal, each.transactional_id] = (each.epoch, each.last_used_ms)
 
 
-def _epoch(name: _Name, known: tuple[int, int]) -> CoordinatorSnapshot.Epoch:
-    (principal, transactional_id), (epoch, used_ms) = name, known
-    return CoordinatorSnapshot.Epoch(principal=principal, transactional_id=transactional_id, epoch=epoch, last_used_ms=used_ms)
-
-
-def _is_older(owner: Owner, than: Owner) -> bool:
-    """Whether both are of one transactional id, and `owner` of a lower epoch."""
-    (principal, identity), (other, newer) = owner, than
-    if identity is None or newer is None or principal != other:
-        return False
-    return identity[0] == newer[0] and identity[1] < newer[1]
-
-
-def _fenced(transactional_id: str) -> Refusal:
+def fenced(transactional_id: str) -> Refusal:
+    """What an instance that has a successor is answered."""
     return Refusal(
         ServerError.ProducerFenced,
         f"transactional id {transactional_id!r} was taken over by a newer instance; this one must stop",
     )
+
+
+def _epoch(item: EpochImage) -> CoordinatorSnapshot.Epoch:
+    (principal, transactional_id), (epoch, used_ms) = item
+    return CoordinatorSnapshot.Epoch(principal=principal, transactional_id=transactional_id, epoch=epoch, last_used_ms=used_ms)

@@ -21,7 +21,7 @@ from collections import Counter
 from typing import Final, TypeAlias
 
 from pulsar_txn.ledger.ordered import OrderedMap
-from pulsar_txn.tc.requests import Identity
+from pulsar_txn.tc.owners import ANYBODY, Owner
 
 PAGE: Final = 4096
 """Ids in a page."""
@@ -32,10 +32,6 @@ STILL_OPEN: Final = 1
 WAS_COMMITTED: Final = 2
 WAS_ABORTED: Final = 3
 
-Owner: TypeAlias = tuple[str | None, Identity | None]
-"""Principal and identity of who opened a transaction; None asks for nothing."""
-
-ANYBODY: Final[Owner] = (None, None)
 NOBODY_INDEX: Final = 0xFFFF
 _OWNERS: Final = struct.Struct(f"<{PAGE}H")
 

@@ -1,108 +1,137 @@
 """The records of the coordinator's log: how they are made, written and read.
 
-A record *is* a protobuf message of `records.proto`, so fields that a newer version added survive decode and encode.
-Readers also take the batched entries of a stock coordinator's log (PIP-160); we never write them.
+The bytes are Pulsar's TransactionMetadataEntry, with our fields from 100 up (`records.proto`). Every transaction writes four
+records, so they are written by hand (0.7 us for a decision, where protobuf's objects take 1.4), and tests compare the bytes.
+Protobuf reads them: its parser is quicker than Python code, and it runs in recovery only. A record that was read keeps its
+bytes, so fields of a newer version survive. Batched entries of a stock coordinator's log (PIP-160) are read too, never
+written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, TypeAlias
+from collections.abc import Collection
+from functools import lru_cache
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 
-from pulsar_txn.tc.records_pb2 import (
-    BatchedTransactionMetadataEntry,
-    Subscription,
-    TransactionMetadataEntry,
-    TxnStatus,
-)
-from pulsar_txn.tc.requests import Identity
+from pulsar_txn.tc.owners import ANYBODY, Owner
+from pulsar_txn.tc.records_pb2 import BatchedTransactionMetadataEntry, TransactionMetadataEntry
 from pulsar_txn.wire.errors import WireError
+from pulsar_txn.wire.varints import varint
 
-Record: TypeAlias = TransactionMetadataEntry | BatchedTransactionMetadataEntry
-
-NEW: Final = TransactionMetadataEntry.NEW
-ADD_PARTITION: Final = TransactionMetadataEntry.ADD_PARTITION
-ADD_SUBSCRIPTION: Final = TransactionMetadataEntry.ADD_SUBSCRIPTION
-UPDATE: Final = TransactionMetadataEntry.UPDATE
+NEW: Final[int] = TransactionMetadataEntry.NEW
+ADD_PARTITION: Final[int] = TransactionMetadataEntry.ADD_PARTITION
+ADD_SUBSCRIPTION: Final[int] = TransactionMetadataEntry.ADD_SUBSCRIPTION
+UPDATE: Final[int] = TransactionMetadataEntry.UPDATE
 
 RECORD_VERSION: Final = 1
-"""Written into each record; a reader refuses what is newer. Stock Pulsar writes none, which reads as 0."""
+"""Written into each record; a reader refuses a newer one. Stock Pulsar writes no version, which reads as 0."""
 
 BATCH_PREFIX: Final = bytes.fromhex("0e010001")
 """Magic and version of a batched entry. A bare record never starts so: its first byte is a field tag."""
 
+_VERSION_FIELD: Final = b"\xa0\x06" + varint(RECORD_VERSION)
 
-def new_transaction(
-    tc_id: int, least: int, timeout_ms: int, now_ms: int, principal: str | None, identity: Identity | None
-) -> TransactionMetadataEntry:
+
+class Entry(NamedTuple):
+    """One record. `max_local_txn_id` is the highest id given so far; times are in ms.
+
+    `data`: the bytes that the record was read from.
+    """
+
+    operation: int
+    least: int
+    modified_ms: int
+    max_local_txn_id: int
+    expected_status: int = 0
+    new_status: int = 0
+    partitions: Collection[str] = ()
+    subscriptions: Collection[tuple[str, str]] = ()
+    timeout_ms: int = 0
+    start_time_ms: int = 0
+    owner: Owner = ANYBODY
+    data: bytes | None = None
+
+
+class Batch(NamedTuple):
+    """Records that a stock coordinator wrote as one entry."""
+
+    entries: tuple[Entry, ...]
+    data: bytes
+
+
+Record: TypeAlias = Entry | Batch
+
+
+def new_transaction(least: int, timeout_ms: int, now_ms: int, owner: Owner = ANYBODY) -> Entry:
     """Give the id `least` to a transaction that starts at `now_ms`."""
-    record = TransactionMetadataEntry(
-        metadata_op=NEW,
-        txnid_least_bits=least,
-        txnid_most_bits=tc_id,
-        timeout_ms=timeout_ms,
-        start_time=now_ms,
-        last_modification_time=now_ms,
-        max_local_txn_id=least,
-        owner=principal,
-        record_version=RECORD_VERSION,
-    )
-    if identity is not None:
-        record.transactional_id, record.transactional_epoch = identity
-    return record
+    return Entry(NEW, least, now_ms, least, 0, 0, (), (), timeout_ms, now_ms, owner)
 
 
-def add_partitions(tc_id: int, least: int, topics: Iterable[str], now_ms: int, max_id: int) -> TransactionMetadataEntry:
-    """Register topic partitions. `max_id` is the highest id given so far."""
-    return TransactionMetadataEntry(
-        metadata_op=ADD_PARTITION,
-        txnid_least_bits=least,
-        txnid_most_bits=tc_id,
-        partitions=topics,
-        last_modification_time=now_ms,
-        max_local_txn_id=max_id,
-        record_version=RECORD_VERSION,
-    )
+def add_partitions(least: int, topics: Collection[str], now_ms: int, max_id: int) -> Entry:
+    """Register topic partitions."""
+    return Entry(ADD_PARTITION, least, now_ms, max_id, 0, 0, topics)
 
 
-def add_subscriptions(
-    tc_id: int, least: int, subscriptions: Iterable[tuple[str, str]], now_ms: int, max_id: int
-) -> TransactionMetadataEntry:
+def add_subscriptions(least: int, subscriptions: Collection[tuple[str, str]], now_ms: int, max_id: int) -> Entry:
     """Register (topic, subscription) pairs."""
-    return TransactionMetadataEntry(
-        metadata_op=ADD_SUBSCRIPTION,
-        txnid_least_bits=least,
-        txnid_most_bits=tc_id,
-        subscriptions=[Subscription(topic=topic, subscription=name) for topic, name in subscriptions],
-        last_modification_time=now_ms,
-        max_local_txn_id=max_id,
-        record_version=RECORD_VERSION,
-    )
+    return Entry(ADD_SUBSCRIPTION, least, now_ms, max_id, 0, 0, (), subscriptions)
 
 
-def update_status(
-    tc_id: int, least: int, expected: TxnStatus, new: TxnStatus, now_ms: int, max_id: int
-) -> TransactionMetadataEntry:
+def update_status(least: int, expected: int, new: int, now_ms: int, max_id: int) -> Entry:
     """Move a transaction from `expected` to `new`; the record to COMMITTING or ABORTING is the decision."""
-    return TransactionMetadataEntry(
-        metadata_op=UPDATE,
-        txnid_least_bits=least,
-        txnid_most_bits=tc_id,
-        expected_status=expected,
-        new_status=new,
-        last_modification_time=now_ms,
-        max_local_txn_id=max_id,
-        record_version=RECORD_VERSION,
-    )
+    return Entry(UPDATE, least, now_ms, max_id, expected, new)
 
 
-def encode(record: Record) -> bytes:
-    """The bytes of a record, a batch with the prefix that tells it from a bare one."""
-    if record.__class__ is BatchedTransactionMetadataEntry:
-        return BATCH_PREFIX + record.SerializeToString()
-    return record.SerializeToString()
+class Writer:
+    """Writes the records of one coordinator: the bytes that do not change are put together once."""
+
+    __slots__ = ("_added", "_decided", "_opened")
+
+    def __init__(self, tc_id: int) -> None:
+        most = b"\x18" + varint(tc_id).replace(b"%", b"%%")  # these are formats, and 37 is a percent sign
+        self._opened = b"\x08\x00\x10%b" + most + b"\x40%b\x48%b\x50%b\x58%b%b" + _VERSION_FIELD + b"%b"
+        self._added = b"\x08%c\x10%b" + most + b"%b\x50%b\x58%b" + _VERSION_FIELD
+        self._decided = b"\x08\x03\x10%b" + most + b"\x20%c\x28%c\x50%b\x58%b" + _VERSION_FIELD
+
+    def encode(self, record: Record) -> bytes:
+        """The bytes of a record; the bytes it was read from, if it was read."""
+        if record.data is not None:
+            return record.data
+        assert isinstance(record, Entry)  # noqa: S101 - a batch has its bytes
+        operation, least, modified_ms, max_id, expected, new, topics, pairs, timeout_ms, start_ms, owner, _ = record
+        if operation == UPDATE:
+            return self._decided % (_number(least), expected, new, _number(modified_ms), _number(max_id))
+        if operation == NEW:
+            principal, identity = owner
+            named = b"" if principal is None else _text(b"\x62", principal)
+            fenced = b"" if identity is None else b"%b\xb0\x06%b" % (_text(b"\xaa\x06", identity[0]), varint(identity[1]))
+            times = _number(timeout_ms), _number(start_ms), _number(modified_ms)
+            return self._opened % (_number(least), *times, _number(max_id), named, fenced)
+        names = b"".join([*map(_partition, topics), *map(_subscription, pairs)])
+        return self._added % (operation, _number(least), names, _number(modified_ms), _number(max_id))
+
+
+_number: Final = lru_cache(1024)(varint)
+"""A number is written several times: an id in each record of its transaction, a time in each record of a turn."""
+
+
+def _text(tag: bytes, text: str) -> bytes:
+    data = text.encode()
+    return b"%b%b%b" % (tag, varint(len(data)), data)
+
+
+@lru_cache(1024)
+def _partition(topic: str) -> bytes:
+    return _text(b"\x32", topic)
+
+
+@lru_cache(1024)
+def _subscription(pair: tuple[str, str]) -> bytes:
+    data = _text(b"\x0a", pair[0]) + _text(b"\x12", pair[1])
+    return b"\x3a%b%b" % (varint(len(data)), data)
 
 
 def decode(tc_id: int, data: bytes) -> Record:
@@ -110,27 +139,43 @@ def decode(tc_id: int, data: bytes) -> Record:
     try:
         if data[:2] == BATCH_PREFIX[:2]:
             return _decode_batch(tc_id, data)
-        return _checked(tc_id, TransactionMetadataEntry.FromString(data))
+        return _entry(tc_id, TransactionMetadataEntry.FromString(data), data)
     except DecodeError as error:
         raise WireError(f"not a coordinator record ({len(data)} bytes): {error}") from error
 
 
-def _decode_batch(tc_id: int, data: bytes) -> BatchedTransactionMetadataEntry:
+def _decode_batch(tc_id: int, data: bytes) -> Batch:
     if data[:4] != BATCH_PREFIX:
         raise WireError(f"a batch of coordinator records in format {data[2:4].hex()!r}; this version reads '0001'")
     batch = BatchedTransactionMetadataEntry.FromString(data[4:])
-    for record in batch.transaction_logs:
-        _checked(tc_id, record)
-    return batch
+    return Batch(tuple([_entry(tc_id, each, None) for each in batch.transaction_logs]), bytes(data))
 
 
-def _checked(tc_id: int, record: TransactionMetadataEntry) -> TransactionMetadataEntry:
-    if record.record_version > RECORD_VERSION:
-        raise WireError(f"a coordinator record of version {record.record_version}; this version reads up to {RECORD_VERSION}")
-    if not record.HasField("metadata_op"):
+def _entry(tc_id: int, read: TransactionMetadataEntry, data: bytes | None) -> Entry:
+    if read.record_version > RECORD_VERSION:
+        raise WireError(f"a coordinator record of version {read.record_version}; this version reads up to {RECORD_VERSION}")
+    if not read.HasField("metadata_op"):
         raise WireError("not a coordinator record: it says no known metadata_op")
-    if record.txnid_most_bits != tc_id:
-        raise WireError(f"a record of coordinator {record.txnid_most_bits} in the log of coordinator {tc_id}")
-    if record.metadata_op == UPDATE and not (record.HasField("expected_status") and record.HasField("new_status")):
-        raise WireError("not a coordinator record: an UPDATE without a known expected_status and new_status")
-    return record
+    if read.txnid_most_bits != tc_id:
+        raise WireError(f"a record of coordinator {read.txnid_most_bits} in the log of coordinator {tc_id}")
+    operation, least, kept = read.metadata_op, read.txnid_least_bits, None if data is None else bytes(data)
+    modified_ms, max_id = read.last_modification_time, read.max_local_txn_id
+    if operation == UPDATE:
+        if not (read.HasField("expected_status") and read.HasField("new_status")):
+            raise WireError("not a coordinator record: an UPDATE without a known expected_status and new_status")
+        return Entry(operation, least, modified_ms, max_id, read.expected_status, read.new_status, data=kept)
+    if operation == NEW:
+        principal = read.owner if read.HasField("owner") else None
+        identity = (read.transactional_id, read.transactional_epoch) if read.HasField("transactional_id") else None
+        _check_texts(principal, read.transactional_id)
+        times = read.timeout_ms, read.start_time
+        return Entry(operation, least, modified_ms, max_id, 0, 0, (), (), *times, (principal, identity), kept)
+    partitions, pairs = tuple(read.partitions), tuple([(pair.topic, pair.subscription) for pair in read.subscriptions])
+    _check_texts(*partitions, *chain.from_iterable(pairs))
+    return Entry(operation, least, modified_ms, max_id, 0, 0, partitions, pairs, data=kept)
+
+
+def _check_texts(*texts: str | None) -> None:
+    """Protobuf hands out as bytes what is not UTF-8."""
+    if not all(text is None or isinstance(text, str) for text in texts):
+        raise WireError("not a coordinator record: a name in it is not UTF-8")

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any, Protocol, TypeAlias
 
 from pulsar_txn.ledger.machine import Machine, Token
+from pulsar_txn.tc.owners import Identity
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.values import value
-
-Identity: TypeAlias = tuple[str, int]
 
 
 @value

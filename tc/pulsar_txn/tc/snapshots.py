@@ -1,14 +1,14 @@
 """The whole state of a coordinator as slices of bytes, and back. Equal states give equal bytes.
 
-A slice is a CoordinatorSnapshot with a part of the elements; one behind the other they are one message with all of them
-(protobuf's merge). The first slice is the head: version, coordinator, ids, times. A transaction whose participants do not fit
-into one element goes on in further elements of the same id. Version 1 was one message with everything in it.
+A slice is a CoordinatorSnapshot with a part of the elements; joined, the slices are one message with all elements (protobuf's
+merge). The first slice is the head: version, coordinator, ids, times. A transaction whose participants do not fit
+into one element continues in further elements with the same id. Version 1 was one message with everything in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -16,15 +16,16 @@ from google.protobuf.message import DecodeError
 from pulsar_txn.ledger.machine import SLICE_BYTES
 from pulsar_txn.tc._state import CoordinatorState, Image, Transaction
 from pulsar_txn.tc.outcomes import Image as PageImage
-from pulsar_txn.tc.outcomes import Late, Owner, Page
+from pulsar_txn.tc.outcomes import Late, Page
+from pulsar_txn.tc.owners import Owner
 from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot, Subscription
 from pulsar_txn.wire.errors import WireError
-from pulsar_txn.wire.ids import TxnId
+from pulsar_txn.wire.ids import TxnId, TxnStatus
 
 FORMAT_VERSION: Final = 2
 
 _OBJECTS_PER_SLICE: Final = 512
-"""So many take about two milliseconds, however small they are."""
+"""This many objects take about two milliseconds, however small they are."""
 _NAMES_PER_ELEMENT: Final = 64
 
 OwnedT = TypeVar("OwnedT", CoordinatorSnapshot.Transaction, CoordinatorSnapshot.LateOutcome, CoordinatorSnapshot.Owner)
@@ -43,10 +44,11 @@ def write(state: CoordinatorState) -> Iterator[bytes]:
     )
     outcomes = state.outcomes
     moments = outcomes.owners.owners.moment(), outcomes.pages.moment(), state.transactions.moment(), outcomes.late.moment()
-    return _slices(head, *(moment.groups() for moment in moments))
+    slices = _slices(head, *(moment.groups() for moment in moments))
+    return slices if state.fencing is None else chain(slices, _gathered(state.fencing.elements()))
 
 
-def gathered(elements: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
+def _gathered(elements: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
     """Slices of elements, each with the name of its field, as many to a slice as is quick to write."""
     part = CoordinatorSnapshot()
     count = size = 0
@@ -61,8 +63,8 @@ def gathered(elements: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
         yield part.SerializeToString()
 
 
-def read(state: CoordinatorState, part: bytes) -> CoordinatorSnapshot:
-    """Fill a fresh state with the next slice, which is returned. Raises WireError: not a slice, a newer format, another's."""
+def read(state: CoordinatorState, part: bytes) -> None:
+    """Fill a fresh state with the next slice. Raises WireError: not a slice, a newer format, or another coordinator's."""
     try:
         snapshot = CoordinatorSnapshot.FromString(part)
     except DecodeError as error:
@@ -74,7 +76,8 @@ def read(state: CoordinatorState, part: bytes) -> CoordinatorSnapshot:
     for stored in snapshot.transactions:
         _restore(state, stored)
     _read_outcomes(state, snapshot)
-    return snapshot
+    if state.fencing is not None:
+        state.fencing.restore(snapshot)
 
 
 def _slices(
@@ -85,14 +88,14 @@ def _slices(
     late: Iterator[list[tuple[int, Late]]],
 ) -> Iterator[bytes]:
     yield head.SerializeToString()
-    yield from gathered(
+    yield from _gathered(
         ("owners", _own(CoordinatorSnapshot.Owner(index=index), owner)) for group in owners for index, owner in group
     )
-    yield from gathered(("outcome_pages", _page(number, image)) for group in pages for number, image in group)
-    yield from gathered(
+    yield from _gathered(("outcome_pages", _page(number, image)) for group in pages for number, image in group)
+    yield from _gathered(
         ("transactions", element) for group in transactions for _, image in group for element in _transaction(image)
     )
-    yield from gathered(("late_outcomes", _late(least, stored)) for group in late for least, stored in group)
+    yield from _gathered(("late_outcomes", _late(least, stored)) for group in late for least, stored in group)
 
 
 def _read_head(state: CoordinatorState, snapshot: CoordinatorSnapshot) -> None:
@@ -145,9 +148,9 @@ def _restore(state: CoordinatorState, stored: CoordinatorSnapshot.Transaction) -
     txn = state.transactions.get(stored.least_bits)
     if txn is None:
         txn = Transaction(TxnId(state.tc_id, stored.least_bits), _owner(stored), stored.start_time, stored.timeout_ms)
-        txn.status = stored.status
+        txn.status = TxnStatus(stored.status)
         state.add(txn)
-    state.add_participants(txn, stored)
+    state.add_participants(txn, stored.partitions, [(pair.topic, pair.subscription) for pair in stored.subscriptions])
 
 
 def _page(number: int, image: PageImage) -> CoordinatorSnapshot.OutcomePage:

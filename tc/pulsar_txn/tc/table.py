@@ -1,24 +1,27 @@
 """What may happen to a transaction, and what must always hold: prose, the table, the invariants.
 
-A transaction is UNKNOWN until a NEW record gives it its id, and again when the window of outcomes has passed it.
-NEW_TXN always takes a fresh id, so UNKNOWN -> OPEN is the only way in, and a NEW record for an id that was given
-before changes nothing (an id is given once).
+A transaction is UNKNOWN until a NEW record gives it its id, and again after the window of outcomes has passed it.
+NEW_TXN always takes a fresh id, so UNKNOWN -> OPEN is the only way in. A NEW record for an id that was given before changes
+nothing, because an id is given once.
 
-OPEN is the only state in which participants are added. It is left by the first of END_TXN(COMMIT), END_TXN(ABORT)
-and the deadline that gets its record into the log: that UPDATE record *is* the decision, there is no second
-check and no timer that could overrule it. Whoever comes later with the other wish is told InvalidTxnStatus.
+OPEN is the only state in which participants are added. Three events leave it: END_TXN(COMMIT), END_TXN(ABORT) and the
+deadline. The first of them whose UPDATE record reaches the log decides: that record *is* the decision, and no second check
+and no timer can overrule it. A later request for the other outcome is refused with InvalidTxnStatus.
 
-COMMITTING and ABORTING mean: decided, participants are being told. A repeat of the same END_TXN joins, its token is
-answered with the first one. Deadlines mean nothing any more. They are left only when the host reports that every
-participant holds the outcome (ParticipantsDone), or at once when there is none to be told.
+COMMITTING and ABORTING mean that the outcome is decided and the participants are being told. A repeat of the same END_TXN
+joins: its token is answered together with the first one. Deadlines mean nothing any more. A transaction leaves these states
+when the host reports that every participant holds the outcome (ParticipantsDone), or at once when it has no participant.
 
 COMMITTED and ABORTED take no room of their own: two bits and an owner in the window of outcomes answer a repeat of
-END_TXN. When the window has passed, the transaction is UNKNOWN and every request gets TransactionNotFound, as it
-does for everybody but its owner all along.
+END_TXN. After the window has passed, the transaction is UNKNOWN and every request gets TransactionNotFound. Everybody but
+the owner gets that answer in all states.
 
 Timeouts: the deadline is `start_time + timeout_ms`, the same after recovery. A timeout of 0, or a field that was
 absent, is due at once: the client gets its id and finds the transaction aborted, as on stock Pulsar. No value
 means "never".
+
+The records of the log are the same events: `apply` takes a record as NEW, ADD, COMMIT, ABORT or DONE and folds it in where
+the cell says WRITE. It passes over every other record (a stock log has some).
 """
 
 from __future__ import annotations
@@ -27,13 +30,21 @@ import enum
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-import attrs
-
+from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, SKIP, WRITE, Table
+from pulsar_txn.ledger.table import Cell as CellOf
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnStatus
 
+State: TypeAlias = TxnStatus | None
+Cell: TypeAlias = CellOf[State]
+
 UNKNOWN: Final = None
 """The state of an id that was never given, or whose outcome is forgotten."""
+OPEN: Final = TxnStatus.OPEN
+COMMITTING: Final = TxnStatus.COMMITTING
+COMMITTED: Final = TxnStatus.COMMITTED
+ABORTING: Final = TxnStatus.ABORTING
+ABORTED: Final = TxnStatus.ABORTED
 
 
 class Event(enum.IntEnum):
@@ -48,99 +59,76 @@ class Event(enum.IntEnum):
     QUERY = 6
 
 
-class Stay(enum.Enum):
-    """The state stays, nothing is written: the request is answered, or joins an end under way, or is over with."""
+_NOT_FOUND: Final[Cell] = Cell(REFUSE, UNKNOWN, ServerError.TransactionNotFound)
+_INVALID: Final = ServerError.InvalidTxnStatus
 
-    REPLY = "reply"
-    JOIN = "join"
-    NOTHING = "nothing"
-
-
-@attrs.frozen
-class Go:
-    """A record is written that brings the transaction to `to`."""
-
-    to: TxnStatus
-
-
-@attrs.frozen
-class Refuse:
-    """The request is refused with `code`; nothing is written."""
-
-    code: ServerError
-
-
-Cell: TypeAlias = Go | Stay | Refuse
-
-_NOT_FOUND: Final = Refuse(ServerError.TransactionNotFound)
-_INVALID: Final = Refuse(ServerError.InvalidTxnStatus)
-
-TRANSITIONS: Final[Mapping[tuple[TxnStatus | None, Event], Cell]] = {
-    (UNKNOWN, Event.NEW): Go(TxnStatus.OPEN),
+TRANSITIONS: Final[Table[State, Event]] = {
+    (UNKNOWN, Event.NEW): Cell(WRITE, OPEN),
     (UNKNOWN, Event.ADD): _NOT_FOUND,
     (UNKNOWN, Event.COMMIT): _NOT_FOUND,
     (UNKNOWN, Event.ABORT): _NOT_FOUND,
-    (UNKNOWN, Event.TIMEOUT): Stay.NOTHING,
-    (UNKNOWN, Event.DONE): Stay.NOTHING,
-    (UNKNOWN, Event.QUERY): Stay.REPLY,
+    (UNKNOWN, Event.TIMEOUT): Cell(SKIP, UNKNOWN),
+    (UNKNOWN, Event.DONE): Cell(SKIP, UNKNOWN),
+    (UNKNOWN, Event.QUERY): Cell(ANSWER, UNKNOWN),
     #
-    (TxnStatus.OPEN, Event.NEW): Stay.NOTHING,
-    (TxnStatus.OPEN, Event.ADD): Go(TxnStatus.OPEN),
-    (TxnStatus.OPEN, Event.COMMIT): Go(TxnStatus.COMMITTING),
-    (TxnStatus.OPEN, Event.ABORT): Go(TxnStatus.ABORTING),
-    (TxnStatus.OPEN, Event.TIMEOUT): Go(TxnStatus.ABORTING),
-    (TxnStatus.OPEN, Event.DONE): _INVALID,
-    (TxnStatus.OPEN, Event.QUERY): Stay.REPLY,
+    (OPEN, Event.NEW): Cell(SKIP, OPEN),
+    (OPEN, Event.ADD): Cell(WRITE, OPEN),
+    (OPEN, Event.COMMIT): Cell(WRITE, COMMITTING),
+    (OPEN, Event.ABORT): Cell(WRITE, ABORTING),
+    (OPEN, Event.TIMEOUT): Cell(WRITE, ABORTING),
+    (OPEN, Event.DONE): Cell(REFUSE, OPEN, _INVALID),
+    (OPEN, Event.QUERY): Cell(ANSWER, OPEN),
     #
-    (TxnStatus.COMMITTING, Event.NEW): Stay.NOTHING,
-    (TxnStatus.COMMITTING, Event.ADD): _INVALID,
-    (TxnStatus.COMMITTING, Event.COMMIT): Stay.JOIN,
-    (TxnStatus.COMMITTING, Event.ABORT): _INVALID,
-    (TxnStatus.COMMITTING, Event.TIMEOUT): Stay.NOTHING,
-    (TxnStatus.COMMITTING, Event.DONE): Go(TxnStatus.COMMITTED),
-    (TxnStatus.COMMITTING, Event.QUERY): Stay.REPLY,
+    (COMMITTING, Event.NEW): Cell(SKIP, COMMITTING),
+    (COMMITTING, Event.ADD): Cell(REFUSE, COMMITTING, _INVALID),
+    (COMMITTING, Event.COMMIT): Cell(JOIN, COMMITTING),
+    (COMMITTING, Event.ABORT): Cell(REFUSE, COMMITTING, _INVALID),
+    (COMMITTING, Event.TIMEOUT): Cell(SKIP, COMMITTING),
+    (COMMITTING, Event.DONE): Cell(WRITE, COMMITTED),
+    (COMMITTING, Event.QUERY): Cell(ANSWER, COMMITTING),
     #
-    (TxnStatus.COMMITTED, Event.NEW): Stay.NOTHING,
-    (TxnStatus.COMMITTED, Event.ADD): _INVALID,
-    (TxnStatus.COMMITTED, Event.COMMIT): Stay.REPLY,
-    (TxnStatus.COMMITTED, Event.ABORT): _INVALID,
-    (TxnStatus.COMMITTED, Event.TIMEOUT): Stay.NOTHING,
-    (TxnStatus.COMMITTED, Event.DONE): Stay.NOTHING,
-    (TxnStatus.COMMITTED, Event.QUERY): Stay.REPLY,
+    (COMMITTED, Event.NEW): Cell(SKIP, COMMITTED),
+    (COMMITTED, Event.ADD): Cell(REFUSE, COMMITTED, _INVALID),
+    (COMMITTED, Event.COMMIT): Cell(ANSWER, COMMITTED),
+    (COMMITTED, Event.ABORT): Cell(REFUSE, COMMITTED, _INVALID),
+    (COMMITTED, Event.TIMEOUT): Cell(SKIP, COMMITTED),
+    (COMMITTED, Event.DONE): Cell(SKIP, COMMITTED),
+    (COMMITTED, Event.QUERY): Cell(ANSWER, COMMITTED),
     #
-    (TxnStatus.ABORTING, Event.NEW): Stay.NOTHING,
-    (TxnStatus.ABORTING, Event.ADD): _INVALID,
-    (TxnStatus.ABORTING, Event.COMMIT): _INVALID,
-    (TxnStatus.ABORTING, Event.ABORT): Stay.JOIN,
-    (TxnStatus.ABORTING, Event.TIMEOUT): Stay.NOTHING,
-    (TxnStatus.ABORTING, Event.DONE): Go(TxnStatus.ABORTED),
-    (TxnStatus.ABORTING, Event.QUERY): Stay.REPLY,
+    (ABORTING, Event.NEW): Cell(SKIP, ABORTING),
+    (ABORTING, Event.ADD): Cell(REFUSE, ABORTING, _INVALID),
+    (ABORTING, Event.COMMIT): Cell(REFUSE, ABORTING, _INVALID),
+    (ABORTING, Event.ABORT): Cell(JOIN, ABORTING),
+    (ABORTING, Event.TIMEOUT): Cell(SKIP, ABORTING),
+    (ABORTING, Event.DONE): Cell(WRITE, ABORTED),
+    (ABORTING, Event.QUERY): Cell(ANSWER, ABORTING),
     #
-    (TxnStatus.ABORTED, Event.NEW): Stay.NOTHING,
-    (TxnStatus.ABORTED, Event.ADD): _INVALID,
-    (TxnStatus.ABORTED, Event.COMMIT): _INVALID,
-    (TxnStatus.ABORTED, Event.ABORT): Stay.REPLY,
-    (TxnStatus.ABORTED, Event.TIMEOUT): Stay.NOTHING,
-    (TxnStatus.ABORTED, Event.DONE): Stay.NOTHING,
-    (TxnStatus.ABORTED, Event.QUERY): Stay.REPLY,
+    (ABORTED, Event.NEW): Cell(SKIP, ABORTED),
+    (ABORTED, Event.ADD): Cell(REFUSE, ABORTED, _INVALID),
+    (ABORTED, Event.COMMIT): Cell(REFUSE, ABORTED, _INVALID),
+    (ABORTED, Event.ABORT): Cell(ANSWER, ABORTED),
+    (ABORTED, Event.TIMEOUT): Cell(SKIP, ABORTED),
+    (ABORTED, Event.DONE): Cell(SKIP, ABORTED),
+    (ABORTED, Event.QUERY): Cell(ANSWER, ABORTED),
 }
-"""(state, event) -> what happens. Every pair has a cell; `decide` and `apply` both read it."""
+"""(state, event) -> what happens; complete."""
 
-EDGES: Final[frozenset[tuple[int, int]]] = frozenset(
-    (int(state), int(cell.to))
-    for (state, _), cell in TRANSITIONS.items()
-    if state is not UNKNOWN and isinstance(cell, Go) and cell.to != state
-)
-"""The (expected_status, new_status) pairs that an UPDATE record may carry; `apply` passes over any other."""
+EVENT_OF: Final[Mapping[int, Event]] = {
+    COMMITTING: Event.COMMIT,
+    ABORTING: Event.ABORT,
+    COMMITTED: Event.DONE,
+    ABORTED: Event.DONE,
+}
+"""The event that an UPDATE record with this `new_status` is."""
 
 END_EVENT: Final[Mapping[TxnAction, Event]] = {TxnAction.COMMIT: Event.COMMIT, TxnAction.ABORT: Event.ABORT}
-ACTION_OF: Final[Mapping[TxnStatus, TxnAction]] = {
-    TxnStatus.COMMITTING: TxnAction.COMMIT,
-    TxnStatus.COMMITTED: TxnAction.COMMIT,
-    TxnStatus.ABORTING: TxnAction.ABORT,
-    TxnStatus.ABORTED: TxnAction.ABORT,
+ACTION_OF: Final[Mapping[State, TxnAction]] = {
+    COMMITTING: TxnAction.COMMIT,
+    COMMITTED: TxnAction.COMMIT,
+    ABORTING: TxnAction.ABORT,
+    ABORTED: TxnAction.ABORT,
 }
-"""The decision that a state stands for; OPEN stands for none."""
+"""The outcome that a state stands for."""
 
 INVARIANTS: Final[Mapping[str, str]] = {
     "S2": "a transaction that takes room is OPEN, COMMITTING or ABORTING: what ended is only in the window of outcomes",

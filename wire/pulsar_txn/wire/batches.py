@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 
 from . import pulsar_pb2 as pb
 from ._protobuf import parse
-from ._varint import read_varint, varint
 from .errors import MalformedBatch, MalformedFrame
 from .ids import signed64
+from .varints import read_varint, varint
 
 BatchMessage: TypeAlias = tuple[bytes, dict[str, str] | None, str | None, int, int | None, bytes | None, bool, bool, bool]
 """What `decode_batch` returns per message: `(payload, properties, partition_key, event_time_ms, sequence_id,

@@ -16,9 +16,9 @@ from typing import Any, Final
 from . import checksums
 from . import pulsar_pb2 as pb
 from ._protobuf import parse
-from ._varint import NUMBER, NUMBERS, read_varint, signed32, varint
 from .errors import ChecksumMismatch, MalformedFrame
 from .ids import DispatchHints, EntryHeader, MarkerType, TxnAction, TxnId, signed64, unsigned64
+from .varints import NUMBER, NUMBERS, read_varint, signed32, varint
 
 MAGIC: Final = b"\x0e\x01"
 BROKER_MAGIC: Final = b"\x0e\x02"

@@ -14,8 +14,8 @@ from google.protobuf.message import Message
 
 from . import pulsar_pb2 as pb
 from ._protobuf import check_text, parse_complete
-from ._varint import read_varint, varint
 from .errors import FrameTooLarge, MalformedFrame, UnknownCommand
+from .varints import read_varint, varint
 
 MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
 """Bytes of metadata and payload that a broker takes by default, and announces in CONNECTED."""

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from . import pulsar_pb2 as pb
-from ._varint import LAST, MINUS_ONE, MORE, NUMBER, NUMBERS, read_varint, signed32, varint
 from .errors import MalformedFrame
 from .frames import NAMES, command_end, decode_command
 from .ids import TxnId, ack_set_from_words, ack_set_to_words, signed64
+from .varints import LAST, MINUS_ONE, MORE, NUMBER, NUMBERS, read_varint, signed32, varint
 
 AckId: TypeAlias = tuple[int, int, int | None, int]
 """`(ledger_id, entry_id, ack_set, batch_size)`; in an ack set a bit that is set is an index *not* acknowledged."""

@@ -13,11 +13,11 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from . import pulsar_pb2 as pb
-from ._varint import LAST, MORE, NUMBERS, varint
 from .errors import MalformedFrame
 from .frames import NAMES, decode_command
 from .hot import _ends, _shape, _starts, _txn_id  # the parts of which all hand-written codecs are made
 from .ids import TxnId
+from .varints import LAST, MORE, NUMBERS, varint
 
 NEW_TXN, ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN, END_TXN = 50, 52, 54, 56
 """Command types; the type of the response is the next number."""

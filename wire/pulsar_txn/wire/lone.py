@@ -11,9 +11,9 @@ import struct
 from typing import Final
 
 from . import checksums
-from ._varint import varint
 from .entries import MAGIC
 from .ids import TxnId
+from .varints import varint
 
 _HEAD: Final = struct.Struct(">II3sB").pack
 _CHECKSUM_AND_SIZE: Final = struct.Struct(">2sII").pack

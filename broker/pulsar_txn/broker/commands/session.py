@@ -24,7 +24,7 @@ from .opened import OpenedTransactions
 from .services import Services
 
 if TYPE_CHECKING:
-    from pulsar_txn.tc.requests import Identity
+    from pulsar_txn.tc.owners import Identity
 
 Handler: TypeAlias = "Callable[[Session, Any], Coroutine[Any, Any, None] | None]"
 """Takes a command's body; a coroutine is run as a task of the connection, and its Refusal is answered with ERROR."""

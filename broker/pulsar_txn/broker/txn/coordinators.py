@@ -12,11 +12,11 @@ from typing import Any, Final
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.machine import Effect, TellParticipant
 from pulsar_txn.ledger.protocols import Log, LogStore, StorageFailed
+from pulsar_txn.tc.owners import Identity
 from pulsar_txn.tc.requests import (
     AddParticipants,
     Coordinator,
     EndTxn,
-    Identity,
     IsRegistered,
     NewTxn,
     ParticipantsDone,

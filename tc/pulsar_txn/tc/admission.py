@@ -1,0 +1,69 @@
+"""What a coordinator admits: how many transactions, how many participants, how many bytes, how long a timeout."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import attrs
+
+from pulsar_txn.tc._state import PARTICIPANT_BYTES, TRANSACTION_BYTES, CoordinatorState, Transaction
+from pulsar_txn.tc.requests import NewTxn
+from pulsar_txn.wire.errors import Refusal, ServerError
+
+
+@attrs.frozen
+class Limits:
+    """The limits of one coordinator; 0 means no limit, except for `max_timeout_ms`. Each check raises Refusal.
+
+    `max_active`: how many transactions may be open or ending. `max_participants`: how many participants one may have.
+    `max_state_bytes`: what all of them may hold, names of participants mostly. `max_timeout_ms`: the longest timeout.
+    """
+
+    tc_id: int
+    max_active: int
+    max_participants: int
+    max_state_bytes: int
+    max_timeout_ms: int
+
+    def check_new(self, state: CoordinatorState, request: NewTxn) -> None:
+        """Refuse one more transaction: TooManyRequests for lack of room, NotAllowedError for what it asks."""
+        if self.max_active and len(state.transactions) >= self.max_active:
+            raise Refusal(
+                ServerError.TooManyRequests,
+                f"coordinator {self.tc_id} has {self.max_active} transactions open, as many as it may"
+                " (maxActiveTransactionsPerCoordinator): end some, or try later",
+            )
+        self._check_bytes(state, TRANSACTION_BYTES)
+        timeout_ms, principal = request.timeout_ms, request.principal
+        if timeout_ms < 0:
+            raise Refusal(ServerError.NotAllowedError, f"a timeout of {timeout_ms} ms lies in the past: ask for 0 or more")
+        if timeout_ms > self.max_timeout_ms:
+            raise Refusal(
+                ServerError.NotAllowedError,
+                f"a transaction timeout of {timeout_ms} ms is above the limit of this broker: ask for at most"
+                f" {self.max_timeout_ms} ms, or raise maxTransactionTimeoutInSeconds",
+            )
+        if principal is not None and not principal.strip():
+            raise Refusal(ServerError.NotAllowedError, "the owner of a transaction must not be blank")
+
+    def check_participants(
+        self, state: CoordinatorState, txn: Transaction, topics: Collection[str], subscriptions: Collection[tuple[str, str]]
+    ) -> None:
+        """Refuse more participants: NotAllowedError for this transaction, TooManyRequests for all together."""
+        more = len(topics) + len(subscriptions)
+        if self.max_participants and txn.participant_count + more > self.max_participants:
+            raise Refusal(
+                ServerError.NotAllowedError,
+                f"transaction {txn.txn_id} would have {txn.participant_count + more} participants; it may have"
+                f" {self.max_participants} (maxParticipantsPerTransaction): use several transactions",
+            )
+        names = sum(map(len, topics)) + sum(len(topic) + len(name) for topic, name in subscriptions)
+        self._check_bytes(state, names + PARTICIPANT_BYTES * more)
+
+    def _check_bytes(self, state: CoordinatorState, added: int) -> None:
+        if self.max_state_bytes and state.bytes + added > self.max_state_bytes:
+            raise Refusal(
+                ServerError.TooManyRequests,
+                f"the open transactions of coordinator {self.tc_id} hold {state.bytes} bytes, {added} more are above"
+                f" {self.max_state_bytes} (maxTransactionStateSizeInMB): end some, or try later",
+            )

@@ -1,0 +1,53 @@
+"""When a coordinator asks for a snapshot: no state, only the pace of one life."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pulsar_txn.ledger.machine import Step, WriteSnapshot
+from pulsar_txn.tc.records import Record
+
+_OBJECTS_PER_RECORD: Final = 8
+
+
+class SnapshotPace:
+    """Counts records since the snapshot that this machine started from.
+
+    A snapshot is asked for in rounds of `every` records. A round is passed over until enough records were applied for the
+    objects that there are to write: so each record pays for a few objects, however large the state is.
+    """
+
+    __slots__ = ("_applied", "_at_snapshot", "_every")
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._applied = 0
+        self._at_snapshot = 0
+
+    def applied(self) -> None:
+        """Count a record."""
+        self._applied += 1
+
+    def taken(self) -> None:
+        """Count from here: a snapshot was taken."""
+        self._at_snapshot = self._applied
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a whole round was applied since the start."""
+        return self._applied >= self._every
+
+    def ends_round(self, step: Step[Record]) -> bool:
+        """Whether a record of `step` completes a round."""
+        written = len(step.records) + len(step.trailing)
+        return written > 0 and self._applied % self._every + written >= self._every
+
+    def pays_for(self, step: Step[Record], objects: int) -> bool:
+        """Whether enough records were written, those of `step` included, for a snapshot of so many objects."""
+        since = self._applied + len(step.records) + len(step.trailing) - self._at_snapshot
+        return since * _OBJECTS_PER_RECORD >= objects
+
+    @staticmethod
+    def asking(step: Step[Record], log: str) -> Step[Record]:
+        """`step` with WriteSnapshot as its last effect."""
+        return Step(step.records, (*step.effects, WriteSnapshot(log)), step.trailing)
