@@ -3,7 +3,7 @@
 python docs/state_diagrams.py           writes them
 python docs/state_diagrams.py --check   ends with 1 when they are not what the tables say
 
-An edge is an event that brings a transaction into another state; what else an event does stands in the table below it.
+An edge is an event that brings a transaction into another state; the table below it says what else an event does.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def page(machines: list[Machine]) -> str:
         "# State machines",
         "",
         "Printed by `docs/state_diagrams.py` from the transition tables that `decide` and `apply` read; do not edit by hand.",
-        "The prose to each table stands above it in the source.",
+        "The source has the prose of each table above it.",
     ]
     for machine in machines:
         parts += [
