@@ -343,7 +343,11 @@ class Broker:
         """End a transaction on a subscription; one that is not there has nothing to end."""
         found = self.topics.get(topic)
         if isinstance(found, Topic):
-            self._end_on(found, subscription, txn_id, action, low_watermark, answer)
+            known = found.subscriptions.get(subscription)
+            if known is not None:
+                known.end_txn(txn_id, action, low_watermark, answer)
+            else:
+                self._end_on(found, subscription, txn_id, action, low_watermark, answer)
         else:
             self._spawn(self._open_and_end(topic, subscription, txn_id, action, low_watermark, answer))
 

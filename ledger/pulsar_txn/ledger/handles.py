@@ -123,6 +123,9 @@ class BaseLog(abc.ABC):
 
     def next_position(self, position: Position) -> Position:
         """The position of the entry after `position`, existing or to be appended next."""
+        after = position[1] + 1
+        if position[0] == self.ledger_id and self.first_entry <= after <= self.next_entry:
+            return (self.ledger_id, after)
         return (self.ledger_id, min(max(self.entry_of(position) + 1, self.first_entry), self.next_entry))
 
     def cursor_names(self) -> list[str]:
@@ -310,7 +313,9 @@ class BaseCursor:
 
     def is_deleted(self, position: Position) -> bool:
         """Whether the whole entry is acknowledged."""
-        return self.state.is_deleted(self.log.entry_of(position))
+        entry = position[1] if position[0] == self.log.ledger_id else self.log.entry_of(position)
+        state = self.state
+        return entry <= state.mark or (state.deleted_count > 0 and state.is_deleted(entry))
 
     def ack_set(self, position: Position) -> int | None:
         """The entry's ack set when a part of its batch is acknowledged."""

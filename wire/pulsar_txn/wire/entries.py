@@ -18,7 +18,7 @@ from . import pulsar_pb2 as pb
 from ._protobuf import parse
 from .errors import ChecksumMismatch, MalformedFrame
 from .ids import DispatchHints, EntryHeader, MarkerType, TxnAction, TxnId, signed64, unsigned64
-from .varints import NUMBER, NUMBERS, read_varint, signed32, varint
+from .varints import LAST, MORE, NUMBER, NUMBERS, read_varint, signed32, varint
 
 MAGIC: Final = b"\x0e\x01"
 BROKER_MAGIC: Final = b"\x0e\x02"
@@ -31,6 +31,9 @@ _BEGIN: Final = 10
 """Where the metadata of nearly every entry begins: behind magic, checksum and its size."""
 _MAX_LONG: Final = (1 << 63) - 1
 _new: Final = tuple.__new__
+_COMMIT_KIND: Final = b"\xa0\x01" + varint(MarkerType.TXN_COMMIT) + b"\xb0\x01"
+_ABORT_KIND: Final = b"\xa0\x01" + varint(MarkerType.TXN_ABORT) + b"\xb0\x01"
+"""The kind of a marker, and the tag of what follows."""
 _MARKER_START: Final = b"\x0a" + varint(len(MARKER_PRODUCER)) + MARKER_PRODUCER.encode() + b"\x10" + varint(-1) + b"\x18"
 
 
@@ -301,23 +304,22 @@ def encode_marker(txn_id: TxnId, action: TxnAction, publish_time_ms: int, *, low
     `low_watermark` of the coordinator (-1: none) travels as `highest_sequence_id` = low_watermark + 1, so that a replay
     knows it too; stock Pulsar does not write the field in markers and does not read it there.
     """
-    kind = MarkerType.TXN_COMMIT if action == TxnAction.COMMIT else MarkerType.TXN_ABORT
-    return _entry(
-        b"".join(
-            (
-                _MARKER_START,
-                varint(publish_time_ms),
-                b"\xa0\x01",
-                varint(kind),
-                b"\xb0\x01",
-                varint(txn_id[1]),
-                b"\xb8\x01",
-                varint(txn_id[0]),
-                b"\xc0\x01" + varint(low_watermark + 1) if low_watermark >= 0 else b"",
-            )
-        ),
-        b"",
+    most, least = txn_id
+    metadata = b"".join(
+        (
+            _MARKER_START,
+            varint(publish_time_ms),
+            _COMMIT_KIND if action == TxnAction.COMMIT else _ABORT_KIND,
+            (LAST[least] if least < 16384 else MORE[least & 16383] + LAST[least >> 14])
+            if 0 <= least < 1 << 28
+            else varint(least),
+            b"\xb8\x01",
+            LAST[most] if 0 <= most < 16384 else varint(most),
+            b"\xc0\x01" + varint(low_watermark + 1) if low_watermark >= 0 else b"",
+        )
     )
+    head = _SIZE.pack(len(metadata))
+    return MAGIC + _SIZE.pack(checksums.crc32c(head + metadata)) + head + metadata
 
 
 def with_txn_id(entry: bytes | memoryview, txn_id: TxnId) -> bytes:

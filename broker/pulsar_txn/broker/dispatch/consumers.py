@@ -128,17 +128,19 @@ class Consumer:
         in_hand = self.unacked.get(position, 0) & ~self.pledged.get(position, 0)
         self.given.put(position, (in_hand | indexes, batch_size))
 
-    def hold(self, position: Position, indexes: int) -> None:
-        """Note what was sent."""
+    def hold(self, position: Position, indexes: int) -> int:
+        """Note what was sent; returns how many messages it holds more."""
         known = self.unacked.get(position, 0)
         self.unacked[position] = known | indexes
-        self.unacked_count += (indexes & ~known).bit_count()
+        more = (indexes & ~known).bit_count()
+        self.unacked_count += more
+        return more
 
-    def settle(self, position: Position, indexes: int | None) -> bool:
-        """Indexes (None: all) of an entry are not this consumer's any more; False when it held none of them."""
+    def settle(self, position: Position, indexes: int | None) -> None:
+        """Indexes (None: all) of an entry are not this consumer's any more."""
         known = self.unacked.get(position)
         if known is None:
-            return False
+            return
         left = 0 if indexes is None else known & ~indexes
         if left:
             self.unacked[position] = left
@@ -150,16 +152,21 @@ class Consumer:
             if pledged & left:
                 self.pledged[position] = pledged & left
         self.unacked_count -= gone.bit_count()
-        return left != known
 
-    def pledge(self, position: Position, indexes: int | None) -> None:
-        """An open transaction acknowledged indexes (None: all) of an entry: still held, for its keys, but counted no more."""
+    def pledge(self, position: Position, indexes: int | None) -> int:
+        """An open transaction acknowledged indexes (None: all) of an entry: still held, for its keys, but counted no more.
+
+        Returns how many messages were counted until now.
+        """
         known = self.unacked.get(position)
-        if known is not None:
-            before = self.pledged.get(position, 0)
-            after = before | (known if indexes is None else known & indexes)
-            self.pledged[position] = after
-            self.unacked_count -= (after & ~before).bit_count()
+        if known is None:
+            return 0
+        before = self.pledged.get(position, 0)
+        after = before | (known if indexes is None else known & indexes)
+        self.pledged[position] = after
+        fewer = (after & ~before).bit_count()
+        self.unacked_count -= fewer
+        return fewer
 
 
 def _never(_: Position) -> bool:

@@ -11,7 +11,7 @@ import abc
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from pulsar_txn.ledger.protocols import LedgerError, ReadFailed
 from pulsar_txn.wire.entries import read_header
@@ -31,16 +31,10 @@ READ_RETRY_SECONDS: Final = 1.0
 """A dispatcher gives the loop back after this much, and goes on in the next turn."""
 
 
-class Delivery:
-    """An entry that may be sent: its messages, and what of a batch is left."""
+Delivery: TypeAlias = tuple[int, int, int | None, int]
+"""An entry that may be sent, as `(messages, indexes, ack_set, batch_size)`; `ack_set` is None for all of it."""
 
-    __slots__ = ("ack_set", "batch_size", "indexes", "messages")
-
-    def __init__(self, messages: int, indexes: int, ack_set: int | None, batch_size: int) -> None:
-        self.messages = messages
-        self.indexes = indexes
-        self.ack_set = ack_set
-        self.batch_size = batch_size
+_SINGLE: Final[Delivery] = (1, 1, None, 0)
 
 
 class Dispatcher(abc.ABC):
@@ -138,21 +132,27 @@ class Dispatcher(abc.ABC):
 
     def _dispatch(self) -> None:
         entries, size = ENTRIES_PER_TURN, BYTES_PER_TURN
+        replay, source, published = self.replay, self._source, self._topic.published
         while (consumer := self._next_consumer()) is not None:
-            waiting = self.replay.first()
-            position, indexes = waiting if waiting is not None else (self.read_position, None)
-            if waiting is None and position > self._topic.published:
-                return
+            waiting = replay.first() if replay.waiting else None
+            if waiting is not None:
+                position, indexes = waiting
+            else:
+                position, indexes = self.read_position, None
+                if position > published:
+                    return
             if entries <= 0 or size <= 0:
                 self.wake()
                 return
-            data = self._entry(position)
+            data = source.read_cached(position)
             if data is None:
-                return
+                data = self._entry(position)
+                if data is None:
+                    return
             if waiting is None:
-                self.read_position = self._source.next_position(position)
+                self.read_position = source.next_position(position)
             else:
-                self.replay.discard(position)
+                replay.discard(position)
             delivery = self._prepare(position, data, indexes)
             entries -= 1
             if delivery is not None:
@@ -164,7 +164,8 @@ class Dispatcher(abc.ABC):
         """Who takes the next entry; None when nobody can."""
 
     def _send(self, consumer: Consumer, position: Position, data: bytes, delivery: Delivery) -> None:
-        consumer.send(position, data, delivery.messages, delivery.ack_set, delivery.batch_size, 0)
+        messages, _, ack_set, batch_size = delivery
+        consumer.send(position, data, messages, ack_set, batch_size, 0)
 
     def _prepare(self, position: Position, data: bytes, indexes: int | None) -> Delivery | None:
         """What of an entry may be delivered: None for markers, aborted data, and what is acknowledged or pending."""
@@ -182,7 +183,7 @@ class Dispatcher(abc.ABC):
             return None
         batch_size = header.num_messages
         if batch_size is None:
-            return None if pending else Delivery(1, 1, None, 0)
+            return None if pending else _SINGLE
         full = full_ack_set(batch_size)
         left = cursor.ack_set(position)
         live = full if left is None else left & full
@@ -192,7 +193,7 @@ class Dispatcher(abc.ABC):
             live &= indexes
         if not live:
             return None
-        return Delivery(live.bit_count(), live, None if live == full else live, batch_size)
+        return live.bit_count(), live, None if live == full else live, batch_size
 
     def _waits(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
         """Whether an entry cannot go out now for what it asks; then it is remembered, and comes again by itself."""

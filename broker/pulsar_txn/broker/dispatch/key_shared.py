@@ -195,9 +195,14 @@ class KeySharedDispatcher(SharedDispatcher):
     def _waits_for_its_taker(self, position: Position, hints: DispatchHints, indexes: int | None) -> bool:
         return False  # the chunks of a message have one key, or one sequence id: one slot
 
+    def _settle(self, consumer: Consumer, position: Position, indexes: int | None) -> None:
+        held = position in consumer.unacked
+        super()._settle(consumer, position, indexes)
+        if held and position not in consumer.unacked:
+            self._left(consumer, position)
+
     def _left(self, consumer: Consumer, position: Position) -> None:
-        if position in consumer.unacked:
-            return
+        """A consumer has settled an entry: when it was the last one of its slot, the slot goes to its owner."""
         slot = self._slots.get(position)
         holder = None if slot is None else self._holders.get(slot)
         if slot is None or holder is None or holder[0] is not consumer:

@@ -13,54 +13,54 @@ _MOST_DISCARDED: Final = 1024
 class Replay:
     """A sorted set of positions, each with the batch indexes to deliver (None: whatever of the entry is not settled)."""
 
-    __slots__ = ("_discarded", "_heap", "_indexes")
+    __slots__ = ("_discarded", "_heap", "waiting")
 
     def __init__(self) -> None:
-        self._indexes: dict[Position, int | None] = {}
+        self.waiting: dict[Position, int | None] = {}
         self._heap: list[Position] = []
         self._discarded = 0  # since the heaps held only what waits
 
     def __len__(self) -> int:
-        return len(self._indexes)
+        return len(self.waiting)
 
     def __contains__(self, position: Position) -> bool:
-        return position in self._indexes
+        return position in self.waiting
 
     def add(self, position: Position, indexes: int | None = None) -> None:
         """Deliver it again; more indexes of an entry that waits already join it."""
-        if position not in self._indexes:
-            self._indexes[position] = indexes
+        if position not in self.waiting:
+            self.waiting[position] = indexes
             heapq.heappush(self._heap, position)
             return
-        known = self._indexes[position]
-        self._indexes[position] = None if known is None or indexes is None else known | indexes
+        known = self.waiting[position]
+        self.waiting[position] = None if known is None or indexes is None else known | indexes
 
     def first(self) -> tuple[Position, int | None] | None:
         """The earliest one; it stays until `discard`."""
         heap = self._heap
         while heap:
             position = heap[0]
-            if position in self._indexes:
-                return position, self._indexes[position]
+            if position in self.waiting:
+                return position, self.waiting[position]
             heapq.heappop(heap)
         return None
 
     def discard(self, position: Position) -> None:
         """It was delivered, or is not needed any more. It leaves a heap when it is the first there, or with many others."""
-        self._indexes.pop(position, None)
+        self.waiting.pop(position, None)
         self._discarded += 1
-        if self._discarded > _MOST_DISCARDED and self._discarded > len(self._indexes):
+        if self._discarded > _MOST_DISCARDED and self._discarded > len(self.waiting):
             self._discarded = 0
             self._forget_discarded()
 
     def _forget_discarded(self) -> None:
-        self._heap = sorted(self._indexes)
+        self._heap = sorted(self.waiting)
 
     def in_order(self) -> list[tuple[Position, int | None]]:
         """All of them."""
-        return sorted(self._indexes.items(), key=lambda item: item[0])
+        return sorted(self.waiting.items(), key=lambda item: item[0])
 
     def clear(self) -> None:
         """Forget all."""
-        self._indexes.clear()
+        self.waiting.clear()
         self._heap.clear()

@@ -74,19 +74,26 @@ class SharedDispatcher(Dispatcher):
 
     def settled(self, position: Position, indexes: int | None) -> None:
         """Whoever held it holds it no more; permission to send more may come of it."""
-        for consumer, part in self._holding(position, indexes):
-            self._settle(consumer, position, part)
+        last = self._last_holder
+        if indexes is None and last is not None and last.unacked.get(position):
+            self._settle(last, position, None)
+        else:
+            for consumer, part in self._holding(position, indexes):
+                self._settle(consumer, position, part)
         if self.redeliveries and self.subscription.cursor.is_deleted(position):
             self.redeliveries.pop(position, None)
             self.replay.discard(position)
 
     def pledged(self, position: Position, indexes: int | None) -> None:
         """An open transaction acknowledged it: whoever holds it has room for more."""
-        for consumer, part in self._holding(position, indexes):
-            before = consumer.unacked_count
-            consumer.pledge(position, part)
-            self.unacked_count -= before - consumer.unacked_count
-        self.wake()
+        last = self._last_holder
+        if indexes is None and last is not None and last.unacked.get(position):
+            self.unacked_count -= last.pledge(position, None)
+        else:
+            for consumer, part in self._holding(position, indexes):
+                self.unacked_count -= consumer.pledge(position, part)
+        if not self._due:
+            self.wake()
 
     def _holding(self, position: Position, indexes: int | None) -> list[tuple[Consumer, int | None]]:
         """Who holds (a part of) an entry, and which of `indexes` (None: all) to look for there.
@@ -107,16 +114,14 @@ class SharedDispatcher(Dispatcher):
 
     def _settle(self, consumer: Consumer, position: Position, indexes: int | None) -> None:
         before = consumer.unacked_count
-        if consumer.settle(position, indexes):
-            self.unacked_count -= before - consumer.unacked_count
-            self._left(consumer, position)
+        consumer.settle(position, indexes)
+        self.unacked_count -= before - consumer.unacked_count
 
     def rewind(self) -> None:
         """Nobody holds anything any more."""
         for consumer in self.consumers:
             for position in list(consumer.unacked):
                 consumer.settle(position, None)
-                self._left(consumer, position)
         for consumer, _ in self._returning:
             consumer.returning = 0
         self._returning.clear()
@@ -191,9 +196,6 @@ class SharedDispatcher(Dispatcher):
         self.delayed.add(position, deliver_at_ms)
         return True
 
-    def _left(self, consumer: Consumer, position: Position) -> None:
-        """A consumer settled (a part of) an entry; Key_Shared counts."""
-
     def _can_take(self, consumer: Consumer) -> bool:
         limit = self._topic.config.max_unacked_messages_per_consumer
         if consumer.permits <= 0 or consumer.returning or not consumer.owner.writable:
@@ -205,16 +207,24 @@ class SharedDispatcher(Dispatcher):
         return bool(limit) and self.unacked_count >= limit
 
     def _next_consumer(self) -> Consumer | None:
-        consumers = self.consumers
-        if self._is_full() or (self._chunks is not None and self._chunks.is_full):
+        config, consumers = self._topic.config, self.consumers
+        limit = config.max_unacked_messages_per_subscription
+        if limit and self.unacked_count >= limit:
             return None
-        best: Consumer | None = None
-        for step in range(len(consumers)):
-            place = (self._next + step) % len(consumers)
-            consumer = consumers[place]
-            if (best is None or consumer.priority < best.priority) and self._can_take(consumer):
-                best = consumer
-                chosen = place
+        if self._chunks is not None and self._chunks.is_full:
+            return None
+        limit = config.max_unacked_messages_per_consumer
+        count, best, chosen = len(consumers), None, 0
+        for place in range(self._next, self._next + count):
+            consumer = consumers[place % count]
+            if (
+                (best is None or consumer.priority < best.priority)
+                and consumer.permits > 0
+                and not consumer.returning
+                and consumer.owner.writable
+                and not (limit and consumer.unacked_count >= limit)
+            ):
+                best, chosen = consumer, place % count
                 if consumer.priority == consumers[0].priority:
                     break
         if best is not None:
@@ -229,8 +239,7 @@ class SharedDispatcher(Dispatcher):
             if self._directed[0] == position:
                 consumer = self._directed[1]
             self._directed = None
-        before = consumer.unacked_count
-        consumer.hold(position, delivery.indexes)
-        self.unacked_count += consumer.unacked_count - before
+        messages, indexes, ack_set, batch_size = delivery
+        self.unacked_count += consumer.hold(position, indexes)
         count = self.redeliveries.get(position, 0) if self.redeliveries else 0
-        consumer.send(position, data, delivery.messages, delivery.ack_set, delivery.batch_size, count)
+        consumer.send(position, data, messages, ack_set, batch_size, count)

@@ -32,11 +32,11 @@ class SlotReplay(Replay):
 
     def add(self, position: Position, indexes: int | None = None) -> None:
         """Deliver it again; more indexes of an entry that waits already join it."""
-        if position in self._indexes:
-            known = self._indexes[position]
-            self._indexes[position] = None if known is None or indexes is None else known | indexes
+        if position in self.waiting:
+            known = self.waiting[position]
+            self.waiting[position] = None if known is None or indexes is None else known | indexes
             return
-        self._indexes[position] = indexes
+        self.waiting[position] = indexes
         slot = self._slots.get(position)
         if slot is None:
             heapq.heappush(self._fresh, position)
@@ -59,8 +59,8 @@ class SlotReplay(Replay):
         fresh = self._fresh
         while fresh:
             position = fresh[0]
-            if position in self._indexes:
-                return position, self._indexes[position]
+            if position in self.waiting:
+                return position, self.waiting[position]
             heapq.heappop(fresh)
         return None
 
@@ -83,7 +83,7 @@ class SlotReplay(Replay):
 
     def indexes_of(self, position: Position) -> int | None:
         """Which batch indexes of a waiting entry to deliver (None: whatever is not settled)."""
-        return self._indexes[position]
+        return self.waiting[position]
 
     def hold(self, slot: int) -> None:
         """Another consumer holds entries of a slot: what waits in it is offered to nobody until `release`."""
@@ -118,7 +118,7 @@ class SlotReplay(Replay):
         return False
 
     def _forget_discarded(self) -> None:
-        waiting = self._indexes
+        waiting = self.waiting
         self._fresh = sorted(each for each in self._fresh if each in waiting)
         left = {slot: sorted(each for each in queue if each in waiting) for slot, queue in self._of_slot.items()}
         self._of_slot = {slot: queue for slot, queue in left.items() if queue}
@@ -143,7 +143,7 @@ class SlotReplay(Replay):
         queue = self._of_slot.get(slot)
         if queue is None:
             return None
-        while queue and queue[0] not in self._indexes:
+        while queue and queue[0] not in self.waiting:
             heapq.heappop(queue)
         if not queue:
             del self._of_slot[slot]

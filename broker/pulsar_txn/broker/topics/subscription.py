@@ -192,19 +192,19 @@ class Subscription:
 
     def _delete(self, positions: list[Position]) -> None:
         self.moves.delete(positions)
-        if self.dispatcher.individual:
+        dispatcher = self.dispatcher
+        if dispatcher.individual:
             for position in positions:
-                self._settled(position, None)
+                dispatcher.settled(position, None)
+            dispatcher.wake()
 
     def _delete_indexes(self, items: Sequence[AckItem]) -> None:
         self.moves.delete_indexes(items)
-        if self.dispatcher.individual:
+        dispatcher = self.dispatcher
+        if dispatcher.individual:
             for position, acked, _ in items:
-                self._settled(position, None if self.cursor.is_deleted(position) else acked)
-
-    def _settled(self, position: Position, indexes: int | None) -> None:
-        self.dispatcher.settled(position, indexes)
-        self.dispatcher.wake()
+                dispatcher.settled(position, None if self.cursor.is_deleted(position) else acked)
+            dispatcher.wake()
 
     def _when_stored(self, ticket: int, answer: Callable[[], None]) -> None:
         """Call `answer` once the cursor's change `ticket` is durable."""
@@ -246,7 +246,11 @@ class Subscription:
         except Refusal as refusal:
             answer(None, refusal.code, refusal.message)
         else:
-            self._request(request)
+            host = self.host
+            if host is not None:
+                host.submit(request, reserve=True)
+            else:
+                self._request(request)
 
     def _request_of(
         self,
@@ -258,7 +262,7 @@ class Subscription:
         *,
         cumulative: bool,
     ) -> Request:
-        items = (*parts, *((position, None, 0) for position in whole))
+        items = (*parts, *[(position, None, 0) for position in whole]) if parts or len(whole) != 1 else ((whole[0], None, 0),)
         if not items:
             raise Refusal(ServerError.NotAllowedError, "the acknowledgement names no message")
         noted = self._noting(consumer, whole, parts, answer, cumulative=cumulative)
@@ -368,11 +372,15 @@ class Subscription:
 
     def apply_move(self, move: MoveCursor) -> None:
         """Acknowledge what a transaction committed."""
-        whole = [position for position, acked, _ in move.individual if acked is None]
-        if len(whole) < len(move.individual):
-            self._delete_indexes([item for item in move.individual if item[1] is not None])
-        if whole:
-            self._delete(whole)
+        individual = move.individual
+        if len(individual) == 1 and individual[0][1] is None:  # nearly every transaction's
+            self._delete([individual[0][0]])
+        else:
+            whole = [position for position, acked, _ in individual if acked is None]
+            if len(whole) < len(individual):
+                self._delete_indexes([item for item in individual if item[1] is not None])
+            if whole:
+                self._delete(whole)
         if move.cumulative is not None:
             position, left, batch_size = move.cumulative
             acked = None if not left else full_ack_set(batch_size) & ~left

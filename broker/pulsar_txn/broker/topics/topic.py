@@ -292,7 +292,7 @@ class Topic:
 
     def end_txn(self, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
         """The coordinator tells the outcome."""
-        marker = self.make_marker(txn_id, action, low_watermark)
+        marker = make_marker(self.turn, txn_id, action, low_watermark)
         self.host.submit(EndTxnOnPartition(answer, txn_id, action, low_watermark, marker), reserve=True)
 
     def make_marker(self, txn_id: TxnId, action: TxnAction, low_watermark: int = -1) -> TopicRecord:
