@@ -51,8 +51,8 @@ def check_text(what: str, value: object) -> None:
     if not value.isascii():
         try:
             value.encode()
-        except UnicodeEncodeError as error:
-            raise refused(what, value, "text that UTF-8 can say", hint="it has half of a surrogate pair") from error
+        except UnicodeEncodeError:
+            raise refused(what, value, "text that UTF-8 can say", hint="it has half of a surrogate pair") from None
 
 
 def check_subscription_name(what: str, value: str) -> None:
@@ -61,7 +61,7 @@ def check_subscription_name(what: str, value: str) -> None:
     try:
         check_subscription(value)
     except InvalidName as error:
-        raise InvalidConfiguration(str(error)) from error
+        raise InvalidConfiguration(str(error)) from None
 
 
 def check_whole(what: str, value: object, least: int | None = None) -> None:
@@ -70,8 +70,8 @@ def check_whole(what: str, value: object, least: int | None = None) -> None:
     if type(value) is not int:
         try:
             value = operator.index(value)  # type: ignore[arg-type]  # that is the question
-        except TypeError as error:
-            raise refused(what, value, needed) from error
+        except TypeError:
+            raise refused(what, value, needed) from None
     if least is not None and value < least:
         raise refused(what, value, needed)
 
@@ -129,8 +129,8 @@ def one_of(kind: type[E], value: object, what: str, *, hint: str | None = None) 
     """A member of an enum, of itself or of its value."""
     try:
         return kind(value)
-    except ValueError as error:
-        raise refused(what, value, f"one of {', '.join(str(each) for each in _names(kind))}", hint=hint) from error
+    except ValueError:
+        raise refused(what, value, f"one of {', '.join(str(each) for each in _names(kind))}", hint=hint) from None
 
 
 def _names(kind: type[enum.Enum]) -> list[str]:
@@ -166,7 +166,7 @@ def no_transaction(txn: object) -> UsageError:
 def raise_unless_transaction(txn: object, error: Exception) -> None:
     """An AttributeError or TypeError came up: say so where the reason is that `txn` is no transaction."""
     if txn is not None and not isinstance(error, UsageError) and not hasattr(type(txn), "enlist_send"):
-        raise no_transaction(txn) from error
+        raise no_transaction(txn) from None
 
 
 # --- attrs ------------------------------------------------------------------------------------------------------------

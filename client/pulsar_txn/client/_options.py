@@ -89,4 +89,4 @@ def options_of(kind: type[T], given: Mapping[str, Any], call: str) -> T:
     except InvalidConfiguration:
         raise
     except (TypeError, ValueError) as error:
-        raise InvalidConfiguration(str(error)) from error
+        raise InvalidConfiguration(str(error)) from None

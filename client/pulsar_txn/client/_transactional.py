@@ -170,7 +170,7 @@ class TransactionalClient:
             try:
                 txn_id = TxnId.parse(txn_id)
             except ValueError as error:
-                raise InvalidConfiguration(str(error)) from error
+                raise InvalidConfiguration(str(error)) from None
         if not isinstance(txn_id, TxnId):
             raise InvalidConfiguration(f"a transaction id or its text is needed, not {txn_id!r}")
         return self._new_transaction(TransactionOptions(), txn_id)

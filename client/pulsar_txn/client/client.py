@@ -432,7 +432,7 @@ def parse_topic(topic: str) -> TopicName:
     try:
         return TopicName.parse(topic)
     except InvalidName as error:
-        raise InvalidTopicName(str(error), hint="") from error
+        raise InvalidTopicName(str(error), hint="") from None
 
 
 def _check_topics(given: object) -> None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
+from pulsar_txn.client._tracebacks import shortened
 from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, LocalProtocolError, OperationTimeout, PulsarError
 from pulsar_txn.client.net.failover import AutoClusterFailover, Failover
 from pulsar_txn.client.net.lookup import Lookup
@@ -149,16 +150,17 @@ class Core:
                 if isinstance(error, PulsarError):
                     last = error
                 else:
-                    raise _given_up(last or OperationTimeout(f"{what} did not finish in time"), what, seconds) from None
+                    last = last or OperationTimeout(f"{what} did not finish in time")
+                    raise shortened(_given_up(last, what, seconds)) from None
             except PulsarError as error:
                 if not error.retriable:
-                    raise
+                    raise shortened(error) from error.__cause__
                 last = error
                 if error.paced:
                     continue
             pause = backoff.next()
             if self.runtime.monotonic() + pause >= deadline:
-                raise _given_up(last, what, seconds)
+                raise shortened(_given_up(last, what, seconds))
             await self.rest(pause)
 
     async def close(self) -> None:

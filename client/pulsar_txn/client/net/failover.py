@@ -109,7 +109,7 @@ class Failover:
         return any([await self._greets(address) for address in parse_service_url(url)])
 
     async def _greets(self, address: Address) -> bool:
-        pool = ConnectionPool(self._runtime, self._settings)
+        pool = ConnectionPool(self._runtime, self._settings, outage_level=logging.DEBUG)
         try:
             await pool.get(address)
         except PulsarError as error:

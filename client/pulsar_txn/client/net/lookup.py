@@ -124,7 +124,7 @@ class Lookup:
         try:
             logical = parse_service_url(url)[0]
         except InvalidConfiguration as error:
-            raise RemoteProtocolError(f"the lookup's answer names no broker: {error.message}") from error
+            raise RemoteProtocolError(f"the lookup's answer names no broker: {error.message}") from None
         if answer.proxy_through_service_url:
             return self._addresses[self._current], logical
         return logical, logical

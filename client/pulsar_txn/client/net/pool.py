@@ -7,15 +7,18 @@ with it everybody who asks meanwhile. So callers need no pauses of their own: er
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from typing import Final
 
 from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, InvalidConfiguration, OperationTimeout, PulsarError
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.pauses import Backoff, Gate, SignsOfLife
-from pulsar_txn.client.net.runtime import Runtime
+from pulsar_txn.client.net.runtime import Runtime, UnknownHost
 from pulsar_txn.client.net.service_url import Address
 from pulsar_txn.client.net.settings import Settings
+
+logger = logging.getLogger("pulsar_txn.client.connection")
 
 _TLS_PORT: Final = "is this a TLS port? pulsar+ssl:// usually goes with 6651, pulsar:// with 6650"
 _WRONG_NAME: Final = frozenset({62, 63, 64})
@@ -25,8 +28,10 @@ _WRONG_NAME: Final = frozenset({62, 63, 64})
 class ConnectionPool:
     """Hands out connections. Two callers that ask for the same broker at once share one attempt."""
 
-    def __init__(self, runtime: Runtime, settings: Settings) -> None:
+    def __init__(self, runtime: Runtime, settings: Settings, *, outage_level: int = logging.WARNING) -> None:
         self.signs_of_life = SignsOfLife()
+        self._outage_level = outage_level
+        self._outages: set[tuple[str, Address]] = set()
         self._runtime = runtime
         self._settings = settings
         self._connections: dict[tuple[str, Address], asyncio.Task[Connection]] = {}
@@ -105,10 +110,21 @@ class ConnectionPool:
             gate.failed()
             if isinstance(error, PulsarError):
                 error.paced = True
+                self._note_outage((str(target), physical), error)
             raise
         gate.worked()
+        if (str(target), physical) in self._outages:
+            self._outages.discard((str(target), physical))
+            logger.info("%s: connected again", target)
         self.signs_of_life.seen()
         return connection
+
+    def _note_outage(self, key: tuple[str, Address], error: PulsarError) -> None:
+        """Say once that a broker cannot be reached, while calls still try; what ends them at once they say themselves."""
+        if error.retriable:
+            level = logging.DEBUG if key in self._outages else self._outage_level
+            self._outages.add(key)
+            logger.log(level, "%s: no connection, trying again: %s", key[0], error)
 
     async def _connect(self, physical: Address, target: Address) -> Connection:
         context = self._settings.ssl_context() if physical.tls else None
@@ -127,11 +143,11 @@ class ConnectionPool:
                     ssl_context=context,
                     server_hostname=physical.host,
                 )
-        except TimeoutError as error:
+        except TimeoutError:
             hint = "check host, port and firewall"
-            raise OperationTimeout(f"no connection within {timeout:g} s", endpoint=str(where), hint=hint) from error
+            raise OperationTimeout(f"no connection within {timeout:g} s", endpoint=str(where), hint=hint) from None
         except OSError as error:
-            raise _connect_error(error, where) from error
+            raise _connect_error(error, where) from None
         await connection.handshake()
         if generation != self._generation:
             connection.close()
@@ -159,4 +175,6 @@ def _connect_error(error: OSError, address: Address) -> ConnectionLost:
     if address.tls and isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
         return ConnectionLost("the peer ended the TLS handshake", endpoint=str(address), hint=_TLS_PORT)
     hint = "is a broker running there? check the host and port of the service URL"
+    if isinstance(error, UnknownHost):
+        hint = f"nobody knows the host {address.host!r}: check its name in the service URL, and the DNS"
     return ConnectionLost(f"cannot connect: {str(error) or repr(error)}", endpoint=str(address), hint=hint)

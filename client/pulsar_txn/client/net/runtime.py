@@ -15,6 +15,7 @@ import logging
 import os
 import queue
 import random
+import socket
 import ssl
 import threading
 import time
@@ -36,6 +37,8 @@ Lock = threading.Lock
 Condition = threading.Condition
 Thread = threading.Thread
 thread_id = threading.get_ident
+UnknownHost = socket.gaierror
+"""The OSError of a host name that cannot be resolved."""
 
 
 class Runtime(Protocol):

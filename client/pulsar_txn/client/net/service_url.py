@@ -42,7 +42,7 @@ def _address(scheme: str, part: str, url: str) -> Address:
         split = urlsplit(f"//{part.strip()}")
         host, port = split.hostname, split.port
     except ValueError as error:
-        raise InvalidConfiguration(f"bad host or port in service URL {url!r}", hint=str(error)) from error
+        raise InvalidConfiguration(f"bad host or port in service URL {url!r}", hint=str(error)) from None
     if not host or split.path or split.username is not None:
         raise InvalidConfiguration(f"bad host {part!r} in service URL {url!r}", hint="write host:port without path or user")
     return Address(host, port or DEFAULT_PORTS[scheme], scheme == "pulsar+ssl")

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from pulsar_txn.client._tracebacks import shortened
 from pulsar_txn.client.errors import UsageError
 from pulsar_txn.client.net.runtime import Condition, Future, Lock
 
@@ -29,7 +30,7 @@ class Answer(Generic[T]):
         """What it is settled with."""
         self._gate.acquire()
         if self._error is not None:
-            raise self._error
+            raise shortened(self._error)
         return self._result
 
     def give_up(self) -> None:

@@ -44,7 +44,7 @@ def make_context(files: TlsFiles, authentication: Authentication | None = None) 
     try:
         context = ssl.create_default_context(cafile=files.trust_certs_file)
     except (OSError, ssl.SSLError) as error:
-        raise InvalidConfiguration(f"{files.trust_certs_file} holds no trusted certificates: {error}") from error
+        raise InvalidConfiguration(f"{files.trust_certs_file} holds no trusted certificates: {error}") from None
     if certificate is not None:
         try:
             # An empty password keeps OpenSSL from asking the terminal for that of an encrypted key.
@@ -53,7 +53,7 @@ def make_context(files: TlsFiles, authentication: Authentication | None = None) 
             raise InvalidConfiguration(
                 f"the certificate {certificate} with the key {key or 'in the same file'} cannot be used: {error}",
                 hint="both are PEM files; a key with a pass phrase needs a tls_context of your own",
-            ) from error
+            ) from None
     elif key is not None:
         raise InvalidConfiguration(f"the key {key} has no certificate", hint="give the certificate's file, too")
     if not files.validate_hostname or files.allow_insecure_connection:

@@ -11,6 +11,7 @@ from typing import Generic, Self, TypeVar
 import attrs
 
 from pulsar_txn.client._checks import raise_unless_transaction, refused
+from pulsar_txn.client._tracebacks import shortened
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerFenced, PulsarError
 from pulsar_txn.client.net.core import Core, run_all
 from pulsar_txn.client.net.growth import new_partitions, watch
@@ -363,9 +364,11 @@ class AsyncProducer(Generic[T]):
     async def _start_all(self, partitions: Sequence[PartitionProducer]) -> None:
         try:
             await run_all([partition.start() for partition in partitions])
-        except BaseException:
+        except BaseException as error:
             self._closing = asyncio.get_running_loop().create_task(_close_all(partitions))
             await asyncio.shield(self._closing)  # which goes on when this is cancelled, or the client is closed
+            if isinstance(error, PulsarError):
+                raise shortened(error) from error.__cause__
             raise
 
     def _refusal(self) -> PulsarError:
@@ -416,8 +419,8 @@ class AsyncProducer(Generic[T]):
         try:
             if 0 <= index < len(self._partitions):
                 return self._partitions[index]
-        except TypeError as error:
-            raise refused("partition", index, "a whole number") from error
+        except TypeError:
+            raise refused("partition", index, "a whole number") from None
         raise InvalidConfiguration(f"partition {index} of {self.topic} does not exist; it has {len(self._partitions)}")
 
 

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeAlias, TypeVar
 
-from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, UsageError
+from pulsar_txn.client._tracebacks import shortened
+from pulsar_txn.client.errors import AlreadyClosed, ForkedClientError, PulsarError, UsageError
 from pulsar_txn.client.net.runtime import Cancelled, Condition, Future, Lock, Thread, new_loop, thread_id
 from pulsar_txn.client.net.tickets import Answer, Ticket, hand_on
 
@@ -101,6 +102,8 @@ class LoopThread:
             if not self.stopped:
                 raise
             raise AlreadyClosed(CLOSED) from None
+        except PulsarError as error:
+            raise shortened(error) from error.__cause__
         except BaseException:
             future.cancel()
             raise
