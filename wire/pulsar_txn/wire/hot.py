@@ -315,7 +315,7 @@ def encode_message(
     """The buffers of a MESSAGE, for `writelines`. `ack_set` (of `batch_size` indexes) names those still to be taken."""
     if (
         ack_set is None
-        and consumer_epoch is None
+        and (consumer_epoch is None or 0 <= consumer_epoch < 16384)
         and not redelivery_count
         and -1 <= partition < 16384
         and 0 <= consumer_id < 16384
@@ -331,6 +331,8 @@ def encode_message(
             + (LAST[partition] if partition >= 0 else MINUS_ONE)
         )
         body = b"\x08" + LAST[consumer_id] + b"\x12" + LAST[len(place)] + place
+        if consumer_epoch is not None:
+            body += b"\x28" + LAST[consumer_epoch]
         size = 4 + len(body)
         return [_HEAD(size + 4 + len(entry), size, _MESSAGE) + LAST[len(body)] + body, entry]
     place = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id) + b"\x18" + varint(partition)
@@ -478,7 +480,7 @@ def encode_ack_response(
         and txn is not None
         and request_id is not None
         and 0 <= consumer_id < 16384
-        and 0 <= request_id < _2_28
+        and request_id >= 0
         and 0 <= txn[0] < 16384
         and 0 <= (least := txn[1]) < _2_28
     ):
@@ -490,7 +492,7 @@ def encode_ack_response(
             + b"\x18"
             + LAST[txn[0]]
             + b"\x30"
-            + (LAST[request_id] if request_id < 16384 else MORE[request_id & 16383] + LAST[request_id >> 14])
+            + (MORE[request_id & 16383] + LAST[request_id >> 14] if 16384 <= request_id < _2_28 else varint(request_id))
         )
         return _ACK_RESPONSE_STARTS[len(body)] + body
     body = b"\x08" + varint(consumer_id)

@@ -200,10 +200,10 @@ def _pair(size: int, data: bytes) -> tuple[str, str] | None:
 def encode_response(kind: int, request_id: int, txn: TxnId, *, error: int | None = None, message: str | None = None) -> bytes:
     """The frame of a response; `kind` is its own type, `error` a ServerError and `message` what its user reads."""
     most, least = txn
-    if error is None and message is None and 0 <= most < 16384 and 0 <= least < _2_28 and 0 <= request_id < _2_28:
+    if error is None and message is None and 0 <= most < 16384 and 0 <= least < _2_28 and request_id >= 0:
         body = (
             b"\x08"
-            + (LAST[request_id] if request_id < 16384 else MORE[request_id & 16383] + LAST[request_id >> 14])
+            + (MORE[request_id & 16383] + LAST[request_id >> 14] if 16384 <= request_id < _2_28 else varint(request_id))
             + b"\x10"
             + (LAST[least] if least < 16384 else MORE[least & 16383] + LAST[least >> 14])
             + b"\x18"
