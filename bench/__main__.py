@@ -104,7 +104,7 @@ def _python(row: Row, server: servers.Server, warm: float, seconds: float, share
 def measure(row: Row, server: servers.Server, java: JavaClient | None, options: Any, drivers: int) -> dict[str, Any]:
     """Run a row's drivers at the same time and put their results together."""
     make = java.command if row.java and java is not None else _python
-    warm = options.warm * 2 if row.java else options.warm  # the driver's own JVM wants warming, too
+    warm = options.warm * 2 if row.java else options.warm  # the driver's own JVM wants warming as well
     command = make(row, server, warm, options.seconds, drivers)
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(drivers)]
     results = []

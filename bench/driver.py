@@ -183,7 +183,7 @@ async def run_plain(client: AsyncClient, arguments: argparse.Namespace) -> Windo
     window = Window(arguments)
 
     room = asyncio.Semaphore(PRODUCER_QUEUE // CHUNK)
-    count = per_batch if arguments.encoded else CHUNK  # receipts come in order: the last one of a chunk stands for all
+    count = per_batch if arguments.encoded else CHUNK  # receipts come in order: the last one of a chunk represents all
 
     def settled(ticket: asyncio.Future[Any]) -> None:
         room.release()

@@ -4,7 +4,7 @@
     python bench/broker/held_loop.py shared lists    those whose names begin so
     python bench/broker/held_loop.py --scale 0.1     with a tenth of the objects
 
-In one process over a memory store, with a client of bare frames in the same loop; what the client parses counts, too.
+In one process over a memory store, with a client of bare frames in the same loop; what the client parses counts as well.
 The collector is off. Ten milliseconds are the broker's own limit.
 """
 

@@ -52,7 +52,7 @@ def produce(client: pulsar.Client, options: Any) -> dict[str, Any]:
 
 
 def consume(client: pulsar.Client, options: Any) -> dict[str, Any]:
-    """Everything that lies in a topic, each message looked at and acknowledged."""
+    """Everything that is in a topic, each message looked at and acknowledged."""
     all_there = threading.Event()
     got = size = 0
 

@@ -8,7 +8,7 @@
     python bench/client/ours.py fill    URL --topic T --count N --size 100 [--single --subscription S]
     python bench/client/ours.py memory  URL --count N       what N messages leave behind; memory-txn: N transactions
 
-On asyncio's own loop; with `--loop uvloop` on uvloop's; with `--sync` the sync client, where there is a row for it.
+On asyncio's own loop; with `--loop uvloop` on uvloop's; with `--sync` the blocking client, where there is a row for it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def produce(client: AsyncClient, options: Any) -> dict[str, Any]:
 
 
 def produce_sync(client: sync_client.Client, options: Any) -> dict[str, Any]:
-    """The same with the sync client."""
+    """The same with the blocking client."""
     payload = bytes(options.size)
     producer = client.create_producer(topic_name("sync"))
 
@@ -118,7 +118,7 @@ async def fill(client: AsyncClient, options: Any) -> dict[str, Any]:
 
 
 async def consume(client: AsyncClient, options: Any) -> dict[str, Any]:
-    """Everything that lies in a topic, each message looked at and acknowledged."""
+    """Everything that is in a topic, each message looked at and acknowledged."""
     size, left = 0, options.count
     part = Part()
     consumer = await client.subscribe(
@@ -146,7 +146,7 @@ async def consume(client: AsyncClient, options: Any) -> dict[str, Any]:
 
 
 def consume_sync(client: sync_client.Client, options: Any) -> dict[str, Any]:
-    """The same with the sync client."""
+    """The same with the blocking client."""
     size, left = 0, options.count
     part = Part()
     consumer = client.subscribe(
@@ -186,7 +186,7 @@ async def latency(client: AsyncClient, options: Any) -> dict[str, Any]:
 
 
 def latency_sync(client: sync_client.Client, options: Any) -> dict[str, Any]:
-    """The same with the sync client."""
+    """The same with the blocking client."""
     del options
     producer = client.create_producer(topic_name("sync-latency"), batching=False)
     send_in_turns(lambda: producer.send(PAYLOAD))

@@ -162,7 +162,7 @@ def _batches(dimension: str, seen: Sequence[Seen], problems: list[str]) -> dict[
     for each in seen:
         batch_id = -1 if each.batch_id is None else each.batch_id
         if batch_id != current and batch_id in batches:
-            problems.append(f"totals by {dimension}: batch {batch_id} appears again behind batch {current}")
+            problems.append(f"totals by {dimension}: batch {batch_id} appears again after batch {current}")
         current = batch_id
         rows = batches.setdefault(batch_id, {})
         key = (each.value["dimension"], each.value["key"])

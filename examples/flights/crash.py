@@ -75,7 +75,7 @@ def _short(participants: list[str]) -> str:
 
 
 def parse_line(line: str) -> Kill:
-    """One line. Raises ValueError, KeyError for what is none."""
+    """One line. Raises ValueError or KeyError for any other text."""
     known = json.loads(line)
     point, pid, time_ms = known.pop("point"), known.pop("pid"), known.pop("time_ms")
     target = known.pop("target", None) or _TARGET_OF[point.split(".")[0]]

@@ -1,6 +1,6 @@
 """Sums the settlements up with PySpark: one aggregation over (dimension, key), two topics, one transaction per micro-batch.
 
-Each micro-batch writes all totals anew (complete mode): those by carrier to `totals-carrier`, those by route to `totals-route`.
+Each micro-batch writes all totals again (complete mode): by carrier to `totals-carrier`, by route to `totals-route`.
 They appear in both at once, once, and every row carries its batch in the property `__batch_id`; also when Spark's driver
 is killed at any moment and started again on the same checkpoint, which is all that a restart needs.
 

@@ -43,7 +43,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process; None when there is none."""
+        """Of the running process; None if absent."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def start(self) -> None:

@@ -1,7 +1,7 @@
 """Publishes the flights, each with its place in the input as sequence id.
 
 The broker remembers the highest sequence id per producer name (deduplication) and tells a producer that comes back,
-so a publisher that was killed goes on behind the last flight that is stored, and what it sends twice is stored once.
+so a publisher that was killed goes on after the last flight that is stored, and what it sends twice is stored once.
 
     python publisher.py --url pulsar://… --flights jan [--prefix …] [--entry 40]
 """

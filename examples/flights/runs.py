@@ -49,7 +49,7 @@ class Input:
 
 @attrs.define
 class KillReport:
-    """A kill, and what became of what was in flight."""
+    """A kill, and the outcome of what was in flight."""
 
     run: str
     kill: Kill

@@ -1,4 +1,4 @@
-"""The run of the PySpark pipeline behind the worker: killed in a commit, started again, read from outside."""
+"""The run of the PySpark pipeline after the worker: killed in a commit, started again, read from outside."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class PipelineRun:
             await asyncio.sleep(0.1)
 
     async def _until_seen(self, client: AsyncClient, arrivals: dict[str, dict[int, int]]) -> None:
-        """The readers are a moment behind: give them what is there."""
+        """The readers lag by a moment: give them what is there."""
         newest = {}
         for dimension, topic in self._topics.totals.items():
             newest[dimension] = max((seen.batch_id or 0 for seen in await read_topic(client, topic)), default=-1)

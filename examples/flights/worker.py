@@ -4,7 +4,7 @@
     ack-first       no transactions, acknowledges first: what is killed in between is lost
     send-first      no transactions, sends first: what is killed in between is done again, so it is doubled
 
-In a transaction a worker needs no thought about what became of a unit: its messages are acknowledged exactly when its
+In a transaction a worker needs no thought about the outcome of a unit: its messages are acknowledged exactly when its
 results exist. So after every failure it does the same thing: it lets go of what it holds and takes what comes.
 
     python worker.py --url pulsar://… [--mode transactional] [--batch 100] [--units FILE] [--idle SECONDS --published FILE]

@@ -347,7 +347,7 @@ async def test_nothing_joins_a_transaction_behind_the_end_of_process(client, top
         contexts.append(context)
 
     await run(client, config(topic, transaction=MANAGED), process, 1)
-    with pytest.raises(UsageError, match="behind the end of process"):
+    with pytest.raises(UsageError, match="after the end of process"):
         contexts[0].publish(f"{topic}-more", "late")
 
 

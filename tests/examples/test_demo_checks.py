@@ -180,7 +180,7 @@ def test_a_batch_that_was_published_twice_is_found() -> None:
     assert any("has EWR-LAX twice" in problem for problem in batch_problems(given, FINAL))
     again = topics()
     again["route"] = [*again["route"], again["route"][0]]
-    assert any("appears again behind batch 1" in problem for problem in batch_problems(again, FINAL))
+    assert any("appears again after batch 1" in problem for problem in batch_problems(again, FINAL))
 
 
 def test_half_a_batch_is_found() -> None:

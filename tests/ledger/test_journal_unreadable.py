@@ -245,7 +245,7 @@ async def test_a_lost_segment_is_one_finding_for_each_of_its_logs():
     missing = {each.log: (each.position[1], each.entries) for each in entries}
     assert all(first + count <= len(truth[log]) for log, (first, count) in missing.items())
     assert max(count for _, count in missing.values()) > 3
-    assert "more behind it" in entries[0].detail
+    assert "more after it" in entries[0].detail
 
 
 @pytest.mark.parametrize("how", ["unreadable", "flipped"])

@@ -1,6 +1,6 @@
 """Runs programs with the official package in a process beside the tests.
 
-It is C++, and a fault of it ends the whole process: a client of `AutoClusterFailover` does so once in a hundred times, behind
+It is C++, and a fault of it ends the whole process: a client of `AutoClusterFailover` does so once in a hundred times, after
 its end, with "terminate called". What is compared is what a program says, so a program whose process ended is run again.
 """
 
@@ -30,7 +30,7 @@ def _one_process():
 class Official:
     """`official(name, *arguments)` begins a program and returns a function: what the program says, as `repr`.
 
-    Programs run one behind the other. `close` ends the process.
+    Programs run one after the other. `close` ends the process.
     """
 
     def __init__(self):

@@ -1,7 +1,7 @@
-"""Every name of the official client, and the program that stands for it.
+"""Every name of the official client, and the program that uses it.
 
 MUST has what a program that comes here relies on; OTHERS what is here as well, or has no effect. The tests compare both with
-the installed package, so that no name is left out, and look whether a program uses what it stands for.
+the installed package, so that no name is left out, and look whether a program uses the name that it is listed for.
 """
 
 from __future__ import annotations

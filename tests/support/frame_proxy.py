@@ -49,7 +49,7 @@ class Fault(enum.Enum):
     HALF_OPEN = "half-open"
     """From this frame on nothing gets through any more, either way, and neither side is told."""
     DELAY = "delay"
-    """The frame waits, and what comes behind it; so does its answer."""
+    """The frame waits, and what comes after it; so does its answer."""
     SEGMENTS = "segments"
     """The frame and its answer arrive byte by byte."""
     COALESCED = "coalesced"
@@ -59,7 +59,7 @@ class Fault(enum.Enum):
 _OF_ANSWERS: Final = frozenset(
     {Fault.RESET_AFTER, Fault.END_AFTER, Fault.LOST_ANSWER, Fault.DELAY, Fault.SEGMENTS, Fault.COALESCED}
 )
-"""What is done to the answer, too, or to it alone."""
+"""What is done to the answer, alone or together with the request."""
 _OF_ANSWERS_ALONE: Final = frozenset({Fault.RESET_AFTER, Fault.END_AFTER, Fault.LOST_ANSWER})
 _PASSING: Final = frozenset({Fault.TORN, Fault.RESET_MEANWHILE, Fault.END_AFTER})
 """Something gets through before the end."""
@@ -186,7 +186,7 @@ class FrameProxy:
 
 
 class _Link:
-    """One connection of a client, and the one to the broker behind it."""
+    """One connection of a client, and its connection to the broker."""
 
     def __init__(self, proxy: FrameProxy, topic: str, client: asyncio.StreamWriter, broker: asyncio.StreamWriter) -> None:
         self.topic = topic

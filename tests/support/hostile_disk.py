@@ -83,7 +83,7 @@ async def one_life(files: SimulatedFiles, workload: Workload, rng: random.Random
 
 
 async def started_under_faults(files: SimulatedFiles, rng: random.Random) -> None:
-    """A start that fails, or is cut off, leaves nothing worse behind."""
+    """A start that fails, or is cut off, makes nothing worse."""
     if rng.random() < 0.5:
         return
     faults = Faults(files, rng, 0.05)

@@ -1,7 +1,7 @@
 """A journal in a simulated file system, a plain model beside it, and a workload that drives both.
 
-Every call that changes something is numbered, and the model remembers the state behind each call. What a crash leaves
-must equal the state behind some call, not older than the newest one that was confirmed: a prefix, nothing torn, nothing
+Every call that changes something is numbered, and the model remembers the state after each call. What a crash leaves
+must equal the state after some call, not older than the newest one that was confirmed: a prefix, nothing torn, nothing
 acknowledged lost.
 """
 

@@ -52,7 +52,7 @@ class Received:
         self.ack_set = ack_set_from_words(words) if words else None
         raw, payload = split_entry(entry)
         self.metadata = pb.MessageMetadata()
-        with suppress(DecodeError):  # what only half parses arrives, too
+        with suppress(DecodeError):  # what only half parses arrives as well
             self.metadata.ParseFromString(raw)
         self.batch_size = 0
         self.payloads = [bytes(payload)]
@@ -210,7 +210,7 @@ class RawClient:
         name: str = "p",
         fields: Mapping[str, Any] | None = None,
     ) -> int:
-        """SEND one message, or a batch (a list). `stamp` False: the transaction stands in the command only.
+        """SEND one message, or a batch (a list). `stamp` False: the transaction is in the command only.
 
         `fields`: more of the metadata.
         """
@@ -322,7 +322,7 @@ class RawClient:
     # ---- transactions
 
     async def new_txn(self, tc_id: int = 0, timeout_ms: int = 60_000) -> TxnId:
-        """NEW_TXN, behind a TC_CLIENT_CONNECT."""
+        """NEW_TXN, after a TC_CLIENT_CONNECT."""
         await self.request("tcClientConnectRequest", tc_id=tc_id)
         body = await self.request("newTxn", tc_id=tc_id, txn_ttl_millis=timeout_ms)
         return TxnId(signed64(body.txnid_most_bits), signed64(body.txnid_least_bits))

@@ -28,7 +28,7 @@ class Sample:
 
     @property
     def name(self) -> str:
-        """Where it stands."""
+        """Where it is."""
         return f"{self.page.relative_to(_CHECKOUT)}:{self.line}"
 
     @property

@@ -88,7 +88,7 @@ class TcHost:
             self.carry_out(self.tc.expire(self.now))
 
     def crash(self, keep: int | None = None) -> None:
-        """Lose everything behind the first `keep` entries (at least the confirmed ones) and recover."""
+        """Lose everything after the first `keep` entries (at least the confirmed ones) and recover."""
         keep = self.confirmed if keep is None else keep
         assert keep >= self.confirmed
         del self.log[keep:]

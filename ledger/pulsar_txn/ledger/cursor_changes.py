@@ -131,7 +131,7 @@ def encode_base(state: CursorState, max_bytes: int) -> tuple[bytes, int]:
 
 
 def decode_base(data: bytes, at: int = 0, tally: Tally | None = None) -> tuple[CursorState, int]:
-    """The inverse of `encode_base`; ValueError when the bytes are none."""
+    """The inverse of `encode_base`; ValueError when the bytes are invalid."""
     state = CursorState(tally=tally)
     try:
         properties, at = decode_properties(data, at)
@@ -145,7 +145,7 @@ def decode_base(data: bytes, at: int = 0, tally: Tally | None = None) -> tuple[C
 
 
 def decode_old_base(data: bytes, tally: Tally | None = None) -> CursorState:
-    """A base of format 1: mark, ranges, ack sets, properties. ValueError when the bytes are none."""
+    """A base of format 1: mark, ranges, ack sets, properties. ValueError when the bytes are invalid."""
     try:
         state = CursorState(_I64.unpack_from(data)[0], tally=tally)
         (ranges,) = _U32.unpack_from(data, 8)
@@ -179,7 +179,7 @@ def encode_properties(properties: dict[str, str]) -> bytes:
 
 
 def decode_properties(data: bytes, at: int) -> tuple[dict[str, str], int]:
-    """The properties at `at`, and the offset behind them."""
+    """The properties at `at`, and the offset after them."""
     (count,) = _U32.unpack_from(data, at)
     at += 4
     texts: list[str] = []

@@ -58,7 +58,7 @@ class CursorState:
         self.deleted_count = 0
         """Acknowledged entries after the mark."""
         self.bytes = 0
-        """What chunks and ack sets take in memory, about; counted in `tally`, too."""
+        """What chunks and ack sets take in memory, about; counted in `tally` as well."""
         self.tally = tally or Tally()
         self.put_properties(properties or {})
         self._bits: dict[int, bytearray | bytes] = {}
@@ -186,7 +186,7 @@ class CursorState:
         self.properties_bytes = size
 
     def piece(self, after: int, max_bytes: int) -> tuple[bytes, int]:
-        """What lies after `after`, until about `max_bytes` are reached, and the entry up to which that is everything."""
+        """What is after `after`, until about `max_bytes` are reached, and the entry up to which that is everything."""
         start = max(after, self.mark) + 1
         chunks: list[bytes] = []
         sets: list[bytes] = []
@@ -221,7 +221,7 @@ class CursorState:
     def add_piece(self, data: bytes, at: int = 0) -> tuple[int, int]:
         """Take over a piece at `at` of `data`: (the entry up to which the state is complete, the offset after it).
 
-        ValueError when the bytes are none. Adding a piece twice is adding it once.
+        ValueError when the bytes are invalid. Adding a piece twice is adding it once.
         """
         try:
             return self._add_piece(data, at)
@@ -280,7 +280,7 @@ class CursorState:
         self._passed(self.mark)
 
     def _chunk_piece(self, number: int, low: int, high: int) -> bytes:
-        """The bits of [low, high] in a chunk, in the shorter form; empty when there are none."""
+        """The bits of [low, high] in a chunk, in the shorter form; otherwise empty."""
         value = self._between(number, low, high)
         if not value:
             return b""

@@ -2,7 +2,7 @@
 
 A log's snapshot names one position. A machine with several logs needs one of each, and a topic keeps its deduplication
 state beside its buffer's: both are in this envelope. Stored are first the parts of the envelope, then the machine's slices,
-each a part of its own. Version 1 was one part: the envelope, and the machine's state in one piece behind it.
+each a part of its own. Version 1 was one part: the envelope, and the machine's state in one piece after it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class CommitGroup:
-    """What joined a group: logs and cursors it touched, and who waits for it.
+    """What joined a group: logs and cursors it touched, and whoever waits for it.
 
     `seal` freezes what the group confirms (a log's last entry, a cursor's ticket and encoded changes) at the moment
     when no more can join; `confirm` and `fail` are called once, on the loop.

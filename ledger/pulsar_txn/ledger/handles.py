@@ -110,7 +110,7 @@ class BaseLog(abc.ABC):
         self._listener = listener
 
     def entry_of(self, position: Position) -> int:
-        """The entry id of a position; positions of earlier and later ledgers lie before and behind all entries."""
+        """The entry id of a position; positions of earlier and later ledgers lie before and after all entries."""
         ledger_id, entry = position
         if ledger_id == self.ledger_id:
             return entry
@@ -372,7 +372,7 @@ class BaseCursor:
         return self._ticket
 
     def reset(self, mark_delete: Position) -> int:
-        """Stand at `mark_delete`, at most at the last appended entry, and forget everything behind it."""
+        """Move the cursor to `mark_delete`, at most to the last appended entry, and forget everything after it."""
         self.log.check_open()
         entry = self._clamp(mark_delete)
         if self.state.reset(entry):

@@ -13,7 +13,7 @@ Duties of a host, in order of importance:
 * H3. Effects are released in order, and only when every record of the Step is confirmed. A Step without records,
     and a Refusal, is released when the record last applied in each of the machine's logs is confirmed (at once when
     nothing is in flight): a repeat must not be answered before the first attempt is durable, wherever it was written.
-    `Step.trailing` is appended and applied right behind the records, and no effect waits for it: it notes what is durable
+    `Step.trailing` is appended and applied directly after the records, and no effect waits for it: it notes what is durable
     elsewhere already and would be done again after a crash. A Step with trailing records only is therefore released at
     once, ahead of the tail. `AwaitOutcome` is carried out together with the Step, not on release: it shows nothing to
     anybody, and the `Outcome` that is released at once must find it.
@@ -22,7 +22,7 @@ Duties of a host, in order of importance:
 * H5. Recovery reads all logs of a machine from where the snapshot covers them, in the order of `logs`, then calls
     `recovered(now_ms)` once, whose Step is carried out like any other.
 * H6. `deadline()` is asked after each turn; once `now_ms` reaches it, `expire(now_ms)` is called until the
-    deadline lies in the future. `now_ms` never goes back, across restarts too (never below the newest time in the log).
+    deadline is in the future. `now_ms` never goes back, across restarts too (never below the newest time in the log).
 * H7. After `WriteSnapshot(log)` is released, the host calls `snapshot()`, which fixes the state of *that moment*, and
     notes the positions applied last. It takes the slices one after the other, a few in each turn of its loop, and goes on
     deciding and applying meanwhile. Slices go to the store once the noted positions are confirmed, and the last one makes
@@ -106,7 +106,7 @@ class VerifyRegistered:
     """Ask the coordinator of `txn_id` whether it is open and has this participant; send `request` again with the answer.
 
     The host calls `decide(Verified(request, ok))`. Requests of the same transaction that arrive meanwhile, its end
-    included, wait behind it: otherwise an answer could be overtaken by the end, and a late write be let in.
+    included, wait after it: otherwise an answer could be overtaken by the end, and a late write be let in.
     """
 
     txn_id: TxnId
@@ -125,7 +125,7 @@ class CopyEntries:
 
 @value
 class AskProducer:
-    """Ask the producer group that wrote a half message what became of it (back-check)."""
+    """Ask the producer group that wrote a half message for the outcome (back-check)."""
 
     producer_name: str
     txn_id: TxnId

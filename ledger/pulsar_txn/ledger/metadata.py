@@ -80,7 +80,7 @@ class MetadataTree:
         self._tell(path)
 
     async def children(self, path: str) -> list[str]:
-        """Names of the direct children, sorted; a path that only leads to keys counts as a child, too."""
+        """Names of the direct children, sorted; a path that only leads to keys counts as a child as well."""
         return sorted(self._children.get("" if path == "/" else _checked(path), ()))
 
     async def increment(self, path: str) -> int:

@@ -101,7 +101,7 @@ class OrderedMap(dict[KeyT, ValueT]):
 
     def moment(self) -> Moment[KeyT]:
         """What is here now, to be walked later. It ends when it is dropped."""
-        self._last = None  # what is put in from now on lies in groups that the moment does not know
+        self._last = None  # what is put in from now on is in groups that the moment does not know
         moment = Moment(self, self._groups, self._image, self._numbers)
         self._moments.append(weakref.ref(moment, self._moments.remove))
         return moment

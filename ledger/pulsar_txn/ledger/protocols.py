@@ -1,7 +1,7 @@
 """Doors of the ledger room: logs, cursors, snapshots, the metadata store, back-pressure.
 
 The order rule that all else rests on: **appends, cursor changes, snapshots and trims of one log become durable in the
-order in which they were called.** In the journal that holds across all logs of the store, too; do not rely on it
+order in which they were called.** In the journal that holds across all logs of the store as well; do not rely on it
 across logs (BookKeeper does not give it).
 
 Memory may run ahead of the disk: `append` returns the position at once, the confirmation comes later, in order,
@@ -210,7 +210,7 @@ class Log(Protocol):
 
     @property
     def last_confirmed(self) -> Position:
-        """The last durable entry; readers see nothing behind it. `(ledger_id, -1)` when there is none."""
+        """The last durable entry; readers see nothing after it. `(ledger_id, -1)` if absent."""
 
     def listen(self, listener: LogListener) -> None:
         """Set the listener (one per log; the last call wins)."""
@@ -327,7 +327,7 @@ class Cursor(Protocol):
         """
 
     def reset(self, mark_delete: Position) -> int:
-        """Seek: forget everything behind `mark_delete` and stand there, back or forth. Returns the ticket."""
+        """Seek: forget everything after `mark_delete` and move there, back or forth. Returns the ticket."""
 
     def put_properties(self, properties: dict[str, str]) -> int:
         """Replace the properties; returns the ticket. Raises EntryTooLarge, NameRefused (no text of UTF-8)."""

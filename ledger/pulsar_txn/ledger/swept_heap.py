@@ -53,9 +53,9 @@ class SweptHeap(Generic[EntryT]):
             self.heap, self._swept = [], self.heap
 
     def first(self) -> EntryT | None:
-        """The smallest entry that is alive; None when there is none.
+        """The smallest entry that is alive; None if absent.
 
-        When more lies in front of it than one look should pass over, a smaller one that is not: looking again sees further.
+        When too many dead entries come before it for one look, the result is a dead one: looking again sees further.
         """
         heap = self.heap
         if not heap or self._swept or not self._is_alive(heap[0]):  # mostly the first one is alive, and nothing is swept
@@ -72,7 +72,7 @@ class SweptHeap(Generic[EntryT]):
         return found
 
     def _front(self) -> list[EntryT]:
-        """The heap with the smallest entry that is alive in front, as far as one look goes; empty when there is none."""
+        """The heap with the smallest entry that is alive in front, as far as one look goes; otherwise empty."""
         is_alive = self._is_alive
         heap = self.heap
         for _ in range(_PASSED_PER_LOOK):

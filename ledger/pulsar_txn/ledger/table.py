@@ -5,7 +5,7 @@ every pair. Events are of two kinds. A request, an answer or a deadline meets `d
 state follows after that record was applied. A record of the log meets `apply`, live and in recovery. Both look their cells up,
 so the table is the program and not a description of it. Tests walk every cell, and `docs/state_diagrams.py` prints the tables.
 
-States and events are IntEnums (None may stand for a state): hashing them takes no Python call, so a look-up takes about 50 ns.
+States and events are IntEnums (None may represent a state): hashing them takes no Python call, so a look-up takes about 50 ns.
 """
 
 from __future__ import annotations

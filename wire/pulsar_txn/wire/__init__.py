@@ -2,5 +2,5 @@
 
 It knows bytes and nothing else. It must never know a socket, a clock, a file or an event loop:
 everything here is a function of its arguments, so broker, client and tests share one truth about
-what stands on the wire. `ids` and `errors` are the only modules that the machine rooms may use.
+what is on the wire. `ids` and `errors` are the only modules that the machine rooms may use.
 """

@@ -23,7 +23,7 @@ ordering_key, null_value, compacted_out, partition_key_b64)`. Absent things are 
 
 Outgoing: TypeAlias = bytes | tuple[Any, ...]
 """What `encode_batch` takes per message: a payload, or `(payload, partition_key, properties, event_time_ms, sequence_id,
-ordering_key, null_value, partition_key_b64)`, cut off anywhere behind the payload."""
+ordering_key, null_value, partition_key_b64)`, cut off anywhere after the payload."""
 
 _Fields: TypeAlias = tuple[int, dict[str, str] | None, str | None, int, int | None, bytes | None, bool, bool, bool]
 """A `BatchMessage` with the size of the payload in place of the payload."""
@@ -34,7 +34,7 @@ _CACHE_LIMIT: Final = 4096
 
 
 class _Heads(dict[int, bytes]):
-    """What stands before a plain payload, by `payload size << 4 | bytes of the sequence id` (0: there is none)."""
+    """What comes before a plain payload, by `payload size << 4 | bytes of the sequence id` (0: absent)."""
 
     def __missing__(self, key: int) -> bytes:
         if len(self) >= _CACHE_LIMIT:
@@ -155,7 +155,7 @@ def decode_batch(payload: bytes | bytearray | memoryview, num_messages: int) -> 
 def _plain(data: bytes, at: int, body: int) -> tuple[int, int | None]:
     """Payload size and sequence id of a metadata (from `at` to `body`) that has nothing else; (-1, None) for any other.
 
-    This is what producers send who set neither key nor properties, so it is worth a reader of its own.
+    Producers that set neither key nor properties send this, so it is worth a reader of its own.
     IndexError when the data end before.
     """
     if data[at] != 0x18:

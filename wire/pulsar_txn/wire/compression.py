@@ -1,7 +1,7 @@
 """Compression of payloads, by the numbers of MessageMetadata.compression.
 
 LZ4 is the bare block, Snappy the bare ("raw") format, ZLIB and ZSTD are whole streams: what the Java and C++
-clients write. How large the result is stands in the metadata (`uncompressed_size`), not in the data, and is
+clients write. The metadata says how large the result is (`uncompressed_size`), not the data, and is
 the sender's word: it is checked against a limit before memory is taken, and against what really came out.
 The library of codecs is loaded when it is first used: many programs never compress.
 """

@@ -1,4 +1,4 @@
-"""Entries: what a topic's log stores, and what stands behind the command in SEND and MESSAGE (reference §1.1).
+"""Entries: what a topic's log stores, and what follows the command in SEND and MESSAGE (reference §1.1).
 
     0x0e01  CRC32C over the rest  4-byte metadata size  MessageMetadata  payload
 
@@ -28,7 +28,7 @@ MARKER_PRODUCER: Final = "pulsar.txn.marker"
 _HEAD: Final = struct.Struct(">2sII")
 _SIZE: Final = struct.Struct(">I")
 _BEGIN: Final = 10
-"""Where the metadata of nearly every entry begins: behind magic, checksum and its size."""
+"""Where the metadata of nearly every entry begins: after magic, checksum and its size."""
 _MAX_LONG: Final = (1 << 63) - 1
 _new: Final = tuple.__new__
 _COMMIT_KIND: Final = b"\xa0\x01" + varint(MarkerType.TXN_COMMIT) + b"\xb0\x01"
@@ -66,7 +66,7 @@ def _locate(entry: bytes | memoryview) -> tuple[int, int, int]:
 
 
 def skip_broker_metadata(data: bytes | memoryview, position: int) -> int:
-    """Where the entry begins: behind the broker's own block if there is one at `position`. MalformedFrame."""
+    """Where the entry begins: after the broker's own block if there is one at `position`. MalformedFrame."""
     if data[position : position + 2] != BROKER_MAGIC:
         return position
     start = position + 6 + int.from_bytes(data[position + 2 : position + 6])
@@ -121,7 +121,7 @@ def is_encrypted(entry: bytes | memoryview) -> bool:
 
 
 def read_header(entry: bytes | memoryview, *, verify: bool = False) -> EntryHeader:
-    """What machines and topics need to know of an entry. MalformedFrame; with `verify` ChecksumMismatch, too.
+    """What machines and topics need to know of an entry. MalformedFrame; with `verify` ChecksumMismatch as well.
 
     `highest_sequence_id` is that of a batch, and `sequence_id` where the entry names none or a smaller one.
     `txn_id` is set only if both of its halves are present. Fields that are not returned are passed over, not checked.
@@ -261,7 +261,7 @@ def _header(
     highest: int | None,
     hints: DispatchHints | None = None,
 ) -> EntryHeader:
-    """The header from numbers as they stand on the wire."""
+    """The header from numbers as they are on the wire."""
     if sequence_id > _MAX_LONG:
         sequence_id -= 1 << 64
     highest = sequence_id if highest is None else max(signed64(highest), sequence_id)

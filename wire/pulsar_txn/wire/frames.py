@@ -1,6 +1,6 @@
 """Frames: the stream cut into commands, and commands in and out of protobuf.
 
-A frame is a 4-byte total size, a 4-byte command size, a BaseCommand, and for SEND and MESSAGE an entry behind
+A frame is a 4-byte total size, a 4-byte command size, a BaseCommand, and for SEND and MESSAGE an entry after
 it (reference §1.1). Everything here works on frames *without* the total size, as `FrameReader` returns them.
 The commands that travel per message have faster codecs of their own in `wire.hot`; this is for all others.
 """
@@ -33,7 +33,7 @@ _OTHER_PROTOCOLS: Final = {b"HTTP": "HTTP: this is an HTTP port", b"SSH-": "SSH:
 
 
 def _encoders() -> dict[str, tuple[bytes, type[Message]]]:
-    """Field name -> (what stands before the size of the body, class of the body)."""
+    """Field name -> (what comes before the size of the body, class of the body)."""
     return {
         field.name: (
             b"\x08" + varint(field.number) + varint(field.number << 3 | 2),
@@ -124,7 +124,7 @@ def command_end(frame: bytes) -> int:
 
 
 def frame_type(frame: bytes) -> int:
-    """The type of the command, also one that this protocol version does not have; MalformedFrame if there is none.
+    """The type of the command, also one that this protocol version does not have; MalformedFrame if absent.
 
     All known peers write the type first, which makes this two look-ups; other orders are found too.
     """

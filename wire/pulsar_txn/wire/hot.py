@@ -33,7 +33,7 @@ SendReceipt: TypeAlias = tuple[int, int, int, int, int]
 
 Message: TypeAlias = tuple[int, int, int, int, int, tuple[int, ...], int | None, bytes]
 """`(consumer_id, ledger_id, entry_id, partition, redelivery_count, ack_set_words, consumer_epoch, entry)`. The
-broker's own block may stand before the entry; `entries` reads it and passes over it."""
+broker's own block may come before the entry; `entries` reads it and passes over it."""
 
 Ack: TypeAlias = tuple[int, bool, list[AckId], TxnId | None, int | None]
 """`(consumer_id, cumulative, ids, txn, request_id)`."""
@@ -72,7 +72,7 @@ def _ends(prefix: bytes) -> dict[bytes, int]:
 
 
 def _starts(prefix: bytes) -> list[bytes]:
-    """What stands before the body of a whole frame, by the size of the body, which is shorter than 128 bytes."""
+    """What comes before the body of a whole frame, by the size of the body, which is shorter than 128 bytes."""
     head = len(prefix) + 1
     return [_SIZES(head + size + 4, head + size) + prefix + bytes((size,)) for size in range(128)]
 
@@ -92,7 +92,7 @@ def _shape(*parts: bytes) -> Callable[[bytes, int, int], re.Match[bytes] | None]
     """A matcher of bodies that are exactly these parts: called with a frame, and where its body begins and ends.
 
     The one engine for bytes that runs in C: it is several times faster than a loop over the fields. `N` in a part
-    stands for a number (a group, see `NUMBER`); what a peer may leave out stands in `(?:…)?`.
+    represents a number (a group, see `NUMBER`); what a peer may leave out is in `(?:…)?`.
     """
     return re.compile(b"".join(parts).replace(b"N", NUMBER), re.DOTALL).fullmatch
 
@@ -262,7 +262,7 @@ def _usual_receipt(data: bytes, position: int, end: int) -> SendReceipt | None:
     """The body between two positions, if it has the shape that brokers write.
 
     Without a regular expression: somebody may wait for just this receipt, and after a millisecond of sleep its engine
-    has to be fetched from memory anew, which takes five times as long as these few lines.
+    has to be fetched from memory again, which takes five times as long as these few lines.
     """
     try:
         producer_id, position = _field(data, position, 0x08)
@@ -286,7 +286,7 @@ def _usual_receipt(data: bytes, position: int, end: int) -> SendReceipt | None:
 
 
 def _field(data: bytes, position: int, tag: int) -> tuple[int, int]:
-    """The number behind a tag, and the position behind that."""
+    """The number after a tag, and the position after that."""
     if data[position] != tag:
         raise _UnusualError
     first = data[position + 1]

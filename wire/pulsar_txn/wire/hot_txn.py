@@ -37,7 +37,7 @@ _SIZES: Final = struct.Struct(">II").pack
 
 
 def _prefix(kind: int) -> bytes:
-    """What stands before the size of the body: the type, and the tag of the field with the same number."""
+    """What comes before the size of the body: the type, and the tag of the field with the same number."""
     return b"\x08" + varint(kind) + varint(kind << 3 | 2)
 
 

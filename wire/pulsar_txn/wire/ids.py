@@ -131,7 +131,7 @@ class EntryHeader:
 
 
 def signed64(value: int) -> int:
-    """The Java long that an unsigned wire value stands for: 2**64-1 is -1."""
+    """The Java long that an unsigned wire value represents: 2**64-1 is -1."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 

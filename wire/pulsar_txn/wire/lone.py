@@ -1,6 +1,6 @@
 """SENDs of one message that is nothing but its payload: command, metadata and checksum in one go.
 
-Who waits for each send before the next pays for whatever lies between the call and the write, and the processor has
+A program that waits for each send before the next pays for everything between the call and the write, and the processor has
 forgotten most of the code in between. So these are put together in as few steps as there can be, from parts that are the
 same for all messages of a producer; everything else goes through `entries.encode_entry` and `hot.encode_send`.
 """

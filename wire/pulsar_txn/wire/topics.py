@@ -1,7 +1,7 @@
 """Names of topics: short and full forms, partitions, and the topics of the transaction machinery (reference §2.1).
 
-How long names may be stands here too, for client and broker. Pulsar's protocol has no limit (apache/pulsar#12023), but what
-its administration cannot name cannot be managed (apache/pulsar#19826): a topic and a subscription stand in the path of a
+The limits for the length of names are here as well. Pulsar's protocol has no limit (apache/pulsar#12023), but what
+its administration cannot name cannot be managed (apache/pulsar#19826): a topic and a subscription are in the path of a
 request, whose head may have 8 KiB (Jetty's default, httpMaxRequestHeaderSize). Both at their longest fit into that, as
 long as their characters need no percent sign.
 """
@@ -18,7 +18,7 @@ ASSIGN_TOPIC: Final = "persistent://pulsar/system/transaction_coordinator_assign
 """Partitioned; partition i belongs to whoever serves coordinator i."""
 
 TRANSACTION_LOG_PREFIX: Final = "persistent://pulsar/system/__transaction_log_"
-"""The log of coordinator i has the name with i behind it."""
+"""The log of coordinator i is named by this and i."""
 
 PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
 
@@ -94,13 +94,13 @@ class TopicName:
 
     @property
     def partition(self) -> int:
-        """The index of the partition; -1 for a topic that is none."""
+        """The index of the partition; -1 for any other topic."""
         match = _PARTITION.fullmatch(self.name)
         return -1 if match is None else int(match[2])
 
     @property
     def base(self) -> TopicName:
-        """The partitioned topic that this is a partition of; itself for a topic that is none."""
+        """The partitioned topic that this is a partition of; any other topic itself."""
         match = _PARTITION.fullmatch(self.name)
         return self if match is None else attrs.evolve(self, name=match[1])
 
@@ -120,7 +120,7 @@ def check_subscription(name: str) -> None:
 
 
 def check_namespace(tenant: str, namespace: str = "default") -> None:
-    """InvalidName for what cannot be a tenant with a namespace: each has certain characters, and a topic fits behind both."""
+    """InvalidName for what cannot be a tenant with a namespace: each has certain characters, and a topic fits after both."""
     _check_size("namespace", f"{tenant}/{namespace}", MAX_NAMESPACE_BYTES)
     for part in (tenant, namespace):
         if _PART.fullmatch(part) is None:
@@ -128,7 +128,7 @@ def check_namespace(tenant: str, namespace: str = "default") -> None:
 
 
 def _check_characters(kind: str, name: str) -> None:
-    """Names stand in paths, log lines and headers, where a line end or a zero would be read as something else."""
+    """Names appear in paths, log lines and headers, where a line end or a zero would be read as something else."""
     if _CONTROL.search(name) is not None:
         raise InvalidName(f"{kind} {name[:_SHOWN]!r} holds a control character; choose a name without")
 

@@ -75,13 +75,13 @@ NUMBERS: Final = _Numbers(zip(LAST, range(1 << 14), strict=True))
 
 
 def signed32(value: int) -> int:
-    """The int32 that a varint stands for: its low 32 bits, as every protobuf parser takes them."""
+    """The int32 that a varint represents: its low 32 bits, as every protobuf parser takes them."""
     value &= 0xFFFF_FFFF
     return value - (1 << 32) if value > 0x7FFF_FFFF else value
 
 
 def read_varint(data: bytes | memoryview, position: int, more: int = 3) -> tuple[int, int]:
-    """The number at `position` (below 2**64) and the position behind it.
+    """The number at `position` (below 2**64) and the position after it.
 
     IndexError when the bytes end inside it, OverflowError when it is longer than 64 bits: callers turn both
     into their own typed error. Three bytes at a time, `more` times; the continuation bits are taken off by

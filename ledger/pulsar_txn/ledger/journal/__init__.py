@@ -2,12 +2,12 @@
 
 store     the provider                      writer     groups → frames → disk → confirmations
 log       handles of logs                   segments   files made ahead of need, and recycled
-frame     how a group lies in a segment     recovery   from segments to the state they add up to
+frame     the form of a group          recovery   from segments to the state they add up to
 scan      the frames of a segment           findings   what is wrong with a journal
 mark      which segment was begun last
 records   everything that is not an entry   reclaim    trim, drop, copy forward
 index     where entries are                 files      the file operations layer (`simulated`: in memory)
-reader    entries, checksums checked        syncer     who waits for the disk (`sync_helper`: its process)
+reader    entries, checksums checked        syncer     whoever waits for the disk (`sync_helper`: its process)
 """
 
 from __future__ import annotations

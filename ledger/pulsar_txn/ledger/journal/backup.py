@@ -2,7 +2,7 @@
 
 A backup is a folder with the segments, the mark and the file FORMAT, as they were at the cut, and the file BACKUP, written
 last: a list of the files with their checksums. A folder without it is no backup, so one that was not finished is never
-restored. The newest segment is copied up to the cut; behind it are zeros, so nothing of a frame that was being written
+restored. The newest segment is copied up to the cut; after it are zeros, so nothing of a frame that was being written
 comes along. The whole copy was checked as `check` does it before BACKUP was written.
 """
 
@@ -90,7 +90,7 @@ async def back_up(files: Files, folder: str, target: str, cut: Cut, *, now: int,
     folders.write_format(files, target, form)
     findings = await check_copy(target, files=files)
     if findings:
-        raise BackupRefused(f"the copy in {target} is not whole, so it is no backup: {findings[0].detail}")
+        raise BackupRefused(f"the copy in {target} is incomplete, so it is not a backup: {findings[0].detail}")
     copied += [_checksum(files, f"{target}/{name}") for name in (f"begun-{cut.segment:010d}", "FORMAT")]
     backup = Backup(cut, now, tuple(copied))
     _write_list(files, target, backup)
@@ -152,7 +152,7 @@ async def verify(files: Files, folder: str, backup: Backup) -> None:
 
 
 async def copy_file(files: Files, source: str, target: str, end: int | None, step: Step, *, fill: bool = False) -> CopiedFile:
-    """Copy a file up to `end` (None: all) and sync it; it keeps its size, with zeros behind, which `fill` writes.
+    """Copy a file up to `end` (None: all) and sync it; it keeps its size, with zeros after, which `fill` writes.
 
     Blocks while a piece is read or written: for programs of their own. If cancelled: a part of the file is there.
     """

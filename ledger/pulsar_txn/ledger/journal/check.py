@@ -71,7 +71,7 @@ async def _check_folder(files: Files, path: str, opened: OpenSegments) -> list[F
 
 
 async def _check_log(reader: RunReader, log: LogState) -> list[Finding]:
-    """Every entry of a log; after damage, on with the entry behind it."""
+    """Every entry of a log; after damage, on with the entry after it."""
     findings: list[Finding] = []
     entry, last = log.first_entry, log.next_entry - 1
     stored = log.durable_snapshot()
@@ -106,4 +106,4 @@ def _add_entry(findings: list[Finding], found: Finding) -> None:
 
 
 def _and_more(finding: Finding) -> str:
-    return f" (and {finding.entries - 1} more behind it)" if finding.entries > 1 else ""
+    return f" (and {finding.entries - 1} more after it)" if finding.entries > 1 else ""

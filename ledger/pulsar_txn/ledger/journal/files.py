@@ -70,7 +70,7 @@ class Files(Protocol):
         """As `read`, but never waits for the disk: None when something is not in memory. It is being fetched then."""
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write buffers one behind the other; returns how many bytes were written, which may be fewer."""
+        """Write buffers one after the other; returns how many bytes were written, which may be fewer."""
 
     def sync(self, fd: int) -> None:
         """Wait until the file's (or folder's) content is on the disk. Blocks: for start and close only."""

@@ -19,7 +19,7 @@ from pulsar_txn.ledger.protocols import (
 )
 
 FORMAT_VERSION: Final = 2
-"""2: snapshots in parts, checkpoints in slices, a mark. 1 is read, too; the file says 2 before anything else is written."""
+"""2: snapshots in parts, checkpoints in slices, a mark. 1 is read as well; the file says 2 before anything else is written."""
 
 _OLDEST_VERSION: Final = 1
 _FIRST_MARKED_VERSION: Final = 2

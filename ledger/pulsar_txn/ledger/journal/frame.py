@@ -1,4 +1,4 @@
-"""Frames: how one commit group lies in a segment. Pure.
+"""Frames: the form of a commit group in a segment. Pure.
 
     header     magic, store uuid, segment number, sequence, flags, length, directory length, runs, two checksums (64 bytes)
     directory  per run: ledger, first entry, count, kind, where its tables and its data are, how long it is
@@ -29,12 +29,12 @@ MAGIC: Final = b"PTJ1"
 ALIGNMENT: Final = 4096
 HEADER: Final = struct.Struct("<4s16sQQIIIIII4x")
 RUN: Final = struct.Struct("<QqIIIII4x")
-_COVERED: Final = 48  # of the header: uuid to runs, behind the magic
+_COVERED: Final = 48  # of the header: uuid to runs, after the magic
 
 CHECKPOINT, SEAL, CLOSE, SLICED, COMPLETE = 1, 2, 4, 8, 16
 """Frame flags: a checkpoint begins, at a segment's start; a segment's index, at its end; a clean shutdown.
 
-A CHECKPOINT is the whole state, unless it is SLICED, too: the rest follows in later frames, the last of which is COMPLETE.
+A CHECKPOINT is the whole state, unless it is SLICED as well: the rest follows in later frames, the last of which is COMPLETE.
 The first frame of a segment without a whole state, and a COMPLETE one, have a record that says where replay begins.
 """
 
@@ -85,7 +85,7 @@ class FrameHeader(NamedTuple):
 
 
 class Frame:
-    """An encoded frame: `head` (header and directory), `data` buffers behind it, and where its runs' headers are."""
+    """An encoded frame: `head` (header and directory), `data` buffers after it, and where its runs' headers are."""
 
     __slots__ = ("data", "flags", "head", "run_offsets", "size")
 
@@ -155,7 +155,7 @@ SMALL_FRAME_BYTES: Final = 128 << 10
 
 
 def frame_prefix(uuid: bytes) -> bytes:
-    """What every frame of a store begins with: to look for frames behind a bad one.
+    """What every frame of a store begins with: to look for frames after a bad one.
 
     Without the segment number, whose zeros would make the search slow.
     """
@@ -163,7 +163,7 @@ def frame_prefix(uuid: bytes) -> bytes:
 
 
 def read_header(buffer: Buffer, offset: int, uuid: bytes, segment: int) -> FrameHeader | None:
-    """The frame header at `offset`, None when there is none of this store and segment."""
+    """The frame header at `offset`, None if it is not one of this store and segment."""
     if offset + HEADER.size > len(buffer):
         return None
     magic, found_uuid, found_segment, *rest = HEADER.unpack_from(buffer, offset)
@@ -183,7 +183,7 @@ def directory_fits(buffer: memoryview, offset: int, header: FrameHeader) -> bool
 
 
 def frame_fits(buffer: memoryview, offset: int, header: FrameHeader) -> bool:
-    """Whether the data behind a directory that fits does so, too."""
+    """Whether the data after a directory that fits does so as well."""
     data_start = offset + HEADER.size + header.directory_length
     return bool(crc32c(buffer[data_start : offset + header.length], header.directory_crc) == header.frame_crc)
 
@@ -201,7 +201,7 @@ def read_records(buffer: memoryview, offset: int, header: FrameHeader, table_ent
 
 
 def split_run(chunk: Buffer, count: int) -> tuple[array[int], array[int]]:
-    """Lengths and CRCs of a run from the bytes behind its header."""
+    """Lengths and CRCs of a run from the bytes after its header."""
     lengths, crcs = array("I"), array("I")
     lengths.frombytes(chunk[: 4 * count])
     crcs.frombytes(chunk[4 * count : 8 * count])

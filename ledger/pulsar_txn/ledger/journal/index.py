@@ -33,7 +33,7 @@ def split_location(place: int) -> tuple[int, int]:
 
 
 class Section:
-    """Runs of one log in one segment, in a row: their first entries and offsets, the entry behind them, their bytes."""
+    """Runs of one log in one segment, in a row: their first entries and offsets, the entry after them, their bytes."""
 
     __slots__ = ("bytes", "end", "firsts", "kind", "ledger_id", "offsets")
 
@@ -46,7 +46,7 @@ class Section:
         self.bytes = 0
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
-        """(first entry, entry behind, offset) of each run."""
+        """(first entry, entry after, offset) of each run."""
         ends = self.firsts[1:]
         ends.append(self.end)
         return zip(self.firsts, ends, self.offsets, strict=True)
@@ -63,7 +63,7 @@ class SegmentIndex:
         self._last: dict[tuple[int, int], Section] = {}
 
     def add(self, ledger_id: int, first: int, entries: int, kind: int, offset: int, size: int) -> None:
-        """A run behind all others of the segment."""
+        """A run after all others of the segment."""
         section = self._last.get((ledger_id, kind))
         if section is None or section.end != first:
             section = self._last[ledger_id, kind] = Section(ledger_id, kind)
@@ -117,19 +117,19 @@ class LogIndex:
         return len(self._firsts)
 
     def add(self, first: int, segment: int, offset: int) -> None:
-        """A run behind all others."""
+        """A run after all others."""
         self._firsts.append(first)
         self._segments.append(segment)
         self._offsets.append(offset)
 
     def extend(self, segment: int, section: Section) -> None:
-        """A section behind all others."""
+        """A section after all others."""
         self._firsts.extend(section.firsts)
         self._segments.extend(array("I", (segment,)) * len(section.firsts))
         self._offsets.extend(section.offsets)
 
     def find(self, entry: int) -> tuple[int, int]:
-        """(first entry, location) of the run that should hold `entry`. LookupError when it lies before the first run."""
+        """(first entry, location) of the run that should hold `entry`. LookupError when it is before the first run."""
         at = bisect_right(self._firsts, entry) - 1
         if at < 0:
             raise LookupError(entry)
@@ -199,7 +199,7 @@ class Usage:
         return use
 
     def add_part(self, place: int, ledger_id: int, size: int) -> None:
-        """A part of a snapshot of the log, one that is needed, lies at `place`."""
+        """A part of a snapshot of the log, one that is needed, is at `place`."""
         use, taken = self.segment(place >> 32), size + _RUN_OVERHEAD
         parts, known = use.snapshots.get(ledger_id, (0, 0))
         use.snapshots[ledger_id] = (parts + 1, known + taken)

@@ -73,7 +73,7 @@ class RunReader:
         try:
             data = self._data(log, run, start, sum(lengths), entry)
         except ReadFailed:
-            lengths = lengths[:1]  # perhaps only one behind it cannot be read
+            lengths = lengths[:1]  # perhaps only one after it cannot be read
             data = self._data(log, run, start, sum(lengths), entry)
         return self._split(log, run, data, lengths, skip, entry)
 
@@ -162,7 +162,7 @@ class RunReader:
         return found
 
     def _read_along(self, log: LogState, segment: Segment, offset: int, entry: int) -> bytes:
-        """A run's header, and what lies behind it if that can be read."""
+        """A run's header, and what is after it if that can be read."""
         try:
             return self._opened.read(segment, _FIRST_READ_BYTES, offset)
         except OSError:

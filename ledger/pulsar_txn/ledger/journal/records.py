@@ -45,7 +45,7 @@ def encode_record(kind: int, number: int = 0, key: bytes = b"", value: bytes = b
 
 
 def decode_records(data: Buffer) -> Iterator[tuple[int, int, str, bytes]]:
-    """(kind, number, key, value) of each record; ValueError when the bytes are none."""
+    """(kind, number, key, value) of each record; ValueError when the bytes are invalid."""
     view, at = memoryview(data), 0
     while at < len(view):
         if at + _RECORD.size > len(view):

@@ -4,8 +4,8 @@ The newest segment says where the newest complete checkpoint begins: mostly in i
 segments before it. All frames from there on are applied (see `replay`). Older segments give only places of entries, from
 their index, or from their frames when they were never sealed.
 
-A bad frame with nothing valid behind it is a torn tail: it was never confirmed, because a frame is written only after
-the sync of the one before. A bad frame with a valid one behind it is damage. When its directory still fits, its
+A bad frame with nothing valid after it is a torn tail: it was never confirmed, because a frame is written only after
+the sync of the one before. A bad frame with a valid one after it is damage. When its directory still fits, its
 entries are judged one by one when they are read; otherwise nobody knows what it held, and the store does not start.
 
 The last frame is only readable, which does not mean that it is on the disk: the process before may have ended because
@@ -139,7 +139,7 @@ def _replay_from(newest: Segment, content: Content, scan: Scan) -> int:
 
 
 def _said(content: Content, frame: FoundFrame, wanted: int) -> int:
-    """The number in the first record of a kind; -1 when there is none. ValueError when the records are none."""
+    """The number in the first record of a kind; -1 if absent. ValueError when the records are invalid."""
     for kind, number, _, _ in decode_records(_records(memoryview(content.data), frame)):
         if kind == wanted:
             return number

@@ -59,7 +59,7 @@ class Replay:
                 raise ValueError(f"cursor {cursor.name!r} of log {cursor.log.name!r} ends at entry {cursor.upto}")
 
     def add_segment(self, number: int, index: SegmentIndex) -> None:
-        """The runs of a segment, when the state is complete but for the indexes."""
+        """The runs of a segment, when the state is complete except for the indexes."""
         usage = self.state.usage
         for section in index.sections:
             log = self.state.logs.get(section.ledger_id)
@@ -80,7 +80,7 @@ class Replay:
         for log in self.state.logs.values():
             found = self._found.pop(log.ledger_id, [])
             if log.damage is not None and log.damage.position is not None and log.damage.position[1] < log.first_entry:
-                log.damage = None  # trimmed, or reset, since; a gap that goes on behind that is found again
+                log.damage = None  # trimmed, or reset, since; a gap that goes on after that is found again
             end = _index_sections(log, sorted(found, key=lambda pair: (pair[1].firsts[0], pair[0])))
             if end < log.next_entry:
                 log.damaged(end, f"entries up to {log.next_entry - 1} are missing")
@@ -183,7 +183,7 @@ def _carry_on(cursor: StoredCursor, kind: int, value: bytes) -> None:
 
 
 def _index_sections(log: LogState, found: list[tuple[int, Section]]) -> int:
-    """Put sections into the log's index, in order; the entry behind the last one."""
+    """Put sections into the log's index, in order; the entry after the last one."""
     end = log.first_entry
     if any(found[at][1].end > found[at + 1][1].firsts[0] for at in range(len(found) - 1)):
         found = _without_overlaps(found)

@@ -265,7 +265,7 @@ def _readable(files: Files, fd: int, start: int, end: int) -> bytes:
 
 
 def _behind(content: Content, scan: Scan, uuid: bytes, number: int, offset: int) -> tuple[int, int] | None:
-    """Offset and number of the frame that follows a damaged one, be it a torn one at the end; None when there is none."""
+    """Offset and number of the frame after a damaged one, also of a torn one at the end; None if absent."""
     for frame in scan.frames:
         if frame.offset > offset:
             return frame.offset, frame.header.sequence

@@ -162,7 +162,7 @@ class _Walk:
         return Scan(self._frames, self._offset, self._damage, torn=False, writable=False)
 
     def _step_over(self, known: FrameHeader | None, behind: int, sequence: int) -> None:
-        """A bad frame, or several, with a valid one behind."""
+        """A bad frame, or several, with a valid one after."""
         offset = self._offset
         if known is not None:
             self._keep_directory(known)
@@ -179,7 +179,7 @@ class _Walk:
         self._damage.append(Damage(self._offset, detail, "data", unreadable=unreadable))
 
     def _end(self, header: FrameHeader | None, *, known: bool) -> Scan:
-        """Nothing valid behind: a torn tail, or nothing; unless a confirmed frame may lie in what cannot be read."""
+        """Nothing valid after: a torn tail, or nothing; unless a confirmed frame may lie in what cannot be read."""
         start = self._offset
         length = ALIGNMENT if header is None else header.length
         if header is not None and self._content.hole_in(start, start + length):
@@ -199,7 +199,7 @@ class _Walk:
         return not self._frames or header.sequence == self._sequence + 1
 
     def _next_frame(self) -> tuple[int, int] | None:
-        """Offset and sequence of the first frame behind that is evidence of damage: it fits, and it was written later."""
+        """Offset and sequence of the first frame after that is evidence of damage: it fits, and it was written later."""
         find, view = self._content.data.find, self._view
         at = find(self._prefix, self._offset + ALIGNMENT)
         while at >= 0:

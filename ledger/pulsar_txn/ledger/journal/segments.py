@@ -160,7 +160,7 @@ class SegmentFiles:
     """All files of a journal's folder, and who fills and promotes them.
 
     `syncer` is asked for directory syncs. A second one is started while a file is being filled, so that filling
-    never stands in the way of a commit.
+    never delays a commit.
     """
 
     def __init__(self, files: Files, folder: str, segment_bytes: int, spare_count: int) -> None:
@@ -216,7 +216,7 @@ class SegmentFiles:
         return self._marked
 
     def mark_found(self, number: int) -> None:
-        """Recovery goes on behind this segment. Durable with `sync_names`."""
+        """Recovery goes on after this segment. Durable with `sync_names`."""
         if number >= 0 and number != self._marked:
             move_mark(self.files, self.folder, self._marked, number)
             self._marked = number

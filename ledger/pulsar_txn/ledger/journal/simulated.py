@@ -23,7 +23,7 @@ from pulsar_txn.ledger.protocols import Buffer
 SECTOR_BYTES: Final = 512
 
 Loss: TypeAlias = Literal["all", "none", "torn", "reordered", "zeroed"]
-"""Which unsynced sectors are lost: all, none, all behind a torn place, any, or those behind a place read as zeros."""
+"""Which unsynced sectors are lost: all, none, all after a torn place, any, or those after a place read as zeros."""
 
 LOSSES: Final[tuple[Loss, ...]] = ("all", "none", "torn", "reordered", "zeroed")
 

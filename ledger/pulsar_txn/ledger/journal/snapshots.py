@@ -19,7 +19,7 @@ SNAPSHOT_VALUE: Final = struct.Struct("<QIq")
 
 
 class StoredSnapshot:
-    """A snapshot of a log: its parts' serials, and where each of them lies (-1: not durable, or not found).
+    """A snapshot of a log: its parts' serials, and where each of them is (-1: not durable, or not found).
 
     `covers` None: of format 1, where the one part begins with it. It goes from unfinished over finished (the log's record
     names it) to durable, when the one before is not needed any more.
@@ -44,7 +44,7 @@ class StoredSnapshot:
         return self.places[serial - self.first]
 
     def put(self, usage: Usage, ledger_id: int, serial: int, place: int, size: int) -> None:
-        """The part lies at `place` from now on."""
+        """The part is at `place` from now on."""
         at = serial - self.first
         if self.places[at] >= 0:
             usage.remove_part(self.places[at], ledger_id, self.sizes[at])

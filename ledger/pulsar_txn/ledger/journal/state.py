@@ -35,7 +35,7 @@ class StoredCursor:
         return encode_record(records.CURSOR, self.cursor_id, self.name.encode(), value), upto
 
     def piece(self, after: int, max_bytes: int) -> tuple[bytes, int]:
-        """The record of what lies after `after`, and the entry up to which that is everything."""
+        """The record of what is after `after`, and the entry up to which that is everything."""
         piece, upto = self.state.piece(after, max_bytes)
         return encode_record(records.CURSOR_PIECE, self.cursor_id, b"", piece), upto
 

@@ -1,4 +1,4 @@
-"""Who waits for the disk: a helper process, or a thread where no process can be started.
+"""The part that waits for the disk: a helper process, or a thread where no process can be started.
 
 Both carry out one request at a time, in order, and call back on the loop with an errno (0: done). A lost helper is
 reported once through `on_death`: whether its last request reached the disk is unknown, so the store has failed.

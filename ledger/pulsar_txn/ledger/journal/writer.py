@@ -125,7 +125,7 @@ class JournalWriter:
         segment_files.on_ready = self._advance
 
     def go_on(self, segment: Segment | None, found: Recovered) -> None:
-        """Where recovery ended: in `segment` at an offset, or (None) behind a sealed segment."""
+        """Where recovery ended: in `segment` at an offset, or (None) after a sealed segment."""
         number, offset, sequence, index = found.number, found.offset, found.sequence, found.index
         self._checkpoints.replay_from = found.replay_from
         self._segment = segment
@@ -181,8 +181,8 @@ class JournalWriter:
     def seal(self, flags: int = 0) -> None:
         """Close the open group, give it a place and queue it.
 
-        What cannot be encoded was refused before it joined. Should that ever be wrong, the store fails for good: the plan
-        may have moved already, and nothing may be confirmed behind a checkpoint that is not there.
+        What cannot be encoded was refused before it joined. Should that ever be wrong, the store fails for ever: the plan
+        may have moved already, and nothing may be confirmed after a checkpoint that is not there.
         """
         group, self.open_group = self.open_group, JournalGroup()
         try:

@@ -138,7 +138,7 @@ class Instance:
             self.counts.seconds += self._runtime.monotonic() - started
 
     def report(self, handed: Handed, callback: Callable[[Any, Any], object]) -> None:
-        """Call `callback(result, message_id)` once it is known what became of a send."""
+        """Call `callback(result, message_id)` when the outcome of a send is known."""
         self.client.inside.spawn(self._report(handed, callback))
 
     async def _report(self, handed: Handed, callback: Callable[[Any, Any], object]) -> None:
@@ -172,7 +172,7 @@ class Instance:
         self._unacknowledged.pop(_place(message.topic, message.message_id), None)
 
     def close(self) -> None:
-        """End the threads, behind what they are at."""
+        """End the threads after they have finished what they do."""
         self._thread.stop()
         self._callbacks.stop()
 

@@ -45,7 +45,7 @@ def text(key: str, value: Any) -> str:
 
 
 def texts(key: str, value: Any) -> tuple[str, ...]:
-    """A list of texts; of one text, too."""
+    """A list of texts; a single text becomes a list."""
     those = [value] if isinstance(value, str) else value
     if not isinstance(those, (list, tuple)):
         raise InvalidConfiguration(f"{key} must be a list of texts, not {value!r}")
@@ -77,7 +77,7 @@ def choice(among: Mapping[str, T]) -> Callable[[str, Any], T]:
     """One of these names, in any case."""
 
     def read(key: str, value: Any) -> T:
-        # YAML 1.1 takes OFF for false: what is meant stands in the file.
+        # YAML 1.1 reads OFF as false: the text of the file says what was meant.
         name = {False: "OFF", True: "ON"}[value] if isinstance(value, bool) else str(value).upper()
         if name not in among:
             raise InvalidConfiguration(f"{key} must be one of {', '.join(among)}, not {value!r}")

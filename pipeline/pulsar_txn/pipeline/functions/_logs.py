@@ -9,7 +9,7 @@ from pulsar_txn.pipeline.functions._outlets import Outlets
 
 
 class TopicHandler(logging.Handler):
-    """Sends records as text, never in a transaction: the log of an attempt that was aborted is worth reading, too.
+    """Sends records as text, never in a transaction: the log of an attempt that was aborted is worth reading as well.
 
     Properties say who logs: `loglevel`, `fqn`, `instance`. From any thread; what cannot be sent is left out.
     """

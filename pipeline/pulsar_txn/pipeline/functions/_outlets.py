@@ -33,7 +33,7 @@ class Outlet:
         self._feeding: asyncio.Task[None] | None = None
 
     def send(self, payload: bytes, options: dict[str, Any]) -> Handed:
-        """Queue one message behind those before it; `options` are those of `Producer.send_nowait`."""
+        """Queue one message after those before it; `options` are those of `Producer.send_nowait`."""
         handed: Handed = asyncio.get_running_loop().create_future()
         handed.add_done_callback(_look_at)
         self._waiting.append((handed, payload, options))

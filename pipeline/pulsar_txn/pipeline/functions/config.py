@@ -170,7 +170,7 @@ class FunctionConfig:
     secrets: Mapping[str, Any] = attrs.field(factory=dict)
     forward_source_message_property: bool = True
     max_message_retries: int | None = None
-    """Attempts behind the first one until a message is poison; None: for ever."""
+    """Attempts after the first one until a message is poison; None: for ever."""
     dead_letter_topic: str | None = None
     timeout_ms: int | None = None
     """Milliseconds without acknowledgement after which a message comes again."""
@@ -227,7 +227,7 @@ class FunctionConfig:
         if not self.topics and not self.patterns:
             raise InvalidConfiguration("inputs: a function needs an input", hint="give inputs, topicsPattern or inputSpecs")
         if self.output is not None and self.output in self.topics:
-            raise InvalidConfiguration(f"output: {self.output} is an input, too", hint="a function must not feed itself")
+            raise InvalidConfiguration(f"output: {self.output} is also an input", hint="a function must not feed itself")
         self._check_order()
         self._check_retries()
         for pattern in self.patterns:

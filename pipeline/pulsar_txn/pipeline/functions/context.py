@@ -112,7 +112,7 @@ class Context:
         return self._instance.number
 
     def get_logger(self) -> logging.Logger:
-        """A logger of the function's own; with `logTopic` what it logs goes there, too."""
+        """A logger of the function's own; with `logTopic` what it logs goes there as well."""
         return self._instance.logger
 
     def get_user_config_value(self, key: str) -> Any:
@@ -124,7 +124,7 @@ class Context:
         return dict(self._instance.config.user_config)
 
     def get_secret(self, secret_name: str) -> str | None:
-        """A secret that `secrets` names, from the provider (the environment by default); None when there is none."""
+        """A secret that `secrets` names, from the provider (the environment by default); None if absent."""
         secrets = self._instance.config.secrets
         return self._instance.secrets_provider(secret_name, secrets[secret_name]) if secret_name in secrets else None
 
@@ -236,7 +236,7 @@ class Context:
     def _check(self, what: str) -> None:
         if self._ended:
             raise UsageError(
-                f"context.{what} behind the end of process",
+                f"context.{what} after the end of process",
                 hint="with MANAGED the transaction is over: wait for what you started before process returns",
             )
 

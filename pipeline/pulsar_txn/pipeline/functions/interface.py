@@ -12,7 +12,7 @@ _TYPES: Final = (int, float, complex, str)
 class Function:
     """A function with a context. What `process` returns goes to the output topic; None sends nothing.
 
-    `process` may be a coroutine function, which the official runtime has not.
+    `process` may be a coroutine function, which the official runtime does not support.
     """
 
     def process(self, input: Any, context: Any) -> Any:  # noqa: A002 - the official name

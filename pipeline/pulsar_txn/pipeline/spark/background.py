@@ -56,7 +56,7 @@ class Background:
 
 
 def _reading(path: str) -> Callable[[], str]:
-    """Read anew for every connection, so that a token may be replaced while a query runs."""
+    """Read again for every connection, so that a token may be replaced while a query runs."""
     return lambda: Path(path).read_text(encoding="utf-8").strip()
 
 

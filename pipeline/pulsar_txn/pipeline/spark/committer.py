@@ -10,7 +10,7 @@
     doubt       whatever END_TXN answered other than "done": a new barrier, settle, and the last marker tells
 
 Why it holds: rows and marker are decided together; a marker can only be written by the newest epoch; so of two runs
-the older one either has written its marker before the fence, and the newer one waits for its decision behind the
+the older one either has written its marker before the fence, and the newer one waits for its decision after the
 barrier, or it can never commit.
 """
 
@@ -50,7 +50,7 @@ ATTEMPTS: Final = 3
 
 
 class Outcome(enum.Enum):
-    """What became of a micro-batch."""
+    """The outcome of a micro-batch."""
 
     PUBLISHED = "published"
     SKIPPED = "skipped"
@@ -79,7 +79,7 @@ class SinkCommitter:
     def commit(self, batch_id: int, rows: Mapping[str, int]) -> Steps:
         """Publish micro-batch `batch_id`, of which the tasks handed over `rows` (by topic); returns an Outcome.
 
-        Raises a SinkError; the next call then takes over anew. Safe to abandon at any request.
+        Raises a SinkError; the next call then takes over again. Safe to abandon at any request.
         """
         epoch, self._epoch = self._epoch, None  # known again only when this call ends well
         if epoch is None:

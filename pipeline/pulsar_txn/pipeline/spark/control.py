@@ -30,7 +30,7 @@ class Intent:
 class Barrier:
     """Written by a run that wants to see everything before it decided. Not transactional.
 
-    Nothing behind an open transaction is visible; so who sees the barrier has seen every marker before it, or will
+    Nothing after an open transaction is visible; so a reader that sees the barrier has seen every marker before it, or will
     never see it because its transaction was aborted.
     """
 

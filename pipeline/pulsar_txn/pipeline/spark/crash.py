@@ -54,7 +54,7 @@ def kill_driver(name: str, **in_flight: Any) -> None:
 
 
 def java_ancestor() -> int | None:
-    """The process id of the nearest ancestor whose program is `java`; None when there is none."""
+    """The process id of the nearest ancestor whose program is `java`; None if absent."""
     pid = os.getppid()
     while pid > 1:
         parent, program = _parent_and_program(pid)

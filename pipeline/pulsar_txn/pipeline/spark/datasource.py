@@ -43,7 +43,7 @@ class PulsarDataSource(DataSource):
         return PulsarBatchWriter(self._sink_options(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> PulsarStreamWriter:  # noqa: N802  # Spark's name
-        """For `df.writeStream`, output modes append and complete (`overwrite`: every micro-batch brings all rows anew)."""
+        """For `df.writeStream`, output modes append and complete (`overwrite`: every micro-batch brings all rows again)."""
         del overwrite
         return PulsarStreamWriter(self._sink_options(schema))
 

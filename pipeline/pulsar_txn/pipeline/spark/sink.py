@@ -143,7 +143,7 @@ async def _count(options: Options, topic: str) -> int:
 
 
 def sink_id(options: Options, query_id: str) -> str:
-    """The sink's identity over restarts: the option, or the query (its id stands in the checkpoint) and the sink's name."""
+    """The sink's identity over restarts: the option, or the query (its id is in the checkpoint) and the sink's name."""
     return options.sink_id or f"{query_id or uuid.uuid4()}/{options.sink_name}"
 
 

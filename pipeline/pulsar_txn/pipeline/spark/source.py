@@ -33,7 +33,7 @@ _ROWS_PER_BATCH: Final = 5000
 
 
 class TopicRange(InputPartition):
-    """What one task reads: a topic partition from behind one entry up to and with another."""
+    """What one task reads: a topic partition from after one entry up to and with another."""
 
     def __init__(self, topic: str, start: Place, end: Place) -> None:
         self.topic = topic
@@ -146,7 +146,7 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
             if topic not in ends:
                 report_loss(self._options, f"{topic} is gone")
             elif NOTHING < ends[topic] < start[topic]:
-                report_loss(self._options, f"{topic} ends at {ends[topic]}, before {start[topic]}: it was created anew")
+                report_loss(self._options, f"{topic} ends at {ends[topic]}, before {start[topic]}: it was created again")
                 start[topic] = NOTHING
         known = {topic: place for topic, place in start.items() if topic in ends}
         if self._frozen is not None:

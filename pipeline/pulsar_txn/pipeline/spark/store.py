@@ -149,7 +149,7 @@ class PulsarSinkStore:
             yield consumer
 
     async def _let_go(self) -> None:
-        """Now and then allow Pulsar to delete what stands before the last marker. The micro-batch is published by now."""
+        """Now and then allow Pulsar to delete what comes before the last marker. The micro-batch is published by now."""
         intent_id, self._intent_id = self._intent_id, None
         if intent_id is None:
             return
@@ -265,5 +265,5 @@ async def _written(txn: AsyncTransaction) -> None:
     writes it before it looks at what that turn's poll has found, which was before the write.
     """
     while txn.state is TransactionState.OPEN:  # noqa: ASYNC110 - it is the loop's turns that count
-        await asyncio.sleep(0)  # our place is behind the commit's task, which was made first
+        await asyncio.sleep(0)  # our place is after the commit's task, which was made first
     await asyncio.sleep(0)

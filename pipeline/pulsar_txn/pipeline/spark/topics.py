@@ -131,7 +131,7 @@ class Walk:
 
 
 class RangeReader:
-    """Reads the messages of one topic partition behind `start` up to and with the entry `end`. Use it on the loop."""
+    """Reads the messages of one topic partition after `start` up to and with the entry `end`. Use it on the loop."""
 
     def __init__(self, client: AsyncClient, options: Options, topic: str, start: Place, end: Place) -> None:
         self._client = client
@@ -175,13 +175,11 @@ class RangeReader:
             self._done = True
         elif waited * 1000 >= self._options.poll_timeout_ms:
             raise OperationTimeout(
-                f"{self._topic}: nothing came behind {self._place} for {waited:g} s, though {self._end} should be there"
+                f"{self._topic}: nothing came after {self._place} for {waited:g} s, though {self._end} should be there"
             )
 
     def _report_loss(self) -> None:
-        report_loss(
-            self._options, f"{self._topic}: the messages from behind {self._place} up to {self._end} are not all there any more"
-        )
+        report_loss(self._options, f"{self._topic}: messages after {self._place} up to {self._end} are missing")
 
     async def close(self) -> None:
         """Close the reader."""
@@ -200,7 +198,7 @@ def report_loss(options: Options, text: str) -> None:
 
 
 async def open_reader(client: AsyncClient, topic: str, start: Place, *, queue: int) -> AsyncReader[Any]:
-    """A reader of one topic partition behind the whole entry `start`."""
+    """A reader of one topic partition after the whole entry `start`."""
     first = EARLIEST_ID if start == NOTHING else MessageId(*start)
     return await client.create_reader(topic, first, receiver_queue_size=queue)
 
