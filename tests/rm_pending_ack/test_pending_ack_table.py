@@ -66,7 +66,7 @@ def happen(host: Subscription, event: Event) -> Step[object] | Refusal:
             step = host.machine.decide(request[event], 0)
         except Refusal as refusal:
             return refusal
-        host._carry_out(step)
+        host.carry_out(step)
     host.confirm()
     return step
 

@@ -1,18 +1,21 @@
 """A host that is driven by hand: what is durable, what fails and when it crashes, the caller says. For tests and simulations.
 
-`HandLog` is a log in memory. `hosted` recovers a machine from such logs; its `Skin` is the caller's. The public suites of the
-machines are built on both, so they check a plug-in with the same `hosting.Host` that serves it in a broker.
+`HandLog` is a log in memory. `hosted` recovers a machine from such logs; its `Skin` is the caller's. `ByToken` stands between a
+host and a machine whose tokens are any values, and remembers what was decided. The public suites of the machines are built on
+them, so they check a plug-in with the same `hosting.Host` that serves it in a broker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
-from pulsar_txn.wire.ids import Position
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import Position, TxnId
 
-from .hosting import Host, Registration, Skin, Time
-from .machine import Machine
+from .hosting import Answer, Host, Registration, Skin, Time
+from .machine import AwaitOutcome, Effect, Machine, Reply, Step, Token
 from .protocols import Buffer, DiskFull, LedgerError, LogListener, Snapshot
 from .recovery import Recovery
 
@@ -119,6 +122,114 @@ class HandSnapshot:
     def abandon(self) -> None:
         """Nothing is stored."""
         self._parts.clear()
+
+
+Answered: TypeAlias = Callable[[Token, Any, "ServerError | None", str], None]
+"""Called with the token of a request, and its answer."""
+
+
+class Asked:
+    """A request as its host sees it: `token` is an `Answer`, whatever the token of `original` is."""
+
+    __slots__ = ("original", "token", "txn_id")
+
+    def __init__(self, original: Any, answered: Answered) -> None:
+        inner = getattr(original, "request", original)
+        token = getattr(inner, "token", None)
+        self.original = original
+        self.txn_id: TxnId | None = getattr(original, "txn_id", None)
+        self.token: Answer | None = None if token is None else partial(answered, token)
+
+
+class ByToken:
+    """A machine as its host sees it, when requests carry any value as their token: answers go to `answered`, by token.
+
+    `decided`: what the machine decided last, a Step or a Refusal. `verified` makes the machine's request that carries the
+    answer to VerifyRegistered.
+    """
+
+    def __init__(self, machine: Any, answered: Answered, verified: Callable[[Any, bool], Any] | None = None) -> None:
+        self.machine = machine
+        self.logs: Sequence[str] = machine.logs
+        self.decided: Step[Any] | Refusal | None = None
+        self._answered = answered
+        self._verified = verified
+
+    def asked(self, request: Any) -> Asked:
+        """What to submit for a request of the machine."""
+        return Asked(request, self._answered)
+
+    def verified(self, request: Any, registered: bool) -> Asked:
+        """What to submit once the coordinator has answered."""
+        if self._verified is None:
+            raise AssertionError(f"{self.machine!r} asks for the registration of {request}")
+        return self.asked(self._verified(request, registered))
+
+    def shown(self, step: Step[Any]) -> Step[Any]:
+        """The Step as its host sees it."""
+        return Step(step.records, tuple([self._shown(effect) for effect in step.effects]), step.trailing)
+
+    def _shown(self, effect: Effect) -> Effect:
+        if isinstance(effect, Reply):
+            token = partial(self._answered, effect.token)
+            return Reply(token, effect.value, effect.error, effect.message, effect.position_of)
+        return (
+            AwaitOutcome(partial(self._answered, effect.token), effect.txn_id) if isinstance(effect, AwaitOutcome) else effect
+        )
+
+    def decide(self, request: Asked, now_ms: int) -> Step[Any]:
+        """Of the machine, for the original request."""
+        try:
+            step: Step[Any] = self.machine.decide(request.original, now_ms)
+        except Refusal as refusal:
+            self.decided = refusal
+            raise
+        self.decided = step
+        return self.shown(step)
+
+    def apply(self, log: str, position: Position, record: Any) -> None:
+        """Of the machine."""
+        self.machine.apply(log, position, record)
+
+    def encode(self, log: str, record: Any) -> bytes:
+        """Of the machine."""
+        data: bytes = self.machine.encode(log, record)
+        return data
+
+    def decode(self, log: str, data: bytes) -> Any:
+        """Of the machine."""
+        return self.machine.decode(log, data)
+
+    def recovered(self, now_ms: int) -> Step[Any]:
+        """Of the machine."""
+        return self.shown(self.machine.recovered(now_ms))
+
+    def deadline(self) -> int | None:
+        """Of the machine."""
+        deadline: int | None = self.machine.deadline()
+        return deadline
+
+    def expire(self, now_ms: int) -> Step[Any]:
+        """Of the machine."""
+        return self.shown(self.machine.expire(now_ms))
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Of the machine."""
+        slices: Iterator[bytes] = self.machine.snapshot()
+        return slices
+
+    def restore(self, part: bytes) -> None:
+        """Of the machine."""
+        self.machine.restore(part)
+
+    def trim_before(self, log: str) -> Position | None:
+        """Of the machine."""
+        before: Position | None = self.machine.trim_before(log)
+        return before
+
+    def check_invariants(self) -> None:
+        """Of the machine."""
+        self.machine.check_invariants()
 
 
 def hosted(

@@ -6,18 +6,20 @@ A plug-in passes when every function of `CHECKS` returns. With pytest:
     def test_plug_in_keeps_the_promises_of_pending_acks(check):
         check(MyPendingAck)
 
-`Subscription` is the host: it appends, confirms when told to, releases effects as `ledger.machine` asks, moves a cursor
-whose storage lags as far as one likes, takes snapshots, trims, crashes with any part of what was not confirmed, and
-recovers. Failures are AssertionErrors that say what was promised.
+`Subscription` drives the host that serves a handle in a broker as well (`ledger.hosting`): it confirms when told to, moves a
+cursor whose storage lags as far as one likes, crashes with any part of what was not confirmed, and recovers. Failures are
+AssertionErrors that say what was promised.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
-from pulsar_txn.ledger.machine import Effect, MoveCursor, Redeliver, Reply, Step, VerifyRegistered, WriteSnapshot
+from pulsar_txn.ledger.by_hand import ByToken, HandLog, hosted
+from pulsar_txn.ledger.hosting import Host, Skin
+from pulsar_txn.ledger.machine import Effect, MoveCursor, Redeliver, Step
+from pulsar_txn.ledger.protocols import Snapshot
 from pulsar_txn.rm_pending_ack.requests import (
     AckCumulative,
     AckIndividual,
@@ -100,7 +102,7 @@ class ListedCursor:
 
 
 class Subscription:
-    """A host of one pending-ack handle. `confirm` and `store` say when the log and the cursor become durable.
+    """A subscription with one pending-ack handle. `confirm` and `store` say when the log and the cursor become durable.
 
     `participants`: transactions whose coordinator says that they are open and registered here; None: all are.
     """
@@ -109,12 +111,9 @@ class Subscription:
         self.factory = factory
         self.sizes = sizes
         self.participants = participants
-        self.entries: list[bytes] = []
-        self.confirmed = 0
-        self.trimmed = 0
+        self.log = HandLog("log", LOG_LEDGER)
         self.changes: list[MoveCursor | PlainAcked | CursorReset] = []
         self.stored = 0
-        self.snapshot: tuple[int, tuple[bytes, ...]] | None = None
         self.answers: dict[Any, ServerError | None] = {}
         self.redelivered: list[tuple[Position, int | None]] = []
         self._resets: list[tuple[int, int]] = []
@@ -126,34 +125,55 @@ class Subscription:
         self.cursor = ListedCursor(self.sizes)
         for change in self.changes:
             self.cursor.change(change)
-        self.waiting: deque[tuple[int, tuple[Effect, ...]]] = deque()
-        self.snapshots: deque[tuple[int, Iterator[bytes]]] = deque()
+        log = self.log
+        self.log = HandLog("log", LOG_LEDGER, log.entries, stored=log.stored, trimmed=log.trimmed)
         self.machine = self.factory("topic", "subscription", self.cursor)
-        if self.snapshot is not None:
-            for part in self.snapshot[1]:
-                self.machine.restore(part)
-        self.replay(self.machine, self.snapshot[0] if self.snapshot else self.trimmed)
-        self._carry_out(self.machine.recovered(0))
+        self._seen = ByToken(self.machine, self._answered, Verified)
+        skin = _SubscriptionSkin(self)
+        self.host: Host[Any, Any] = hosted(
+            self._seen, {"log": self.log}, skin, skin, registration=skin, verified=self._seen.verified
+        )
+
+    def _answered(self, token: Any, _value: Any, error: ServerError | None, _message: str) -> None:
+        self.answers[token] = error
+
+    # ---- what a test does
+
+    @property
+    def entries(self) -> list[bytes]:
+        """Everything that is in the redo log, trimmed or not."""
+        return [data for _, data in self.log.entries]
+
+    @property
+    def confirmed(self) -> int:
+        """How many entries are durable."""
+        return self.log.last_confirmed[1] + 1
+
+    @property
+    def trimmed(self) -> int:
+        """How many entries the handle needs no more."""
+        return max(0, self.log.trimmed[1])
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest snapshot that is stored."""
+        return self.log.stored
 
     def replay(self, machine: PendingAck, start: int) -> None:
         """Apply the log from an entry on."""
-        for entry, data in enumerate(self.entries[start:], start):
-            machine.apply("log", (LOG_LEDGER, entry), machine.decode("log", data))
+        for position, data in self.log.entries[start:]:
+            machine.apply("log", position, machine.decode("log", data))
+
+    def carry_out(self, step: Step[Any]) -> None:
+        """Carry out what the handle was asked to decide beside its host."""
+        self.host.carry_out(self._seen.shown(step))
 
     def send(self, request: Request) -> Step[Any] | Refusal:
         """Carry out a request, with the coordinator's answer when it is asked for; returns what the handle decided last."""
-        try:
-            step = self.machine.decide(request, 0)
-        except Refusal as refusal:
-            asked = request.request if isinstance(request, Verified) else request
-            self._hold((Reply(getattr(asked, "token", None), error=refusal.code),), len(self.entries))
-            return refusal
-        self._carry_out(step)
-        for effect in step.effects:
-            if isinstance(effect, VerifyRegistered):
-                registered = self.participants is None or effect.txn_id in self.participants
-                return self.send(Verified(effect.request, registered))
-        return step
+        self.host.submit(self._seen.asked(request))
+        decided = self._seen.decided
+        assert decided is not None  # noqa: S101 - a request was decided
+        return decided
 
     def answer(self, request: AckIndividual | AckCumulative | EndTxnOnSubscription) -> ServerError | None:
         """Send, confirm everything, and return the error of the answer (None: it succeeded)."""
@@ -164,13 +184,13 @@ class Subscription:
     def plain_ack(self, items: Iterable[AckItem] = (), cumulative: AckItem | None = None) -> Step[Any] | Refusal:
         """Acknowledge outside transactions: the cursor first, then the handle hears of it."""
         request = PlainAcked(tuple(items), cumulative)
-        self._change(request)
+        self.change(request)
         return self.send(request)
 
     def seek(self, entry: int) -> Step[Any] | Refusal:
         """Reset the cursor: its change becomes durable no later than the handle's record."""
         request = CursorReset(at(entry))
-        self._change(request)
+        self.change(request)
         before = len(self.entries)
         step = self.send(request)
         if len(self.entries) > before:
@@ -178,16 +198,8 @@ class Subscription:
         return step
 
     def confirm(self, upto: int | None = None) -> None:
-        """The log is durable up to that many entries (None: all); release what waited for it."""
-        self.confirmed = max(self.confirmed, len(self.entries) if upto is None else upto)
-        while self.waiting and self.waiting[0][0] <= self.confirmed:
-            for effect in self.waiting.popleft()[1]:
-                self._release(effect)
-        while self.snapshots and self.snapshots[0][0] <= self.confirmed:
-            covers, slices = self.snapshots.popleft()
-            self.snapshot = covers, tuple(slices)  # only now: they must not show what was applied since
-            needed = self.machine.trim_before("log")
-            self.trimmed = max(self.trimmed, min(self.snapshot[0], needed[1] if needed else 0))
+        """The log is durable up to that many entries (None: all); what waited for it is released."""
+        self.log.confirm(None if upto is None else (LOG_LEDGER, upto - 1))
 
     def store(self, upto: int | None = None) -> None:
         """The cursor is durable up to that many changes (None: all); tell the handle which moves that covers."""
@@ -199,8 +211,7 @@ class Subscription:
     def crash(self, entries: int, changes: int) -> None:
         """Die and recover with that many log entries and cursor changes (at least what is confirmed and stored)."""
         kept = max(entries, self.confirmed)
-        del self.entries[kept:]
-        self.confirmed = len(self.entries)
+        del self.log.entries[kept:]
         self._resets = [(entry, change) for entry, change in self._resets if entry < kept]
         self._start(max([changes, self.stored, *(change for _, change in self._resets)]))
 
@@ -213,38 +224,42 @@ class Subscription:
             seen |= messages_of(self.sizes, (at(entry), None, 0)) - hidden
         return seen - self.cursor.acked
 
-    def _change(self, change: MoveCursor | PlainAcked | CursorReset) -> None:
+    def change(self, change: MoveCursor | PlainAcked | CursorReset) -> None:
+        """Change the cursor, in memory."""
         self.changes.append(change)
         self.cursor.change(change)
 
-    def _carry_out(self, step: Step[Any]) -> None:
-        for log, record in step.records:
-            self._append(log, record)
-        needed = len(self.entries) if step.records or not step.trailing else 0
-        for log, record in step.trailing:
-            self._append(log, record)
-        self._hold(step.effects, needed)
 
-    def _append(self, log: str, record: Any) -> None:
-        self.entries.append(self.machine.encode(log, record))
-        self.machine.apply(log, (LOG_LEDGER, len(self.entries) - 1), record)
+class _SubscriptionSkin(Skin):
+    """What the host of a handle asks of its subscription."""
 
-    def _hold(self, effects: tuple[Effect, ...], needed: int) -> None:
-        self.waiting.append((needed, effects))
-        self.confirm(self.confirmed)
+    now_ms = 0
 
-    def _release(self, effect: Effect) -> None:
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+
+    def knows(self, txn_id: TxnId) -> bool:
+        """The coordinator's answer."""
+        participants = self._subscription.participants
+        return participants is None or txn_id in participants
+
+    def ask(self, txn_id: TxnId, answer: Callable[[bool | None], None]) -> None:
+        """The coordinator's answer, when it is no."""
+        answer(self.knows(txn_id))
+
+    def perform(self, effect: Effect) -> None:
+        """Move the cursor, or redeliver."""
         match effect:
-            case Reply(token=token, error=error):
-                self.answers[token] = error
             case MoveCursor():
-                self._change(effect)
+                self._subscription.change(effect)
             case Redeliver(positions=positions):
-                self.redelivered.extend(positions)
-            case WriteSnapshot():
-                self.snapshots.append((len(self.entries), self.machine.snapshot()))
+                self._subscription.redelivered.extend(positions)
             case _:
-                promise(isinstance(effect, VerifyRegistered), f"a pending-ack handle has no effect {effect}")
+                promise(False, f"a pending-ack handle has no effect {effect}")
+
+    def failed(self, error: Exception) -> None:
+        """A handle makes no host fail."""
+        raise AssertionError(f"the host failed: {error}") from error
 
 
 def state_of(machine: PendingAck) -> bytes:
@@ -490,10 +505,10 @@ def restart_at_every_record_keeps_what_was_decided(host: Subscription) -> None:
     _succeeds(host, ack(FIRST, whole(0), indexes(1, 3)), commit(FIRST))
     _succeeds(host, ack(SECOND, indexes(1, 0)), ack(SECOND, whole(4)), abort(SECOND), ack_up_to(TxnId(0, 3), indexes(2, 0)))
     _succeeds(host, commit(TxnId(0, 3)))
-    entries = list(host.entries)
+    entries = list(host.log.entries)
     for kept in range(len(entries) + 1):
         again = Subscription(host.factory, host.sizes)
-        again.entries = entries[:kept]
+        again.log.entries = entries[:kept]
         again.crash(kept, 0)
         again.machine.check_invariants()
         wanted = {(0, 0), (1, 3)} if kept >= 2 else set()

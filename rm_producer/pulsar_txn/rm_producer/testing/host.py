@@ -1,32 +1,21 @@
-"""The smallest host that keeps all the duties of `ledger.machine` (H1-H7), in memory, on a clock that is set by hand.
+"""A topic with one transaction buffer, in memory, on a clock that is set by hand.
 
 Nothing is confirmed until `confirm` or `settle` says so; `crashed` gives the disk as it is when only a prefix of what
-was appended survives. Along the way it asserts what no buffer may break: decisions leave no trace and repeat
-themselves, `decode` inverts `encode`, invariants hold after every record, what readers were shown is never taken back.
+was appended survives. The buffer's host is `ledger.hosting.Host`, the one that serves it in a broker. Along the way this
+asserts what no buffer may break: decisions leave no trace and repeat themselves, `decode` inverts `encode`, invariants hold
+after every record, what readers were shown is never taken back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeAlias, assert_never
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
-import attrs
-
-from pulsar_txn.ledger.machine import (
-    AskProducer,
-    AwaitOutcome,
-    CopyEntries,
-    Effect,
-    MoveCursor,
-    Outcome,
-    PublishMaxRead,
-    Redeliver,
-    Reply,
-    Step,
-    TellParticipant,
-    VerifyRegistered,
-    WriteSnapshot,
-)  # fmt: skip
+from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, hosted
+from pulsar_txn.ledger.envelope import Envelope
+from pulsar_txn.ledger.hosting import Host, Receipt, Skin
+from pulsar_txn.ledger.machine import AskProducer, CopyEntries, Effect, Machine, PublishMaxRead, Reply, Step
+from pulsar_txn.ledger.protocols import Snapshot
 from pulsar_txn.rm_producer.requests import (
     PLAIN,
     Copied,
@@ -39,8 +28,8 @@ from pulsar_txn.rm_producer.requests import (
     TopicRecord,
     TransactionBuffer,
     Verified,
-)  # fmt: skip
-from pulsar_txn.wire.errors import Refusal
+)
+from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Position, TxnAction, TxnId
 
 from .entries import Disk, StoredSnapshot, make_entry, read_entry
@@ -49,13 +38,7 @@ Factory: TypeAlias = Callable[[str, MakeMarker], TransactionBuffer]
 
 TOPIC = "persistent://public/default/suite"
 _MARKERS = {TxnAction.COMMIT: MarkerType.TXN_COMMIT, TxnAction.ABORT: MarkerType.TXN_ABORT}
-
-
-@attrs.frozen
-class _Held:
-    needs: dict[str, Position]
-    effects: tuple[Effect, ...]
-    positions: tuple[Position, ...] = ()
+_EXPIRED_AT_ONCE: Final = 10_000
 
 
 class BufferHost:
@@ -72,29 +55,47 @@ class BufferHost:
         self.replies: dict[int, Reply] = {}
         self.asked: list[AskProducer] = []
         self.published: Position = EARLIEST
-        self.journal = list(disk.journal)
         self.on_record: Callable[[], None] = lambda: None
         self.buffer = factory(TOPIC, self.make_marker)
-        self._snapshot = disk.snapshot
         self._generation = disk.generation + 1
-        self._appended: dict[str, Position] = dict.fromkeys(self.buffer.logs, (self._generation, -1))
-        self._appended |= {log: position for log, position, _ in disk.journal}
-        self._next = dict.fromkeys(self.buffer.logs, 0)
-        self._confirmed = dict(self._appended)
-        self._held: list[_Held] = []
-        self._notes: list[tuple[Position, Position]] = []
-        self._verifying: dict[TxnId, list[Publish | EndTxnOnPartition]] = {}
-        self._awaiting: dict[TxnId, list[int]] = {}
-        self._copies: list[CopyEntries] = []
-        self._storing: list[tuple[dict[str, Position], Iterator[bytes]]] = []
+        self._journal = list(disk.journal)
+        self.logs = {name: self._log(name, disk) for name in self.buffer.logs}
+        self._main = self.logs[self.buffer.logs[0]]
+        self._seen = _CheckedBuffer(self)
+        self._skin = _TopicSkin(self)
         self._tokens = 0
-        self._recover()
+        self._host: Host[Any, TopicRecord] = hosted(
+            self._seen, self.logs, self._skin, self, registration=self._skin, verified=self._seen.verified, start=False
+        )
+        assert self.buffer.max_read_position == EARLIEST, "S9: max_read_position before recovery is complete"
+        first = next((position for log, position, _ in self.journal if log == "topic"), EARLIEST)
+        while self.buffer.topic_trimmed(first):
+            pass
+        self._seen.is_live = True
+        self._host.start()
+        self._skin.go_on()
+
+    def _log(self, name: str, disk: Disk) -> HandLog:
+        entries = [(position, data) for log, position, data in disk.journal if log == name]
+        stored = None
+        if disk.snapshot is not None and name == self.buffer.logs[0]:
+            covers = disk.snapshot.covers
+            stored = Snapshot(covers, (*Envelope({name: covers}, b"").parts(), *disk.snapshot.parts))
+        return HandLog(
+            name,
+            self._generation,
+            entries,
+            stored=stored,
+            on_append=lambda position, data: self._journal.append((name, position, data)),
+        )
 
     # ---- what a test does
 
     def send_plain(self, payload: bytes) -> None:
         """A SEND outside transactions."""
-        self._append("topic", PLAIN, make_entry(EntryHeader("plain", 0, 0, self.now_ms), payload))
+        entry = make_entry(EntryHeader("plain", 0, 0, self.now_ms), payload)
+        position = self._host.publish("topic", entry, PLAIN, (None, 0, 0))
+        self._skin.applied("topic", position, PLAIN)
 
     def send(self, txn_id: TxnId, payload: bytes) -> int:
         """A SEND in a transaction; gives the token of its reply."""
@@ -118,18 +119,16 @@ class BufferHost:
     def advance(self, ms: int) -> None:
         """Let time pass and carry out what is due (H6)."""
         self.now_ms += ms
-        for _ in range(10_000):
-            due = self.buffer.deadline()
-            if due is None or due > self.now_ms:
-                return
-            self._carry_out(self.buffer.expire(self.now_ms))
-        raise AssertionError("H6: expire leaves its deadline in the past for ever")
+        self._host.expire()
+        due = self.buffer.deadline()
+        assert due is None or due > self.now_ms, "H6: expire leaves its deadline in the past for ever"
+        self._skin.go_on()
 
     def confirm(self, log: str | None = None) -> None:
         """Everything appended up to now (of one log, or of all) is durable; what waited for it is released."""
         for name in self.buffer.logs if log is None else (log,):
-            self._confirmed[name] = self._appended[name]
-        self._release()
+            self.logs[name].confirm()
+        self._skin.go_on()
 
     def settle(self) -> None:
         """Confirm until nothing is in flight any more."""
@@ -140,7 +139,15 @@ class BufferHost:
     @property
     def in_flight(self) -> bool:
         """Whether something was appended that is not confirmed, or waits to be done."""
-        return self._confirmed != self._appended or bool(self._held or self._copies)
+        if self._host.is_busy or self._skin.is_busy:
+            return True
+        return any(log.last_confirmed < log.last_appended for log in self.logs.values())
+
+    @property
+    def journal(self) -> list[tuple[str, Position, bytes]]:
+        """The entries of all logs that are not trimmed, in the order in which they were appended."""
+        logs = self.logs
+        return [entry for entry in self._journal if entry[1] >= logs[entry[0]].trimmed]
 
     def readable(self) -> list[bytes]:
         """Payloads that a reader of the topic gets now, in its order."""
@@ -150,173 +157,174 @@ class BufferHost:
 
     def crashed(self, lucky: int = 0) -> Disk:
         """The disk when what is confirmed survives, and the first `lucky` entries of what is not."""
-        kept = [entry for entry in self.journal if entry[1] <= self._confirmed[entry[0]]]
-        others = [entry for entry in self.journal if entry[1] > self._confirmed[entry[0]]]
-        return Disk((*kept, *others[:lucky]), self._snapshot, self._generation)
+        journal, logs = self.journal, self.logs
+        kept = [entry for entry in journal if entry[1] <= logs[entry[0]].last_confirmed]
+        others = [entry for entry in journal if entry[1] > logs[entry[0]].last_confirmed]
+        stored = self._main.stored
+        snapshot = None if stored is None else StoredSnapshot(stored.covers, Envelope.read(stored.parts)[1])
+        return Disk((*kept, *others[:lucky]), snapshot, self._generation)
 
     def covered(self) -> StoredSnapshot:
         """A snapshot of this moment, as the host would store it."""
-        return StoredSnapshot(self._appended[self.buffer.logs[0]], tuple(self.buffer.snapshot()))
+        return StoredSnapshot(self._main.last_appended, tuple(self.buffer.snapshot()))
 
     def make_marker(self, txn_id: TxnId, action: TxnAction, low_watermark: int = -1) -> TopicRecord:
         """The marker of an end; also what the buffer is constructed with."""
         header = EntryHeader("pulsar.txn.marker", -1, low_watermark + 1, self.now_ms, txn_id, int(_MARKERS[action]))
         return TopicRecord(header, make_entry(header, b""))
 
-    # ---- duties
+    # ---- requests
 
     def request(self, request: Request) -> None:
-        """Decide (twice, to see that it leaves no trace) and carry out: H1, H2, H3."""
-        before = self._state()
-        try:
-            step = self.buffer.decide(request, self.now_ms)
-            assert step == self.buffer.decide(request, self.now_ms), "H1: a decision does not repeat itself"
-        except Refusal as refusal:
-            step = Step(effects=(_refused(request, refusal),))
-        assert before == self._state(), "H1: a decision changed the state"
-        self._carry_out(step)
-
-    def _state(self) -> bytes:
-        return b"".join(self.buffer.snapshot())
+        """Decide and carry out."""
+        self._host.submit(self._seen.asked(request))
+        self._skin.go_on()
 
     def _ask(self, request: Publish | EndTxnOnPartition) -> int:
         token: int = request.token
-        if request.txn_id in self._verifying:
-            self._verifying[request.txn_id].append(request)
-        else:
-            self.request(request)
+        self.request(request)
         return token
 
     def _token(self) -> int:
         self._tokens += 1
         return self._tokens
 
-    def _carry_out(self, step: Step[TopicRecord]) -> None:
-        positions = [self._append(log, record, self.buffer.encode(log, record)) for log, record in step.records]
-        waits_for = {log for log, _ in step.records} or set(() if step.trailing else self.buffer.logs)
-        needs = {log: self._appended[log] for log in waits_for}
-        for log, record in step.trailing:
-            self._append(log, record, self.buffer.encode(log, record))
-        for effect in step.effects:
-            if isinstance(effect, VerifyRegistered):
-                self._verifying[effect.txn_id] = []
-            elif isinstance(effect, AwaitOutcome):
-                self._awaiting.setdefault(effect.txn_id, []).append(effect.token)
-        self._held.append(_Held(needs, step.effects, tuple(positions)))
-        self._release()
+    def answered(self, token: int, value: Any, error: ServerError | None, message: str) -> None:
+        """A reply to a request."""
+        assert token not in self.replies, "a request was answered twice"
+        self.replies[token] = Reply(token, value, error, message)
 
-    def _append(self, log: str, record: TopicRecord, data: bytes) -> Position:
-        position = (self._generation, self._next[log])
-        self._next[log] += 1
-        self._appended[log] = position
-        self.journal.append((log, position, data))
-        if log != "topic":
-            assert self.buffer.decode(log, data) == record, "a record of an own log does not survive encode and decode"
-        self._apply(log, position, record)
-        self.on_record()
-        return position
 
-    def _apply(self, log: str, position: Position, record: TopicRecord) -> None:
-        before = self.buffer.max_read_position
-        self.buffer.apply(log, position, record)
-        self.buffer.check_invariants()
-        after = self.buffer.max_read_position
-        assert before <= after <= max(self._appended["topic"], before), "S9: max_read_position went back, or beyond the log"
-        if after != before:
-            self._notes.append((self._appended["topic"], after))
+class _CheckedBuffer(ByToken):
+    """A buffer that is checked with every decision and every record, once `is_live`."""
 
-    def _durable(self, needs: dict[str, Position]) -> bool:
-        return all(self._confirmed[log] >= position for log, position in needs.items())
+    def __init__(self, host: BufferHost) -> None:
+        super().__init__(host.buffer, host.answered, Verified)
+        self.is_live = False
+        self._topic = host.logs["topic"]
 
-    def _release(self) -> None:
-        self._publish()
-        while self._held and self._durable(self._held[0].needs):
-            held = self._held.pop(0)
-            for effect in held.effects:
-                self._perform(effect, held.positions)
-        self._copy()
-        while self._storing and self._durable(self._storing[0][0]):
-            needs, slices = self._storing.pop(0)
-            # Only now: the slices must show nothing of what was applied since.
-            self._snapshot = StoredSnapshot(needs[self.buffer.logs[0]], tuple(slices))
-            self._trim()
+    def decide(self, request: Asked, now_ms: int) -> Step[Any]:
+        """H1: a decision leaves no trace, and repeats itself."""
+        before = self._state()
+        try:
+            step = self.machine.decide(request.original, now_ms)
+            assert step == self.machine.decide(request.original, now_ms), "H1: a decision does not repeat itself"
+        except Refusal:
+            assert request.token is not None, f"refused what nobody waits for: {request.original}"
+            raise
+        finally:
+            assert before == self._state(), "H1: a decision changed the state"
+        return self.shown(step)
 
-    def _publish(self) -> None:
-        while self._notes and self._notes[0][0] <= self._confirmed["topic"]:
-            self.published = self._notes.pop(0)[1]
+    def _state(self) -> bytes:
+        return b"".join(self.machine.snapshot())
 
-    def _copy(self) -> None:
-        copies, self._copies = self._copies, []
-        for copy in copies:
-            assert copy.positions[-1] <= self._confirmed[copy.source], "what is copied is not durable in its own log"
-            stored = {position: data for log, position, data in self.journal if log == copy.source}
-            for position in copy.positions:
-                record = self.buffer.decode(copy.source, stored[position])
-                self.request(Copied(copy.source, copy.target, position, record, copy.txn_id))
+    def encode(self, log: str, record: Any) -> bytes:
+        """A record of an own log is what its bytes say."""
+        data = super().encode(log, record)
+        own = log != "topic"
+        assert not own or self.machine.decode(log, data) == record, "a record of an own log does not survive encode and decode"
+        return data
 
-    def _trim(self) -> None:
-        for log in self.buffer.logs:
-            before = self.buffer.trim_before(log)
-            if before is not None:
-                self.journal = [entry for entry in self.journal if entry[0] != log or entry[1] >= before]
+    def apply(self, log: str, position: Position, record: Any) -> None:
+        """Invariants hold after every record, and what readers may see never shrinks."""
+        before: Position = self.machine.max_read_position
+        super().apply(log, position, record)
+        if self.is_live:
+            self.machine.check_invariants()
+            after: Position = self.machine.max_read_position
+            assert before <= after <= max(self._topic.last_appended, before), (
+                "S9: max_read_position went back, or beyond the log"
+            )
 
-    def _perform(self, effect: Effect, positions: tuple[Position, ...]) -> None:
+
+class _TopicSkin(Skin):
+    """What the host of a buffer asks of its topic. The coordinator answers once everything before the question is durable."""
+
+    def __init__(self, topic: BufferHost) -> None:
+        self._topic = topic
+        self._noted: Position = EARLIEST
+        self._notes: list[tuple[Position, Position]] = []
+        self._questions: list[tuple[dict[str, Position], TxnId, Callable[[bool | None], None]]] = []
+        self._copies: list[CopyEntries] = []
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is left to be done."""
+        return bool(self._questions or self._copies)
+
+    def applied(self, log: str, position: Position, record: TopicRecord) -> None:
+        """A record was appended."""
+        max_read = self._topic.buffer.max_read_position
+        if max_read != self._noted:
+            self._noted = max_read
+            self._notes.append((self._topic.logs["topic"].last_appended, max_read))
+        self._topic.on_record()
+
+    def confirmed(self) -> None:
+        """Readers see what is durable."""
+        durable = self._topic.logs["topic"].last_confirmed
+        while self._notes and self._notes[0][0] <= durable:
+            self._topic.published = self._notes.pop(0)[1]
+
+    def stored(self, receipt: Receipt, position: Position) -> None:
+        """Nobody waits for the receipt of a plain message."""
+
+    def knows(self, txn_id: TxnId) -> bool:
+        """The coordinator is always asked."""
+        return False
+
+    def ask(self, txn_id: TxnId, answer: Callable[[bool | None], None]) -> None:
+        """It answers once everything that lies in a log now is durable."""
+        needs = {name: log.last_appended for name, log in self._topic.logs.items()}
+        self._questions.append((needs, txn_id, answer))
+
+    def perform(self, effect: Effect) -> None:
+        """The effects of a buffer."""
         match effect:
-            case Reply(position_of=index):
-                value = effect.value if index is None else positions[index]
-                assert effect.token not in self.replies, "a request was answered twice"
-                self.replies[effect.token] = attrs.evolve(effect, value=value)
-            case AwaitOutcome():
-                pass  # done with its Step, not on release
-            case Outcome():
-                self.replies |= {token: Reply(token) for token in self._awaiting.pop(effect.txn_id, ())}
-            case VerifyRegistered():
-                self._verify(effect)
             case CopyEntries():
                 self._copies.append(effect)
             case AskProducer():
-                self.asked.append(effect)
+                self._topic.asked.append(effect)
             case PublishMaxRead():
-                self.published = max(self.published, effect.position)
-            case WriteSnapshot():
-                self._storing.append((dict(self._appended), self.buffer.snapshot()))
-            case TellParticipant() | Redeliver() | MoveCursor():
-                raise AssertionError(f"not an effect of a transaction buffer: {effect}")
+                self._topic.published = max(self._topic.published, effect.position)
             case _:
-                assert_never(effect)
+                raise AssertionError(f"not an effect of a transaction buffer: {effect}")
 
-    def _verify(self, effect: VerifyRegistered) -> None:
-        """The coordinator's answer; what arrived for the transaction since the question waited behind it."""
-        waiting = self._verifying.pop(effect.txn_id)
-        self.request(Verified(effect.request, effect.txn_id in self.open_txns))
-        for request in waiting:
-            self._ask(request)
-
-    def _recover(self) -> None:
-        main = self.buffer.logs[0]
-        if self._snapshot is not None:
-            for part in self._snapshot.parts:
-                self.buffer.restore(part)
-        for log in self.buffer.logs:
-            for _, position, data in [entry for entry in self.journal if entry[0] == log]:
-                if log != main or self._snapshot is None or position > self._snapshot.covers:
-                    self._replay(log, position, data)
-        assert self.buffer.max_read_position == EARLIEST, "S9: max_read_position before recovery is complete"
-        first = next((position for log, position, _ in self.journal if log == "topic"), EARLIEST)
-        while self.buffer.topic_trimmed(first):
-            pass
-        self._carry_out(self.buffer.recovered(self.now_ms))
-
-    def _replay(self, log: str, position: Position, data: bytes) -> None:
+    def fold(self, machine: Machine[Any, Any], log: str, position: Position, data: bytes) -> None:
+        """Entries of the topic are read by their headers."""
         if log != "topic":
-            self.buffer.apply(log, position, self.buffer.decode(log, data))
+            super().fold(machine, log, position, data)
             return
         header, _ = read_entry(data)
         plain = header.txn_id is None and header.marker_type is None
-        self.buffer.apply(log, position, PLAIN if plain else TopicRecord(header))
+        machine.apply(log, position, PLAIN if plain else TopicRecord(header))
 
+    def slice(self) -> Callable[[], bool]:
+        """So much work that only what never ends is cut."""
+        left = iter(range(_EXPIRED_AT_ONCE))
+        return lambda: next(left, None) is None
 
-def _refused(request: Request, refusal: Refusal) -> Reply:
-    asked = request.request if isinstance(request, Verified) else request
-    assert isinstance(asked, Publish | EndTxnOnPartition), f"refused what nobody waits for: {asked}"
-    return Reply(asked.token, error=refusal.code, message=refusal.message)
+    def failed(self, error: Exception) -> None:
+        """A buffer makes no host fail."""
+        raise AssertionError(str(error)) from error
+
+    def go_on(self) -> None:
+        """Answer questions, and copy, as far as what they need is durable."""
+        logs = self._topic.logs
+        while True:
+            if self._questions and all(logs[name].last_confirmed >= at for name, at in self._questions[0][0].items()):
+                _, txn_id, answer = self._questions.pop(0)
+                answer(txn_id in self._topic.open_txns)
+            elif self._copies:
+                self._copy(self._copies.pop(0))
+            else:
+                return
+
+    def _copy(self, copy: CopyEntries) -> None:
+        source = self._topic.logs[copy.source]
+        assert copy.positions[-1] <= source.last_confirmed, "what is copied is not durable in its own log"
+        stored = dict(source.entries)
+        for position in copy.positions:
+            record = self._topic.buffer.decode(copy.source, stored[position])
+            self._topic.request(Copied(copy.source, copy.target, position, record, copy.txn_id))
