@@ -41,7 +41,8 @@ PARTS = {
     "Producer": ("own: OwnCode | None = None", "self._sending = Sending(loop, inner_object, own or OwnCode(), self)"),
     "Consumer": ("", "self._receiving = Receiving(loop, inner_object)"),
     "Reader": ("", "self._reading = Reading(loop, inner_object)"),
-    "ManagedTransaction": ("", "self._ambient = Ambient()"),
+    "ManagedTransaction": ("", "self._around = Surroundings()"),
+    "TransactionalBatchBlock": ("", "self._around = Surroundings()"),
     "TransactionalBatch": (
         "",
         """self.messages = inner_object.messages
@@ -57,13 +58,16 @@ SEND = (
 )
 NEXT = "try:\n            return self.{}()\n        except AlreadyClosed:\n            raise StopIteration from None"
 OBSERVE = "self._opening.observe(self._inner.{}_observer, observer, functools.partial(Transaction, self._loop))"
+LEAVE = "self._around.leave()\n        return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))"
 BODIES = {
     "Transaction.send": "return producer.send(value, txn=self, **options)",
     "Transaction.acknowledge": "consumer.acknowledge(message, txn=self)",
     "ManagedTransaction.__aenter__": "txn = self._loop.run(self._inner.__aenter__)\n"
-    "        if self._inner.ambient:\n            self._ambient.enter(txn)\n        return Transaction(self._loop, txn)",
-    "ManagedTransaction.__aexit__": "self._ambient.leave()\n"
-    "        return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))",
+    "        self._around.enter(txn.inside if self._inner.ambient else None)\n        return Transaction(self._loop, txn)",
+    "ManagedTransaction.__aexit__": LEAVE,
+    "TransactionalBatchBlock.__aenter__": "batch = self._loop.run(self._inner.__aenter__)\n"
+    "        self._around.enter(None)\n        return TransactionalBatch(self._loop, batch)",
+    "TransactionalBatchBlock.__aexit__": LEAVE,
     "Producer.send": f"return self._sending.send({SEND})",
     "Producer.send_nowait": f"return self._sending.send_nowait({SEND})",
     "Producer.send_encoded": "return self._sending.send_encoded(batch, inner(txn), key, partition)",
@@ -135,22 +139,6 @@ DOCS = {
 """What the docstring of a method says in addition."""
 
 INTERNAL = {
-    "Transaction": {
-        "abandon",
-        "ack_finished",
-        "belongs_to",
-        "doom",
-        "enlist_ack",
-        "enlist_send",
-        "finish",
-        "in_time",
-        "leave",
-        "open",
-        "send_finished",
-        "sends_to",
-        "when_ended",
-    },
-    "ManagedTransaction": {"usable"},
     "Producer": {"flush_nowait"},
     "Consumer": {
         "acknowledge_soon",
@@ -168,6 +156,14 @@ INTERNAL = {
         "take_queued",
     },
 }
+PROTOCOLS = {
+    "Acknowledges[Acknowledged]": "Consumer[Any]",
+    "Sends[": "Producer[",
+    "Enlisting": "Transaction",
+    "SendTicket": "Future[MessageId]",
+}
+"""Annotations of the asyncio classes that have another name here."""
+
 LEFT_OUT = re.compile(r"\s*(?:If cancelled|Safe to cancel|It may be a coroutine function)[^.]*\.(?=\s|$)")
 """Sentences of docstrings about what threads do not have: nothing can be cancelled."""
 
@@ -180,7 +176,7 @@ REWORDED = {
     "for asyncio": "for threads",
     "awaited or not": "looked at or not",
     "`loop.time()`": "`time.monotonic()`",
-    "take part; tasks started there, too": "take part, in this thread",
+    "take part, also those of tasks that are started there;": "take part, in this thread;",
 }
 ATTRIBUTES = {
     "Consumer": {
@@ -213,7 +209,8 @@ from pulsar_txn.client.sync._opening import Opening, opened
 from pulsar_txn.client.sync._receiving import Reading, Receiving
 from pulsar_txn.client.sync._sending import OwnCode, Sending
 from pulsar_txn.client.sync._twin import GenericTwin, SyncLoop, Twin, inner
-from pulsar_txn.client.sync._units import Ambient, Stop, run_pipeline, run_transaction
+from pulsar_txn.client.sync._units import Stop, run_pipeline, run_transaction
+from pulsar_txn.client.txn.ambient import Surroundings
 
 T = TypeVar("T")
 '''
@@ -389,7 +386,9 @@ def _signature(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 def _annotation(node: ast.expr | None) -> str:
     text = "None" if node is None else ast.unparse(node)
     text = OF_ASYNCIO.sub(r"\1", text)  # what our own classes hand out
-    return text.replace("Enlisting", "Transaction").replace("SendTicket", "Future[MessageId]")
+    for protocol, twin in PROTOCOLS.items():
+        text = text.replace(protocol, twin)
+    return text
 
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:

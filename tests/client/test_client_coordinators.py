@@ -84,7 +84,7 @@ async def test_a_cluster_without_coordinators_has_transactions_disabled(broker):
     broker.partitions[ASSIGN_TOPIC] = 0
     async with fake_client(broker) as client:
         with pytest.raises(TransactionsDisabled, match="transactionCoordinatorEnabled=true"):
-            async with client.transaction():
+            async with client.transaction(eager=True):
                 pytest.fail("the block was entered")
 
 

@@ -57,7 +57,7 @@ async def test_three_thousand_transactions_leave_what_one_thousand_leave(client)
     looked_at = [
         client,
         client._core,
-        client._observers,
+        client._transactions.observers,
         consumer,
         part,
         part._acks,
@@ -66,7 +66,7 @@ async def test_three_thousand_transactions_leave_what_one_thousand_leave(client)
         sender,
         producer._budget,
     ]
-    looked_at += client._coordinators._sessions
+    looked_at += client._transactions.coordinators._sessions
     await transactions(client, source, consumer, producer, 1000)
     before, held = kinds(), sizes(*looked_at)
     await transactions(client, source, consumer, producer, 2000)

@@ -58,7 +58,7 @@ class World:
         consumers += [self.pattern]
         reader = await client.create_reader("t0")
         await (await client.begin_transaction()).abort()
-        sessions = client._coordinators._sessions
+        sessions = client._transactions.coordinators._sessions
         self.resources = [*producers, *consumers, reader, *sessions]
         return self
 

@@ -203,7 +203,7 @@ def test_run_transaction_recognises_errors_with_official_names(broker, client):
 def test_an_unknown_outcome_can_be_resolved_through_its_official_name(broker, client):
     broker.keeps_outcomes = True
     broker.on["endTxn"] = lambda _pipe, _body: SILENCE
-    with pytest.raises(CommitOutcomeUnknown) as raised, client.transaction():
+    with pytest.raises(CommitOutcomeUnknown) as raised, client.transaction(eager=True):
         pass
     del broker.on["endTxn"]
     assert isinstance(raised.value, compat.PulsarException)

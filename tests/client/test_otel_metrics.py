@@ -83,9 +83,9 @@ async def test_messages_are_counted_when_received_and_timed_until_they_are_settl
 async def test_transactions_are_counted_by_how_they_end(client, measured):
     client.add_observer(TransactionMetrics(measured.provider, clock=measured.clock))
     for _ in range(2):
-        async with client.transaction():
+        async with client.transaction(eager=True):
             pass
-    async with client.transaction() as txn:
+    async with client.transaction(eager=True) as txn:
         await txn.rollback()
     still_open = await client.begin_transaction()
     assert measured.points("pulsar.transaction.ended") == {"COMMITTED": 2, "ABORTED": 1}
@@ -98,7 +98,7 @@ async def test_transactions_are_counted_by_how_they_end(client, measured):
 async def test_a_transaction_that_timed_out_ends_once(client, measured):
     client.add_observer(TransactionMetrics(measured.provider, clock=measured.clock))
     txn = await client.begin_transaction()
-    txn._time_out()
+    txn.inside.life.time_out()
     await txn.abort()
     assert measured.points("pulsar.transaction.ended") == {"TIMED_OUT": 1}
     assert measured.points("pulsar.transaction.open") == {None: 0}

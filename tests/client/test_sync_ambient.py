@@ -90,10 +90,11 @@ def test_blocks_within_blocks(client):
         with contextlib.suppress(UndoError), client.transaction(ambient=True):
             producer.send(b"2")
             raise UndoError
-        with client.transaction():
-            producer.send(b"3")  # of the outer one: the inner is not ambient
+        with client.transaction(eager=True):
+            producer.send(b"3")  # of no transaction: the inner one is not ambient, and hides the outer one
+        producer.send(b"4")
         assert sum(each.sent for each in outer.stats().partitions) == 2
-    assert seen(client, "t") == 2
+    assert seen(client, "t") == 3
 
 
 def test_a_block_that_does_not_begin_leaves_nothing_behind(client):

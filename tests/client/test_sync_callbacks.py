@@ -73,10 +73,10 @@ def test_observers_are_told_on_their_thread_in_order_and_of_sync_transactions(ur
     with sync.Client(url) as client:
         client.add_observer(observer)
         client.add_observer(observer)
-        with client.transaction() as txn:
+        with client.transaction(eager=True) as txn:
             pass
         client.remove_observer(observer)
-        with client.transaction():
+        with client.transaction(eager=True):
             pass
     assert places.of == {"observer": {CALLBACKS}}
     assert told == [("opened", txn), ("ended", txn, TransactionState.COMMITTED)]
@@ -94,7 +94,7 @@ def test_a_slow_observer_holds_up_neither_the_connection_nor_the_program(url):
     with sync.Client(url, keep_alive_interval=0.2, authentication=TokenAuthentication(lambda: "asked meanwhile")) as client:
         client.add_observer(Observer())
         consumer = client.subscribe("in", "s")
-        with client.transaction():
+        with client.transaction(eager=True):
             assert entered.wait(10)
             time.sleep(1.0)  # several keep-alive intervals
             producer = client.create_producer("in")
@@ -116,7 +116,7 @@ def test_too_many_calls_of_a_slow_observer_are_left_out_and_no_callback_is(url, 
     with sync.Client(url) as client:
         client.add_observer(Observer())
         producer = client.create_producer("t")
-        with client.transaction():
+        with client.transaction(eager=True):
             pass
         tickets = [producer.send_nowait(b"%d" % number, partition=0) for number in range(3)]
         for ticket in tickets:
@@ -124,13 +124,13 @@ def test_too_many_calls_of_a_slow_observer_are_left_out_and_no_callback_is(url, 
         while client._loop.callbacks._told.waiting < 3:  # the three, behind the call that does not return
             time.sleep(0.001)
         for _ in range(5):
-            with client.transaction():
+            with client.transaction(eager=True):
                 pass
         with pytest.raises(errors.ProducerQueueFull, match="callbacks"):
             producer.send_nowait(b"more")
         leave.set()
         client._loop.callbacks._told.drain()
-        with client.transaction():
+        with client.transaction(eager=True):
             pass
     assert len(opened) == 2
     assert receipts == [ticket.result() for ticket in tickets]

@@ -39,7 +39,7 @@ def test_send_nowait_in_a_transaction_to_a_topic_that_keeps_nothing_raises_at_on
     broker = new_broker()
     with client_of(broker) as client:
         producer = client.create_producer("non-persistent://public/default/t")
-        with pytest.raises(errors.InvalidConfiguration, match="keeps nothing"), client.transaction() as txn:
+        with pytest.raises(errors.InvalidConfiguration, match="keeps nothing"), client.transaction(eager=True) as txn:
             producer.send_nowait(b"x", txn=txn, **options)
         assert txn.state is TransactionState.ABORTED
     assert ends(broker) == [TxnAction.ABORT]
@@ -50,7 +50,7 @@ def test_send_nowait_in_a_transaction_of_another_client_raises_at_once(options):
     broker, other = new_broker(), new_broker()
     with client_of(broker) as client, client_of(other) as elsewhere:
         producer = elsewhere.create_producer("t")
-        with pytest.raises(errors.TransactionStateError, match="another client"), client.transaction() as txn:
+        with pytest.raises(errors.TransactionStateError, match="another client"), client.transaction(eager=True) as txn:
             producer.send_nowait(b"x", txn=txn, **options)
     assert ends(broker) == [TxnAction.ABORT]
     assert other.all("send") == []
@@ -59,7 +59,7 @@ def test_send_nowait_in_a_transaction_of_another_client_raises_at_once(options):
 def left(client, producer, expected, **options):
     """A block whose one send is refused on the loop's thread, although the caller's was told that there is room."""
     producer._inner._beside = attrs.evolve(producer._inner.inside, takes=lambda *_: True)
-    with pytest.raises(errors.TransactionOperationFailed) as raised, client.transaction() as txn:
+    with pytest.raises(errors.TransactionOperationFailed) as raised, client.transaction(eager=True) as txn:
         ticket = producer.send_nowait(b"x", txn=txn, **options)
     assert isinstance(ticket.exception(), expected)
     assert [type(each) for each in raised.value.failures] == [type(ticket.exception())]
@@ -139,7 +139,7 @@ def test_send_async_of_compat_that_is_refused_dooms_its_transaction(monkeypatch)
     with compat_client(broker, monkeypatch) as client:
         producer = client.create_producer("t")
         producer.close()
-        with pytest.raises(errors.TransactionOperationFailed), client.transaction() as txn:
+        with pytest.raises(errors.TransactionOperationFailed), client.transaction(eager=True) as txn:
             producer.send_async(b"x", lambda result, message_id: told.append((result, message_id)), txn=txn)
     assert told == [(compat.Result.AlreadyClosed, None)]
     assert ends(broker) == [TxnAction.ABORT]
@@ -149,6 +149,6 @@ def test_send_async_of_compat_in_a_transaction_that_cannot_take_part_raises_at_o
     broker = new_broker()
     with compat_client(broker, monkeypatch) as client:
         producer = client.create_producer("non-persistent://public/default/t")
-        with pytest.raises(compat.InvalidConfiguration, match="keeps nothing"), client.transaction() as txn:
+        with pytest.raises(compat.InvalidConfiguration, match="keeps nothing"), client.transaction(eager=True) as txn:
             producer.send_async(b"x", None, txn=txn)
     assert ends(broker) == [TxnAction.ABORT]

@@ -26,9 +26,13 @@ from pulsar_txn.client.errors import (
     TransactionTimedOut,
     UnknownError,
 )
-from pulsar_txn.client.txn.enlist import AMBIENT
+from pulsar_txn.client.txn.ambient import AMBIENT
+from pulsar_txn.client.txn.empty_commits import PLACES_LIMIT, EmptyCommits
+from pulsar_txn.client.txn.life import TransactionOptions
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
-from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback, TransactionOptions, TransactionState
+from pulsar_txn.client.txn.stats import TransactionState
+from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback
+from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
 CORE = object()
@@ -83,27 +87,32 @@ class Flushed:
         pass
 
 
-def new_transaction(sessions, *, txn_id=None, **options):
+def new_transaction(sessions, *, txn_id=None, empty=None, **options):
     loop = asyncio.get_running_loop()
-    return AsyncTransaction(
-        CORE, sessions, TransactionOptions(**options), operation_timeout=5.0, monotonic=loop.time, txn_id=txn_id
-    )
+    chosen = TransactionOptions(**options)
+    unit = Unit(CORE, sessions, chosen, operation_timeout=5.0, monotonic=loop.time, txn_id=txn_id, empty=empty)
+    return AsyncTransaction(unit)
+
+
+def block_of(txn, *, ambient=False):
+    """A managed block that opens its transaction at once."""
+    return AsyncManagedTransaction(txn.inside, eager=True, ambient=ambient)
 
 
 async def opened(sessions, **options):
     txn = new_transaction(sessions, **options)
-    await txn.open()
+    await txn.inside.opening.open()
     return txn
 
 
 async def sent(txn, topic="t", error=None, messages=1):
-    registration = txn.enlist_send(CORE, topic, messages, 10, Flushed())
+    registration = txn.inside.enlist_send(CORE, topic, messages, 10, Flushed())
     if isinstance(registration, asyncio.Future):
         try:
             await registration
         except PulsarError as failed:
             error = error or failed
-    txn.send_finished(topic, messages, error)
+    txn.inside.send_finished(topic, messages, error)
 
 
 # --- enlisting ----------------------------------------------------------------------------------------------------
@@ -112,11 +121,11 @@ async def sent(txn, topic="t", error=None, messages=1):
 async def test_a_target_is_registered_once_and_before_its_operations():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
-    first = txn.enlist_send(CORE, "t", 1, 10, Flushed())
-    assert txn.enlist_send(CORE, "t", 1, 10, Flushed()) is first
+    first = txn.inside.enlist_send(CORE, "t", 1, 10, Flushed())
+    assert txn.inside.enlist_send(CORE, "t", 1, 10, Flushed()) is first
     assert await first == ID
-    assert txn.enlist_send(CORE, "t", 1, 10, Flushed()) == ID
-    txn.send_finished("t", 3, None)
+    assert txn.inside.enlist_send(CORE, "t", 1, 10, Flushed()) == ID
+    txn.inside.send_finished("t", 3, None)
     assert sessions.asked == [("new", 60_000), ("partitions", "t")]
     await txn.commit()
 
@@ -124,14 +133,14 @@ async def test_a_target_is_registered_once_and_before_its_operations():
 async def test_targets_of_one_turn_are_registered_together():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
-    futures = [txn.enlist_send(CORE, topic, 1, 1, Flushed()) for topic in ("a", "b", "c")]
-    futures += [txn.enlist_ack(CORE, "in", name, 1, cumulative=False) for name in ("s1", "s2")]
+    futures = [txn.inside.enlist_send(CORE, topic, 1, 1, Flushed()) for topic in ("a", "b", "c")]
+    futures += [txn.inside.enlist_ack(CORE, "in", name, 1, cumulative=False) for name in ("s1", "s2")]
     await asyncio.gather(*futures)
     assert sessions.asked[1:] == [("partitions", "a", "b", "c"), ("subscriptions", ("in", "s1"), ("in", "s2"))]
     for topic in ("a", "b", "c"):
-        txn.send_finished(topic, 1, None)
+        txn.inside.send_finished(topic, 1, None)
     for name in ("s1", "s2"):
-        txn.ack_finished("in", name, 1, None)
+        txn.inside.ack_finished("in", name, 1, None)
     await txn.commit()
 
 
@@ -139,7 +148,7 @@ async def test_objects_of_another_client_are_refused_before_anything_is_sent():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
     with pytest.raises(TransactionStateError, match="another client"):
-        txn.enlist_send(object(), "t", 1, 1, Flushed())
+        txn.inside.enlist_send(object(), "t", 1, 1, Flushed())
     await txn.abort()
     assert sessions.asked == [("new", 60_000), ("end", "ABORT")]
 
@@ -148,11 +157,11 @@ async def test_commit_waits_for_operations_and_flushes_their_producers():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
     producer = Flushed()
-    await txn.enlist_send(CORE, "t", 2, 1, producer)
+    await txn.inside.enlist_send(CORE, "t", 2, 1, producer)
     commit = asyncio.ensure_future(txn.commit())
     await asyncio.sleep(0.01)
     assert (sessions.ends, producer.flushes) == ([], 1)
-    txn.send_finished("t", 2, None)
+    txn.inside.send_finished("t", 2, None)
     await commit
     assert sessions.ends == ["COMMIT"]
     assert txn.state is TransactionState.COMMITTED
@@ -163,7 +172,7 @@ async def test_an_operation_behind_the_end_is_refused(end):
     txn = await opened(ScriptedSessions())
     await getattr(txn, end)()
     with pytest.raises(TransactionStateError, match=r"the transaction is (COMMITTED|ABORTED)"):
-        txn.enlist_ack(CORE, "t", "s", 1, cumulative=True)
+        txn.inside.enlist_ack(CORE, "t", "s", 1, cumulative=True)
 
 
 # --- doom ---------------------------------------------------------------------------------------------------------
@@ -196,7 +205,7 @@ async def test_a_failed_registration_dooms_the_transaction():
 async def test_an_operation_that_never_ends_aborts_the_commit_when_its_time_is_over():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
-    await txn.enlist_send(CORE, "t", 1, 1, Flushed())
+    await txn.inside.enlist_send(CORE, "t", 1, 1, Flushed())
     with pytest.raises(TransactionTimedOut, match="not confirmed in time"):
         await txn.commit(timeout=0.02)
     assert sessions.ends == ["ABORT"]
@@ -216,7 +225,7 @@ async def test_an_operation_that_never_ends_leaves_time_for_the_abort(end):
 
     sessions.end_txn = end_txn
     txn = await opened(sessions)
-    await txn.enlist_send(CORE, "t", 1, 1, Flushed())
+    await txn.inside.enlist_send(CORE, "t", 1, 1, Flushed())
     with contextlib.suppress(TransactionTimedOut):
         await getattr(txn, end)(timeout=0.2)
     assert sessions.ends == ["ABORT"]
@@ -229,11 +238,11 @@ async def test_an_operation_that_never_ends_leaves_time_for_the_abort(end):
 )
 async def test_a_failed_abort_does_not_hide_why_the_unit_was_not_committed(failure, expected):
     txn = await opened(ScriptedSessions(end=[OperationTimeout("no answer", maybe_processed=True)]))
-    await txn.enlist_send(CORE, "t", 1, 1, Flushed())
+    await txn.inside.enlist_send(CORE, "t", 1, 1, Flushed())
     if failure is None:
-        txn._time_out()
+        txn.inside.life.time_out()
     else:
-        txn.send_finished("t", 1, failure)
+        txn.inside.send_finished("t", 1, failure)
     with pytest.raises(expected) as raised:
         await txn.commit(timeout=0.1)
     assert any("no answer" in note for note in raised.value.__notes__)
@@ -253,7 +262,7 @@ async def test_a_transaction_whose_abort_failed_is_not_committed():
 async def test_what_could_not_be_started_dooms_the_transaction():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
-    txn.doom(ProducerFenced("a successor writes"))
+    txn.inside.doom(ProducerFenced("a successor writes"))
     with pytest.raises(TransactionOperationFailed, match="successor"):
         await txn.commit()
     assert sessions.ends == ["ABORT"]
@@ -268,7 +277,7 @@ async def test_behind_its_deadline_operations_are_refused_and_commit_aborts():
     await asyncio.sleep(0.06)
     assert txn.state is TransactionState.TIMED_OUT
     with pytest.raises(TransactionTimedOut):
-        txn.enlist_send(CORE, "t", 1, 1, Flushed())
+        txn.inside.enlist_send(CORE, "t", 1, 1, Flushed())
     with pytest.raises(TransactionTimedOut):
         await txn.commit()
     assert sessions.ends == ["ABORT"]
@@ -462,14 +471,14 @@ async def test_an_abort_of_a_transaction_that_is_over_is_done():
 
 async def test_a_lazy_transaction_without_operations_asks_for_nothing():
     sessions = ScriptedSessions()
-    txn = new_transaction(sessions, lazy=True)
+    txn = new_transaction(sessions)
     await txn.commit()
     assert (txn.id, txn.state, sessions.asked) == (None, TransactionState.COMMITTED, [])
 
 
 async def test_a_lazy_transaction_begins_with_its_first_operation():
     sessions = ScriptedSessions()
-    txn = new_transaction(sessions, lazy=True)
+    txn = new_transaction(sessions)
     await sent(txn)
     assert txn.id == ID
     await txn.commit()
@@ -481,7 +490,7 @@ async def test_a_lazy_transaction_begins_with_its_first_operation():
 
 async def test_leaving_the_block_commits():
     sessions = ScriptedSessions()
-    async with AsyncManagedTransaction(new_transaction(sessions, managed=True)) as txn:
+    async with block_of(new_transaction(sessions, managed=True)) as txn:
         await sent(txn)
         with pytest.raises(TransactionStateError, match="leaving its block"):
             await txn.commit()
@@ -491,7 +500,7 @@ async def test_leaving_the_block_commits():
 async def test_an_exception_aborts_and_is_what_the_caller_sees():
     sessions = ScriptedSessions()
     with pytest.raises(ZeroDivisionError):
-        async with AsyncManagedTransaction(new_transaction(sessions)) as txn:
+        async with block_of(new_transaction(sessions)) as txn:
             await sent(txn)
             raise ZeroDivisionError
     assert sessions.ends == ["ABORT"]
@@ -500,14 +509,14 @@ async def test_an_exception_aborts_and_is_what_the_caller_sees():
 async def test_the_users_exception_wins_over_a_failing_abort():
     sessions = ScriptedSessions(end=[ConnectionLost("gone")])
     with pytest.raises(ZeroDivisionError) as raised:
-        async with AsyncManagedTransaction(new_transaction(sessions)):
+        async with block_of(new_transaction(sessions)):
             raise ZeroDivisionError
     assert any("could not be aborted" in note for note in raised.value.__notes__)
 
 
 async def test_rollback_leaves_quietly():
     sessions = ScriptedSessions()
-    async with AsyncManagedTransaction(new_transaction(sessions, managed=True)) as txn:
+    async with block_of(new_transaction(sessions, managed=True)) as txn:
         txn.rollback()
     assert sessions.ends == ["ABORT"]
 
@@ -515,7 +524,7 @@ async def test_rollback_leaves_quietly():
 async def test_a_rollback_of_another_transaction_passes_through():
     other = await opened(ScriptedSessions(), managed=True)
     with pytest.raises(Rollback):
-        async with AsyncManagedTransaction(new_transaction(ScriptedSessions())):
+        async with block_of(new_transaction(ScriptedSessions())):
             other.rollback()
     await other.abort()
 
@@ -531,7 +540,7 @@ async def test_a_rollback_without_a_block_is_refused():
 
 async def test_an_abort_inside_the_block_is_the_end_of_it():
     sessions = ScriptedSessions()
-    async with AsyncManagedTransaction(new_transaction(sessions)) as txn:
+    async with block_of(new_transaction(sessions)) as txn:
         await txn.abort()
     assert sessions.ends == ["ABORT"]
 
@@ -540,7 +549,7 @@ async def test_cancellation_aborts_within_its_bound():
     sessions = ScriptedSessions()
 
     async def work():
-        async with AsyncManagedTransaction(new_transaction(sessions)):
+        async with block_of(new_transaction(sessions)):
             await asyncio.sleep(60)
 
     task = asyncio.ensure_future(work())
@@ -556,7 +565,7 @@ async def in_commit(sessions):
     txn = new_transaction(sessions)
 
     async def work():
-        async with AsyncManagedTransaction(txn):
+        async with block_of(txn):
             sessions.gate.clear()
 
     task = asyncio.ensure_future(work())
@@ -606,14 +615,14 @@ async def test_a_timeout_around_a_block_leaves_no_commit_behind():
     sessions = ScriptedSessions()
     asyncio.get_running_loop().call_later(0.05, sessions.gate.set)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01), AsyncManagedTransaction(new_transaction(sessions)) as txn:
+        async with asyncio.timeout(0.01), block_of(new_transaction(sessions)) as txn:
             sessions.gate.clear()
     assert txn.state is TransactionState.COMMITTED
 
 
 async def test_a_rollback_whose_abort_fails_is_quiet(caplog):
     sessions = ScriptedSessions(end=[OperationTimeout("no answer", maybe_processed=True)])
-    async with AsyncManagedTransaction(new_transaction(sessions, managed=True)) as txn:
+    async with block_of(new_transaction(sessions, managed=True)) as txn:
         txn.rollback()
     assert "no answer" in caplog.text
 
@@ -622,7 +631,7 @@ async def test_a_block_that_is_cancelled_while_it_begins_leaves_no_open_transact
     sessions = ScriptedSessions()
     sessions.gate.clear()
     txn = new_transaction(sessions)
-    task = asyncio.ensure_future(AsyncManagedTransaction(txn).__aenter__())
+    task = asyncio.ensure_future(block_of(txn).__aenter__())
     await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -634,7 +643,7 @@ async def test_a_block_that_is_cancelled_while_it_begins_leaves_no_open_transact
 
 async def test_an_ambient_block_that_is_left_in_another_context_ends_all_the_same():
     async def transactions():
-        async with AsyncManagedTransaction(new_transaction(ScriptedSessions()), ambient=True) as txn:
+        async with block_of(new_transaction(ScriptedSessions()), ambient=True) as txn:
             yield txn
 
     opening = transactions()
@@ -646,13 +655,13 @@ async def test_an_ambient_block_that_is_left_in_another_context_ends_all_the_sam
 
 async def test_force_abort_is_a_dry_run():
     sessions = ScriptedSessions()
-    async with AsyncManagedTransaction(new_transaction(sessions, force_abort=True)) as txn:
+    async with block_of(new_transaction(sessions, force_abort=True)) as txn:
         await sent(txn)
     assert sessions.ends == ["ABORT"]
 
 
 async def test_a_block_is_entered_once():
-    block = AsyncManagedTransaction(new_transaction(ScriptedSessions()))
+    block = block_of(new_transaction(ScriptedSessions()))
     async with block:
         pass
     with pytest.raises(TransactionStateError, match="once"):
@@ -661,8 +670,8 @@ async def test_a_block_is_entered_once():
 
 
 async def test_ambient_mode_sets_the_transaction_inside_the_block_only():
-    async with AsyncManagedTransaction(new_transaction(ScriptedSessions()), ambient=True) as txn:
-        assert AMBIENT.get() is txn
+    async with block_of(new_transaction(ScriptedSessions()), ambient=True) as txn:
+        assert AMBIENT.get() is txn.inside
     assert AMBIENT.get() is None
 
 
@@ -672,7 +681,7 @@ async def test_ambient_mode_sets_the_transaction_inside_the_block_only():
 async def test_stats_and_repr_say_what_was_done():
     txn = await opened(ScriptedSessions(), name="daily")
     await sent(txn, "a", messages=2)
-    await txn.enlist_ack(CORE, "in", "s", 1, cumulative=True)
+    await txn.inside.enlist_ack(CORE, "in", "s", 1, cumulative=True)
     stats = txn.stats()
     assert [(each.topic, each.sent, each.confirmed, each.bytes) for each in stats.partitions] == [("a", 2, 2, 10)]
     assert [(each.subscription, each.acked, each.confirmed, each.cumulative) for each in stats.subscriptions] == [
@@ -680,7 +689,7 @@ async def test_stats_and_repr_say_what_was_done():
     ]
     assert stats.operations_in_flight == 1
     assert repr(txn).startswith("<Transaction (3,42) 'daily' OPEN 1 topics 1 subscriptions 5")
-    txn.ack_finished("in", "s", 1, None)
+    txn.inside.ack_finished("in", "s", 1, None)
     await txn.commit()
 
 
@@ -694,7 +703,8 @@ async def test_a_forgotten_transaction_is_a_resource_warning():
 def test_a_transaction_left_open_at_the_end_of_the_program_is_no_error_of_the_interpreter():
     program = """
 import asyncio, builtins
-from pulsar_txn.client.txn.transaction import AsyncTransaction, TransactionOptions
+from pulsar_txn.client.txn.life import TransactionOptions
+from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import TxnId
 
 class Sessions:
@@ -703,8 +713,8 @@ class Sessions:
 
 async def main():
     time = asyncio.get_running_loop().time
-    builtins.left = AsyncTransaction(object(), Sessions(), TransactionOptions(), operation_timeout=1.0, monotonic=time)
-    await builtins.left.open()
+    builtins.left = Unit(object(), Sessions(), TransactionOptions(), operation_timeout=1.0, monotonic=time)
+    await builtins.left.opening.open()
 
 asyncio.run(main())
 """
@@ -715,9 +725,9 @@ asyncio.run(main())
 async def test_consumers_are_told_when_the_transaction_is_over():
     told = []
     txn = await opened(ScriptedSessions())
-    txn.when_ended(lambda outcome: told.append(("first", outcome)))
+    txn.inside.when_ended(lambda outcome: told.append(("first", outcome)))
     await txn.commit()
-    txn.when_ended(lambda outcome: told.append(("late", outcome)))
+    txn.inside.when_ended(lambda outcome: told.append(("late", outcome)))
     await asyncio.sleep(0)
     assert told == [("first", TxnAction.COMMIT), ("late", TxnAction.COMMIT)]
 
@@ -725,8 +735,8 @@ async def test_consumers_are_told_when_the_transaction_is_over():
 async def test_consumers_are_told_that_the_time_is_over_and_later_of_the_abort():
     told = []
     txn = await opened(ScriptedSessions())
-    txn.when_ended(told.append)
-    txn._time_out()
+    txn.inside.when_ended(told.append)
+    txn.inside.life.time_out()
     assert told == [None]
     await txn.abort()
     assert told == [None, TxnAction.ABORT]
@@ -734,3 +744,198 @@ async def test_consumers_are_told_that_the_time_is_over_and_later_of_the_abort()
 
 def test_actions_are_the_protocols():
     assert (TxnAction.COMMIT, TxnAction.ABORT) == (0, 1)
+
+
+# --- nothing is opened before it is needed ----------------------------------------------------------------------------
+
+
+async def test_a_block_opens_its_transaction_with_its_first_operation_and_its_clock_starts_then():
+    sessions = ScriptedSessions()
+    async with AsyncManagedTransaction(new_transaction(sessions, managed=True, timeout=0.02).inside) as txn:
+        await asyncio.sleep(0.1)  # an hour without a message
+        assert (txn.id, txn.state, txn.deadline, sessions.asked) == (None, TransactionState.NOT_STARTED, None, [])
+        await sent(txn)
+        assert txn.state is TransactionState.OPEN
+    assert sessions.ends == ["COMMIT"]
+
+
+async def test_a_commit_with_nothing_in_it_sends_nothing_and_is_warned_of_once_per_place(caplog):
+    sessions, empty = ScriptedSessions(), EmptyCommits()
+    for _ in range(3):
+        async with AsyncManagedTransaction(new_transaction(sessions, empty=empty, managed=True, name="daily").inside):
+            pass
+    await new_transaction(sessions, empty=empty).commit()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert all(f"with nothing in it at {__file__}:" in line and "txn= left out" in line for line in said)
+    assert "'daily'" in said[0]
+    assert sessions.asked == []
+
+
+async def test_the_places_that_are_remembered_are_bounded(caplog):
+    empty = EmptyCommits()
+    for place in range(PLACES_LIMIT + 10):
+        empty.warn(None, f"file:{place}")
+    assert len(caplog.records) == PLACES_LIMIT
+
+
+async def test_no_warning_of_an_empty_commit_where_it_is_meant(caplog):
+    sessions = ScriptedSessions()
+    looked = new_transaction(sessions)
+    looked.inside.looks_for_input(CORE)  # and nothing came
+    await looked.commit()
+    await new_transaction(sessions, force_abort=True).commit()
+    await new_transaction(sessions).abort()
+    await (await opened(sessions)).commit()  # its id may have been handed on
+    await new_transaction(sessions, txn_id=ID).commit()
+    assert caplog.records == []
+
+
+# --- input that joins -------------------------------------------------------------------------------------------------
+
+
+class Received:
+    """What a consumer received in a transaction: it is acknowledged as the script says, or brought back."""
+
+    def __init__(self, txn, error=None):
+        self.unit = txn.inside
+        self.error = error
+        self.acknowledged = self.brought_back = 0
+        txn.inside.join(CORE, self)
+
+    def acknowledge(self):
+        self.acknowledged += 1
+        registered = self.unit.enlist_ack(CORE, "in", "s", 1, cumulative=False)
+        self.task = asyncio.ensure_future(self._answered(registered))
+
+    async def _answered(self, registered):
+        try:
+            if isinstance(registered, asyncio.Future):
+                await registered
+        except PulsarError as error:
+            self.error = error
+        self.unit.ack_finished("in", "s", 1, self.error)
+
+    def bring_back(self):
+        self.brought_back += 1
+
+
+async def test_joined_input_opens_nothing_and_is_acknowledged_by_the_commit():
+    sessions = ScriptedSessions()
+    txn = new_transaction(sessions)
+    joined = Received(txn)
+    txn.inside.join(CORE, joined)  # again, without effect
+    assert (txn.id, sessions.asked) == (None, [])
+    await txn.commit()
+    assert (joined.acknowledged, joined.brought_back) == (1, 0)
+    assert [asked[0] for asked in sessions.asked] == ["new", "subscriptions", "end"]
+    assert sessions.ends == ["COMMIT"]
+
+
+@pytest.mark.parametrize("opens", [False, True])
+async def test_joined_input_comes_again_after_every_other_end(opens):
+    async def begun(**options):
+        txn = new_transaction(ScriptedSessions(), **options)
+        if opens:
+            await txn.inside.opening.open()
+        return txn, Received(txn)
+
+    txn, aborted = await begun()
+    await txn.abort()
+    txn, failed = await begun(managed=True)
+    with pytest.raises(LookupError):
+        async with AsyncManagedTransaction(txn.inside):
+            raise LookupError
+    txn, cancelled = await begun(managed=True)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01), AsyncManagedTransaction(txn.inside):
+            await asyncio.sleep(10)
+    txn, doomed = await begun()
+    txn.inside.doom(TransactionConflict("taken"))
+    with pytest.raises(TransactionOperationFailed):
+        await txn.commit()
+    txn, dry = await begun(force_abort=True)
+    await txn.commit()
+    txn, closed = await begun()
+    await txn.inside.ending.close(AlreadyClosed("the client was closed"), 1.0)
+    txn, left = await begun()
+    txn.inside.life.leave(ConnectionLost("the client moves"))
+    each = [aborted, failed, cancelled, doomed, dry, closed, left]
+    assert [joined.brought_back for joined in each] == [1] * 7
+    assert [joined.acknowledged for joined in each] == [0, 0, 0, 0, 1, 0, 0]
+
+
+async def test_joined_input_comes_again_at_once_when_the_time_is_over():
+    txn = await opened(ScriptedSessions())
+    joined = Received(txn)
+    txn.inside.life.time_out()
+    assert joined.brought_back == 1
+    with pytest.raises(TransactionTimedOut):
+        await txn.commit()
+    assert (joined.acknowledged, joined.brought_back) == (0, 1)
+
+
+async def test_a_conflict_about_joined_input_aborts_and_brings_it_back():
+    sessions = ScriptedSessions()
+    txn = new_transaction(sessions)
+    joined = Received(txn, TransactionConflict("acknowledged elsewhere"))
+    with pytest.raises(TransactionOperationFailed) as raised:
+        await txn.commit()
+    assert isinstance(raised.value.__cause__, TransactionConflict)
+    assert sessions.ends == ["ABORT"]
+    assert joined.brought_back == 1
+
+
+async def test_input_that_cannot_start_its_acknowledgement_dooms_the_unit():
+    sessions = ScriptedSessions()
+    txn = new_transaction(sessions)
+    joined = Received(txn)
+    joined.acknowledge = lambda: 1 / 0
+    with pytest.raises(TransactionOperationFailed, match="division by zero"):
+        await txn.commit()
+    assert (sessions.asked, joined.brought_back) == ([], 1)
+
+
+async def test_an_outcome_that_is_unknown_brings_nothing_back_before_it_is_known():
+    txn = new_transaction(ScriptedSessions(end=[ConnectionLost("cut", maybe_processed=True), _definitely_aborted()]))
+    joined = Received(txn)
+    with pytest.raises(CommitOutcomeUnknown):
+        await txn.commit()
+    assert joined.brought_back == 0
+    assert await txn.resolve() is TransactionState.ABORTED
+    assert joined.brought_back == 1
+
+
+def _definitely_aborted():
+    error = InvalidTransactionStatus("aborted")
+    error.definite = True
+    return error
+
+
+async def test_an_ended_transaction_takes_no_input():
+    txn = new_transaction(ScriptedSessions())
+    await txn.abort()
+    for join in (lambda: Received(txn), lambda: txn.inside.looks_for_input(CORE)):
+        with pytest.raises(TransactionStateError):
+            join()
+    with pytest.raises(TransactionStateError, match="another client"):
+        new_transaction(ScriptedSessions()).inside.looks_for_input(object())
+
+
+async def test_a_forgotten_transaction_gives_its_input_back():
+    returned = []
+
+    class Kept:
+        def acknowledge(self):
+            pass
+
+        def bring_back(self):
+            returned.append(self)
+
+    txn = new_transaction(ScriptedSessions())
+    txn.inside.join(CORE, Kept())
+    with pytest.warns(ResourceWarning, match="they come again"):
+        del txn
+        gc.collect()
+    await asyncio.sleep(0)
+    assert len(returned) == 1

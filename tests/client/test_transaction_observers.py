@@ -149,7 +149,7 @@ async def test_the_statistics_of_a_client(broker):
 async def test_the_log_names_transaction_and_state(broker, caplog):
     async with fake_client(broker) as client:
         with caplog.at_level(logging.DEBUG, logger="pulsar_txn.client.txn"):
-            async with client.transaction() as txn:
+            async with client.transaction(eager=True) as txn:
                 pass
     records = [record for record in caplog.records if record.name == "pulsar_txn.client.txn" and hasattr(record, "state")]
     assert [(record.txn_id, record.state) for record in records] == [(str(txn.id), "OPEN"), (str(txn.id), "COMMITTED")]
@@ -168,10 +168,10 @@ async def test_a_dry_run_in_the_explicit_form_ends_with_an_abort(broker):
 
 async def test_a_savepoint_is_refused_and_a_nested_transaction_is_independent(broker):
     async with fake_client(broker) as client:
-        async with client.transaction() as outer:
+        async with client.transaction(eager=True) as outer:
             with pytest.raises(TransactionStateError, match="Pulsar has no savepoints"):
                 outer.savepoint()
-            async with client.transaction() as inner:
+            async with client.transaction(eager=True) as inner:
                 inner.rollback()
             assert inner.id != outer.id
         assert (inner.state, outer.state) == (TransactionState.ABORTED, TransactionState.COMMITTED)
@@ -204,8 +204,8 @@ async def test_a_failed_operation_that_cannot_be_mended_is_not_tried_again(broke
 
     async def work(txn):
         attempts.append(txn)
-        txn.enlist_send(txn._core, "t", 1, 1, Flushed())
-        txn.send_finished("t", 1, cause)
+        txn.inside.enlist_send(client._core, "t", 1, 1, Flushed())
+        txn.inside.send_finished("t", 1, cause)
 
     class Flushed:
         def flush_nowait(self):
@@ -238,6 +238,7 @@ async def test_an_unknown_outcome_is_run_again_only_when_that_is_declared_harmle
 
     async def work(txn):
         attempts.append(txn)
+        await txn.inside.opening.open()
 
     broker.on["endTxn"] = forgotten
     async with fake_client(broker) as client:

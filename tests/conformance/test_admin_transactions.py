@@ -132,7 +132,7 @@ async def test_a_transaction_with_a_topic_that_is_gone_is_shown(
 ) -> None:
     txn = await client.begin_transaction()
     assert txn.id is not None
-    await client._coordinators.add_partitions(txn.id, [topic])
+    await client._transactions.coordinators.add_partitions(txn.id, [topic])
     seen = await status_of(pulsar, f"/transactionMetadata/{bits(txn)}")
     await txn.abort()
     observed(pulsar, 123, "HTTP status of a transaction with a topic that there is not", seen)

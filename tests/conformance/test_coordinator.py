@@ -36,7 +36,9 @@ async def test_what_was_committed_is_asked_to_end_once_more(
     async with client.transaction() as txn:
         await producer.send(b"x", txn=txn)
     action = TxnAction.COMMIT if again else TxnAction.ABORT
-    seen = await what_came_of(client._coordinators.end_txn(id_of(txn), action), "COMMITTED" if again else "ABORTED")
+    seen = await what_came_of(
+        client._transactions.coordinators.end_txn(id_of(txn), action), "COMMITTED" if again else "ABORTED"
+    )
     observed(pulsar, 96, "a commit repeated after its end" if again else "an abort of what was committed", seen)
     assert await visible(client, topic) == [b"x"]
 
@@ -84,7 +86,7 @@ async def test_topics_and_subscriptions_are_added_to_a_transaction_once_each(
         await client.subscribe(name, "a")
         await client.subscribe(name, "b")
     txn = await client.begin_transaction()
-    coordinators = client._coordinators
+    coordinators = client._transactions.coordinators
     for _ in range(2):
         await coordinators.add_partitions(id_of(txn), topics[:2])
         await coordinators.add_partitions(id_of(txn), topics[2:])
@@ -102,7 +104,7 @@ async def test_topics_and_subscriptions_are_added_to_a_transaction_once_each(
 async def test_a_coordinator_that_there_is_not_cannot_be_asked(pulsar: Target, client: AsyncClient) -> None:
     count = len(await get_json(pulsar, f"{TRANSACTIONS}/coordinators"))
     with pytest.raises(CoordinatorUnavailable):
-        await client._coordinators.end_txn(TxnId(count, 0), TxnAction.COMMIT)
+        await client._transactions.coordinators.end_txn(TxnId(count, 0), TxnAction.COMMIT)
     assert not await is_known(pulsar, TxnId(count, 0))
 
 
@@ -111,7 +113,7 @@ async def test_a_coordinator_that_there_is_not_cannot_be_asked(pulsar: Target, c
 async def test_behind_its_end_a_transaction_takes_nothing_more(
     pulsar: Target, client: AsyncClient, topic: str, observed: Observed, first: TxnAction
 ) -> None:
-    coordinators = client._coordinators
+    coordinators = client._transactions.coordinators
     txn_id = await coordinators.new_txn(60_000)
     await coordinators.add_partitions(txn_id, [topic])
     await coordinators.end_txn(txn_id, first)
@@ -153,7 +155,7 @@ async def test_many_transactions_are_aborted_each_at_its_time(pulsar: Target, cl
 
 
 @row(121)
-async def test_a_client_that_is_closed_asks_no_coordinator_and_leaves_its_transaction_open(
+async def test_a_client_that_is_closed_aborts_its_transaction_and_asks_no_coordinator_afterwards(
     pulsar: Target, client: AsyncClient, topic: str
 ) -> None:
     async with AsyncClient(pulsar.service_url) as first:
@@ -163,16 +165,16 @@ async def test_a_client_that_is_closed_asks_no_coordinator_and_leaves_its_transa
     await first.close()
     with pytest.raises(AlreadyClosed):
         await first.begin_transaction()
-    assert (await metadata(pulsar, id_of(txn)))["status"] == "OPEN"
-    await client.attach_transaction(id_of(txn)).commit()
-    assert await visible(client, topic) == [b"x"]
+    assert txn.state is TransactionState.ABORTED
+    assert not await is_known(pulsar, id_of(txn))
+    assert await visible(client, topic) == []
 
 
 @row(121)
 async def test_the_sessions_with_the_coordinators_are_ready_before_the_first_transaction_is(client: AsyncClient) -> None:
-    assert client._coordinators.count == 0
+    assert client._transactions.coordinators.count == 0
     txn = await client.begin_transaction()
-    assert client._coordinators.endpoint(id_of(txn).most) is not None
+    assert client._transactions.coordinators.endpoint(id_of(txn).most) is not None
     await txn.abort()
 
 

@@ -137,15 +137,15 @@ async def named(stack: AsyncExitStack, own: Server, name: str) -> AsyncClient:
 
 
 async def end(client: AsyncClient, txn_id: TxnId, _topic: str) -> None:
-    await client._coordinators.end_txn(txn_id, TxnAction.COMMIT)
+    await client._transactions.coordinators.end_txn(txn_id, TxnAction.COMMIT)
 
 
 async def add_topic(client: AsyncClient, txn_id: TxnId, topic: str) -> None:
-    await client._coordinators.add_partitions(txn_id, [topic])
+    await client._transactions.coordinators.add_partitions(txn_id, [topic])
 
 
 async def add_subscription(client: AsyncClient, txn_id: TxnId, topic: str) -> None:
-    await client._coordinators.add_subscriptions(txn_id, [(topic, "s")])
+    await client._transactions.coordinators.add_subscriptions(txn_id, [(topic, "s")])
 
 
 @row(77)
@@ -162,7 +162,7 @@ async def test_only_its_owner_and_superusers_may_use_a_transaction(
         alice, mallory, admin = [await named(stack, own, name) for name in ("alice", "mallory", "admin")]
         await alice.subscribe(topic, "s")
         for somebody in (alice, admin):
-            txn_id = await alice._coordinators.new_txn(30_000)
+            txn_id = await alice._transactions.coordinators.new_txn(30_000)
             with pytest.raises(TransactionNotFound):
                 await what(mallory, txn_id, topic)
             await what(somebody, txn_id, topic)

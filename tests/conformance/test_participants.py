@@ -97,17 +97,17 @@ async def test_a_client_tells_a_participant_that_its_transaction_is_committed(
 
 
 async def a_topic_that_never_was(_pulsar: Target, client: AsyncClient, topic: str, txn: AsyncTransaction) -> None:
-    await client._coordinators.add_partitions(id_of(txn), [f"{topic}-never"])
+    await client._transactions.coordinators.add_partitions(id_of(txn), [f"{topic}-never"])
 
 
 async def a_subscription_that_never_was(_pulsar: Target, client: AsyncClient, topic: str, txn: AsyncTransaction) -> None:
-    await client._coordinators.add_subscriptions(id_of(txn), [(topic, "never")])
+    await client._transactions.coordinators.add_subscriptions(id_of(txn), [(topic, "never")])
 
 
 async def a_subscription_of_a_topic_that_never_was(
     _pulsar: Target, client: AsyncClient, topic: str, txn: AsyncTransaction
 ) -> None:
-    await client._coordinators.add_subscriptions(id_of(txn), [(f"{topic}-never", "never")])
+    await client._transactions.coordinators.add_subscriptions(id_of(txn), [(f"{topic}-never", "never")])
 
 
 async def a_topic_that_was_deleted(pulsar: Target, client: AsyncClient, topic: str, txn: AsyncTransaction) -> None:

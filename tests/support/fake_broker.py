@@ -276,6 +276,10 @@ class FakeTransaction:
         self.finished: list[tuple[int, BaseException | None]] = []
         self.end_callbacks: list[Callable[[TxnAction | None], None]] = []
 
+    @property
+    def inside(self):
+        return self
+
     def _enlist(self, messages):
         self.started += messages
         return self.txn_id if self.registration.done() else self.registration

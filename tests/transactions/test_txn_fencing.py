@@ -45,17 +45,25 @@ async def test_a_successor_ends_what_a_zombie_left_open(old: AsyncClient, new: A
 
 
 @ours
-async def test_a_fenced_worker_stops_at_once_and_is_not_run_again(old: AsyncClient, new: AsyncClient, topic: str) -> None:
+async def test_a_fenced_worker_stops_at_its_first_operation_and_is_not_run_again(
+    old: AsyncClient, new: AsyncClient, topic: str
+) -> None:
+    producer = await old.create_producer(topic)
     await (await old.begin_transaction()).abort()
     await (await new.begin_transaction()).abort()
     runs = []
+
+    async def work(txn: AsyncTransaction) -> None:
+        runs.append(txn)
+        await producer.send(b"of the old one", txn=txn)
+
     with pytest.raises(ProducerFenced, match="newer instance"):
-        await old.run_transaction(lambda txn: _note(runs, txn))
-    assert not runs
-
-
-async def _note(runs: list[object], txn: object) -> None:
-    runs.append(txn)
+        await old.run_transaction(work)
+    assert len(runs) == 1
+    assert await visible(new, topic) == []
+    with pytest.raises(ProducerFenced, match="newer instance"):
+        async with old.transaction(eager=True):
+            pytest.fail("the block was entered")
 
 
 @ours

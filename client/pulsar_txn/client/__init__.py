@@ -136,10 +136,10 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.sync import Transaction as Transaction
     from pulsar_txn.client.sync import TransactionalBatch as TransactionalBatch
     from pulsar_txn.client.txn.observers import TransactionObserver as TransactionObserver
+    from pulsar_txn.client.txn.stats import TransactionState as TransactionState
+    from pulsar_txn.client.txn.stats import TransactionStats as TransactionStats
     from pulsar_txn.client.txn.transaction import AsyncTransaction as AsyncTransaction
     from pulsar_txn.client.txn.transaction import Rollback as Rollback
-    from pulsar_txn.client.txn.transaction import TransactionState as TransactionState
-    from pulsar_txn.client.txn.transaction import TransactionStats as TransactionStats
     from pulsar_txn.wire.ids import MessageId as MessageId
     from pulsar_txn.wire.ids import TxnId as TxnId
 
@@ -187,7 +187,8 @@ _NAMES_OF_MODULES = {
     "client.send.routing": "HashingScheme Router RoutingMode",
     "client.sync": "Client Consumer Producer Reader TableView Transaction TransactionalBatch",
     "client.txn.observers": "TransactionObserver",
-    "client.txn.transaction": "AsyncTransaction Rollback TransactionState TransactionStats",
+    "client.txn.stats": "TransactionState TransactionStats",
+    "client.txn.transaction": "AsyncTransaction Rollback",
     "wire.ids": "MessageId TxnId",
 }
 _HOMES = {name: f"pulsar_txn.{module}" for module, names in _NAMES_OF_MODULES.items() for name in names.split()}

@@ -163,12 +163,6 @@ def no_transaction(txn: object) -> UsageError:
     return refused("txn", txn, "a transaction", hint="enter the block with client.transaction() as txn, and give txn")
 
 
-def raise_unless_transaction(txn: object, error: Exception) -> None:
-    """An AttributeError or TypeError came up: say so where the reason is that `txn` is no transaction."""
-    if txn is not None and not isinstance(error, UsageError) and not hasattr(type(txn), "enlist_send"):
-        raise no_transaction(txn) from None
-
-
 # --- attrs ------------------------------------------------------------------------------------------------------------
 
 

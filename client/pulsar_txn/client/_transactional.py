@@ -7,14 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, TypeAlias, TypeVar
-from weakref import WeakSet
 
 from pulsar_txn.client._callables import awaited, check_takes_one
 from pulsar_txn.client._checks import check_call, check_methods, check_whole, refused, seconds_of
 from pulsar_txn.client.client_stats import ClientStats, client_stats
 from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
-    ConnectionLost,
     InvalidConfiguration,
     PulsarError,
     TransactionAborted,
@@ -24,10 +22,11 @@ from pulsar_txn.client.errors import (
 from pulsar_txn.client.loop.pipeline import Handler, Pipeline, PipelineEvent, PipelineOptions, PipelineResult, Poison
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.consumer import AsyncConsumer
-from pulsar_txn.client.txn.coordinators import TransactionCoordinators
-from pulsar_txn.client.txn.managed import AsyncManagedTransaction
-from pulsar_txn.client.txn.observers import Observers
-from pulsar_txn.client.txn.transaction import AsyncTransaction, TransactionOptions, TransactionState
+from pulsar_txn.client.txn.life import TransactionOptions
+from pulsar_txn.client.txn.managed import AsyncManagedTransaction, open_now
+from pulsar_txn.client.txn.stats import TransactionState
+from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.transactions import Transactions
 from pulsar_txn.wire.ids import TxnId
 
 logger = logging.getLogger("pulsar_txn.client.txn")
@@ -90,19 +89,8 @@ class TransactionalClient:
     _core: Core
 
     def _init_transactions(self) -> None:
-        self._coordinators = TransactionCoordinators(self._core)
-        self._open_transactions: WeakSet[AsyncTransaction] = WeakSet()
-        self._observers = Observers()
-        self._core.new_transaction = self._new_transaction
-        self._core.before_move = self._leave_cluster
-
-    def _leave_cluster(self, url: str) -> None:
-        """Another cluster knows nothing of the transactions of this one, or takes their ids for others."""
-        error = ConnectionLost(f"the client has moved to {url}, and its transactions cannot", hint="run the unit again")
-        for txn in self.transactions():
-            txn.leave(error)
-        left, self._coordinators = self._coordinators, TransactionCoordinators(self._core)
-        left.leave(error)
+        self._transactions = Transactions(self._core)
+        self._core.new_transaction = self._transactions.new
 
     def transaction(
         self,
@@ -112,15 +100,18 @@ class TransactionalClient:
         commit_timeout: float | timedelta | None = None,
         force_abort: bool = False,
         ambient: bool = False,
+        eager: bool = False,
     ) -> AsyncManagedTransaction:
         """A managed block: `async with client.transaction() as txn: …` commits at its end, and aborts on an exception.
 
-        `timeout`: seconds (or a timedelta) until the coordinator aborts it. `commit_timeout`: the budget of the commit
-        (default: the operation timeout). `name` is for logs and statistics. `force_abort`: a dry run that ends with an
-        abort. `ambient`: sends and acknowledgements inside the block without `txn=` take part; tasks started there, too.
-        Single use. What leaving it means stands in `pulsar_txn.client.txn.managed`.
+        The first operation in it that needs its id opens it, and starts its clock: a send, an acknowledgement. With
+        `eager` it is open when the block is entered. `timeout`: seconds (or a timedelta) after which the coordinator
+        aborts it. `commit_timeout`: the budget of the commit (default: the operation timeout). `name` is for logs and
+        statistics. `force_abort`: a dry run that ends with an abort. `ambient`: operations without `txn=` inside the
+        block take part, also those of tasks that are started there; blocks and loops inside it are units of their own.
+        Single use. `pulsar_txn.client.txn.managed` says what leaving it means.
         """
-        txn = self._new_transaction(
+        unit = self._transactions.new(
             TransactionOptions(
                 timeout=seconds_of(timeout, "timeout"),
                 commit_timeout=None if commit_timeout is None else seconds_of(commit_timeout, "commit_timeout"),
@@ -129,7 +120,7 @@ class TransactionalClient:
                 managed=True,
             )
         )
-        return AsyncManagedTransaction(txn, ambient=ambient)
+        return AsyncManagedTransaction(unit, eager=eager, ambient=ambient)
 
     async def begin_transaction(
         self,
@@ -138,13 +129,16 @@ class TransactionalClient:
         name: str | None = None,
         commit_timeout: float | timedelta | None = None,
         force_abort: bool = False,
+        eager: bool = True,
     ) -> AsyncTransaction:
         """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
 
+        It has an id when this returns, to be handed on for `attach_transaction`, and its clock runs. Without `eager` the
+        first operation in it opens it, as in a block.
         Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
         If cancelled, a transaction that was begun meanwhile is aborted.
         """
-        txn = self._new_transaction(
+        unit = self._transactions.new(
             TransactionOptions(
                 timeout=seconds_of(timeout, "timeout"),
                 commit_timeout=None if commit_timeout is None else seconds_of(commit_timeout, "commit_timeout"),
@@ -152,12 +146,9 @@ class TransactionalClient:
                 force_abort=force_abort,
             )
         )
-        try:
-            await txn.open()
-        except asyncio.CancelledError:
-            txn.abandon()
-            raise
-        return txn
+        if eager:
+            await open_now(unit)
+        return AsyncTransaction(unit)
 
     def attach_transaction(self, txn_id: TxnId | str) -> AsyncTransaction:
         """A handle of a transaction begun elsewhere, by its id or the id's text `(most,least)`; asks nobody yet.
@@ -173,7 +164,7 @@ class TransactionalClient:
                 raise InvalidConfiguration(str(error)) from None
         if not isinstance(txn_id, TxnId):
             raise InvalidConfiguration(f"a transaction id or its text is needed, not {txn_id!r}")
-        return self._new_transaction(TransactionOptions(), txn_id)
+        return AsyncTransaction(self._transactions.new(TransactionOptions(), txn_id))
 
     async def run_transaction(
         self,
@@ -258,34 +249,21 @@ class TransactionalClient:
 
     def add_observer(self, observer: object) -> None:
         """Have an object told of every transaction: see `TransactionObserver`, of which it may have any methods."""
-        self._observers.add(observer)
+        self._transactions.observers.add(observer)
 
     def remove_observer(self, observer: object) -> None:
         """Tell it no more."""
-        self._observers.remove(observer)
+        self._transactions.observers.remove(observer)
 
     def stats(self) -> ClientStats:
         """A frozen picture of the client: connections, producers, consumers, transactions."""
-        return client_stats(self._core, self._coordinators.count, self._observers.counts(self.transactions()))
+        transactions = self._transactions
+        counts = transactions.observers.counts(transactions.open())
+        return client_stats(self._core, transactions.coordinators.count, counts)
 
     def transactions(self) -> tuple[AsyncTransaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""
-        return tuple(sorted(self._open_transactions, key=lambda txn: txn.id or TxnId(-1, -1)))
-
-    def _new_transaction(self, options: TransactionOptions, txn_id: TxnId | None = None) -> AsyncTransaction:
-        self._core.check_open()
-        txn = AsyncTransaction(
-            self._core,
-            self._coordinators,
-            options,
-            operation_timeout=self._core.settings.operation_timeout,
-            monotonic=self._core.runtime.monotonic,
-            txn_id=txn_id,
-            on_end=self._open_transactions.discard,
-            observers=self._observers,
-        )
-        self._open_transactions.add(txn)
-        return txn
+        return tuple(AsyncTransaction(unit) for unit in self._transactions.open())
 
 
 def growing_pauses(core: Core) -> Pauses:

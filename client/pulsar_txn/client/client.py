@@ -395,8 +395,9 @@ class AsyncClient(TransactionalClient):
         return [str(name.with_partition(index)) for index in range(partitions)] or [str(name)]
 
     async def close(self) -> None:
-        """Close producers, consumers, readers and connections. Idempotent. Open transactions end by their timeout.
+        """Abort the open transactions, then close producers, consumers, readers and connections. Idempotent.
 
+        Commits under way and the aborts have two seconds; after that the coordinators end the transactions at their timeout.
         What waits is sent, and receipts are waited for, for `operation_timeout` at most. If cancelled, the closing goes on.
         """
         await self._core.close()

@@ -1,12 +1,8 @@
-"""As `transactions`, of the asyncio client: the transaction itself, of a class whose methods raise the official names, too.
-
-It is no object around it, because producers, consumers and the transaction know each other by identity.
-"""
+"""As `transactions`, of the asyncio client: what its methods raise has its official name as well."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import cast
 
 from pulsar_txn.client.txn import managed, transaction
 from pulsar_txn.compat.exceptions import mapped, mapped_async
@@ -44,6 +40,5 @@ class ManagedTransaction:
 
 
 def with_official_errors(txn: transaction.AsyncTransaction) -> Transaction:
-    """The same object."""
-    txn.__class__ = Transaction
-    return cast("Transaction", txn)
+    """The same transaction."""
+    return Transaction(txn.inside)

@@ -170,7 +170,7 @@ class Producer:
                 if isinstance(error, TransactionStateError | InvalidConfiguration):
                     self._give_back()
                     raise
-                txn._inner.doom(error)  # noqa: SLF001 - the asyncio object behind a sync one
+                txn._inner.inside.doom(error)  # noqa: SLF001 - the asyncio object behind a sync one
             self._finished(callback, None, error)
         else:
             self._untold.add(ticket)

@@ -37,15 +37,16 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
     TransactionTimedOut,
 )
-from pulsar_txn.client.loop.transactional_batch import AsyncTransactionalBatch, Unit, hand_back, seconds_until_aborted
+from pulsar_txn.client.loop.transactional_batch import AsyncTransactionalBatch, BatchUnit, hand_back, seconds_until_aborted
 from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerType
 from pulsar_txn.client.receive.recall import NOBODY, AskAgain
 from pulsar_txn.client.receive.runs import Handed, whole_entries
 from pulsar_txn.client.receive.suspects import Key, key_of
-from pulsar_txn.client.txn.ending import FINAL
-from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback, TransactionOptions, TransactionState
+from pulsar_txn.client.txn.life import FINAL, TransactionOptions
+from pulsar_txn.client.txn.stats import TransactionState
+from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback
 
 if TYPE_CHECKING:
     from pulsar_txn.client.loop.pipeline import Pipeline
@@ -262,8 +263,8 @@ class Lane(Generic[T]):
     async def _attempt(self, group: Sequence[Handed], work: Work[T]) -> tuple[Outcome, Exception | None]:
         """One transaction. Returns why it was aborted, None after a commit; raises what ends the pipeline."""
         options = TransactionOptions(timeout=self._pipeline.options.timeout, name="pipeline", managed=True)
-        txn = self._pipeline.core.new_transaction(options)
-        unit = Unit(self._consumer, group, txn, keep=True)
+        unit = BatchUnit(self._consumer, group, self._pipeline.core.new_transaction(options), keep=True)
+        txn = unit.batch.txn
         error: Exception | None = None
         try:
             async with unit as batch:

@@ -26,7 +26,9 @@ from pulsar_txn.client.errors import TransactionStateError
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.runs import Handed
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
-from pulsar_txn.client.txn.transaction import AsyncTransaction, TransactionState
+from pulsar_txn.client.txn.stats import TransactionState
+from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.unit import Unit
 
 if TYPE_CHECKING:
     from pulsar_txn.client.receive.consumer import AsyncConsumer
@@ -72,7 +74,7 @@ class AsyncTransactionalBatch(Sequence[Message[T]]):
         return f"<TransactionalBatch of {len(self.messages)} messages in {self.txn!r}>"
 
 
-class Unit(Generic[T]):
+class BatchUnit(Generic[T]):
     """A managed block over messages that were received already; what `transactional_batch` and `pipeline` are made of.
 
     With `keep`, messages of which nothing was acknowledged stay with the caller after an abort.
@@ -82,19 +84,20 @@ class Unit(Generic[T]):
         self,
         consumer: AsyncConsumer[T],
         handed: Sequence[Handed],
-        txn: AsyncTransaction,
+        unit: Unit,
         *,
         eager: bool = False,
         keep: bool = False,
     ) -> None:
-        self.batch = AsyncTransactionalBatch(consumer, [message for message, _ in handed], txn)
+        self.batch = AsyncTransactionalBatch(consumer, [message for message, _ in handed], AsyncTransaction(unit))
+        unit.inputs.looked_for = True
         self.acknowledging = False
         self._consumer = consumer
         self._groups: dict[PartitionConsumer, list[Handed]] = {}
         for message, number in handed:
             self._groups.setdefault(message.entry.consumer, []).append((message, number))
         self._acknowledged: set[PartitionConsumer] = set()
-        self._block = AsyncManagedTransaction(txn, lazy=not eager)
+        self._block = AsyncManagedTransaction(unit, eager=eager)
         self._handed = handed
         self._keep = keep
         self._later: asyncio.Handle | None = None
@@ -191,19 +194,19 @@ class AsyncTransactionalBatchBlock(Generic[T]):
     def __init__(
         self,
         consumer: AsyncConsumer[T],
-        new_transaction: Callable[[], AsyncTransaction],
+        new_unit: Callable[[], Unit],
         *,
         max_messages: int,
         max_wait: float | timedelta | None,
         eager: bool,
     ) -> None:
         self._consumer = consumer
-        self._new_transaction = new_transaction
+        self._new_unit = new_unit
         self._entered = False
         self._max_messages = max_messages
         self._max_wait = max_wait
         self._eager = eager
-        self._unit: Unit[T] | None = None
+        self._unit: BatchUnit[T] | None = None
 
     async def __aenter__(self) -> AsyncTransactionalBatch[T]:
         """Receive, then begin the transaction when `eager`. Raises as `receive_many` and `client.transaction()`."""
@@ -213,7 +216,7 @@ class AsyncTransactionalBatchBlock(Generic[T]):
             )
         self._entered = True
         handed = await self._consumer.hand_out(self._max_messages, self._max_wait)
-        self._unit = Unit(self._consumer, handed, self._new_transaction(), eager=self._eager)
+        self._unit = BatchUnit(self._consumer, handed, self._new_unit(), eager=self._eager)
         return await self._unit.__aenter__()
 
     async def __aexit__(
@@ -221,4 +224,4 @@ class AsyncTransactionalBatchBlock(Generic[T]):
     ) -> bool:
         """Acknowledge and commit, or abort; see the module's table."""
         unit: Any = self._unit
-        return await unit.__aexit__(kind, error, traceback)  # type: ignore[no-any-return]  # a Unit, once entered
+        return await unit.__aexit__(kind, error, traceback)  # type: ignore[no-any-return]  # a BatchUnit, once entered

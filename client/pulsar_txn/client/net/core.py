@@ -44,6 +44,10 @@ async def run_all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
             raise result
 
 
+async def _nothing() -> None:
+    pass
+
+
 async def _directly(function: Callable[..., T], *args: Any) -> T:
     return function(*args)
 
@@ -65,6 +69,8 @@ class Core:
         """Whether all resources were closed with the client; until then they still need their connections."""
         self.before_move: Callable[[str], object] = lambda _url: None
         """Called with the URL of another cluster that the client is about to move to."""
+        self.before_close: Callable[[], Coroutine[Any, Any, None]] = _nothing
+        """Awaited when the client closes, while its resources are there; must not take long."""
         self.memory = MemoryLimit(settings.memory_limit) if settings.memory_limit else None
         self.closed = False
         self.ask: Callable[..., Awaitable[Any]] = _directly
@@ -107,12 +113,12 @@ class Core:
         if self.closed:
             raise AlreadyClosed("the client is closed")
 
-    def spawn(self, work: Coroutine[Any, Any, Any], *, apart: bool = False) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine that handles its own errors; it is cancelled when the client closes.
 
-        `apart`: in an empty context, for work that has nothing to do with what the program does at the moment of the call.
+        It runs in a context of its own: what is around the code that started it, as an ambient transaction, is not its.
         """
-        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context() if apart else None)
+        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -171,6 +177,7 @@ class Core:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        await self.before_close()
         while self._resources:  # what is being made meanwhile comes to it
             _, resource = self._resources.popitem()
             await resource.close()

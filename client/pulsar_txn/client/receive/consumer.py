@@ -29,7 +29,7 @@ from pulsar_txn.client.receive.runs import Handed, Runs, whole_entries
 from pulsar_txn.client.receive.settling import Acknowledged, Settling
 from pulsar_txn.client.receive.subscribe_fields import sought_ms
 from pulsar_txn.client.schema.base import Schema
-from pulsar_txn.client.txn.transaction import TransactionOptions
+from pulsar_txn.client.txn.life import TransactionOptions
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
@@ -267,11 +267,11 @@ class AsyncConsumer(Settling[T]):
         if self._pattern is not None:
             changed, period = asyncio.Event(), self._options.pattern_discovery_period
             watching = watch(self._core, period, self._follow_pattern, self.topic, changed)
-            self._watcher = self._core.spawn(watching, apart=True)
-            self._ears = self._core.spawn(listen_to_topics(self._core, self._pattern.namespace, changed), apart=True)
+            self._watcher = self._core.spawn(watching)
+            self._ears = self._core.spawn(listen_to_topics(self._core, self._pattern.namespace, changed))
         elif self._partitioned and self._options.auto_update_partitions:
             watching = watch(self._core, self._options.auto_update_partitions, self._grow, self.topic)
-            self._watcher = self._core.spawn(watching, apart=True)
+            self._watcher = self._core.spawn(watching)
 
     async def _grow(self) -> None:
         known = dict(self._partitioned)

@@ -23,7 +23,7 @@ from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.schema.base import EncodedPair, Schema, SchemaInfo, WrittenSchema
 from pulsar_txn.client.send.options import ProducerOptions
 from pulsar_txn.client.send.producer import AsyncProducer
-from pulsar_txn.client.txn.enlist import AMBIENT, Enlisting
+from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import Position
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
@@ -185,7 +185,6 @@ class DeadLetters:
         return TopicName.parse(message.topic).base == retry.base
 
     async def _bury(self, part: PartitionConsumer, position: Position, messages: Sequence[Message[Any]]) -> None:
-        AMBIENT.set(None)  # whose transaction it was when the connection was made is no concern of ours
         topic = "its dead letters' topic"
         try:
             topic = self._dead_topic(messages[0])
@@ -202,7 +201,7 @@ class DeadLetters:
             self._burying.discard((part.id, position))
 
     async def put_off(
-        self, message: Message[Any], delay: float, properties: Mapping[str, str] | None, txn: Enlisting | None
+        self, message: Message[Any], delay: float, properties: Mapping[str, str] | None, txn: AsyncTransaction | None
     ) -> None:
         """Send to the retry topic, or to the dead-letter topic when that was done often enough."""
         if not self.policy.has_retry_topic:
@@ -232,7 +231,7 @@ class DeadLetters:
         message: Message[Any],
         properties: Mapping[str, str],
         delay: float | None,
-        txn: Enlisting | None,
+        txn: AsyncTransaction | None,
     ) -> None:
         await producer.send(
             message.as_pair(),

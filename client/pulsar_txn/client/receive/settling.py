@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
-from pulsar_txn.client._checks import number_of_seconds, raise_unless_transaction, refused
+from pulsar_txn.client._checks import number_of_seconds, refused
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, TransactionStateError
 from pulsar_txn.client.net.core import run_all
 from pulsar_txn.client.receive.acks import Place
@@ -17,7 +17,9 @@ from pulsar_txn.client.receive.message import Entry, Message
 from pulsar_txn.client.receive.nacks import NackTracker
 from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
 from pulsar_txn.client.receive.receiving import Receiving
-from pulsar_txn.client.txn.enlist import AMBIENT, Enlisting
+from pulsar_txn.client.txn.ambient import unit_of
+from pulsar_txn.client.txn.enlist import Enlisting
+from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId, Position
 
 T = TypeVar("T")
@@ -34,7 +36,11 @@ class Settling(Receiving[T]):
     _refused: int
 
     async def acknowledge(
-        self, message: Acknowledged | Sequence[Acknowledged], *, txn: Enlisting | None = None, receipt: bool | None = None
+        self,
+        message: Acknowledged | Sequence[Acknowledged],
+        *,
+        txn: AsyncTransaction | None = None,
+        receipt: bool | None = None,
     ) -> None:
         """Acknowledge a message, an id, or many of them. Without effect for topics that a pattern has lost.
 
@@ -48,9 +54,9 @@ class Settling(Receiving[T]):
         If cancelled, the acknowledgement may still happen; a transaction is doomed by it.
         """
         self._check_open()
-        txn = txn or self._ambient()
+        unit = self._unit(txn)
         wants_receipt = self._options.ack_receipt if receipt is None else receipt
-        if txn is None and not wants_receipt and isinstance(message, Message) and message.entry.consumer in self._parts:
+        if unit is None and not wants_receipt and isinstance(message, Message) and message.entry.consumer in self._parts:
             entry = message.entry
             entry.consumer.ack_soon((entry.position, message.index, entry.batch_size))
             self._acknowledged += 1
@@ -60,7 +66,7 @@ class Settling(Receiving[T]):
         those = [message] if isinstance(message, (Message, MessageId)) else message
         _check_many(those)
         try:
-            await self._acknowledge(self._places(those, txn), txn, wants_receipt=wants_receipt)
+            await self._acknowledge(self._places(those, unit), unit, wants_receipt=wants_receipt)
         except BaseException as error:
             self._settled(those, error)
             raise
@@ -69,25 +75,21 @@ class Settling(Receiving[T]):
     async def _acknowledge(
         self,
         places: dict[PartitionConsumer, list[Place]],
-        txn: Enlisting | None,
+        unit: Enlisting | None,
         *,
         wants_receipt: bool,
         cumulative: bool = False,
     ) -> None:
         work: list[Coroutine[Any, Any, None]]
-        if txn is None and not wants_receipt:
+        if unit is None and not wants_receipt:
             _ack_soon(places)
             return
-        if txn is not None:
+        if unit is not None:
             _check_persistent(places)
-            work = [part.ack_in_transaction(those, txn, cumulative=cumulative) for part, those in places.items()]
+            work = [part.ack_in_transaction(those, unit, cumulative=cumulative) for part, those in places.items()]
         else:
             work = [part.ack_with_receipt(those, cumulative=False) for part, those in places.items()]
-        try:
-            await run_all(work)
-        except (AttributeError, TypeError) as error:
-            raise_unless_transaction(txn, error)
-            raise
+        await run_all(work)
 
     @property
     def may_acknowledge_soon(self) -> bool:
@@ -113,7 +115,7 @@ class Settling(Receiving[T]):
             self._chain.acknowledged(messages, error)
 
     async def acknowledge_cumulative(
-        self, message: Acknowledged, *, txn: Enlisting | None = None, receipt: bool | None = None
+        self, message: Acknowledged, *, txn: AsyncTransaction | None = None, receipt: bool | None = None
     ) -> None:
         """Acknowledge everything of this message's partition up to and with it. As `acknowledge`.
 
@@ -125,10 +127,10 @@ class Settling(Receiving[T]):
                 f"cumulative acknowledgement is not possible on a {self._options.consumer_type.name} subscription",
                 hint="acknowledge the messages one by one or as a list",
             )
-        txn = txn or self._ambient()
-        for part, places in self._places([message], txn).items():
-            if txn is not None:
-                await self._acknowledge({part: places}, txn, wants_receipt=True, cumulative=True)
+        unit = self._unit(txn)
+        for part, places in self._places([message], unit).items():
+            if unit is not None:
+                await self._acknowledge({part: places}, unit, wants_receipt=True, cumulative=True)
             elif self._options.ack_receipt if receipt is None else receipt:
                 await part.ack_with_receipt(places, cumulative=True)
             else:
@@ -175,7 +177,7 @@ class Settling(Receiving[T]):
         *,
         delay: float | timedelta = 0.0,
         properties: Mapping[str, str] | None = None,
-        txn: Enlisting | None = None,
+        txn: AsyncTransaction | None = None,
     ) -> None:
         """Put a message off: send it to the retry topic, to come again after `delay`, and acknowledge it here.
 
@@ -188,7 +190,6 @@ class Settling(Receiving[T]):
             raise InvalidConfiguration("the consumer has no dead_letter_policy", hint="subscribe with one that has retry=True")
         if not isinstance(message, Message):
             raise refused("message", message, "a message")
-        txn = txn or self._ambient()
         seconds = number_of_seconds(delay, "delay")
         await self.letters.put_off(message, seconds, properties, txn)
         await self.acknowledge(message, txn=txn)
@@ -228,12 +229,12 @@ class Settling(Receiving[T]):
         for part in self._parts:
             part.redeliver()
 
-    def _ambient(self) -> Enlisting | None:
-        """The transaction around the running code, where `txn=` was left out.
+    def _unit(self, txn: AsyncTransaction | None) -> Enlisting | None:
+        """The transaction that was given; where `txn=` was left out, the one around the running code.
 
         Readers and table views only keep their place with what they acknowledge, which is nobody's unit of work.
         """
-        return AMBIENT.get() if self._options.durable else None
+        return unit_of(txn) if txn is not None or self._options.durable else None
 
     def _places(self, messages: Sequence[Acknowledged], txn: Enlisting | None) -> dict[PartitionConsumer, list[Place]]:
         places: dict[PartitionConsumer, list[Place]] = {}

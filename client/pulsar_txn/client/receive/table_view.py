@@ -16,7 +16,6 @@ from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout, PulsarErro
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.reader import AsyncReader
-from pulsar_txn.client.txn.enlist import AMBIENT
 from pulsar_txn.wire.ids import MessageId
 
 logger = logging.getLogger("pulsar_txn.client.table_view")
@@ -159,7 +158,6 @@ class AsyncTableView(Generic[T]):
             raise
 
     async def _follow(self) -> None:
-        AMBIENT.set(None)  # reading belongs to nobody's transaction
         try:
             while await self._reader.has_message_available():
                 await self._take(await self._reader.read_many(max_wait=_POLL))

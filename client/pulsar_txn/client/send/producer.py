@@ -10,7 +10,7 @@ from typing import Generic, Self, TypeVar
 
 import attrs
 
-from pulsar_txn.client._checks import raise_unless_transaction, refused
+from pulsar_txn.client._checks import refused
 from pulsar_txn.client._tracebacks import shortened
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerFenced, PulsarError
 from pulsar_txn.client.net.core import Core, run_all
@@ -24,7 +24,9 @@ from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain
 from pulsar_txn.client.send.options import AccessMode, ProducerOptions
 from pulsar_txn.client.send.partition_producer import PartitionProducer
 from pulsar_txn.client.send.routing import RoundRobin, Router, RoutingMode, SinglePartition
-from pulsar_txn.client.txn.enlist import AMBIENT, Enlisting
+from pulsar_txn.client.txn.ambient import unit_of
+from pulsar_txn.client.txn.enlist import Enlisting
+from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
@@ -132,7 +134,7 @@ class AsyncProducer(Generic[T]):
         self,
         value: T | None,
         *,
-        txn: Enlisting | None = None,
+        txn: AsyncTransaction | None = None,
         key: str | None = None,
         ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -177,7 +179,7 @@ class AsyncProducer(Generic[T]):
         self,
         value: T | None,
         *,
-        txn: Enlisting | None = None,
+        txn: AsyncTransaction | None = None,
         key: str | None = None,
         ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -196,9 +198,8 @@ class AsyncProducer(Generic[T]):
         """
         if self._budget.full or self._closed:
             raise self._refusal()
-        if txn is None:
-            txn = AMBIENT.get()
-        if txn is not None and not self._persistent:
+        unit = unit_of(txn)
+        if unit is not None and not self._persistent:
             raise self._keeps_nothing()
         steps: list[OutgoingMessage] = []
         if self._chain is not None:
@@ -223,12 +224,12 @@ class AsyncProducer(Generic[T]):
             if target is None:
                 target = self._target(self._router(key, payload) if partition is None else partition)
             if deliver_at is None and deliver_after is None and replicate_to is None:
-                ticket = target.add(message, txn)
+                ticket = target.add(message, unit)
             else:
                 now_ms = self._core.runtime.wall_ms()
-                ticket = target.add(message, txn, _send_arguments.alone(deliver_at, deliver_after, replicate_to, now_ms))
+                ticket = target.add(message, unit, _send_arguments.alone(deliver_at, deliver_after, replicate_to, now_ms))
         except BaseException as error:
-            self._not_sent(steps, txn, error)
+            self._not_sent(steps, error)
             raise
         if self._chain is not None:
             self._chain.watch(steps, ticket)
@@ -247,7 +248,7 @@ class AsyncProducer(Generic[T]):
         )
 
     async def send_encoded(
-        self, batch: EncodedBatch, *, txn: Enlisting | None = None, key: str | None = None, partition: int | None = None
+        self, batch: EncodedBatch, *, txn: AsyncTransaction | None = None, key: str | None = None, partition: int | None = None
     ) -> MessageId:
         """Send a batch built by `encode_batch` as one entry and wait for its receipt; returns the entry's id.
 
@@ -260,38 +261,29 @@ class AsyncProducer(Generic[T]):
         return await self.send_encoded_nowait(batch, txn=txn, key=key, partition=partition)
 
     def send_encoded_nowait(
-        self, batch: EncodedBatch, *, txn: Enlisting | None = None, key: str | None = None, partition: int | None = None
+        self, batch: EncodedBatch, *, txn: AsyncTransaction | None = None, key: str | None = None, partition: int | None = None
     ) -> SendTicket:
         """Queue a batch built by `encode_batch`; as `send_nowait`."""
         if self._budget.full or self._closed:
             raise self._refusal()
-        if txn is None:
-            txn = AMBIENT.get()
-        if txn is not None and not self._persistent:
+        unit = unit_of(txn)
+        if unit is not None and not self._persistent:
             raise self._keeps_nothing()
         index = self._router(key, b"") if partition is None else partition
         target = self._only if self._only is not None and partition is None else self._target(index)
-        try:
-            return target.add_encoded(batch, txn)
-        except (AttributeError, TypeError) as error:
-            raise_unless_transaction(txn, error)
-            raise
+        return target.add_encoded(batch, unit)
 
-    def _send_payload(self, payload: bytes, txn: Enlisting | None, ticket: SendTicket) -> None:
+    def _send_payload(self, payload: bytes, unit: Enlisting | None, ticket: SendTicket) -> None:
         """`send_nowait` of nothing but an encoded value, whose future is given.
 
         That may be one for threads, too, if it can no longer be cancelled: it has what is needed of a ticket here.
         """
         if self._budget.full or self._closed:
             raise self._refusal()
-        if txn is not None and not self._persistent:
+        if unit is not None and not self._persistent:
             raise self._keeps_nothing()
         target = self._only or self._target(self._router(None, payload))
-        try:
-            target.add(payload, txn, future=ticket)
-        except (AttributeError, TypeError) as error:
-            raise_unless_transaction(txn, error)
-            raise
+        target.add(payload, unit, future=ticket)
 
     def _takes(self, size: int, largest: int, waiting: int) -> bool:
         """From any thread: whether a message of `size` bytes would be queued.
@@ -359,7 +351,7 @@ class AsyncProducer(Generic[T]):
         self._core.register(self._partitions[0].id, self)
         if self._known and self._options.auto_update_partitions:
             watching = watch(self._core, self._options.auto_update_partitions, self._grow, self.topic)
-            self._watcher = self._core.spawn(watching, apart=True)
+            self._watcher = self._core.spawn(watching)
 
     async def _start_all(self, partitions: Sequence[PartitionProducer]) -> None:
         try:
@@ -395,11 +387,9 @@ class AsyncProducer(Generic[T]):
         self._only = None
         self._router = self._make_router(len(self._partitions))
 
-    def _not_sent(self, steps: list[OutgoingMessage], txn: Enlisting | None, error: BaseException) -> None:
+    def _not_sent(self, steps: list[OutgoingMessage], error: BaseException) -> None:
         if self._chain is not None:
             self._chain.finish(steps, None, error)
-        if isinstance(error, AttributeError | TypeError):
-            raise_unless_transaction(txn, error)
 
     def _keeps_nothing(self) -> InvalidConfiguration:
         return InvalidConfiguration(

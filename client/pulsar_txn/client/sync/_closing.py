@@ -9,12 +9,9 @@ from typing import Any, Final
 
 from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.send.producer import AsyncProducer
-from pulsar_txn.client.txn.transaction import TransactionState
+from pulsar_txn.client.txn.stats import TransactionState
 
 logger = logging.getLogger("pulsar_txn.client.sync")
-
-END_SECONDS: Final = 2.0
-"""How long closing waits for commits and aborts that are under way."""
 
 OUTCOME_SECONDS: Final = 0.5
 """How long those that were not done by then have to say, once the connections are closed, what is known of them."""
@@ -30,8 +27,7 @@ HASTE_SECONDS: Final = 0.1
 
 
 async def close_in_order(client: AsyncClient) -> None:
-    """Let commits and aborts that are under way come to their end, for two seconds at most; close. If cancelled: not closed."""
-    await _within(END_SECONDS, _ends(client))
+    """Close, which gives the ends of transactions two seconds. If cancelled: the closing goes on."""
     await client.close()
     await _within(OUTCOME_SECONDS, _ends(client))
 
@@ -46,12 +42,12 @@ async def close_hastily(client: AsyncClient, seconds: float = HASTE_SECONDS) -> 
 
 
 async def close_at_exit(client: AsyncClient) -> None:
-    """Send what waits, see transactions to their end that are at it, close: all of it within about two seconds."""
+    """Send what waits, end the transactions, close: all of it within about two seconds."""
     _hush()
-    resources = client.inside.resources()
-    producers = [each for each in resources if isinstance(each, AsyncProducer)]
+    core = client.inside
+    producers = [each for each in core.resources() if isinstance(each, AsyncProducer)]
     failed = _failed(producers)
-    await _within(EXIT_SECONDS, [*_ends(client), *(each.flush() for each in producers)])
+    await _within(EXIT_SECONDS, [core.before_close(), *(each.flush() for each in producers)])
     await close_hastily(client, LEAVE_SECONDS)
     if lost := _failed(producers) - failed:
         logger.warning("%d messages have no receipt at the end of the program, and may be lost", lost)

@@ -16,7 +16,7 @@ from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain, 
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.send.routing import Router
 from pulsar_txn.client.sync._twin import SyncLoop
-from pulsar_txn.client.txn.enlist import AMBIENT
+from pulsar_txn.client.txn.ambient import unit_of
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
@@ -84,7 +84,7 @@ class Sending(Generic[T]):
         """As `AsyncProducer.send`, with all of its arguments in order."""
         more = (key, ordering_key, properties, event_time_ms, *rest)
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
-            return self._send_payload(self._encode(value), unit or AMBIENT.get())
+            return self._send_payload(self._encode(value), unit_of(unit))
         message = OutgoingMessage(
             value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms
         )
@@ -116,7 +116,7 @@ class Sending(Generic[T]):
         more = (key, ordering_key, properties, event_time_ms, *rest)
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
             payload: Any = self._encode(value)
-            ticket = self._submit_payload(payload, unit or AMBIENT.get())
+            ticket = self._submit_payload(payload, unit_of(unit))
             return ticket or self._loop.submit(lambda: self._producer.send_nowait(payload, txn=unit))
         message = OutgoingMessage(
             value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms
@@ -190,7 +190,7 @@ class Sending(Generic[T]):
     def _send_arguments(self, arguments: dict[str, Any]) -> Future[MessageId]:
         value, loop = arguments["value"] or b"", self._loop
         size = len(value.payload) if isinstance(value, EncodedPair) else len(value)
-        unit: Any = arguments["txn"] or AMBIENT.get()
+        unit: Any = unit_of(arguments["txn"])
         arguments["txn"] = unit
         send = functools.partial(self._producer.send_nowait, **arguments)
         if self._may_go_soon(size, unit):

@@ -77,10 +77,10 @@ class Twin(Generic[I]):
         return repr(self._inner)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and other._inner is self._inner
+        return isinstance(other, type(self)) and bool(other._inner == self._inner)
 
     def __hash__(self) -> int:
-        return id(self._inner)
+        return hash(self._inner)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(

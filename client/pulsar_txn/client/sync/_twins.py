@@ -38,10 +38,11 @@ from pulsar_txn.client.sync._opening import Opening, opened
 from pulsar_txn.client.sync._receiving import Reading, Receiving
 from pulsar_txn.client.sync._sending import OwnCode, Sending
 from pulsar_txn.client.sync._twin import GenericTwin, SyncLoop, Twin, inner
-from pulsar_txn.client.sync._units import Ambient, Stop, run_pipeline, run_transaction
+from pulsar_txn.client.sync._units import Stop, run_pipeline, run_transaction
+from pulsar_txn.client.txn.ambient import Surroundings
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
-from pulsar_txn.client.txn.stats import TransactionStats
-from pulsar_txn.client.txn.transaction import AsyncTransaction, TransactionState
+from pulsar_txn.client.txn.stats import TransactionState, TransactionStats
+from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId, TxnId
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class Transaction(Twin[AsyncTransaction]):
 
     @property
     def id(self) -> TxnId | None:
-        """The transaction's id; None only while a lazily opened one has no operation yet."""
+        """The transaction's id; None before the first operation that needs one."""
         return self._inner.id
 
     @property
@@ -62,7 +63,7 @@ class Transaction(Twin[AsyncTransaction]):
 
     @property
     def state(self) -> TransactionState:
-        """Where it stands, as far as this client knows."""
+        """Its state, as far as this client knows."""
         return self._inner.state
 
     @property
@@ -82,7 +83,7 @@ class Transaction(Twin[AsyncTransaction]):
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until operations are refused; None for a transaction begun elsewhere or not begun yet."""
+        """Seconds until operations are refused; None for a transaction that was begun elsewhere or has no id yet."""
         return self._inner.remaining
 
     def stats(self) -> TransactionStats:
@@ -108,7 +109,7 @@ class Transaction(Twin[AsyncTransaction]):
         raise AssertionError
 
     def commit(self, *, timeout: float | timedelta | None = None) -> None:
-        """Wait for the operations, then commit.
+        """Acknowledge what was received in it, wait for the operations, then commit.
 
         `timeout`: seconds or a timedelta for all of it (default: the commit timeout). Concurrent callers share one commit,
         and it may be called again after CommitOutcomeUnknown.
@@ -121,8 +122,9 @@ class Transaction(Twin[AsyncTransaction]):
     def abort(self, *, timeout: float | timedelta | None = None) -> None:
         """Abort; no effect when it is aborted already. Legal from every open state.
 
-        Operations under way are waited for, up to `timeout` (seconds or a timedelta; default: the commit timeout) less what
-        END_TXN needs. Raises what END_TXN met; the coordinator then aborts at the transaction's timeout.
+        What was received in it comes again. Operations under way are waited for, up to `timeout` (seconds or a timedelta;
+        default: the commit timeout) less what END_TXN needs. Raises what END_TXN met; the coordinator then aborts at the
+        transaction's timeout.
         """
         self._loop.run(lambda: self._inner.abort(timeout=timeout))
 
@@ -147,18 +149,17 @@ class ManagedTransaction(Twin[AsyncManagedTransaction]):
 
     def __init__(self, loop: SyncLoop, inner_object: AsyncManagedTransaction) -> None:
         super().__init__(loop, inner_object)
-        self._ambient = Ambient()
+        self._around = Surroundings()
 
     def __enter__(self) -> Transaction:
-        """Begin. Raises TransactionsDisabled, ConnectionLost, OperationTimeout, …; TransactionStateError on a second use."""
+        """Begin. TransactionStateError on a second use; with `eager` as `begin_transaction`."""
         txn = self._loop.run(self._inner.__aenter__)
-        if self._inner.ambient:
-            self._ambient.enter(txn)
+        self._around.enter(txn.inside if self._inner.ambient else None)
         return Transaction(self._loop, txn)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
         """End as the table says."""
-        self._ambient.leave()
+        self._around.leave()
         return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))
 
 
@@ -580,12 +581,19 @@ class TransactionalBatch(GenericTwin[AsyncTransactionalBatch[T], T], Sequence[Me
 class TransactionalBatchBlock(GenericTwin[AsyncTransactionalBatchBlock[T], T]):
     """What `consumer.transactional_batch()` returns: a context manager, used once."""
 
+    def __init__(self, loop: SyncLoop, inner_object: AsyncTransactionalBatchBlock[T]) -> None:
+        super().__init__(loop, inner_object)
+        self._around = Surroundings()
+
     def __enter__(self) -> TransactionalBatch[T]:
         """Receive, then begin the transaction when `eager`. Raises as `receive_many` and `client.transaction()`."""
-        return TransactionalBatch[T](self._loop, self._loop.run(self._inner.__aenter__))
+        batch = self._loop.run(self._inner.__aenter__)
+        self._around.enter(None)
+        return TransactionalBatch(self._loop, batch)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
         """Acknowledge and commit, or abort; see the module's table."""
+        self._around.leave()
         return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))
 
 
@@ -924,8 +932,9 @@ class Client(Twin[AsyncClient]):
         return self._loop.run(lambda: self._inner.get_topic_partitions(topic))
 
     def close(self) -> None:
-        """Close producers, consumers, readers and connections. Idempotent. Open transactions end by their timeout.
+        """Abort the open transactions, then close producers, consumers, readers and connections. Idempotent.
 
+        Commits under way and the aborts have two seconds; after that the coordinators end the transactions at their timeout.
         What waits is sent, and receipts are waited for, for `operation_timeout` at most.
 
         Commits and aborts that are under way are waited for, for two seconds at most; so is what observers, interceptors and
@@ -953,19 +962,27 @@ class Client(Twin[AsyncClient]):
         commit_timeout: float | timedelta | None = None,
         force_abort: bool = False,
         ambient: bool = False,
+        eager: bool = False,
     ) -> ManagedTransaction:
         """A managed block: `with client.transaction() as txn: …` commits at its end, and aborts on an exception.
 
-        `timeout`: seconds (or a timedelta) until the coordinator aborts it. `commit_timeout`: the budget of the commit
-        (default: the operation timeout). `name` is for logs and statistics. `force_abort`: a dry run that ends with an
-        abort. `ambient`: sends and acknowledgements inside the block without `txn=` take part, in this thread.
-        Single use. What leaving it means stands in `pulsar_txn.client.txn.managed`.
+        The first operation in it that needs its id opens it, and starts its clock: a send, an acknowledgement. With
+        `eager` it is open when the block is entered. `timeout`: seconds (or a timedelta) after which the coordinator
+        aborts it. `commit_timeout`: the budget of the commit (default: the operation timeout). `name` is for logs and
+        statistics. `force_abort`: a dry run that ends with an abort. `ambient`: operations without `txn=` inside the
+        block take part, in this thread; blocks and loops inside it are units of their own.
+        Single use. `pulsar_txn.client.txn.managed` says what leaving it means.
         """
         return ManagedTransaction(
             self._loop,
             self._loop.call(
                 lambda: self._inner.transaction(
-                    timeout=timeout, name=name, commit_timeout=commit_timeout, force_abort=force_abort, ambient=ambient
+                    timeout=timeout,
+                    name=name,
+                    commit_timeout=commit_timeout,
+                    force_abort=force_abort,
+                    ambient=ambient,
+                    eager=eager,
                 )
             ),
         )
@@ -977,16 +994,19 @@ class Client(Twin[AsyncClient]):
         name: str | None = None,
         commit_timeout: float | timedelta | None = None,
         force_abort: bool = False,
+        eager: bool = True,
     ) -> Transaction:
         """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
 
+        It has an id when this returns, to be handed on for `attach_transaction`, and its clock runs. Without `eager` the
+        first operation in it opens it, as in a block.
         Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
         """
         return Transaction(
             self._loop,
             self._loop.run(
                 lambda: self._inner.begin_transaction(
-                    timeout=timeout, name=name, commit_timeout=commit_timeout, force_abort=force_abort
+                    timeout=timeout, name=name, commit_timeout=commit_timeout, force_abort=force_abort, eager=eager
                 )
             ),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,7 +14,7 @@ from pulsar_txn.client._transactional import Attempts
 from pulsar_txn.client.loop.pipeline import PipelineResult
 from pulsar_txn.client.sync._desk import Desk
 from pulsar_txn.client.sync._twin import SyncLoop
-from pulsar_txn.client.txn.enlist import AMBIENT, Enlisting, leave_ambient
+from pulsar_txn.client.txn.ambient import apart
 
 T = TypeVar("T")
 
@@ -29,21 +28,6 @@ class Stop(Protocol):
     def is_set(self) -> bool:
         """Whether it is to end."""
         ...
-
-
-class Ambient:
-    """The ambient transaction of a block: set in the thread that enters the block, not in the loop's."""
-
-    def __init__(self) -> None:
-        self._reset: contextvars.Token[Enlisting | None] | None = None
-
-    def enter(self, txn: Enlisting) -> None:
-        """The block begins."""
-        self._reset = AMBIENT.set(txn)
-
-    def leave(self) -> None:
-        """The block ends; no effect when it never set one."""
-        leave_ambient(self._reset)
 
 
 def run_transaction(
@@ -84,7 +68,7 @@ def run_pipeline(
     desk = Desk(concurrency)
 
     async def handle(batch: Any) -> None:
-        not_awaitable(await desk.call(handler, batch_of(batch)), handler)
+        not_awaitable(await desk.call(functools.partial(apart, handler), batch_of(batch)), handler)
 
     async def work() -> PipelineResult:
         stopping = asyncio.Event()

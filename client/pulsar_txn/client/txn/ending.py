@@ -1,20 +1,21 @@
-"""How a transaction ends: the half of `Transaction` that commits, aborts and finds out which of them happened.
+"""How a transaction ends: what commits it, aborts it, and finds out which of the two has happened.
 
-The diagram of its states and the rules are at the head of `transaction.py`.
+The diagram of its states is at the head of `life.py`. Rules that the code below keeps, in order of importance:
+
+* A commit that is on its way belongs to the transaction, not to its caller: cancelling the caller does not cancel it.
+* An operation that failed dooms the transaction, whether or not somebody looked at the error: part of a unit is never
+  committed.
+* `CommitOutcomeUnknown` is raised only when END_TXN may have reached the coordinator.
+* The input of a unit is acknowledged by its commit, and comes again when it cannot be committed any more.
 """
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Final, NoReturn
 
-import attrs
-
-from pulsar_txn.client._checks import seconds_of
 from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
     InvalidTransactionStatus,
@@ -27,7 +28,10 @@ from pulsar_txn.client.errors import (
     TransactionTimedOut,
     UsageError,
 )
-from pulsar_txn.client.txn.enlist import WhenEnded
+from pulsar_txn.client.txn.empty_commits import EmptyCommits, calling_place
+from pulsar_txn.client.txn.inputs import Inputs
+from pulsar_txn.client.txn.life import FINAL, Life
+from pulsar_txn.client.txn.opening import Opening
 from pulsar_txn.client.txn.operations import Operations
 from pulsar_txn.client.txn.registrar import CoordinatorSessions
 from pulsar_txn.client.txn.stats import RequestTally, TransactionState
@@ -38,182 +42,146 @@ logger = logging.getLogger("pulsar_txn.client.txn")
 ABORT_WAIT_SECONDS: Final = 2.0
 """How long leaving a block on cancellation waits for its abort; the coordinator's timeout does the rest."""
 
-USABLE: Final = frozenset({TransactionState.NOT_STARTED, TransactionState.OPEN})
-FINAL: Final = frozenset({TransactionState.COMMITTED, TransactionState.ABORTED, TransactionState.ERROR})
-OUTCOMES: Final = {TransactionState.COMMITTED: TxnAction.COMMIT, TransactionState.ABORTED: TxnAction.ABORT}
 
-
-@attrs.frozen(kw_only=True)
-class TransactionOptions:
-    """How a transaction is opened and ended; seconds."""
-
-    timeout: float = 60.0
-    commit_timeout: float | None = None
-    name: str | None = None
-    force_abort: bool = False
-    managed: bool = False
-    lazy: bool = False
-
-
-class Ending(abc.ABC):
-    """A transaction's state and its end. What is told to others, and opening, are in `Transaction`."""
+class Ending:
+    """The end of one transaction."""
 
     def __init__(
         self,
+        life: Life,
+        opening: Opening,
+        operations: Operations,
+        inputs: Inputs,
         coordinators: CoordinatorSessions,
-        options: TransactionOptions,
-        monotonic: Callable[[], float],
         *,
         operation_timeout: float,
-        txn_id: TxnId | None,
+        monotonic: Callable[[], float],
+        begins: Callable[[TxnAction], object],
+        empty: EmptyCommits,
     ) -> None:
+        self.seconds = 0.0
+        """How long END_TXN has taken."""
+        self.closed_by: PulsarError | None = None
+        """Why the client has aborted it, if the client did: the program did not ask for that."""
+        self._life = life
+        self._opening = opening
+        self._operations = operations
+        self._inputs = inputs
         self._coordinators = coordinators
-        self._options = options
+        timeout = life.options.commit_timeout
+        self._commit_timeout = operation_timeout if timeout is None else timeout
         self._monotonic = monotonic
-        self._commit_timeout = operation_timeout if options.commit_timeout is None else options.commit_timeout
-        self._id = txn_id
-        self._attached = txn_id is not None
-        self._state = TransactionState.NOT_STARTED if txn_id is None else TransactionState.OPEN
-        self.usable = True
-        """Whether operations are taken."""
-        self._deadline: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._tally = RequestTally()
-        self._operations = Operations(self, monotonic, self._fail)
-        self._failures: list[BaseException] = []
-        self._opening: asyncio.Task[TxnId] | None = None
-        self._seconds_end = 0.0
-        self._ending: asyncio.Task[None] | None = None
-        self._ending_action: TxnAction | None = None
-        self._end_callbacks: list[WhenEnded] = []
-        self._told_ended = False
-        self._ended_at: float | None = None
-        self._aborts = False
-        """END_TXN abort leaves or has left: whatever comes behind it comes too late."""
-        self._left: PulsarError | None = None
+        self._begins = begins
+        self._empty = empty
+        self._place: str | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._action: TxnAction | None = None
 
-    @abc.abstractmethod
-    def _note_doomed(self, error: BaseException) -> None:
-        """The first operation failed."""
+    @property
+    def tally(self) -> RequestTally:
+        """What its requests met on their way."""
+        return self._opening.tally
 
-    @abc.abstractmethod
-    def _note_ending(self, action: TxnAction) -> None:
-        """An end has begun."""
+    # --- asked for ----------------------------------------------------------------------------------------------------
 
-    @abc.abstractmethod
-    def _note_ended(self) -> None:
-        """It has reached a state in which nothing more can be done with it."""
-
-    def _fail(self, error: BaseException) -> None:
-        if self._state in FINAL:
-            return
-        self._failures.append(error)
-        if len(self._failures) == 1:
-            self._note_doomed(error)
-
-    def doom(self, error: BaseException) -> None:
-        """An operation failed before it was started, where nobody could be told: nothing of the unit is to be committed."""
-        if error in self._failures:  # some refusals doom it themselves
-            return
-        if self._state not in FINAL and self._state is not TransactionState.UNKNOWN:
-            self._fail(error)
-
-    def leave(self, error: PulsarError) -> None:
-        """Its cluster is left: what is under way fails, and the coordinator aborts it at its timeout."""
-        self._deadline = self._monotonic()
-        self._left = error
-        if self._state in USABLE:
-            self._fail(error)
-            self._set_state(TransactionState.TIMED_OUT)
-
-    async def commit(self, *, timeout: float | timedelta | None = None) -> None:
-        """Wait for the operations, then commit.
-
-        `timeout`: seconds or a timedelta for all of it (default: the commit timeout). Concurrent callers share one commit,
-        and it may be called again after CommitOutcomeUnknown. If cancelled: the commit goes on, `wait_closed()` joins it.
-        Raises TransactionOperationFailed (aborted, because an operation had failed), TransactionTimedOut (operations were
-        not answered in time, the commit could not be sent, or the coordinator had ended it), TransactionAborted,
-        CommitOutcomeUnknown, TransactionStateError. When an abort is asked for instead, and fails, a note says so.
-        """
-        if self._options.managed:
-            raise TransactionStateError(
-                "the transaction is committed by leaving its block",
-                txn_id=self._id,
-                hint="leave the block, or abort() inside it",
-            )
-        await self.finish(TxnAction.COMMIT, timeout=None if timeout is None else seconds_of(timeout, "timeout"))
-
-    async def abort(self, *, timeout: float | timedelta | None = None) -> None:
-        """Abort; no effect when it is aborted already. Legal from every open state. If cancelled: the abort goes on.
-
-        Operations under way are waited for, up to `timeout` (seconds or a timedelta; default: the commit timeout) less what
-        END_TXN needs. Raises what END_TXN met; the coordinator then aborts at the transaction's timeout.
-        """
-        await self.finish(TxnAction.ABORT, timeout=None if timeout is None else seconds_of(timeout, "timeout"))
+    async def finish(self, action: TxnAction, timeout: float | None = None) -> None:
+        """Commit or abort, within so many seconds (the commit timeout). Concurrent callers share one end."""
+        if not self._join(action):
+            self._begin(action, self._commit_timeout if timeout is None else timeout)
+        await self.wait_closed()
 
     def abandon(self) -> None:
         """Abort without anybody who waits for it: who wanted the transaction is gone."""
         if not self._join(TxnAction.ABORT):
-            self._begin_end(TxnAction.ABORT, self._commit_timeout)
+            self._begin(TxnAction.ABORT, self._commit_timeout)
 
     async def wait_closed(self) -> None:
-        """Wait for a commit or abort that is on its way; raises what it raises. Returns at once when there is none."""
-        if self._ending is not None:
-            await asyncio.shield(self._ending)
+        """Wait for an end that is on its way; raises what it raises. Returns at once when there is none."""
+        if self._running is not None:
+            await asyncio.shield(self._running)
 
-    async def finish(self, action: TxnAction, *, timeout: float | None = None) -> None:
-        """`commit` or `abort` without the managed block's rule; for the block itself."""
-        if not self._join(action):
-            self._begin_end(action, self._commit_timeout if timeout is None else timeout)
-        if self._ending is not None:
-            await asyncio.shield(self._ending)
+    async def close(self, error: PulsarError, seconds: float) -> bool:
+        """The client closes: wait for an end that is on its way, abort what is open. Whether it has ended. Never raises."""
+        life = self._life
+        try:
+            if self._running is None or self._running.done():
+                if life.state is TransactionState.UNKNOWN or (life.attached and life.usable):
+                    return False  # nothing of ours to end
+                if life.state not in FINAL:
+                    self.closed_by = error
+                    life.fail(error)
+                    self._begin(TxnAction.ABORT, seconds)
+            async with asyncio.timeout(seconds):
+                await self.wait_closed()
+        except (PulsarError, TimeoutError) as failed:
+            logger.debug("transaction %s has not ended with its client: %s", life.id, failed)
+        return life.state in FINAL
 
-    def _begin_end(self, action: TxnAction, budget: float) -> None:
-        work = self._commit(budget) if action is TxnAction.COMMIT else self._abort(budget)
-        self._ending_action = action
-        self._note_ending(action)
-        self._ending = asyncio.get_running_loop().create_task(work)
-        self._ending.add_done_callback(_retrieve)
+    def _begin(self, action: TxnAction, budget: float) -> None:
+        commits = action is TxnAction.COMMIT
+        if commits and self._is_empty:
+            self._place = calling_place()
+        self._action = action
+        self._begins(action)
+        self._running = asyncio.get_running_loop().create_task(self._commit(budget) if commits else self._abort(budget))
+        self._running.add_done_callback(_retrieve)
 
     def _join(self, action: TxnAction) -> bool:
         """Whether an end that is on its way, or done, is the answer; TransactionStateError when it is the other one."""
-        running = self._ending is not None and not self._ending.done()
+        running, state = self._running is not None and not self._running.done(), self._life.state
         if action is TxnAction.ABORT:
-            if self._state is TransactionState.ABORTED:
-                self._ending = None
+            if state is TransactionState.ABORTED:
+                self._running = None
                 return True
-            if running and self._state is TransactionState.ABORTING:
+            if running and state is TransactionState.ABORTING:
                 return True
-        if running and self._ending_action is action:
+        if running and self._action is action:
             return True
         other = TransactionState.UNKNOWN if action is TxnAction.ABORT else TransactionState.ABORTING
-        if running or self._state in FINAL or self._state is other:
+        if running or state in FINAL or state is other:
             raise TransactionStateError(
-                f"{action.name.lower()} of a transaction that is {self._state.value}",
-                txn_id=self._id,
+                f"{action.name.lower()} of a transaction that is {state.value}",
+                txn_id=self._life.id,
                 hint="ask the error's resolve() for the outcome"
-                if self._state is TransactionState.UNKNOWN
+                if state is TransactionState.UNKNOWN
                 else "begin a new transaction for further work",
-            )
+            ) from self.closed_by
         return False
 
+    # --- commit -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether it has no id, and nothing was done in it that would need one."""
+        return self._life.id is None and not self._operations.any_started and not self._inputs.looked_for
+
     async def _commit(self, budget: float) -> None:
-        end = self._monotonic() + budget
-        again = self._state is TransactionState.UNKNOWN or self._attached
-        if self._state is TransactionState.TIMED_OUT:
-            await self._abort_because(self._timed_out(), budget)
-        self._set_state(TransactionState.COMMITTING)
-        if not again or self._attached:
+        life, end = self._life, self._monotonic() + budget
+        again = life.state is TransactionState.UNKNOWN or life.attached
+        if len(self._inputs) and life.state is TransactionState.OPEN:
+            life.in_time()  # late acknowledgements would be refused one by one
+        if life.state is TransactionState.TIMED_OUT:
+            await self._abort_because(life.timed_out(), budget)
+        if not life.failures:
+            self._inputs.acknowledge()
+        life.move(TransactionState.COMMITTING)
+        if not again or life.attached:
             await self._settle(end)
-        if self._failures:
+        if life.failures:
             await self._abort_because(self._operation_failed(), end - self._monotonic(), settled=True)
-        if self._options.force_abort:
+        if life.options.force_abort:
             await self._abort(max(ABORT_WAIT_SECONDS, end - self._monotonic()), settled=True)
             return
-        if self._id is None:
-            self._set_state(TransactionState.COMMITTED)
-            return
-        await self._end_commit(self._id, max(0.001, end - self._monotonic()), maybe_before=again)
+        if life.id is None:
+            if self._is_empty:
+                self._empty.warn(life.options.name, self._place)
+        else:
+            await self._end_commit(life.id, max(0.001, end - self._monotonic()), maybe_before=again)
+        self._committed()
+
+    def _committed(self) -> None:
+        self._inputs.settled()
+        self._life.move(TransactionState.COMMITTED)
 
     async def _abort_because(self, reason: TransactionAborted, budget: float, *, settled: bool = False) -> NoReturn:
         """Abort what cannot be committed, and say why it cannot, whatever becomes of the abort."""
@@ -225,12 +193,12 @@ class Ending(abc.ABC):
 
     async def _settle(self, end: float) -> None:
         """Wait for the operations; when the time is over, the transaction is aborted and the failure says why."""
-        if not await self._operations.settle(end if self._deadline is None else min(end, self._deadline)):
-            count = self._operations.in_flight
-            self._fail(
+        deadline = self._life.deadline
+        if not await self._operations.settle(end if deadline is None else min(end, deadline)):
+            self._life.fail(
                 TransactionTimedOut(
-                    f"{count} operations were not confirmed in time",
-                    txn_id=self._id,
+                    f"{self._operations.in_flight} operations were not confirmed in time",
+                    txn_id=self._life.id,
                     hint="run the unit again; a larger commit_timeout= or timeout= waits longer",
                 )
             )
@@ -238,127 +206,116 @@ class Ending(abc.ABC):
     async def _end_txn(self, txn_id: TxnId, action: TxnAction, timeout: float) -> None:
         before = self._monotonic()
         try:
-            await self._coordinators.end_txn(txn_id, action, timeout=timeout, tally=self._tally)
+            await self._coordinators.end_txn(txn_id, action, timeout=timeout, tally=self.tally)
         finally:
-            self._seconds_end += self._monotonic() - before
+            self.seconds += self._monotonic() - before
 
     async def _end_commit(self, txn_id: TxnId, budget: float, *, maybe_before: bool) -> None:
-        sent = self._tally.sent
+        sent = self.tally.sent
         try:
             await self._end_txn(txn_id, TxnAction.COMMIT, budget)
         except (TransactionNotFound, InvalidTransactionStatus) as error:
             repeated = maybe_before or error.maybe_processed or self._ended_by_somebody(error)
             if repeated and not _never_happened(error):
                 raise self._unknown(error) from error
-            self._set_state(TransactionState.ABORTED)
+            self._life.move(TransactionState.ABORTED)
             raise self._ended_elsewhere(error) from error
         except PulsarError as error:
-            never_left = self._tally.sent == sent or isinstance(error, TimeoutError | ConnectionError)
+            never_left = self.tally.sent == sent or isinstance(error, TimeoutError | ConnectionError)
             if maybe_before or error.maybe_processed or not never_left:
                 if not _never_happened(error):
                     raise self._unknown(error) from error
                 never_left = False
             # When it never left, the coordinator cannot have committed: it aborts at its timeout.
-            self._set_state(TransactionState.TIMED_OUT if never_left else TransactionState.ABORTED)
+            self._life.move(TransactionState.TIMED_OUT if never_left else TransactionState.ABORTED)
             if isinstance(error, UsageError | TransactionFenced):  # the client was closed, or has a successor
                 raise
             raise TransactionTimedOut(f"the commit could not be sent: {error.message}", txn_id=txn_id) from error
-        self._set_state(TransactionState.COMMITTED)
 
     def _ended_by_somebody(self, error: PulsarError) -> bool:
         """Whether the transaction is gone although its time is not over: whoever ended it may have committed it."""
-        in_time = self._deadline is not None and self._monotonic() < self._deadline
-        return in_time and isinstance(error, TransactionNotFound)
-
-    def _timed_out(self) -> TransactionTimedOut:
-        over = f"the transaction's {self._options.timeout:g} s are over"
-        return TransactionTimedOut(
-            over if self._left is None else self._left.message,
-            txn_id=self._id,
-            hint="run the unit again, in smaller pieces or with a larger timeout=",
-        )
+        deadline = self._life.deadline
+        return deadline is not None and self._monotonic() < deadline and isinstance(error, TransactionNotFound)
 
     def _ended_elsewhere(self, error: PulsarError) -> TransactionAborted:
-        if self._deadline is not None and self._monotonic() >= self._deadline:
-            return self._timed_out()
+        deadline = self._life.deadline
+        if deadline is not None and self._monotonic() >= deadline:
+            return self._life.timed_out()
         return TransactionAborted(
             "the coordinator had ended the transaction before the commit reached it",
-            txn_id=self._id,
+            txn_id=self._life.id,
             hint=f"run the unit again ({type(error).__name__}: {error.message})",
         )
 
     def _operation_failed(self) -> TransactionAborted:
-        first = self._failures[0]
+        failures = self._life.failures
+        first = failures[0]
         if isinstance(first, TransactionTimedOut):
             return first
         error = TransactionOperationFailed(
-            f"{len(self._failures)} operations failed, so the transaction was aborted; first: {first}",
-            txn_id=self._id,
+            f"{len(failures)} operations failed, so the transaction was aborted; first: {first}",
+            txn_id=self._life.id,
             hint="run the unit again, in a new transaction",
         )
-        error.failures = tuple(self._failures)
+        error.failures = tuple(failures)
         error.__cause__ = first
         return error
 
     def _unknown(self, cause: PulsarError) -> CommitOutcomeUnknown:
-        self._set_state(TransactionState.UNKNOWN)
+        self._life.move(TransactionState.UNKNOWN)
         error = CommitOutcomeUnknown(
             f"the commit may have happened: {cause.message or type(cause).__name__}",
-            txn_id=self._id,
+            txn_id=self._life.id,
             hint="call error.resolve() to find out, before you do the work again",
         )
         error.resolver = self.resolve
         return error
 
     async def resolve(self) -> TransactionState:
-        """Ask the coordinator for the outcome by asking for the commit again, which is idempotent on our broker.
-
-        For a transaction whose commit was sent. Of an attached one you have to know that: it is committed if it is open.
-        COMMITTED, ABORTED, or UNKNOWN: a stock coordinator forgets a transaction once it has ended, and while it ends may
-        refuse the repeat of what it has done.
-        Raises what prevents asking (ConnectionLost, OperationTimeout, …), and TransactionStateError before the commit was sent.
-        Safe to cancel and to repeat.
-        """
-        if self._state in FINAL or self._id is None:
-            return self._state
-        if self._state is not TransactionState.UNKNOWN and not self._attached:
+        """See `AsyncTransaction.resolve`."""
+        life = self._life
+        if life.state in FINAL or life.id is None:
+            return life.state
+        if life.state is not TransactionState.UNKNOWN and not life.attached:
             raise TransactionStateError(
-                f"the outcome of a transaction that is {self._state.value} is nothing to ask for: that would commit it",
-                txn_id=self._id,
+                f"the outcome of a transaction that is {life.state.value} cannot be asked for: the question would commit it",
+                txn_id=life.id,
                 hint="commit() or abort() it; resolve() is for one whose commit was sent",
             )
         try:
-            await self._end_txn(self._id, TxnAction.COMMIT, self._commit_timeout)
+            await self._end_txn(life.id, TxnAction.COMMIT, self._commit_timeout)
         except (InvalidTransactionStatus, TransactionNotFound, TransactionFenced) as error:
             if not _never_happened(error):
                 return TransactionState.UNKNOWN
-            self._set_state(TransactionState.ABORTED)
+            life.move(TransactionState.ABORTED)
         else:
-            self._set_state(TransactionState.COMMITTED)
-        return self._state
+            self._committed()
+        return life.state
+
+    # --- abort --------------------------------------------------------------------------------------------------------
 
     async def _abort(self, budget: float, *, settled: bool = False) -> None:
-        end = self._monotonic() + budget
-        self._set_state(TransactionState.ABORTING)
-        failures = list(self._failures)
+        life, end = self._life, self._monotonic() + budget
+        life.move(TransactionState.ABORTING)
+        failures = list(life.failures)
         if not settled:
-            # An acknowledgement that reaches its broker behind the abort would stay pending there: wait for the operations,
-            # but for the time that END_TXN needs.
+            # An acknowledgement that reaches its broker after the abort would stay pending there: wait for the operations,
+            # but leave END_TXN the time that it needs.
             await self._settle(end - min(ABORT_WAIT_SECONDS, budget) / 2)
-        self._failures = failures or self._failures
-        if self._opening is not None and self._id is None:
-            await asyncio.wait([self._opening], timeout=max(0.0, end - self._monotonic()))
-        self._aborts = True
-        if self._id is not None:
+        life.failures[:] = failures or life.failures
+        if life.id is None:
+            await self._opening.wait(end)
+        life.aborts = True
+        if life.id is not None:
             try:
-                await self._end_abort(self._id, end)
+                await self._end_abort(life.id, end)
             except (TransactionNotFound, TransactionFenced):
-                extra = {"txn_id": str(self._id), "state": self._state.value}
-                logger.debug("transaction %s was over before its abort", self._id, extra=extra)
+                extra = {"txn_id": str(life.id), "state": life.state.value}
+                logger.debug("transaction %s was over before its abort", life.id, extra=extra)
             except InvalidTransactionStatus:
-                self._set_state(TransactionState.ERROR)
+                life.move(TransactionState.ERROR)
                 raise
-        self._set_state(TransactionState.ABORTED)
+        life.move(TransactionState.ABORTED)
 
     async def _end_abort(self, txn_id: TxnId, end: float) -> None:
         try:
@@ -368,32 +325,6 @@ class Ending(abc.ABC):
                 raise
             # A stock coordinator refuses an abort in the moment in which its own timeout aborts; it takes the next one.
             await self._end_txn(txn_id, TxnAction.ABORT, max(0.001, end - self._monotonic()))
-
-    def _set_state(self, state: TransactionState) -> None:
-        before, self._state = self._state, state
-        self.usable = state in USABLE
-        if self.usable:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if state in FINAL:
-            self._ended_at = self._monotonic()
-        if state in FINAL or state in (TransactionState.TIMED_OUT, TransactionState.UNKNOWN):
-            self._tell_ended()
-            if self._id is not None and state is not before:
-                self._note_ended()
-
-    def _tell_ended(self) -> None:
-        final = self._state in FINAL
-        if self._told_ended and not final:
-            return
-        self._told_ended = True
-        callbacks = self._end_callbacks
-        if final:
-            self._end_callbacks = []
-        for callback in list(callbacks):
-            callback(OUTCOMES.get(self._state))
 
 
 def _never_happened(error: PulsarError) -> bool:

@@ -1,6 +1,6 @@
 """What producers and consumers need of a transaction, and what a transaction needs of them.
 
-`transaction.Transaction` implements `Enlisting`; producers and consumers call it and know nothing else of it.
+`unit.Unit` implements `Enlisting`; producers and consumers call it and know nothing else of it.
 The path of one transactional send:
 
 1. `txn.enlist_send(core, topic, messages, size, flushable)` checks that the transaction is open and of this client
@@ -15,16 +15,15 @@ The path of one transactional send:
    per batch.
    A failed registration is reported the same way by the producer: one started operation is always finished exactly once.
 
-Acks go the same way with `enlist_ack` and `ack_finished`.
+Acks go the same way with `enlist_ack` and `ack_finished`. What is received in a transaction joins it as its `Input`: see
+`join`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 from collections.abc import Callable
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
@@ -51,11 +50,31 @@ class SendCounter(Protocol):
     bytes: int
 
 
+class Input(Protocol):
+    """Messages that were received in a transaction, as the transaction sees them. It must not keep the transaction alive."""
+
+    def acknowledge(self) -> None:
+        """The commit begins: start to acknowledge, in the transaction, what has joined it and is not acknowledged yet.
+
+        Called once, while operations are still taken. It does not wait: failures are reported to `ack_finished`.
+        """
+        ...
+
+    def bring_back(self) -> None:
+        """The transaction cannot be committed any more: have what was not acknowledged in it delivered again.
+
+        Called on the loop. What was acknowledged in it comes again after the abort (`when_ended`).
+        """
+        ...
+
+
 class Enlisting(Protocol):
     """A transaction, as seen by producers and consumers. Hashable by identity: batches are keyed by it."""
 
-    usable: bool
-    """Whether it takes operations; when it does not, `enlist_send` and `enlist_ack` raise."""
+    @property
+    def usable(self) -> bool:
+        """Whether it takes operations; when it does not, `enlist_send` and `enlist_ack` raise."""
+        ...
 
     def enlist_send(
         self, core: object, topic: str, messages: int, size: int, flushable: Flushable
@@ -94,6 +113,31 @@ class Enlisting(Protocol):
         """The acknowledgement has its ACK_RESPONSE (`error` None) or failed; a failure dooms the transaction."""
         ...
 
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until operations are refused; None for a transaction that was begun elsewhere or has no id yet."""
+        ...
+
+    def looks_for_input(self, core: object) -> None:
+        """A consumer is asked for messages in this transaction. Raises as `enlist_send`; nothing is opened by it."""
+        ...
+
+    def join(self, core: object, joining: Input) -> None:
+        """Messages were received in this transaction: its commit acknowledges them, and its abort brings them back.
+
+        The same object may join again, without effect. Raises as `enlist_send`. Nothing is opened by it: the id is taken
+        when the first operation needs it.
+        """
+        ...
+
+    def doom(self, error: BaseException) -> None:
+        """An operation failed before it was started, where nobody could be told: nothing of the unit is to be committed."""
+        ...
+
+    def belongs_to(self, core: object) -> bool:
+        """Whether it was begun by the client with this core."""
+        ...
+
     def when_ended(self, callback: WhenEnded) -> None:
         """Call `callback(outcome)`, on the loop, when the transaction has ended or can no longer be used here.
 
@@ -102,17 +146,3 @@ class Enlisting(Protocol):
         Called in the next turn of the loop when that is so already.
         """
         ...
-
-
-AMBIENT: Final[contextvars.ContextVar[Enlisting | None]] = contextvars.ContextVar("pulsar_txn_ambient", default=None)
-"""The transaction of `client.transaction(ambient=True)` around the running code; taken where `txn=` is left out."""
-
-
-def leave_ambient(reset: contextvars.Token[Enlisting | None] | None) -> None:
-    """Take back what `AMBIENT.set` returned, if anything.
-
-    In another context, as when a generator is closed by somebody else, there is nothing to take back.
-    """
-    if reset is not None:
-        with contextlib.suppress(ValueError):
-            AMBIENT.reset(reset)

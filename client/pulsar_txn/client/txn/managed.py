@@ -6,23 +6,27 @@
 | normally, and it is cancelled in its commit | the commit goes on and is waited for (once) | CancelledError |
 | `txn.rollback()` of this transaction | abort | nothing |
 | after `await txn.abort()` | nothing more | nothing |
+| normally, after the client was closed, which aborts | nothing more | AlreadyClosed |
 | any Exception | abort; a failing abort is logged and noted on the exception | the original exception |
 | CancelledError, KeyboardInterrupt, SystemExit | abort, bounded to two seconds and to what remains, shielded | the original |
 
-The user's exception always wins.
+The user's exception always wins. The transaction is opened by the first operation in it, or on entering with `eager=True`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 from types import TracebackType
 
 from pulsar_txn.client._checks import LEAST_SECONDS, no_transaction
 from pulsar_txn.client.errors import PulsarError, TransactionStateError
-from pulsar_txn.client.txn.enlist import AMBIENT, Enlisting, leave_ambient
-from pulsar_txn.client.txn.transaction import ABORT_WAIT_SECONDS, AsyncTransaction, Rollback, TransactionState
+from pulsar_txn.client.txn.ambient import Surroundings
+from pulsar_txn.client.txn.ending import ABORT_WAIT_SECONDS
+from pulsar_txn.client.txn.enlist import Enlisting
+from pulsar_txn.client.txn.stats import TransactionState
+from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback
+from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import TxnAction
 
 logger = logging.getLogger("pulsar_txn.client.txn")
@@ -31,77 +35,82 @@ logger = logging.getLogger("pulsar_txn.client.txn")
 class AsyncManagedTransaction:
     """What `client.transaction()` returns: an async context manager, used once."""
 
-    def __init__(self, txn: AsyncTransaction, *, lazy: bool = False, ambient: bool = False) -> None:
-        self._txn = txn
-        self._lazy = lazy
+    def __init__(self, unit: Unit, *, eager: bool = False, ambient: bool = False) -> None:
+        self._unit = unit
         self.ambient = ambient
+        self._eager = eager
         self._entered = False
-        self._reset: contextvars.Token[Enlisting | None] | None = None
+        self._around = Surroundings()
 
     @property
-    def usable(self) -> bool:
-        """What is asked of transactions; this is none, its block has to be entered."""
+    def inside(self) -> Enlisting:
+        """What operations ask a transaction for; this is none before its block is entered."""
         raise no_transaction(self)
 
     async def __aenter__(self) -> AsyncTransaction:
-        """Begin. Raises TransactionsDisabled, ConnectionLost, OperationTimeout, …; TransactionStateError on a second use."""
+        """Begin. TransactionStateError on a second use; with `eager` as `begin_transaction`."""
         if self._entered:
             raise TransactionStateError("client.transaction() can be entered once", hint="call client.transaction() again")
         self._entered = True
-        if not self._lazy:
-            try:
-                await self._txn.open()
-            except asyncio.CancelledError:
-                self._txn.abandon()
-                raise
-        if self.ambient:
-            self._reset = AMBIENT.set(self._txn)
-        return self._txn
+        if self._eager:
+            await open_now(self._unit)
+        self._around.enter(self._unit if self.ambient else None)
+        return AsyncTransaction(self._unit)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         """End as the table says."""
-        leave_ambient(self._reset)
+        self._around.leave()
         if error is None:
             await self._leave_normally()
             return False
-        if isinstance(error, Rollback) and error.txn is self._txn:
-            await self._abort_behind(error)
-            return True
-        await self._abort_behind(error)
-        return False
+        await self._abort_after(error)
+        return isinstance(error, Rollback) and error.txn.inside is self._unit
 
     async def _leave_normally(self) -> None:
-        if self._txn.state in (TransactionState.ABORTED, TransactionState.ABORTING):
-            await self._txn.wait_closed()
+        unit = self._unit
+        if unit.life.state in (TransactionState.ABORTED, TransactionState.ABORTING):
+            await unit.ending.wait_closed()
+            if unit.ending.closed_by is not None:
+                raise unit.ending.closed_by
             return
         try:
-            await self._txn.finish(TxnAction.COMMIT)
+            await unit.ending.finish(TxnAction.COMMIT)
         except asyncio.CancelledError as cancelled:
             await self._see_commit_through(cancelled)
             raise
 
     async def _see_commit_through(self, cancelled: BaseException) -> None:
-        """Wait for what becomes of it, at most the commit timeout: behind the block its client may be closed."""
+        """Wait for what becomes of it, at most the commit timeout: after the block its client may be closed."""
         try:
-            await self._txn.wait_closed()
+            await self._unit.ending.wait_closed()
         except PulsarError as failed:
-            cancelled.add_note(f"the transaction {self._txn.id} is {self._txn.state.value}: {failed}")
+            cancelled.add_note(f"the transaction {self._unit.life.id} is {self._unit.life.state.value}: {failed}")
 
-    async def _abort_behind(self, error: BaseException) -> None:
-        if self._txn.state in (TransactionState.ABORTED, TransactionState.UNKNOWN, TransactionState.ERROR):
+    async def _abort_after(self, error: BaseException) -> None:
+        unit = self._unit
+        if unit.life.state in (TransactionState.ABORTED, TransactionState.UNKNOWN, TransactionState.ERROR):
             return
         seconds = None if isinstance(error, Exception) else self._seconds_to_abort()
         try:
             async with asyncio.timeout(seconds):
-                await self._txn.abort(timeout=seconds)
+                await unit.ending.finish(TxnAction.ABORT, seconds)
         except (PulsarError, TimeoutError) as failed:
-            extra = {"txn_id": str(self._txn.id), "state": self._txn.state.value}
+            extra = {"txn_id": str(unit.life.id), "state": unit.life.state.value}
             text = "the abort of %r failed; its coordinator aborts it at its timeout: %s"
-            logger.warning(text, self._txn, failed, extra=extra)
-            error.add_note(f"the transaction {self._txn.id} could not be aborted ({failed}); its timeout does that")
+            logger.warning(text, unit, failed, extra=extra)
+            error.add_note(f"the transaction {unit.life.id} could not be aborted ({failed}); its timeout does that")
 
     def _seconds_to_abort(self) -> float:
-        left = self._txn.remaining
+        left = self._unit.remaining
         return ABORT_WAIT_SECONDS if left is None else min(ABORT_WAIT_SECONDS, max(left, LEAST_SECONDS))
+
+
+async def open_now(unit: Unit) -> None:
+    """Open it before its first operation. If cancelled, a transaction that was opened meanwhile is aborted."""
+    try:
+        await unit.opening.open()
+    except asyncio.CancelledError:
+        unit.ending.abandon()
+        raise

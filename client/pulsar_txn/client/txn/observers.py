@@ -8,11 +8,12 @@ logged, and neither the transaction nor the other observers notice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import attrs
 
+from pulsar_txn.client.txn.life import Life
 from pulsar_txn.client.txn.stats import TransactionState
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
@@ -58,10 +59,23 @@ class TransactionCounts:
     open: dict[TransactionState, int]
 
 
-class Observers:
-    """Tells all observers, writes the log, and counts."""
+class Observed(Protocol):
+    """The inside of a transaction, as far as the log and the counters need it."""
 
-    def __init__(self) -> None:
+    @property
+    def life(self) -> Life:
+        """Its id and state."""
+        ...
+
+
+U = TypeVar("U", bound=Observed)
+
+
+class Observers(Generic[U]):
+    """Tells all observers, writes the log, and counts. `show(unit)` is what observers of the program are given."""
+
+    def __init__(self, show: Callable[[U], AsyncTransaction]) -> None:
+        self._show = show
         self._observers: list[Any] = []
         self._begun = self._doomed = 0
         self._ends = dict.fromkeys(TransactionState, 0)
@@ -77,40 +91,40 @@ class Observers:
         if observer in self._observers:
             self._observers.remove(observer)
 
-    def opened(self, txn: AsyncTransaction) -> None:
+    def opened(self, unit: U) -> None:
         """See `TransactionObserver`, here and below."""
         self._begun += 1
-        self._log(logging.DEBUG, "transaction %s was opened", txn)
-        self._tell("txn_opened", txn)
+        self._log(logging.DEBUG, "transaction %s was opened", unit)
+        self._tell("txn_opened", unit)
 
-    def registered(self, txn: AsyncTransaction, targets: Sequence[tuple[str, str | None]]) -> None:
+    def registered(self, unit: U, targets: Sequence[tuple[str, str | None]]) -> None:
         """Targets were registered."""
-        self._tell("txn_registered", txn, targets)
+        self._tell("txn_registered", unit, targets)
 
-    def doomed(self, txn: AsyncTransaction, error: BaseException) -> None:
+    def doomed(self, unit: U, error: BaseException) -> None:
         """The first failure."""
         self._doomed += 1
-        self._log(logging.DEBUG, "transaction %s is doomed: %s", txn, error)
-        self._tell("txn_doomed", txn, error)
+        self._log(logging.DEBUG, "transaction %s is doomed: %s", unit, error)
+        self._tell("txn_doomed", unit, error)
 
-    def ending(self, txn: AsyncTransaction, action: TxnAction) -> None:
+    def ending(self, unit: U, action: TxnAction) -> None:
         """An end has begun."""
-        self._tell("txn_ending", txn, action)
+        self._tell("txn_ending", unit, action)
 
-    def ended(self, txn: AsyncTransaction) -> None:
+    def ended(self, unit: U) -> None:
         """It has reached a state in which nothing more can be done with it."""
-        if txn.state is TransactionState.UNKNOWN:
-            self._unknown.add(txn.id)
+        if unit.life.state is TransactionState.UNKNOWN:
+            self._unknown.add(unit.life.id)
         else:
-            self._unknown.discard(txn.id)
-            self._ends[txn.state] += 1
-        level = _LEVELS.get(txn.state, logging.DEBUG)
-        self._log(level, "transaction %s has ended: %s", txn, txn.state.value)
-        self._tell("txn_ended", txn)
+            self._unknown.discard(unit.life.id)
+            self._ends[unit.life.state] += 1
+        level = _LEVELS.get(unit.life.state, logging.DEBUG)
+        self._log(level, "transaction %s has ended: %s", unit, unit.life.state.value)
+        self._tell("txn_ended", unit)
 
-    def counts(self, transactions: Sequence[AsyncTransaction]) -> TransactionCounts:
-        """The counters, with the given transactions as those that are open."""
-        states = [txn.state for txn in transactions]
+    def counts(self, units: Sequence[U]) -> TransactionCounts:
+        """The counters, with the given units as those that are open."""
+        states = [unit.life.state for unit in units]
         return TransactionCounts(
             begun=self._begun,
             committed=self._ends[TransactionState.COMMITTED],
@@ -120,11 +134,14 @@ class Observers:
             open={state: states.count(state) for state in TransactionState if state in states},
         )
 
-    def _log(self, level: int, text: str, txn: AsyncTransaction, *rest: object) -> None:
+    def _log(self, level: int, text: str, unit: U, *rest: object) -> None:
         if logger.isEnabledFor(level):
-            logger.log(level, text, txn.id, *rest, extra={"txn_id": str(txn.id), "state": txn.state.value})
+            logger.log(level, text, unit.life.id, *rest, extra={"txn_id": str(unit.life.id), "state": unit.life.state.value})
 
-    def _tell(self, method: str, txn: AsyncTransaction, *arguments: object) -> None:
+    def _tell(self, method: str, unit: U, *arguments: object) -> None:
+        if not self._observers:
+            return
+        txn = self._show(unit)
         for observer in list(self._observers):
             call = getattr(observer, method, None)
             if call is not None:
@@ -132,5 +149,5 @@ class Observers:
                     call(txn, *arguments)
                 except Exception:  # an observer must not break what it observes
                     logger.exception(
-                        "%s of %r failed", method, observer, extra={"txn_id": str(txn.id), "state": txn.state.value}
+                        "%s of %r failed", method, observer, extra={"txn_id": str(unit.life.id), "state": unit.life.state.value}
                     )

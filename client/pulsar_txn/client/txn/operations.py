@@ -24,6 +24,11 @@ class Operations:
         self._seconds_busy = self._busy_since = 0.0
 
     @property
+    def any_started(self) -> bool:
+        """Whether there was any, or may have been."""
+        return bool(self._targets)
+
+    @property
     def in_flight(self) -> int:
         """Messages without an answer."""
         return sum(target.in_flight for target in self.targets) if self._busy_targets else 0

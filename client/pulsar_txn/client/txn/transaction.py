@@ -1,176 +1,119 @@
-"""A transaction as a program holds it: what is enlisted, what failed, how it ends.
-
-    NOT_STARTED ─first operation─► OPEN ─commit─► COMMITTING ─► COMMITTED
-    (lazy only)                     │ │               │  ├────► ABORTED     an operation failed, or it was ended already
-                                    │ │               │  └────► UNKNOWN     END_TXN may have worked, its answer is lost
-                                    │ └─abort─────► ABORTING ──► ABORTED
-                                    └─deadline────► TIMED_OUT ─► ABORTED    (the coordinator aborts it, too)
-
-Rules that the code below keeps, in order of importance:
-
-* A commit that is on its way belongs to the transaction, not to its caller: cancelling the caller does not cancel it.
-* An operation that failed dooms the transaction, whether or not somebody looked at the error: part of a unit is never
-  committed.
-* `CommitOutcomeUnknown` is raised only when END_TXN may have reached the coordinator.
-* Operations are registered with the coordinator before they leave (ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN), once per
-  target, and those asked for in one turn of the loop travel together.
-
-Sources: PIP-31; the protocol's transaction commands 50 to 57; the coordinator's status machine for which answer says what.
-"""
+"""A transaction as a program holds it. What it does is in its parts: see `unit`, and `life` for the diagram of its states."""
 
 from __future__ import annotations
 
-import asyncio
-import warnings
-import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NoReturn, Protocol, TypeVar
 
+from pulsar_txn.client._checks import seconds_of
 from pulsar_txn.client.errors import TransactionStateError
-from pulsar_txn.client.txn.ending import ABORT_WAIT_SECONDS, FINAL, OUTCOMES, USABLE, Ending, TransactionOptions
-from pulsar_txn.client.txn.enlist import Flushable, SendCounter, WhenEnded
-from pulsar_txn.client.txn.observers import Observers
-from pulsar_txn.client.txn.registrar import CoordinatorSessions, Registrar, Target
-from pulsar_txn.client.txn.stats import (
-    PartitionStats,
-    Phases,
-    SubscriptionStats,
-    TransactionState,
-    TransactionStats,
-)
+from pulsar_txn.client.txn.stats import TransactionState, TransactionStats
+from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
 
-if TYPE_CHECKING:
-    from pulsar_txn.client.receive.consumer import Acknowledged, AsyncConsumer
-    from pulsar_txn.client.send.producer import AsyncProducer
-
+V = TypeVar("V", contravariant=True)
+A = TypeVar("A", contravariant=True)
+Acknowledged = TypeVar("Acknowledged")
+"""What a consumer acknowledges: messages or their ids."""
 T = TypeVar("T")
 
 
+class Sends(Protocol[V]):
+    """A producer, as far as a transaction calls it for the program."""
+
+    async def send(self, value: V | None, *, txn: AsyncTransaction) -> MessageId:
+        """Send a value in a transaction."""
+        ...
+
+
+class Acknowledges(Protocol[A]):
+    """A consumer, as far as a transaction calls it for the program."""
+
+    async def acknowledge(self, message: A | Sequence[A], *, txn: AsyncTransaction) -> None:
+        """Acknowledge in a transaction."""
+        ...
+
+
 class Rollback(Exception):  # noqa: N818 - control flow, not an error
-    """Raised by `Transaction.rollback()`; the managed block of its transaction swallows it after the abort."""
+    """Raised by `AsyncTransaction.rollback()`; the managed block of its transaction swallows it after the abort."""
 
     def __init__(self, txn: AsyncTransaction) -> None:
         super().__init__(f"rollback of {txn!r}")
         self.txn = txn
 
 
-class AsyncTransaction(Ending):
+class AsyncTransaction:
     """A unit of sends and acknowledgements that takes effect as a whole or not at all. Not thread-safe.
 
-    Made by `client.transaction()`, `client.begin_transaction()` or `client.attach_transaction()`.
+    Made by `client.transaction()`, `client.begin_transaction()` or `client.attach_transaction()`. Two of these are equal
+    when they show the same transaction.
     """
 
-    def __init__(
-        self,
-        core: object,
-        coordinators: CoordinatorSessions,
-        options: TransactionOptions,
-        *,
-        operation_timeout: float,
-        monotonic: Callable[[], float],
-        txn_id: TxnId | None = None,
-        on_end: Callable[[AsyncTransaction], None] = lambda _txn: None,
-        observers: Observers | None = None,
-    ) -> None:
-        super().__init__(coordinators, options, monotonic, operation_timeout=operation_timeout, txn_id=txn_id)
-        self._core = core
-        self._opened_at = monotonic()
-        self._seconds_begin = 0.0
-        self._observers = Observers() if observers is None else observers
-        self._registrar = Registrar(self.open, coordinators, self._tally, monotonic, self._note_registered)
-        self._end_callbacks.append(lambda _outcome: on_end(self))
+    def __init__(self, inside: Unit) -> None:
+        self.inside = inside
+        """Its inside, for producers and consumers of the client."""
 
-    def belongs_to(self, core: object) -> bool:
-        """From any thread: whether `core` is that of its client."""
-        return core is self._core
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AsyncTransaction) and other.inside is self.inside
+
+    def __hash__(self) -> int:
+        return hash(self.inside)
+
+    def __repr__(self) -> str:
+        return repr(self.inside)
 
     # --- looking at it --------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> TxnId | None:
-        """The transaction's id; None only while a lazily opened one has no operation yet."""
-        return self._id
+        """The transaction's id; None before the first operation that needs one."""
+        return self.inside.life.id
 
     @property
     def name(self) -> str | None:
         """The name it was given, for logs and statistics."""
-        return self._options.name
+        return self.inside.options.name
 
     @property
     def state(self) -> TransactionState:
-        """Where it stands, as far as this client knows."""
-        return self._state
+        """Its state, as far as this client knows."""
+        return self.inside.life.state
 
     @property
     def doomed(self) -> bool:
         """Whether an operation failed, so that it can only be aborted."""
-        return bool(self._failures)
+        return bool(self.inside.life.failures)
 
     @property
     def doom_cause(self) -> BaseException | None:
         """The first failure."""
-        return self._failures[0] if self._failures else None
+        failures = self.inside.life.failures
+        return failures[0] if failures else None
 
     @property
     def deadline(self) -> float | None:
         """When operations are refused, on the clock of `loop.time()`; None as `remaining`."""
-        return self._deadline
+        return self.inside.life.deadline
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until operations are refused; None for a transaction begun elsewhere or not begun yet."""
-        return None if self._deadline is None else self._deadline - self._monotonic()
+        """Seconds until operations are refused; None for a transaction that was begun elsewhere or has no id yet."""
+        return self.inside.remaining
 
     def stats(self) -> TransactionStats:
         """A frozen picture of the transaction."""
-        targets = self._operations.targets
-        sends = [each for each in targets if each.subscription is None]
-        acks = [each for each in targets if each.subscription is not None]
-        return TransactionStats(
-            id=self._id,
-            name=self.name,
-            state=self._state,
-            opened_at=None if self._id is None else self._opened_at,
-            age_ms=int(((self._ended_at or self._monotonic()) - self._opened_at) * 1000),
-            partitions=tuple(each.partition_stats() for each in sends),
-            subscriptions=tuple(each.subscription_stats() for each in acks),
-            sends_in_flight=sum(each.in_flight for each in sends),
-            acks_in_flight=sum(each.in_flight for each in acks),
-            doomed=self.doomed,
-            doom_cause=self.doom_cause,
-            phases=self._phases(),
-            retries=self._tally.retries,
-            coordinator_id=None if self._id is None else self._id.most,
-            coordinator_endpoint=self._tally.endpoint,
-        )
-
-    def _phases(self) -> Phases:
-        work = self._operations
-        seconds = (self._seconds_begin, self._registrar.seconds, work.seconds_busy, work.seconds_waited, self._seconds_end)
-        return Phases(*(each * 1000 for each in seconds))
-
-    def __repr__(self) -> str:
-        targets = self._operations.targets
-        topics = sum(each.subscription is None for each in targets)
-        left = "" if self.remaining is None or self._state not in USABLE else f" {self.remaining:.1f}s left"
-        label = f" {self.name!r}" if self.name else ""
-        counts = f"{topics} topics {len(targets) - topics} subscriptions"
-        return f"<Transaction {self._id or '(not begun)'}{label} {self._state.value} {counts}{left}>"
-
-    def __del__(self) -> None:
-        if self._state is TransactionState.OPEN and self._deadline is not None:
-            # Not repr(): it asks the loop for the time, and the collector may run where no loop is.
-            text = f"transaction {self._id} was never ended; its coordinator aborts it at its timeout"
-            warnings.warn(text, ResourceWarning, stacklevel=2)
+        return self.inside.stats()
 
     # --- using it -----------------------------------------------------------------------------------------------------
 
-    async def send(self, producer: AsyncProducer[T], value: T | None, **options: Any) -> MessageId:
+    async def send(self, producer: Sends[T], value: T | None, **options: Any) -> MessageId:
         """`producer.send(value, txn=self, **options)`."""
-        return await producer.send(value, txn=self, **options)
+        send: Any = producer.send
+        message_id: MessageId = await send(value, txn=self, **options)
+        return message_id
 
-    async def acknowledge(self, consumer: AsyncConsumer[Any], message: Acknowledged | Sequence[Acknowledged]) -> None:
+    async def acknowledge(self, consumer: Acknowledges[Acknowledged], message: Acknowledged | Sequence[Acknowledged]) -> None:
         """`consumer.acknowledge(message, txn=self)`."""
         await consumer.acknowledge(message, txn=self)
 
@@ -178,139 +121,60 @@ class AsyncTransaction(Ending):
         """Refused with TransactionStateError: Pulsar has no savepoints."""
         raise TransactionStateError(
             "Pulsar has no savepoints: a transaction takes effect as a whole or not at all",
-            txn_id=self._id,
+            txn_id=self.id,
             hint="use several transactions; one inside another is a second, independent one",
         )
 
     def rollback(self) -> NoReturn:
         """Leave the managed block at once, quietly, with an abort. TransactionStateError where there is no block."""
-        if not self._options.managed:
+        if not self.inside.options.managed:
             raise TransactionStateError(
-                "rollback() leaves a managed block, and this transaction has none", txn_id=self._id, hint="call txn.abort()"
+                "rollback() leaves a managed block, and this transaction has none", txn_id=self.id, hint="call txn.abort()"
             )
         raise Rollback(self)
 
-    # --- opening --------------------------------------------------------------------------------------------------
+    # --- ending it ----------------------------------------------------------------------------------------------------
 
-    async def open(self) -> TxnId:
-        """NEW_TXN, unless that was done; concurrent callers share one request. If cancelled: the request goes on."""
-        if self._id is not None:
-            return self._id
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-        return await asyncio.shield(self._opening)
+    async def commit(self, *, timeout: float | timedelta | None = None) -> None:
+        """Acknowledge what was received in it, wait for the operations, then commit.
 
-    async def _open(self) -> TxnId:
-        before = self._monotonic()
-        timeout = self._options.timeout
-        self._id = await self._coordinators.new_txn(int(timeout * 1000), tally=self._tally)
-        self._opened_at = before
-        self._seconds_begin = self._monotonic() - before
-        self._deadline = before + timeout - min(1.0, timeout * 0.05)
-        if self._state is TransactionState.NOT_STARTED:
-            self._state = TransactionState.OPEN
-        delay = self._deadline - self._monotonic()
-        # Weakly: a transaction that the program dropped is to be collected, which warns.
-        when_late = weakref.WeakMethod(self._time_out)
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, delay), _call, when_late)
-        self._observers.opened(self)
-        return self._id
-
-    def _time_out(self) -> None:
-        if self._state is TransactionState.OPEN:
-            self._set_state(TransactionState.TIMED_OUT)
-
-    # --- what producers and consumers call (see _enlist) ------------------------------------------------------------
-
-    def enlist_send(
-        self, core: object, topic: str, messages: int, size: int, flushable: Flushable
-    ) -> TxnId | asyncio.Future[TxnId]:
-        """Start sends; see `_enlist.Enlisting`."""
-        self._check_usable(core)
-        target = self._operations.start(topic, None, messages, flushable)
-        target.bytes += size
-        return self._registrar.registration(target)
-
-    def sends_to(self, topic: str) -> SendCounter:
-        """See `_enlist.Enlisting`."""
-        return self._operations.sends_to(topic)
-
-    def enlist_ack(
-        self, core: object, topic: str, subscription: str, messages: int, *, cumulative: bool
-    ) -> TxnId | asyncio.Future[TxnId]:
-        """Start acknowledgements; see `_enlist.Enlisting`."""
-        self._check_usable(core)
-        target = self._operations.start(topic, subscription, messages)
-        target.cumulative |= cumulative
-        return self._registrar.registration(target)
-
-    def send_finished(self, topic: str, messages: int, error: BaseException | None) -> None:
-        """Sends have their receipt, or failed."""
-        self._operations.finish(topic, None, messages, error)
-
-    def ack_finished(self, topic: str, subscription: str, messages: int, error: BaseException | None) -> None:
-        """Acknowledgements are answered, or failed."""
-        self._operations.finish(topic, subscription, messages, error)
-
-    def when_ended(self, callback: WhenEnded) -> None:
-        """Call back when it can no longer be used, and when its outcome is known; see `_enlist.Enlisting`."""
-        if self._told_ended:
-            asyncio.get_running_loop().call_soon(callback, OUTCOMES.get(self._state))
-        if self._state not in FINAL:
-            self._end_callbacks.append(callback)
-
-    def in_time(self) -> bool:
-        """Whether its time is not over; looks at the clock, because a program that computes holds up the timer."""
-        if self._aborts:
-            return False
-        if self._deadline is None or self._monotonic() < self._deadline:
-            return True
-        self._time_out()
-        return False
-
-    def _check_usable(self, core: object) -> None:
-        if core is not self._core:
+        `timeout`: seconds or a timedelta for all of it (default: the commit timeout). Concurrent callers share one commit,
+        and it may be called again after CommitOutcomeUnknown. If cancelled: the commit goes on, `wait_closed()` joins it.
+        Raises TransactionOperationFailed (aborted, because an operation had failed), TransactionTimedOut (operations were
+        not answered in time, the commit could not be sent, or the coordinator had ended it), TransactionAborted,
+        CommitOutcomeUnknown, TransactionStateError. When an abort is asked for instead, and fails, a note says so.
+        """
+        if self.inside.options.managed:
             raise TransactionStateError(
-                "this transaction belongs to another client",
-                txn_id=self._id,
-                hint="use producers and consumers of the client that began it",
+                "the transaction is committed by leaving its block",
+                txn_id=self.id,
+                hint="leave the block, or abort() inside it",
             )
-        if self._state in USABLE and self.in_time():
-            return
-        if self._state is TransactionState.TIMED_OUT:
-            raise self._timed_out()
-        raise TransactionStateError(
-            f"the transaction is {self._state.value}", txn_id=self._id, hint="begin a new one for further operations"
-        )
+        await self.inside.ending.finish(TxnAction.COMMIT, None if timeout is None else seconds_of(timeout, "timeout"))
 
-    def _note_registered(self, targets: list[Target]) -> None:
-        self._observers.registered(self, [(each.topic, each.subscription) for each in targets])
+    async def abort(self, *, timeout: float | timedelta | None = None) -> None:
+        """Abort; no effect when it is aborted already. Legal from every open state. If cancelled: the abort goes on.
 
-    def _note_doomed(self, error: BaseException) -> None:
-        self._observers.doomed(self, error)
+        What was received in it comes again. Operations under way are waited for, up to `timeout` (seconds or a timedelta;
+        default: the commit timeout) less what END_TXN needs. Raises what END_TXN met; the coordinator then aborts at the
+        transaction's timeout.
+        """
+        await self.inside.ending.finish(TxnAction.ABORT, None if timeout is None else seconds_of(timeout, "timeout"))
 
-    def _note_ending(self, action: TxnAction) -> None:
-        self._observers.ending(self, action)
+    async def wait_closed(self) -> None:
+        """Wait for a commit or abort that is on its way; raises what it raises. Returns at once when there is none."""
+        await self.inside.ending.wait_closed()
 
-    def _note_ended(self) -> None:
-        self._observers.ended(self)
+    async def resolve(self) -> TransactionState:
+        """Ask the coordinator for the outcome by asking for the commit again, which is idempotent on our broker.
+
+        For a transaction whose commit was sent. Of an attached one you have to know that: it is committed if it is open.
+        COMMITTED, ABORTED, or UNKNOWN: a stock coordinator forgets a transaction once it has ended, and while it ends may
+        refuse the repeat of what it has done.
+        Raises what prevents asking (ConnectionLost, OperationTimeout, …), and TransactionStateError before the commit was sent.
+        Safe to cancel and to repeat.
+        """
+        return await self.inside.ending.resolve()
 
 
-def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    bound = method()
-    if bound is not None:
-        bound()
-
-
-__all__ = [
-    "ABORT_WAIT_SECONDS",
-    "AsyncTransaction",
-    "CoordinatorSessions",
-    "PartitionStats",
-    "Phases",
-    "Rollback",
-    "SubscriptionStats",
-    "TransactionOptions",
-    "TransactionState",
-    "TransactionStats",
-]
+__all__ = ["AsyncTransaction", "Rollback"]

@@ -18,7 +18,7 @@ from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.loop.pipeline import first_error
 from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy
 from pulsar_txn.client.receive.options import ConsumerType, InitialPosition
-from pulsar_txn.client.txn.enlist import AMBIENT
+from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.pipeline.functions._guarantees import FunctionEvent, Loop
 from pulsar_txn.pipeline.functions._instance import Instance, SecretsProvider
 from pulsar_txn.pipeline.functions._loading import load

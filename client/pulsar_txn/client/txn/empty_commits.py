@@ -1,0 +1,45 @@
+"""The warning of a commit that has nothing in it: mostly `txn=` was forgotten. Given once for each place of the program."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from types import FrameType
+from typing import Final
+
+logger = logging.getLogger("pulsar_txn.client.txn")
+
+PLACES_LIMIT: Final = 1000
+"""Places that are remembered; the warnings of further ones are left out."""
+
+_NOT_THE_PROGRAM: Final = ("pulsar_txn.", "asyncio.", "concurrent.", "contextlib", "threading", "functools", "uvloop")
+
+
+def calling_place() -> str | None:
+    """`file:line` of the code of the program that is running, as far as it can be seen from here."""
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", "")) + "."
+        if not name.startswith(_NOT_THE_PROGRAM):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
+
+
+class EmptyCommits:
+    """The places of one client's program that have committed a transaction with nothing in it."""
+
+    def __init__(self) -> None:
+        self._places: set[str] = set()
+
+    def warn(self, name: str | None, place: str | None) -> None:
+        """Log a warning, unless one was logged for this place already."""
+        key = place or name or ""
+        if key in self._places or len(self._places) >= PLACES_LIMIT:
+            return
+        self._places.add(key)
+        logger.warning(
+            "a transaction%s was committed with nothing in it%s: was txn= left out of a send, an acknowledgement or receive()?",
+            f" {name!r}" if name else "",
+            f" at {place}" if place else "",
+        )

@@ -1,0 +1,77 @@
+"""The transactions of one client: how they are made, and what becomes of the open ones when the client closes or moves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+from weakref import WeakSet
+
+from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost
+from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.txn.coordinators import TransactionCoordinators
+from pulsar_txn.client.txn.empty_commits import EmptyCommits
+from pulsar_txn.client.txn.life import FINAL, TransactionOptions
+from pulsar_txn.client.txn.observers import Observers
+from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.unit import Unit
+from pulsar_txn.wire.ids import TxnId
+
+logger = logging.getLogger("pulsar_txn.client.txn")
+
+CLOSE_SECONDS: Final = 2.0
+"""How long closing a client waits for the ends of its open transactions; the coordinators' timeouts do the rest."""
+
+
+class Transactions:
+    """Makes the transactions of a client. Coordinators are looked up at the first one, and not before."""
+
+    def __init__(self, core: Core) -> None:
+        self.observers = Observers(AsyncTransaction)
+        self.coordinators = TransactionCoordinators(core)
+        self._core = core
+        self._units: WeakSet[Unit] = WeakSet()
+        self._empty = EmptyCommits()
+        core.before_move = self._leave_cluster
+        core.before_close = self._close
+
+    def new(self, options: TransactionOptions, txn_id: TxnId | None = None) -> Unit:
+        """A transaction that is not open yet; with an id, one that was begun elsewhere. AlreadyClosed."""
+        self._core.check_open()
+        unit = Unit(
+            self._core,
+            self.coordinators,
+            options,
+            operation_timeout=self._core.settings.operation_timeout,
+            monotonic=self._core.runtime.monotonic,
+            txn_id=txn_id,
+            observers=self.observers,
+            empty=self._empty,
+        )
+        self._units.add(unit)
+        unit.when_ended(lambda _outcome: self._units.discard(unit))
+        return unit
+
+    def open(self) -> list[Unit]:
+        """Those that have not ended, oldest first by their ids."""
+        return sorted(self._units, key=lambda unit: unit.life.id or TxnId(-1, -1))
+
+    def _leave_cluster(self, url: str) -> None:
+        """Another cluster knows nothing of the transactions of this one, or takes their ids for others."""
+        error = ConnectionLost(f"the client has moved to {url}, and its transactions cannot", hint="run the unit again")
+        for unit in self.open():
+            unit.life.leave(error)
+        left, self.coordinators = self.coordinators, TransactionCoordinators(self._core)
+        left.leave(error)
+
+    async def _close(self) -> None:
+        """Abort what is open, and wait for ends that are under way: for `CLOSE_SECONDS` in all."""
+        units = self.open()
+        known = [unit for unit in units if unit.has_work]
+        error = AlreadyClosed("the client was closed, so the transaction was aborted", hint="end transactions before close()")
+        await asyncio.gather(*(unit.ending.close(error, CLOSE_SECONDS) for unit in units))
+        aborted = [unit for unit in known if unit.ending.closed_by is not None]
+        if aborted:
+            late = sum(unit.life.state not in FINAL for unit in aborted)
+            rest = f"; {late} of them could not be aborted in {CLOSE_SECONDS:g} s: their timeout does that" if late else ""
+            logger.warning("the client was closed with %d open transactions, which were aborted%s", len(aborted), rest)
