@@ -25,12 +25,12 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "differences.md"
 _HEAD: Final = """\
 # Differences
 
-Our broker and stock Apache Pulsar under the same stories: the conformance suite, `tests/conformance`, asks what Pulsar's own
-tests of transactions ask, row by row. This page is made from the results of its last run by `make conformance`; do not edit
+This page compares our broker with stock Apache Pulsar. The conformance suite, `tests/conformance`, tests everything that Pulsar's own
+tests of transactions test, row by row. `make conformance` makes this page from the results of its last run; do not edit
 it by hand.
 
-A row *passes* where all its stories do what is asked, in the same way on every server. It *differs* where the server does
-otherwise, as it was listed before: the link leads to what differs, and to the source that says so.
+A row *passes* when all its stories get the expected result, the same on every server. It *differs* when a server behaves
+differently in a way that was listed before: the link leads to the difference and to its source.
 """
 
 

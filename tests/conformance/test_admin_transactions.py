@@ -168,7 +168,7 @@ async def test_a_transaction_is_aborted_by_the_administration(
     assert await status_of(pulsar, f"/transactionMetadata/{bits(txn)}") == "404"
     with pytest.raises((TransactionAborted, CommitOutcomeUnknown)):
         await txn.commit()
-    observed(pulsar, 123, "state of a transaction aborted by the administration, behind commit()", txn.state.value)
+    observed(pulsar, 123, "state of a transaction aborted by the administration, after commit()", txn.state.value)
 
 
 @row(123)

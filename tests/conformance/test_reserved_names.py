@@ -65,7 +65,7 @@ async def test_a_position_behind_the_last_message(pulsar: Target, client: AsyncC
         await consumer.acknowledge(MessageId(first.ledger_id, first.entry_id + 70), txn=txn)
     except PulsarError as error:
         seen = type(error).__name__
-    observed(pulsar, 30, "acknowledgement of a position behind the last message", seen)
+    observed(pulsar, 30, "acknowledgement of a position after the last message", seen)
     await txn.abort()
 
 

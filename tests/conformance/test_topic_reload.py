@@ -202,7 +202,7 @@ async def test_a_committed_cumulative_ack_inside_a_batch_leaves_the_rest_of_it_b
         async with await client.subscribe(topic, "s") as consumer:
             rest = [message.data for message in await consumer.receive_many(3, max_wait=3.0)]
             seen = "comes again" if rest == [b"2", b"3", b"4"] else "is lost" if not rest else f"is {rest}"
-            observed(pulsar, 99, "the rest of a batch behind a committed cumulative ack and a reload", seen)
+            observed(pulsar, 99, "the rest of a batch after a committed cumulative ack and a reload", seen)
 
 
 @row(99)

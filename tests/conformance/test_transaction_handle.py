@@ -114,7 +114,7 @@ async def test_a_commit_of_what_was_aborted_elsewhere_does_not_succeed(
         await elsewhere.attach_transaction(str(txn.id)).abort()
     with pytest.raises((TransactionAborted, CommitOutcomeUnknown)):
         await txn.commit()
-    observed(pulsar, 33, "state of a transaction aborted elsewhere, behind commit()", txn.state.value)
+    observed(pulsar, 33, "state of a transaction aborted elsewhere, after commit()", txn.state.value)
     await producer.send(b"after")
     assert await visible(client, topic) == [b"after"]
 
@@ -132,7 +132,7 @@ async def test_an_end_of_what_was_committed_elsewhere(
         await elsewhere.attach_transaction(str(txn.id)).commit()
     with contextlib.suppress(CommitOutcomeUnknown, InvalidTransactionStatus):
         await getattr(txn, end)()
-    observed(pulsar, 33, f"state of a transaction committed elsewhere, behind {end}()", txn.state.value)
+    observed(pulsar, 33, f"state of a transaction committed elsewhere, after {end}()", txn.state.value)
     assert await visible(client, topic) == [b"x"]
 
 
