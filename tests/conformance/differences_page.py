@@ -25,7 +25,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "differences.md"
 _HEAD: Final = """\
 # Differences
 
-This page compares our broker with stock Apache Pulsar. The conformance suite, `tests/conformance`, tests everything that Pulsar's own
+This page compares our broker with stock Apache Pulsar. The conformance suite, `tests/conformance`, tests what Pulsar's own
 tests of transactions test, row by row. `make conformance` makes this page from the results of its last run; do not edit
 it by hand.
 

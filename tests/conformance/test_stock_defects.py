@@ -78,9 +78,7 @@ async def test_a_send_whose_transaction_stands_in_its_command_only(
     await producer.send(b"after")
     seen = await visible(client, topic)
     assert seen[-1:] == [b"after"]
-    observed(
-        pulsar, 0, "an aborted message whose transaction is in its command only", "delivered" if seen[1:] else "hidden"
-    )
+    observed(pulsar, 0, "an aborted message whose transaction is in its command only", "delivered" if seen[1:] else "hidden")
 
 
 @row(0)
