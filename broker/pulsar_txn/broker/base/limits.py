@@ -102,7 +102,7 @@ class Limits:
     # ---- frames that are not complete
 
     def reserve_incoming(self, size: int, go_on: Callable[[], None]) -> bool:
-        """Room for a frame of `size` bytes. False: there is none now, and `go_on` is called when it has its room."""
+        """Room for a frame of `size` bytes. False: there is no room now, and `go_on` is called when there is."""
         if self._max_incoming and self.incoming_bytes and self.incoming_bytes + size > self._max_incoming:
             self.reached["maxMessagePublishBufferSizeInMB"] += 1
             self._waiting[go_on] = size

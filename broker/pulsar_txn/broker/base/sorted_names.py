@@ -50,7 +50,7 @@ class SortedNames:
         return piece[bisect_left(piece, name)] == name
 
     def pieces(self, after: str = "") -> Pieces:
-        """The names behind `after`, as they are now."""
+        """The names that follow `after`, as they are now."""
         if not after:
             return tuple(self._pieces)
         place = bisect_right(self._lasts, after)
@@ -114,5 +114,5 @@ async def in_order(names: Iterable[str], budget: LoopBudget) -> Pieces:
 
 
 def behind(pieces: Pieces, name: str) -> Pieces:
-    """The names behind a name."""
+    """The names that follow a name."""
     return SortedNames.of(pieces).pieces(name)

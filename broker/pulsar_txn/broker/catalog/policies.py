@@ -1,6 +1,6 @@
 """What a namespace asks of its topics, and what holds for a topic in the end.
 
-Policies are kept in the metadata store under Pulsar's path with Pulsar's keys; keys that are not obeyed here are kept too.
+Policies are kept in the metadata store under Pulsar's path with Pulsar's keys; keys that are not obeyed here are kept as well.
 """
 
 from __future__ import annotations

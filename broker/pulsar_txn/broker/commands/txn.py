@@ -1,4 +1,7 @@
-"""The transaction commands. Every answer echoes the transaction's ids, errors too: clients find their coordinator by them."""
+"""The transaction commands.
+
+Every answer, also an error, carries the ids of the transaction: clients find their coordinator by them.
+"""
 
 from __future__ import annotations
 

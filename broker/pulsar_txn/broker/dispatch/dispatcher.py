@@ -2,7 +2,7 @@
 
 A dispatcher is woken (by a confirmed publish, a transaction's end, permits, a connection that can be written again,
 something to redeliver) and then works once at the end of the loop turn: it reads up to the topic's `published` position
-and never polls behind it. Of an entry it reads the header only; payloads are handed on as they lie in the log.
+and never polls for more. It reads only the header of an entry; payloads are handed on as they lie in the log.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Dispatcher(abc.ABC):
         """Indexes of an entry (None: all) are acknowledged; called when `individual`."""
 
     def rewind(self) -> None:
-        """Start again behind the mark-delete position."""
+        """Start again after the mark-delete position."""
         self.replay.clear()
         self._forget_delayed()
         self._fetched.clear()
@@ -270,7 +270,7 @@ class SingleActiveDispatcher(Dispatcher):
             self.rewind()
 
     def release(self, position: Position, indexes: int | None) -> None:
-        """Everything unacknowledged comes again, not only this: what lies behind it would else come before it.
+        """Everything unacknowledged comes again, not only this entry: otherwise later entries would come before it.
 
         Clients know this from stock brokers and drop what they have queued.
         """

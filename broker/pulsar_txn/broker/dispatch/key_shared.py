@@ -2,7 +2,7 @@
 
 Each consumer owns slots of the key space: by a hash ring of the consumers' names (auto split), or the ranges that it asked
 for (sticky). When ownership moves, a slot stays with whoever still holds entries of it unacknowledged; entries that cannot
-go out for that reason, or for lack of permits, wait in the replay, and everything of their slot waits behind them.
+go out for that reason, or for lack of permits, wait in the replay, and later entries of their slot wait after them.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class SharedDispatcher(Dispatcher):
         self._returning: deque[tuple[Consumer, Iterator[Position]]] = deque()
 
     def add(self, consumer: Consumer) -> None:
-        """The first consumer starts behind the mark-delete position."""
+        """The first consumer starts after the mark-delete position."""
         if not self.consumers:
             self.rewind()
         self.consumers.append(consumer)

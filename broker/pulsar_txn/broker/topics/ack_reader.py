@@ -2,7 +2,7 @@
 
 A client may say any batch size, any index, any position. The size of a batch is what its entry says; sizes of delivered
 batches are remembered, so that an acknowledgement costs no read. Where one is not remembered, the entry is read first.
-What an acknowledgement would add to the state of a subscription is bounded, too.
+There is also a bound for what acknowledgements add to the state of a subscription.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AckReader:
         self._older: dict[Position, int] = {}
 
     def batch_delivered(self, position: Position, batch_size: int) -> None:
-        """Remember the size of a batch, or 0 for an entry that is none."""
+        """Remember the size of a batch, or 0 for an entry that is not a batch."""
         if len(self._sizes) >= _GENERATION:
             self._older, self._sizes = self._sizes, {}
         self._sizes[position] = batch_size

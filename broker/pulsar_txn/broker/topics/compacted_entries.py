@@ -54,7 +54,7 @@ def keys_of(entry: bytes) -> Iterator[Found]:
 
 
 def reduced(position: Position, entry: bytes, newest: Mapping[str, Newest], unfinished: set[bytes]) -> bytes | None:
-    """The entry with the messages that are the newest of their keys; None when there is none.
+    """The entry with the messages that are the newest of their keys; None when it has no such message.
 
     Places of a batch stay: what is taken out leaves an empty message that says so, for acknowledgements count places.
     """

@@ -100,7 +100,7 @@ class Compaction:
 
     @property
     def needed_from(self) -> Position | None:
-        """Behind this position nothing of the topic may be trimmed: it is not in the copy yet. None: no copy is wanted."""
+        """Nothing after this position may be trimmed, because it is not in the copy yet. None: no copy is wanted."""
         if self.view is not None:
             return self.view.horizon
         return EARLIEST if self.status == RUNNING else None
@@ -137,7 +137,7 @@ class Compaction:
             await self.view.close()
 
     async def delete(self) -> None:
-        """Delete the copy, behind `close`."""
+        """Delete the copy; call `close` before."""
         for name in self._names:
             await self._store.delete(name)
 
@@ -164,7 +164,7 @@ class Compaction:
             self.status, self.error = SUCCESS, ""
 
     async def _entries(self, horizon: Position) -> AsyncIterator[tuple[Position, bytes]]:
-        """The copy before, and what came behind it: everything committed up to the horizon."""
+        """The previous copy, and what came after it: everything committed up to the horizon."""
         start, budget, buffer = self.source.next_position(EARLIEST), self._topic.turn.budget, self._topic.buffer
         while start <= horizon:
             entries = await self.source.read(start, max_entries=256, max_bytes=1 << 20)
@@ -177,7 +177,7 @@ class Compaction:
             start = self.source.next_position(entries[-1][0])
 
     async def _newest(self, horizon: Position) -> tuple[_Found, set[bytes]]:
-        """Phase one: where the newest message of each key is, and which messages have chunks behind the horizon."""
+        """Phase one: where the newest message of each key is, and which messages have chunks after the horizon."""
         found: _Found = {}
         unfinished: set[bytes] = set()
         async for position, data in self._entries(horizon):

@@ -69,7 +69,7 @@ class CursorMoves:
                 self.hidden.clear()
 
     def reset(self, mark_delete: Position) -> int:
-        """Put the cursor to `mark_delete`; what lies behind it is read again. Returns the ticket."""
+        """Put the cursor to `mark_delete`; everything after it is read again. Returns the ticket."""
         self.hidden.clear()
         return self._cursor.reset(mark_delete)
 

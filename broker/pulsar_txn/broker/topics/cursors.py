@@ -54,7 +54,7 @@ class MemoryCursor:
         return self._sets.get(position)
 
     def deleted_ranges(self, limit: int | None = None) -> list[tuple[Position, Position]]:
-        """Acknowledged entries behind mark_delete, one range each; the first `limit` of them."""
+        """Acknowledged entries after mark_delete, one range each; the first `limit` of them."""
         return [(position, position) for position in sorted(self._deleted)[:limit]]
 
     def state_full(self) -> bool:
@@ -97,7 +97,7 @@ class MemoryCursor:
         return self._changed()
 
     def reset(self, mark_delete: Position) -> int:
-        """Stand at `mark_delete` and forget everything behind it."""
+        """Go back to `mark_delete` and forget everything after it."""
         self._mark = min(mark_delete, self._log.last_appended)
         self._deleted.clear()
         self._sets.clear()

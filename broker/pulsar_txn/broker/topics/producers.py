@@ -1,7 +1,7 @@
 """Producers of a topic and who may be one: access modes, epochs, names (reference §1.4, PIP-68).
 
 At most one exclusive producer holds a topic. The topic epoch grows with each new holder and is durable before the
-holder hears of it, so that one that was fenced cannot come back with its old epoch, after a restart neither.
+holder hears of it, so a fenced producer cannot come back with its old epoch, not even after a restart.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class ProducerOwner(Protocol):
 
 
 class Producer:
-    """One producer of one connection. `held`: its sends that wait behind a verification, in order; `pending`: not answered."""
+    """One producer of one connection.
+
+    `held`: its sends that wait for a verification, in order; `pending`: how many of its sends are not answered.
+    """
 
     __slots__ = (
         "encrypted",

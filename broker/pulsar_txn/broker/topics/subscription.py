@@ -402,7 +402,7 @@ class Subscription:
     # ---- seek
 
     def seek(self, mark_delete: Position, answer: Callable[[], None]) -> None:
-        """Stand behind `mark_delete`: consumers are closed and connect again; `answer` once it is durable."""
+        """Read on after `mark_delete`: consumers are closed and connect again; `answer` is called once it is durable."""
         self.disconnect_all()  # the subscription stays, also one that is not durable: its consumers come back
         if self.host is not None:
             self.host.drop_moves()

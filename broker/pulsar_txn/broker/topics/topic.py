@@ -2,7 +2,7 @@
 
 Publishing: check the entry, refuse what must not be in a log, deduplicate, then either straight into the log or through the
 buffer's machine. What a producer sent stays in its order: while one of its transactional sends waits for a verification,
-the later ones wait behind it, and refusals travel in the order of receipts.
+its later sends wait as well, and refusals travel in the order of receipts.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Topic:
         self.idle_sweeps = 0  # since somebody used it
         self.messages_in = 0
         self.bytes_in = 0
-        self._held_up: dict[Producer, None] = {}  # behind a verification
+        self._held_up: dict[Producer, None] = {}  # by a verification
         self._attentive: dict[Subscription, None] = {}
         self._deduplicates = home.config.broker_deduplication_enabled
         catalog = home.catalog
@@ -234,7 +234,7 @@ class Topic:
         self.host.release_at_tail((Reply(answer, None, error, message),))
 
     def verification_ended(self) -> None:
-        """Sends that waited behind a verification go on, in their order."""
+        """Sends that waited for a verification go on, in their order."""
         for producer in list(self._held_up):
             if producer.waiting_for not in self.host.verifying:
                 producer.waiting_for = None
@@ -302,7 +302,7 @@ class Topic:
     # ---- subscriptions
 
     async def subscribe(self, name: str, *, durable: bool, initial: Position) -> Subscription:
-        """The subscription, made at `initial` mark-delete when there is none. Durable ones are so when this returns.
+        """The subscription; a missing one is made with mark-delete at `initial`. A durable one is durable when this returns.
 
         If cancelled: a durable one is made all the same, so that its cursor never lies in the log unknown to the topic.
         """
@@ -372,7 +372,7 @@ class Topic:
         return await self.home.open_pending_ack(self, subscription)
 
     async def last_message(self) -> tuple[Position, int]:
-        """The last entry that readers may see, and its batch size (-1: one message); EARLIEST when there is none."""
+        """The last entry that readers may see, and its batch size (-1: one message); EARLIEST in an empty topic."""
         return await _last_visible(self)
 
     # ---- care and end
