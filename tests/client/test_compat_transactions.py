@@ -41,7 +41,7 @@ def client(broker, monkeypatch):
 @contextlib.asynccontextmanager
 async def asyncio_client(broker):
     client = compat_asyncio.Client("pulsar://broker:6650")
-    client._inner = AsyncioClient(**options_of(broker))
+    client._twin = AsyncioClient(**options_of(broker))
     try:
         yield client
     finally:
@@ -104,10 +104,10 @@ async def test_what_leaving_an_asyncio_block_raises_has_the_official_class_too(b
         producer = await client.create_producer("t")
         with pytest.raises(compat.PulsarException) as raised:
             async with client.transaction() as txn:
-                producer._inner.send_nowait(b"x", txn=txn)
+                producer._twin.send_nowait(b"x", txn=txn.native())
         assert all(isinstance(raised.value, cls) for cls in BOTH[name]), raised.value
         begun = await client.begin_transaction()
-        producer._inner.send_nowait(b"x", txn=begun)
+        producer._twin.send_nowait(b"x", txn=begun.native())
         with pytest.raises(compat.PulsarException) as raised:
             await begun.commit()
         assert all(isinstance(raised.value, cls) for cls in BOTH[name]), raised.value

@@ -52,6 +52,9 @@ from pulsar_txn.compat.producer import Producer
 from pulsar_txn.compat.schema import BytesSchema
 from pulsar_txn.compat.table_view import TableView
 
+__version__ = "3.13.0"
+"""The version of `pulsar-client` whose names are here, for programs that compare it. Ours is that of `pulsar-txn`."""
+
 __all__ = [
     "Authentication",
     "AuthenticationAthenz",

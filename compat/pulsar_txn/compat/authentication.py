@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import attrs
 
-from pulsar_txn.client.net import authentication as ours
-from pulsar_txn.client.net.oauth2 import OAuth2Authentication
+from pulsar_txn import client as ours
+from pulsar_txn.client import OAuth2Authentication
 from pulsar_txn.compat._arguments import check
 from pulsar_txn.compat.exceptions import not_supported
 

@@ -1,14 +1,14 @@
-"""The client with the official methods: the sync client behind official arguments."""
+"""The client with the official methods: our blocking client behind official arguments."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+from weakref import WeakSet
 
-from pulsar_txn.client import sync
-from pulsar_txn.client.net.runtime import Slots, WorkerThread
-from pulsar_txn.client.sync._callbacks import DRAIN_SECONDS
+from pulsar_txn import client as ours
+from pulsar_txn.client.inside import Slots, WorkerThread
 from pulsar_txn.compat._arguments import check, check_optional, dead
 from pulsar_txn.compat._logging import forward
 from pulsar_txn.compat.authentication import Authentication
@@ -26,7 +26,7 @@ from pulsar_txn.compat.enums import (
 from pulsar_txn.compat.exceptions import mapped
 from pulsar_txn.compat.ids import MessageId
 from pulsar_txn.compat.messages import Message
-from pulsar_txn.compat.options import client_options, consumer_options, producer_options
+from pulsar_txn.compat.options import client_options, consumer_options, producer_options, reader_options
 from pulsar_txn.compat.policies import (
     AutoClusterFailover,
     ConsumerBatchReceivePolicy,
@@ -41,6 +41,9 @@ from pulsar_txn.compat.table_view import TableView
 from pulsar_txn.compat.transactions import ManagedTransaction, Transaction
 
 _BYTES = BytesSchema()
+
+DRAIN_SECONDS: Final = 2.0
+"""How long closing waits for callbacks."""
 
 
 class Client:
@@ -79,13 +82,14 @@ class Client:
         self._stop_forwarding = forward(logger)
         self._slots = Slots(max(1, message_listener_threads))
         self._worker = WorkerThread("pulsar-txn-callbacks")
-        self._consumers: set[Consumer | Reader] = set()
+        self._open_ones: set[Consumer | Reader] = set()
+        self._views: WeakSet[TableView] = WeakSet()
         self._twin = self._open(options)
 
     @staticmethod
     @mapped
-    def _open(options: dict[str, Any]) -> sync.Client:
-        return sync.Client(**options)
+    def _open(options: dict[str, Any]) -> ours.Client:
+        return ours.Client(**options)
 
     @mapped
     def create_producer(
@@ -116,18 +120,10 @@ class Client:
         """Create a producer. Raises the broker's errors under their official names, ValueError for a wrong type."""
         given = locals()
         del given["self"]
-        check(str, topic, "topic")
-        check(Schema, schema, "schema")
         options = producer_options(given)
         twin = self._twin.create_producer(topic, schema=schema.native(), **options)
-        return Producer(
-            twin,
-            schema,
-            self._worker,
-            blocks=max_pending_messages if block_if_queue_full else 0,
-            initial_sequence_id=initial_sequence_id,
-            router=message_router,
-        )
+        blocks = max_pending_messages if block_if_queue_full else 0
+        return Producer(twin, schema, initial_sequence_id, message_router, self._worker, blocks)
 
     @mapped
     def subscribe(
@@ -162,14 +158,11 @@ class Client:
         """Subscribe. Raises the broker's errors under their official names, ValueError for a wrong type."""
         given = locals()
         del given["self"]
-        if not isinstance(topic, (str, list, re.Pattern)):
-            raise ValueError("topic must be a str, a list of them, or a compiled pattern")  # noqa: TRY004 - the official client's class
-        check(str, subscription_name, "subscription_name")
-        check(Schema, schema, "schema")
         options = consumer_options(given)
         twin = self._twin.subscribe(topic, subscription_name, schema=schema.native(), **options)
-        consumer = Consumer(self, twin, schema, batch_receive_policy, seek_inclusive=start_message_id_inclusive)
-        self._consumers.add(consumer)
+        closed = self._open_ones.discard
+        consumer = Consumer(twin, schema, batch_receive_policy, closed, seek_inclusive=start_message_id_inclusive)
+        self._open_ones.add(consumer)
         if message_listener is not None:
             consumer.listen(self._slots, message_listener)
         return consumer
@@ -190,24 +183,12 @@ class Client:
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> Reader:
         """Create a reader behind a message (at it with `start_message_id_inclusive`)."""
-        check(str, topic, "topic")
-        check(MessageId, start_message_id, "start_message_id")
-        check(Schema, schema, "schema")
-        check(int, receiver_queue_size, "receiver_queue_size")
-        dead("subscription_role_prefix", subscription_role_prefix, None, "the reader's subscription has a name of its own")
-        given = {"crypto_key_reader": crypto_key_reader, "crypto_failure_action": crypto_failure_action}
-        options = consumer_options(given) | {"read_compacted": is_read_compacted}
-        twin = self._twin.create_reader(
-            topic,
-            start_message_id._id,  # noqa: SLF001 - its other half
-            schema=schema.native(),
-            start_inclusive=start_message_id_inclusive,
-            reader_name=reader_name,
-            receiver_queue_size=max(1, receiver_queue_size),
-            **options,
-        )
-        reader = Reader(self, twin, schema, seek_inclusive=start_message_id_inclusive)
-        self._consumers.add(reader)
+        given = locals()
+        del given["self"]
+        options = reader_options(given)
+        twin = self._twin.create_reader(topic, start_message_id.native(), schema=schema.native(), **options)
+        reader = Reader(twin, schema, self._open_ones.discard, seek_inclusive=start_message_id_inclusive)
+        self._open_ones.add(reader)
         if reader_listener is not None:
             reader.listen(self._slots, reader_listener)
         return reader
@@ -219,7 +200,9 @@ class Client:
         check_optional(str, subscription_name, "subscription_name")
         check(Schema, schema, "schema")
         dead("subscription_name", subscription_name, None, "the view's subscription has a name of its own")
-        return TableView(self._twin, self._worker, topic, subscription_name, schema)
+        view = TableView(self._twin, self._worker, topic, subscription_name, schema)
+        self._views.add(view)
+        return view
 
     @mapped
     def get_topic_partitions(self, topic: str) -> list[str]:
@@ -231,25 +214,25 @@ class Client:
         """Where the cluster in use is, and how it is entered, as told."""
         return ServiceInfo(self._twin.service_url, *self._entered)
 
-    # --- what the official client has not ---------------------------------------------------------------------------
+    # --- what the official client lacks ---------------------------------------------------------------------------
 
     @mapped
     def transaction(self, **options: Any) -> ManagedTransaction:
-        """A managed block, as `pulsar_txn.client.sync.Client.transaction`; give what it yields as `txn=`."""
-        block = self._twin.transaction(**options)
-        return ManagedTransaction(block._loop, block._inner)  # noqa: SLF001 - the same one
+        """A managed block, as `pulsar_txn.client.Client.transaction`; give what it yields as `txn=`."""
+        return ManagedTransaction(self._twin.transaction(**options))
 
     @mapped
     def begin_transaction(self, **options: Any) -> Transaction:
-        """A transaction that the caller ends, as `pulsar_txn.client.sync.Client.begin_transaction`."""
-        txn = self._twin.begin_transaction(**options)
-        return Transaction(txn._loop, txn._inner)  # noqa: SLF001 - the same one
+        """A transaction that the caller ends, as `pulsar_txn.client.Client.begin_transaction`."""
+        return Transaction(self._twin.begin_transaction(**options))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     @mapped
     def close(self) -> None:
         """Close everything; idempotent."""
+        for view in list(self._views):
+            view.close()  # what they have read stays
         try:
             self._twin.close()
         finally:
@@ -260,7 +243,7 @@ class Client:
         self.close()
 
     def _end(self) -> None:
-        for consumer in list(self._consumers):
+        for consumer in list(self._open_ones):
             consumer.close()
         self._worker.drain(DRAIN_SECONDS)
         self._worker.stop()

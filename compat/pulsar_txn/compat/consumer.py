@@ -1,44 +1,20 @@
-"""Consumer and reader with the official methods, and the threads that call their listeners."""
+"""Blocking consumer and reader with the official methods, and the threads that call their listeners."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pulsar_txn.client.errors import AlreadyClosed, PulsarError
-from pulsar_txn.client.net.runtime import Gate, Slots, WorkerThread
-from pulsar_txn.compat._arguments import check
+from pulsar_txn.client.inside import Gate, Slots, WorkerThread, monotonic_seconds
+from pulsar_txn.compat import _consuming
+from pulsar_txn.compat._both import blocking
 from pulsar_txn.compat.exceptions import BY_NAME, mapped
-from pulsar_txn.compat.ids import MessageId
 from pulsar_txn.compat.messages import Message
 from pulsar_txn.compat.policies import ConsumerBatchReceivePolicy
 from pulsar_txn.compat.schema import Schema
 
-if TYPE_CHECKING:
-    from pulsar_txn.client import sync
-    from pulsar_txn.client.receive.consumer import AsyncConsumer as AsyncioConsumer
-    from pulsar_txn.client.receive.message import Message as OurMessage
-    from pulsar_txn.compat.client import Client
-    from pulsar_txn.wire import ids
-
 DEFAULT_BATCH_RECEIVE = ConsumerBatchReceivePolicy(-1, 10 * 1024 * 1024, 100)
-
-
-def seconds(timeout_millis: int | None) -> float | None:
-    """None stays None."""
-    if timeout_millis is None:
-        return None
-    check(int, timeout_millis, "timeout_millis")
-    return timeout_millis / 1000
-
-
-def target_of(messageid: Any) -> ids.MessageId | int:
-    """What our `seek` takes."""
-    if isinstance(messageid, MessageId):
-        return messageid._id  # noqa: SLF001 - its other half
-    if isinstance(messageid, int):
-        return messageid
-    raise ValueError(f"a MessageId or a time in milliseconds is needed, not {type(messageid).__name__}")
 
 
 class Listener:
@@ -74,218 +50,140 @@ class Listener:
             self._slots.give_back()
 
 
-class Consumer:
+class Listening:
+    """How a blocking consumer or reader is closed, and the listener that it may have."""
+
+    def __init__(self, close: Callable[[], None], on_closed: Callable[[], None]) -> None:
+        """`on_closed` is called when it is closed: its client need not do that any more."""
+        self.listener: Listener | None = None
+        self._close = close
+        self._on_closed = on_closed
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        try:
+            self._close()
+        except AlreadyClosed:
+            return
+        finally:
+            self.stop()
+            self._on_closed()
+
+    def stop(self) -> None:
+        """Call the listener no more."""
+        if self.listener is not None:
+            self.listener.stop()
+
+    def check_none(self, what: str) -> None:
+        """InvalidConfiguration when there is a listener, which takes all messages."""
+        if self.listener is not None:
+            raise BY_NAME["InvalidConfiguration"](f"{what} is not possible on a consumer with a message_listener")
+
+    def needed(self) -> Listener:
+        """The listener; InvalidConfiguration without one."""
+        if self.listener is None:
+            raise BY_NAME["InvalidConfiguration"]("the consumer has no message_listener")
+        return self.listener
+
+
+class Consumer(_consuming.Consuming):
     """A subscription's consumer. Made by `Client.subscribe`."""
 
     def __init__(
         self,
-        client: Client,
-        twin: sync.Consumer[Any],
+        twin: Any,
         schema: Schema,
         policy: ConsumerBatchReceivePolicy | None,
+        on_closed: Callable[[Any], None],
         *,
-        seek_inclusive: bool = False,
+        seek_inclusive: bool,
     ) -> None:
-        self._client = client
-        self._twin = twin
-        self._schema = schema
+        super().__init__(twin, schema, seek_inclusive=seek_inclusive)
         self._policy = policy or DEFAULT_BATCH_RECEIVE
-        self._seek_inclusive = seek_inclusive
-        self._listener: Listener | None = None
+        self._listening = Listening(twin.close, lambda: on_closed(self))
 
     def listen(self, slots: Slots, function: Callable[[Consumer, Message], object]) -> None:
         """For `Client.subscribe`: have a function called for each message."""
-        self._listener = Listener(slots, self._next, lambda message: function(self, message))
+        self._listening.listener = Listener(slots, self._next, lambda message: function(self, message))
 
     def _next(self) -> Message:
         return Message(self._twin.receive(None), self._schema)
 
     @mapped
-    def topic(self) -> str:
-        """The topic's full name; of the first one when there are several."""
-        return self._twin.topic
-
-    def subscription_name(self) -> str:
-        """The subscription."""
-        return self._twin._inner.subscription  # noqa: SLF001 - the asyncio object behind a sync one
-
-    def consumer_name(self) -> str:
-        """The name given, or one that was made up."""
-        return self._twin._inner.consumer_name  # noqa: SLF001 - as above
-
-    @mapped
-    def is_connected(self) -> bool:
-        """Whether all partitions are connected at this moment."""
-        return self._twin.is_connected
-
-    @mapped
     def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message, waiting for it; Timeout after `timeout_millis`."""
-        self._check_no_listener("receive")
-        return Message(self._twin.receive(seconds(timeout_millis)), self._schema)
+        self._listening.check_none("receive")
+        return Message(self._twin.receive(_consuming.seconds(timeout_millis)), self._schema)
 
     @mapped
     def batch_receive(self) -> list[Message]:
         """Messages until the policy's bounds are reached; empty when nothing came in time."""
-        self._check_no_listener("batch_receive")
-        inner = self._twin._inner  # noqa: SLF001 - the asyncio object behind a sync one
-        found = self._twin._loop.run(lambda: _batch(inner, self._policy))  # noqa: SLF001 - as above
-        return [Message(each, self._schema) for each in found]
+        self._listening.check_none("batch_receive")
+        found: list[Message] = []
+        policy, size = self._policy, 0
+        deadline = monotonic_seconds() + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
+        while not _full(policy, len(found), size):
+            wait = None if deadline is None else max(0.0, deadline - monotonic_seconds())
+            more = self._twin.receive_nowait(1) or self._twin.receive_many(1, max_wait=wait)
+            if not more:
+                break
+            found.append(Message(more[0], self._schema))  # a message in hand is never put back
+            size += len(more[0].data)
+        return found
 
-    @mapped
-    def acknowledge(self, message: Message | MessageId | list[Message | MessageId], *, txn: Any = None) -> None:
-        """Acknowledge a message or an id, or a list of them; `txn` is one of `client.transaction()`."""
-        those = [acknowledged(each) for each in message] if isinstance(message, list) else acknowledged(message)
-        self._twin.acknowledge(those, txn=txn)
-
-    @mapped
-    def acknowledge_cumulative(self, message: Message | MessageId, *, txn: Any = None) -> None:
-        """Acknowledge everything of its partition up to and with it."""
-        if not self._twin.consumer_type.is_single:
-            raise BY_NAME["CumulativeAcknowledgementNotAllowedError"](
-                f"there is no order on a {self._twin.consumer_type.name} subscription"
-            )
-        self._twin.acknowledge_cumulative(acknowledged(message), txn=txn)
-
-    @mapped
-    def negative_acknowledge(self, message: Message | MessageId) -> None:
-        """Have it delivered again after the consumer's delay."""
-        self._twin.negative_acknowledge(acknowledged(message))
-
-    @mapped
-    def redeliver_unacknowledged_messages(self) -> None:
-        """Have everything delivered again that is not acknowledged."""
-        self._twin.redeliver_unacknowledged()
-
-    @mapped
-    def seek(self, messageid: MessageId | int) -> None:
-        """Go behind a message (to it with `start_message_id_inclusive`), or to a time in milliseconds since the epoch."""
-        self._twin.seek(target_of(messageid), inclusive=self._seek_inclusive)
-
-    @mapped
-    def get_last_message_id(self) -> MessageId:
-        """The id of the last message that can be read now."""
-        return MessageId.wrap(self._twin.get_last_message_id(), self._twin.topic)
+    acknowledge = blocking(_consuming.acknowledge)
+    acknowledge_cumulative = blocking(_consuming.acknowledge_cumulative)
+    negative_acknowledge = blocking(_consuming.negative_acknowledge)
+    redeliver_unacknowledged_messages = _consuming.redeliver_unacknowledged_messages
+    seek = blocking(_consuming.seek)
+    get_last_message_id = blocking(_consuming.get_last_message_id)
 
     def pause_message_listener(self) -> None:
         """Call the listener no more until `resume_message_listener`."""
-        self._needed_listener().gate.close()
+        self._listening.needed().gate.close()
 
     def resume_message_listener(self) -> None:
         """Go on."""
-        self._needed_listener().gate.open()
+        self._listening.needed().gate.open()
 
     @mapped
     def unsubscribe(self) -> None:
         """Delete the subscription and close."""
         self._twin.unsubscribe()
-        self._stop_listener()
+        self._listening.stop()
 
     @mapped
     def close(self) -> None:
         """Close; idempotent."""
-        try:
-            self._twin.close()
-        except AlreadyClosed:
-            return
-        finally:
-            self._stop_listener()
-            self._client._consumers.discard(self)  # noqa: SLF001 - its other half
-
-    def _stop_listener(self) -> None:
-        if self._listener is not None:
-            self._listener.stop()
-
-    def _check_no_listener(self, what: str) -> None:
-        if self._listener is not None:
-            raise BY_NAME["InvalidConfiguration"](f"{what} is not possible on a consumer with a message_listener")
-
-    def _needed_listener(self) -> Listener:
-        if self._listener is None:
-            raise BY_NAME["InvalidConfiguration"]("the consumer has no message_listener")
-        return self._listener
+        self._listening.close()
 
 
-class Reader:
+class Reader(_consuming.Receiving):
     """Reads a topic from a place of its choice. Made by `Client.create_reader`."""
 
-    def __init__(self, client: Client, twin: sync.Reader[Any], schema: Schema, *, seek_inclusive: bool = False) -> None:
-        self._client = client
-        self._twin = twin
-        self._schema = schema
-        self._seek_inclusive = seek_inclusive
-        self._listener: Listener | None = None
+    def __init__(self, twin: Any, schema: Schema, on_closed: Callable[[Any], None], *, seek_inclusive: bool) -> None:
+        super().__init__(twin, schema, seek_inclusive=seek_inclusive)
+        self._listening = Listening(twin.close, lambda: on_closed(self))
 
     def listen(self, slots: Slots, function: Callable[[Reader, Message], object]) -> None:
         """For `Client.create_reader`: have a function called for each message."""
-        self._listener = Listener(slots, self._next, lambda message: function(self, message))
+        self._listening.listener = Listener(slots, self._next, lambda message: function(self, message))
 
     def _next(self) -> Message:
         return Message(self._twin.read_next(None), self._schema)
 
     @mapped
-    def topic(self) -> str:
-        """The topic's full name."""
-        return self._twin.topic
-
-    @mapped
-    def is_connected(self) -> bool:
-        """Whether all partitions are connected at this moment."""
-        return self._twin.is_connected
-
-    @mapped
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message, waiting for it; Timeout after `timeout_millis`."""
-        return Message(self._twin.read_next(seconds(timeout_millis)), self._schema)
+        return Message(self._twin.read_next(_consuming.seconds(timeout_millis)), self._schema)
 
-    @mapped
-    def has_message_available(self) -> bool:
-        """Whether `read_next` would find a message that is stored at this moment."""
-        return self._twin.has_message_available()
-
-    @mapped
-    def seek(self, messageid: MessageId | int) -> None:
-        """As `Consumer.seek`."""
-        self._twin.seek(target_of(messageid), inclusive=self._seek_inclusive)
+    has_message_available = blocking(_consuming.has_message_available)
+    seek = blocking(_consuming.seek)
 
     @mapped
     def close(self) -> None:
         """Close; idempotent."""
-        try:
-            self._twin.close()
-        except AlreadyClosed:
-            return
-        finally:
-            if self._listener is not None:
-                self._listener.stop()
-            self._client._consumers.discard(self)  # noqa: SLF001 - its other half
-
-
-def acknowledged(message: Any) -> OurMessage[Any] | ids.MessageId:
-    """What our client's `acknowledge` takes. ValueError for anything else."""
-    if isinstance(message, Message):
-        return message._message  # noqa: SLF001 - its other half
-    if isinstance(message, MessageId):
-        return message._id if message._message is None else message._message  # noqa: SLF001 - as above
-    raise ValueError(f"a Message or a MessageId is needed, not {type(message).__name__}")
-
-
-async def _batch(consumer: AsyncioConsumer[Any], policy: ConsumerBatchReceivePolicy) -> list[OurMessage[Any]]:
-    """Messages one by one until a bound is reached; a message in hand is never put back."""
-    clock = consumer._core.runtime.monotonic  # noqa: SLF001 - the client's own clock
-    deadline = clock() + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
-    found: list[OurMessage[Any]] = []
-    size = 0
-    while not _full(policy, len(found), size):
-        more = consumer.receive_nowait(1)
-        if not more:
-            wait = None if deadline is None else max(0.0, deadline - clock())
-            more = await consumer.receive_many(1, max_wait=wait)
-            if not more:
-                break
-        found += more
-        size += len(more[0].data)
-    return found
+        self._listening.close()
 
 
 def _full(policy: ConsumerBatchReceivePolicy, messages: int, size: int) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any, Final, cast
 
-from pulsar_txn.client.receive import options as consumer_options
-from pulsar_txn.client.send import options as producer_options
+from pulsar_txn import client as ours
 
 
 class _Named(enum.IntEnum):
@@ -99,11 +98,11 @@ class LoggerLevel(_Named):
 
 
 OUR_BATCHING: Final = {
-    BatchingType.Default: producer_options.BatchingType.DEFAULT,
-    BatchingType.KeyBased: producer_options.BatchingType.KEY_BASED,
+    BatchingType.Default: ours.BatchingType.DEFAULT,
+    BatchingType.KeyBased: ours.BatchingType.KEY_BASED,
 }
 
-OUR_CONSUMER_TYPE: Final = {kind: consumer_options.ConsumerType(int(kind)) for kind in ConsumerType}
+OUR_CONSUMER_TYPE: Final = {kind: ours.ConsumerType(int(kind)) for kind in ConsumerType}
 
 _NAMES: Final = (
     "Ok UnknownError InvalidConfiguration Timeout LookupError ConnectError ReadError AuthenticationError AuthorizationError "

@@ -7,7 +7,7 @@ What is raised is of the official name's class *and* of our client's: `except pu
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 
 from pulsar_txn.client import errors as ours
@@ -100,19 +100,6 @@ def mapped(function: Callable[P, T]) -> Callable[P, T]:
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return function(*args, **kwargs)
-        except ours.PulsarError as error:
-            raise translated(error) from error
-
-    return called
-
-
-def mapped_async(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """As `mapped`, for a coroutine function."""
-
-    @functools.wraps(function)
-    async def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await function(*args, **kwargs)
         except ours.PulsarError as error:
             raise translated(error) from error
 

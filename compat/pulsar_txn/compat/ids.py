@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any, ClassVar
 
-from pulsar_txn.client.receive.message import EARLIEST_ID, LATEST_ID
-from pulsar_txn.client.receive.message import Message as OurMessage
-from pulsar_txn.client.receive.message_ids import deserialize_message_id, serialize_message_id
+from pulsar_txn import client as ids
+from pulsar_txn.client import EARLIEST_ID, LATEST_ID, deserialize_message_id, serialize_message_id
+from pulsar_txn.client import Message as OurMessage
 from pulsar_txn.compat.exceptions import mapped
-from pulsar_txn.wire import ids
 
 
 @functools.total_ordering
@@ -31,10 +30,18 @@ class MessageId:
     def wrap(cls, msg_id: ids.MessageId | MessageId, topic: str = "", message: OurMessage[Any] | None = None) -> MessageId:
         """For the client: one of its ids as an official one; `message` is the received message that it is the id of."""
         self = cls()
-        self._id = msg_id._id if isinstance(msg_id, MessageId) else msg_id  # noqa: SLF001 - its own kind
+        self._id = msg_id.native() if isinstance(msg_id, MessageId) else msg_id
         self._topic = topic
         self._message = message
         return self
+
+    def native(self) -> ids.MessageId:
+        """For the client: its id."""
+        return self._id
+
+    def acknowledged(self) -> OurMessage[Any] | ids.MessageId:
+        """For the client: what an acknowledgement names, the received message where that is known."""
+        return self._id if self._message is None else self._message
 
     def ledger_id(self) -> int:
         """The ledger."""

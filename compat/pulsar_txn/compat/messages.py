@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 
+from pulsar_txn import client as ours
+from pulsar_txn.client import Message as OurMessage
 from pulsar_txn.client import errors
-from pulsar_txn.client.receive.message import Message as OurMessage
-from pulsar_txn.client.schema import crypto
 from pulsar_txn.compat.enums import CompressionType
 from pulsar_txn.compat.exceptions import mapped
 from pulsar_txn.compat.ids import MessageId
@@ -27,7 +27,7 @@ class EncryptionKey:
 class EncryptionContext:
     """How a message was encrypted, for programs that decrypt it themselves; everything is a method."""
 
-    def __init__(self, context: crypto.EncryptionContext) -> None:
+    def __init__(self, context: ours.EncryptionContext) -> None:
         self._context = context
 
     def keys(self) -> list[EncryptionKey]:
@@ -68,6 +68,10 @@ class Message:
     def __init__(self, message: OurMessage[Any], schema: Schema) -> None:
         self._message = message
         self._schema = schema
+
+    def native(self) -> OurMessage[Any]:
+        """For the client: its message."""
+        return self._message
 
     def data(self) -> bytes:
         """The payload."""

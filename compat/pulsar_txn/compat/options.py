@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pulsar_txn.client.net import failover
-from pulsar_txn.client.net.service_url import parse_service_url
-from pulsar_txn.client.receive import options as ours
-from pulsar_txn.client.schema.crypto import CryptoFailureAction, PemKeys
-from pulsar_txn.client.send.routing import HashingScheme, RoutingMode
+from pulsar_txn import client as ours
+from pulsar_txn.client import CryptoFailureAction, HashingScheme, PemKeys, RoutingMode
+from pulsar_txn.client.inside import parse_service_url
 from pulsar_txn.compat._arguments import check, check_optional, dead
 from pulsar_txn.compat.authentication import Authentication
 from pulsar_txn.compat.enums import (
@@ -24,6 +22,7 @@ from pulsar_txn.compat.enums import (
     RegexSubscriptionMode,
 )
 from pulsar_txn.compat.exceptions import BY_NAME, not_supported
+from pulsar_txn.compat.ids import MessageId
 from pulsar_txn.compat.policies import (
     AutoClusterFailover,
     ConsumerBatchReceivePolicy,
@@ -32,6 +31,7 @@ from pulsar_txn.compat.policies import (
     CryptoKeyReader,
     ServiceInfoProvider,
 )
+from pulsar_txn.compat.schema import Schema
 
 _SPREAD = "the bound of one consumer or producer holds for all its partitions together"
 
@@ -76,7 +76,7 @@ def client_options(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _where(service_url: str | AutoClusterFailover) -> str | failover.AutoClusterFailover:
+def _where(service_url: str | AutoClusterFailover) -> str | ours.AutoClusterFailover:
     """What our client is given. ValueError for a bad URL, as the official client."""
     infos = [service_url.primary, *service_url.secondary] if isinstance(service_url, AutoClusterFailover) else []
     for url in [info.service_url for info in infos] or [str(service_url)]:
@@ -91,6 +91,8 @@ def _where(service_url: str | AutoClusterFailover) -> str | failover.AutoCluster
 
 def producer_options(given: dict[str, Any]) -> dict[str, Any]:
     """Fields of ProducerOptions of what `create_producer` was given."""
+    check(str, given["topic"], "topic")
+    check(Schema, given["schema"], "schema")
     for name in ("send_timeout_millis", "max_pending_messages", "batching_max_messages", "batching_max_allowed_size_in_bytes"):
         check(int, given[name], name)
     for name in ("block_if_queue_full", "batching_enabled", "chunking_enabled"):
@@ -155,11 +157,29 @@ def _keys(reader: CryptoKeyReader) -> PemKeys:
     return PemKeys(public=reader.public_key_path or None, private=reader.private_key_path or None)
 
 
+def reader_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Keywords of our client's `create_reader` of what the official one was given."""
+    check(str, given["topic"], "topic")
+    check(MessageId, given["start_message_id"], "start_message_id")
+    check(Schema, given["schema"], "schema")
+    check(int, given["receiver_queue_size"], "receiver_queue_size")
+    why = "the reader's subscription has a name of its own"
+    dead("subscription_role_prefix", given["subscription_role_prefix"], None, why)
+    return _decryption(given) | {
+        "start_inclusive": given["start_message_id_inclusive"],
+        "reader_name": given["reader_name"],
+        "receiver_queue_size": max(1, given["receiver_queue_size"]),
+        "read_compacted": given["is_read_compacted"],
+    }
+
+
 def consumer_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Fields of ConsumerOptions of what `subscribe` was given, or of a reader's part of it."""
+    """Fields of ConsumerOptions of what `subscribe` was given."""
+    if not isinstance(given["topic"], (str, list, re.Pattern)):
+        raise ValueError("topic must be a str, a list of them, or a compiled pattern")  # noqa: TRY004 - the official client's class
+    check(str, given["subscription_name"], "subscription_name")
+    check(Schema, given["schema"], "schema")
     options = _decryption(given)
-    if "consumer_type" not in given:
-        return options
     _check_consumer(given)
     policy: ConsumerKeySharedPolicy | None = given["key_shared_policy"]
     options |= {

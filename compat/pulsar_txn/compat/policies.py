@@ -7,9 +7,7 @@ from typing import Any
 
 import attrs
 
-from pulsar_txn.client.net import failover
-from pulsar_txn.client.receive import options as consumer_options
-from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy
+from pulsar_txn import client as ours
 from pulsar_txn.compat._arguments import check
 from pulsar_txn.compat.authentication import Authentication
 from pulsar_txn.compat.enums import KeySharedMode, LoggerLevel
@@ -66,9 +64,9 @@ class ConsumerKeySharedPolicy:
         """The fixed ranges of slots, both ends included."""
         return self._ranges
 
-    def policy(self) -> consumer_options.KeySharedPolicy:
+    def policy(self) -> ours.KeySharedPolicy:
         """For the client: ours."""
-        return consumer_options.KeySharedPolicy(tuple(self._ranges), allow_out_of_order=self._out_of_order)
+        return ours.KeySharedPolicy(tuple(self._ranges), allow_out_of_order=self._out_of_order)
 
 
 class ConsumerDeadLetterPolicy:
@@ -86,10 +84,10 @@ class ConsumerDeadLetterPolicy:
         self.dead_letter_topic = dead_letter_topic or ""
         self.initial_subscription_name = initial_subscription_name or ""
 
-    def policy(self) -> DeadLetterPolicy:
+    def policy(self) -> ours.DeadLetterPolicy:
         """For the client: ours."""
         topic, subscription = self.dead_letter_topic or None, self.initial_subscription_name or None
-        return DeadLetterPolicy(
+        return ours.DeadLetterPolicy(
             max_redeliver_count=self.max_redeliver_count, dead_letter_topic=topic, initial_subscription=subscription
         )
 
@@ -186,14 +184,14 @@ class AutoClusterFailover:
         self.failover_threshold = failover_threshold
         self.switch_back_threshold = switch_back_threshold
 
-    def policy(self) -> failover.AutoClusterFailover:
+    def policy(self) -> ours.AutoClusterFailover:
         """For the client: ours. OperationNotSupported when the clusters differ in more than their URL."""
         ways = {(id(each.authentication), each.tls_trust_certs_file_path) for each in (self.primary, *self.secondary)}
         if len(ways) > 1:
             raise not_supported("AutoClusterFailover with several credentials", "give every ServiceInfo the same")
         seconds = self.check_interval_ms / 1000
         urls: Any = [each.service_url for each in self.secondary]  # mypy takes the converter `tuple` for generic
-        return failover.AutoClusterFailover(
+        return ours.AutoClusterFailover(
             primary=self.primary.service_url,
             secondaries=urls,
             check_interval=seconds,

@@ -27,6 +27,10 @@ class Field:
         """The value of a record that was not given one."""
         return self._default
 
+    def writes_default(self) -> bool:
+        """Whether the record's definition has the default."""
+        return self._required_default
+
     def definition(self, _known: set[str]) -> Any:
         """The field's Avro type, without null."""
         return self.avro_name
@@ -289,7 +293,7 @@ class Record:
     @staticmethod
     def _field_definition(name: str, field: Field, known: set[str]) -> dict[str, Any]:
         start: dict[str, Any] = {"name": name}
-        if field._required_default:  # noqa: SLF001 - its other half
+        if field.writes_default():
             start["default"] = field.document(field.default(), plain=False)
         return start | {"type": field.with_null(known)}
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pulsar_txn.client.schema import base as ours
+from pulsar_txn.client import JsonSchema as OurJsonSchema
+from pulsar_txn.client import Schema as OurSchema
+from pulsar_txn.client.inside import PROTOBUF_NATIVE, SchemaInfo, need
 from pulsar_txn.compat.records import (
     Array,
     Boolean,
@@ -54,14 +56,14 @@ class Schema:
         """The value of a received message."""
         return self.decode(msg.data())
 
-    def schema_info(self) -> ours.SchemaInfo | None:
+    def schema_info(self) -> SchemaInfo | None:
         """What the broker is told; None for just bytes."""
         return self._schema_info
 
     def attach_client(self, client: Any) -> None:
         """Nothing: schemas need no client here."""
 
-    def native(self) -> ours.Schema[Any]:
+    def native(self) -> OurSchema[Any]:
         """For the client: what it is given."""
         return PreEncoded(self._schema_info)
 
@@ -73,17 +75,17 @@ class Schema:
         return type(self).__name__
 
 
-def _info(schema_type: int, definition: Any, name: str) -> ours.SchemaInfo | None:
+def _info(schema_type: int, definition: Any, name: str) -> SchemaInfo | None:
     if schema_type <= 0:
         return None
     data = b"" if definition is None else json.dumps(definition).encode()
-    return ours.SchemaInfo(schema_type, data, name)
+    return SchemaInfo(schema_type, data, name)
 
 
 class PreEncoded:
     """A schema of our client for payloads that are encoded already; told to the broker as `info`."""
 
-    def __init__(self, info: ours.SchemaInfo | None) -> None:
+    def __init__(self, info: SchemaInfo | None) -> None:
         self.info = info
 
     def encode(self, value: bytes) -> bytes:
@@ -106,7 +108,7 @@ class PreEncodedWritten(PreEncoded):
         """By the schema."""
         return self._inner.decode(payload)
 
-    def decode_written(self, payload: bytes, writer: ours.SchemaInfo) -> Any:
+    def decode_written(self, payload: bytes, writer: SchemaInfo) -> Any:
         """By the schema and its writer's."""
         return self._inner.decode_written(payload, writer)
 
@@ -148,7 +150,7 @@ class JsonSchema(Schema):
 
     def __init__(self, record_cls: Any) -> None:
         self._of_record = isinstance(record_cls, type) and issubclass(record_cls, Record)
-        self._inner: ours.JsonSchema[Any] | None = None if self._of_record else ours.JsonSchema(record_cls)
+        self._inner: OurJsonSchema[Any] | None = None if self._of_record else OurJsonSchema(record_cls)
         super().__init__(record_cls, _SCHEMA_TYPES["JSON"], record_cls.schema() if self._of_record else None, "JSON")
 
     def encode(self, obj: Any) -> bytes:
@@ -162,11 +164,11 @@ class JsonSchema(Schema):
         """A value of the class."""
         return self._record_cls(**json.loads(data)) if self._inner is None else self._inner.decode(data)
 
-    def schema_info(self) -> ours.SchemaInfo | None:
+    def schema_info(self) -> SchemaInfo | None:
         """The class's definition."""
         return self._schema_info if self._inner is None else self._inner.info
 
-    def native(self) -> ours.Schema[Any]:
+    def native(self) -> OurSchema[Any]:
         """For the client: what it is given."""
         return PreEncoded(self.schema_info())
 
@@ -179,7 +181,7 @@ class AvroSchema(Schema):
             raise AssertionError("give record_cls or schema_definition")
         self._of_record = isinstance(record_cls, type) and issubclass(record_cls, Record)
         definition = schema_definition or (record_cls.schema() if self._of_record else None)
-        avro = ours.need("pulsar_txn.client.schema.avro", "avro")
+        avro = need("pulsar_txn.client.schema.avro", "avro")
         self._inner = avro.AvroSchema(record_cls if definition is None else definition)
         super().__init__(record_cls or dict, _SCHEMA_TYPES["AVRO"], definition, "AVRO")
 
@@ -202,17 +204,17 @@ class AvroSchema(Schema):
 
     def decode_message(self, msg: Message) -> Any:
         """A value of the class, read with its writer's definition."""
-        return self._of(msg._message.value)  # noqa: SLF001 - its other half
+        return self._of(msg.native().value)
 
     def _of(self, value: Any) -> Any:
         return self._record_cls(**value) if self._of_record and value is not None else value
 
-    def schema_info(self) -> ours.SchemaInfo | None:
+    def schema_info(self) -> SchemaInfo | None:
         """The definition."""
-        info: ours.SchemaInfo | None = self._inner.info
+        info: SchemaInfo | None = self._inner.info
         return info
 
-    def native(self) -> ours.Schema[Any]:
+    def native(self) -> OurSchema[Any]:
         """For the client: what it is given."""
         return PreEncodedWritten(self._inner)
 
@@ -221,9 +223,9 @@ class ProtobufNativeSchema(Schema):
     """Messages of one generated protobuf class."""
 
     def __init__(self, record_cls: Any) -> None:
-        protobuf = ours.need("pulsar_txn.client.schema.protobuf", "protobuf")
+        protobuf = need("pulsar_txn.client.schema.protobuf", "protobuf")
         self._inner = protobuf.ProtobufNativeSchema(record_cls)
-        super().__init__(record_cls, ours.PROTOBUF_NATIVE, None, "PROTOBUF_NATIVE")
+        super().__init__(record_cls, PROTOBUF_NATIVE, None, "PROTOBUF_NATIVE")
 
     def encode(self, obj: Any) -> bytes:
         """The message's bytes; TypeError for a value of another class."""
@@ -235,12 +237,12 @@ class ProtobufNativeSchema(Schema):
         """The message of its bytes."""
         return self._inner.decode(data)
 
-    def schema_info(self) -> ours.SchemaInfo | None:
+    def schema_info(self) -> SchemaInfo | None:
         """The class's descriptor."""
-        info: ours.SchemaInfo | None = self._inner.info
+        info: SchemaInfo | None = self._inner.info
         return info
 
-    def native(self) -> ours.Schema[Any]:
+    def native(self) -> OurSchema[Any]:
         """For the client: what it is given."""
         return PreEncoded(self.schema_info())
 

@@ -1,5 +1,5 @@
 """`pulsar.functions.context`."""
 
-from pulsar_txn.pipeline.functions.context import Context
+from pulsar_txn.pipeline.functions import Context
 
 __all__ = ["Context"]

@@ -1,5 +1,5 @@
 """`pulsar.functions.function`."""
 
-from pulsar_txn.pipeline.functions.interface import Function
+from pulsar_txn.pipeline.functions import Function
 
 __all__ = ["Function"]

@@ -1,5 +1,5 @@
 """`pulsar.functions.serde`. `PickleSerDe` is refused when it is made."""
 
-from pulsar_txn.pipeline.functions.interface import IdentitySerDe, PickleSerDe, SerDe
+from pulsar_txn.pipeline.functions import IdentitySerDe, PickleSerDe, SerDe
 
 __all__ = ["IdentitySerDe", "PickleSerDe", "SerDe"]

@@ -19,9 +19,8 @@ from typing import Any, Final
 
 import attrs
 
-from pulsar_txn.client.client import AsyncClient
+from pulsar_txn.client import AsyncClient, Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, OperationTimeout, PulsarError, UsageError
-from pulsar_txn.client.net.authentication import Authentication, BasicAuthentication, TlsAuthentication, TokenAuthentication
 from pulsar_txn.pipeline.functions.config import FunctionConfig
 from pulsar_txn.pipeline.functions.runner import FunctionRun
 

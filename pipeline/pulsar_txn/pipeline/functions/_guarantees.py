@@ -20,18 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from pulsar_txn.client._transactional import growing_pauses
+from pulsar_txn.client import AsyncTransactionalBatch, Message, PipelineEvent, Poison
 from pulsar_txn.client.errors import PulsarError
-from pulsar_txn.client.loop.lanes import is_fatal
-from pulsar_txn.client.loop.pipeline import PipelineEvent, Poison
-from pulsar_txn.client.loop.transactional_batch import AsyncTransactionalBatch
-from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.inside import growing_pauses, is_fatal
 from pulsar_txn.pipeline.functions._instance import Instance
 from pulsar_txn.pipeline.functions.config import ProcessingGuarantees
 from pulsar_txn.pipeline.functions.context import Context
 
 if TYPE_CHECKING:
-    from pulsar_txn.client.receive.consumer import AsyncConsumer
+    from pulsar_txn.client import AsyncConsumer
 
 logger = logging.getLogger("pulsar_txn.pipeline.functions")
 

@@ -9,13 +9,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from pulsar_txn.client import MessageId
-from pulsar_txn.client.client import parse_topic
+from pulsar_txn.client import AsyncTransaction, Message, MessageId
 from pulsar_txn.client.errors import UsageError
-from pulsar_txn.client.net.runtime import Future, WorkerThread
-from pulsar_txn.client.net.tickets import answer
-from pulsar_txn.client.receive.message import Message
-from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.inside import Future, WorkerThread, answer, parse_topic
 from pulsar_txn.pipeline.functions._loading import process_of, serde_of
 from pulsar_txn.pipeline.functions._outlets import Handed, Outlets
 from pulsar_txn.pipeline.functions.config import FunctionConfig, ProcessingGuarantees
@@ -24,8 +20,7 @@ from pulsar_txn.pipeline.functions.interface import SerDe
 from pulsar_txn.pipeline.functions.stats import Counts
 
 if TYPE_CHECKING:
-    from pulsar_txn.client.client import AsyncClient
-    from pulsar_txn.client.receive.consumer import AsyncConsumer
+    from pulsar_txn.client import AsyncClient, AsyncConsumer
 
 logger = logging.getLogger("pulsar_txn.pipeline.functions")
 

@@ -8,14 +8,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pulsar_txn.client import AsyncProducer, Compression, SendTicket
 from pulsar_txn.client.errors import ProducerQueueFull
-from pulsar_txn.client.send.batching import SendTicket
-from pulsar_txn.client.send.options import Compression
-from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.pipeline.functions.config import ProducerConfig
 
 if TYPE_CHECKING:
-    from pulsar_txn.client.client import AsyncClient
+    from pulsar_txn.client import AsyncClient
 
 logger = logging.getLogger("pulsar_txn.pipeline.functions")
 

@@ -12,8 +12,8 @@ from typing import Any, Final, Self
 
 import attrs
 
+from pulsar_txn.client import BatchingType, Compression
 from pulsar_txn.client.errors import InvalidConfiguration
-from pulsar_txn.client.send.options import BatchingType, Compression
 from pulsar_txn.pipeline.functions._keys import (
     IGNORED,
     REFUSED,

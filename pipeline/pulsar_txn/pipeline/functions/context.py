@@ -7,14 +7,12 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from pulsar_txn.client import AsyncTransaction, Compression, Message
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch, UsageError
-from pulsar_txn.client.receive.message import Message
-from pulsar_txn.client.send.options import Compression
-from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.pipeline.functions._outlets import Handed
 
 if TYPE_CHECKING:
-    from pulsar_txn.client.client import AsyncClient
+    from pulsar_txn.client import AsyncClient
     from pulsar_txn.pipeline.functions._instance import Instance
 
 _CONF: Final = frozenset(

@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from pulsar_txn.client.client import parse_topic
+from pulsar_txn.client import ConsumerType, DeadLetterPolicy, InitialPosition
 from pulsar_txn.client.errors import InvalidConfiguration
-from pulsar_txn.client.loop.pipeline import first_error
-from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy
-from pulsar_txn.client.receive.options import ConsumerType, InitialPosition
-from pulsar_txn.client.txn.ambient import AMBIENT
+from pulsar_txn.client.inside import AMBIENT, first_error, parse_topic
 from pulsar_txn.pipeline.functions._guarantees import FunctionEvent, Loop
 from pulsar_txn.pipeline.functions._instance import Instance, SecretsProvider
 from pulsar_txn.pipeline.functions._loading import load
@@ -28,7 +25,7 @@ from pulsar_txn.pipeline.functions.config import FunctionConfig, InputSpec, Proc
 from pulsar_txn.pipeline.functions.stats import FunctionStats, total
 
 if TYPE_CHECKING:
-    from pulsar_txn.client.client import AsyncClient
+    from pulsar_txn.client import AsyncClient
 
 NEGATIVE_ACK_DELAY: Final = 60.0
 

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pulsar_txn.client import HashingScheme
 from pulsar_txn.client.encoded import EncodedBatch, encode_batch, row
-from pulsar_txn.client.send.routing import key_partition
+from pulsar_txn.client.inside import key_partition
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options
 

@@ -1,0 +1,36 @@
+"""The client's door for the rooms above it (`compat`, `pipeline`): tools that it has, and that programs do not need.
+
+Everything else those rooms take from `pulsar_txn.client`, as programs do. Nothing here is promised to programs.
+"""
+
+from pulsar_txn.client._transactional import growing_pauses
+from pulsar_txn.client.client import parse_topic
+from pulsar_txn.client.loop.lanes import is_fatal
+from pulsar_txn.client.loop.pipeline import first_error
+from pulsar_txn.client.net.runtime import Condition, Future, Gate, Lock, Slots, WorkerThread, monotonic_seconds
+from pulsar_txn.client.net.service_url import parse_service_url
+from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need
+from pulsar_txn.client.send.routing import key_partition
+from pulsar_txn.client.txn.ambient import AMBIENT
+
+__all__ = [
+    "AMBIENT",
+    "PROTOBUF_NATIVE",
+    "Condition",
+    "Future",
+    "Gate",
+    "Lock",
+    "SchemaInfo",
+    "Slots",
+    "WorkerThread",
+    "answer",
+    "first_error",
+    "growing_pauses",
+    "is_fatal",
+    "key_partition",
+    "monotonic_seconds",
+    "need",
+    "parse_service_url",
+    "parse_topic",
+]

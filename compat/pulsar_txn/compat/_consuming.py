@@ -1,0 +1,127 @@
+"""What consumers and readers of both kinds do: official arguments become ours, and our messages official ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pulsar_txn.compat._arguments import check
+from pulsar_txn.compat._both import done
+from pulsar_txn.compat.exceptions import BY_NAME, mapped
+from pulsar_txn.compat.ids import MessageId
+from pulsar_txn.compat.messages import Message
+from pulsar_txn.compat.schema import Schema
+from pulsar_txn.compat.transactions import native
+
+
+class Receiving:
+    """A consumer or reader of ours, blocking or asyncio, behind the official names."""
+
+    def __init__(self, twin: Any, schema: Schema, *, seek_inclusive: bool) -> None:
+        self._twin = twin
+        self._schema = schema
+        self._seek_inclusive = seek_inclusive
+
+    @mapped
+    def topic(self) -> str:
+        """The topic's full name; of the first one when there are several."""
+        return self._twin.topic  # type: ignore[no-any-return]  # either kind's
+
+    @mapped
+    def is_connected(self) -> bool:
+        """Whether all partitions are connected at this moment."""
+        return self._twin.is_connected  # type: ignore[no-any-return]  # either kind's
+
+
+class Consuming(Receiving):
+    """A consumer of ours, blocking or asyncio, behind the official names."""
+
+    def subscription_name(self) -> str:
+        """The subscription."""
+        return self._twin.subscription  # type: ignore[no-any-return]  # either kind's
+
+    def consumer_name(self) -> str:
+        """The name given, or one that was made up."""
+        return self._twin.consumer_name  # type: ignore[no-any-return]  # either kind's
+
+
+def seconds(timeout_millis: int | None) -> float | None:
+    """None stays None."""
+    if timeout_millis is None:
+        return None
+    check(int, timeout_millis, "timeout_millis")
+    return timeout_millis / 1000
+
+
+def _acknowledged(message: Any) -> Any:
+    """What our client's `acknowledge` takes. ValueError for anything else."""
+    if isinstance(message, Message):
+        return message.native()
+    if isinstance(message, MessageId):
+        return message.acknowledged()
+    raise ValueError(f"a Message or a MessageId is needed, not {type(message).__name__}")
+
+
+def _target_of(messageid: Any) -> Any:
+    """What our `seek` takes."""
+    if isinstance(messageid, MessageId):
+        return messageid.native()
+    if isinstance(messageid, int):
+        return messageid
+    raise ValueError(f"a MessageId or a time in milliseconds is needed, not {type(messageid).__name__}")
+
+
+async def acknowledge(self: Consuming, message: Message | MessageId | list[Message | MessageId], *, txn: Any = None) -> None:
+    """Acknowledge a message or an id, or a list of them; `txn` is one of `client.transaction()`."""
+    those = [_acknowledged(each) for each in message] if isinstance(message, list) else _acknowledged(message)
+    await done(self._twin.acknowledge(those, txn=native(txn)))
+
+
+async def acknowledge_cumulative(self: Consuming, message: Message | MessageId, *, txn: Any = None) -> None:
+    """Acknowledge everything of its partition up to and with it."""
+    if not self._twin.consumer_type.is_single:
+        raise BY_NAME["CumulativeAcknowledgementNotAllowedError"](
+            f"there is no order on a {self._twin.consumer_type.name} subscription"
+        )
+    await done(self._twin.acknowledge_cumulative(_acknowledged(message), txn=native(txn)))
+
+
+async def negative_acknowledge(self: Consuming, message: Message | MessageId) -> None:
+    """Have it delivered again after the consumer's delay."""
+    self._twin.negative_acknowledge(_acknowledged(message))
+
+
+async def seek(self: Receiving, messageid: MessageId | int) -> None:
+    """Go to the place after a message (to it with `start_message_id_inclusive`), or to a time in epoch milliseconds."""
+    await done(self._twin.seek(_target_of(messageid), inclusive=self._seek_inclusive))
+
+
+async def get_last_message_id(self: Consuming) -> MessageId:
+    """The id of the last message that can be read now."""
+    return MessageId.wrap(await done(self._twin.get_last_message_id()), self._twin.topic)
+
+
+async def has_message_available(self: Receiving) -> bool:
+    """Whether `read_next` would find a message that is stored at this moment."""
+    found: bool = await done(self._twin.has_message_available())
+    return found
+
+
+async def unsubscribe(self: Consuming) -> None:
+    """Delete the subscription and close."""
+    await done(self._twin.unsubscribe())
+
+
+async def close(self: Any) -> None:
+    """Close; idempotent."""
+    await done(self._twin.close())
+
+
+async def flush(self: Any) -> None:
+    """Wait until everything sent before has its receipt, or failed."""
+    await done(self._twin.flush())
+
+
+@mapped
+def redeliver_unacknowledged_messages(self: Consuming) -> None:
+    """Have everything delivered again that is not acknowledged."""
+    self._twin.redeliver_unacknowledged()
