@@ -66,6 +66,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.errors import UnknownError as UnknownError
     from pulsar_txn.client.errors import UnsupportedVersionError as UnsupportedVersionError
     from pulsar_txn.client.errors import UsageError as UsageError
+    from pulsar_txn.client.errors import WrongEventLoop as WrongEventLoop
     from pulsar_txn.client.loop.pipeline import PipelineEvent as PipelineEvent
     from pulsar_txn.client.loop.pipeline import PipelineResult as PipelineResult
     from pulsar_txn.client.loop.pipeline import Poison as Poison
@@ -157,7 +158,7 @@ _NAMES_OF_MODULES = {
     "SubscriptionNotFound TooManyRequests TopicNotFound TopicTerminatedError TransactionAborted TransactionConflict "
     "TransactionError TransactionFenced TransactionNotFound TransactionOperationFailed TransactionStateError "
     "TransactionTimedOut TransactionalIdUnsupported TransactionsDisabled UnknownError UnsupportedVersionError "
-    "UsageError",
+    "UsageError WrongEventLoop",
     "client.loop.pipeline": "PipelineEvent PipelineResult Poison",
     "client.loop.transactional_batch": "AsyncTransactionalBatch",
     "client.net.authentication": "Authentication BasicAuthentication TlsAuthentication TokenAuthentication",

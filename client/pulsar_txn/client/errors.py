@@ -9,7 +9,8 @@ PulsarError
 │   ├── MessageTooLarge
 │   ├── SchemaMismatch
 │   ├── AlreadyClosed
-│   └── ForkedClientError
+│   ├── ForkedClientError
+│   └── WrongEventLoop
 ├── ConnectionLost
 ├── OperationTimeout
 ├── ProducerQueueFull
@@ -169,6 +170,12 @@ class ForkedClientError(UsageError, RuntimeError):
 
     fatal = True
     default_hint = "create the client in the process that uses it"
+
+
+class WrongEventLoop(UsageError, RuntimeError):
+    """An asyncio client is used in another event loop than that of its first operation, or from another thread."""
+
+    default_hint = "create the client inside of the asyncio.run() that uses it"
 
 
 # --- transport ------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from pulsar_txn.client._tracebacks import shortened
 from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, LocalProtocolError, OperationTimeout, PulsarError
 from pulsar_txn.client.net.failover import AutoClusterFailover, Failover
+from pulsar_txn.client.net.home import Home
 from pulsar_txn.client.net.lookup import Lookup
 from pulsar_txn.client.net.memory_limit import MemoryLimit
 from pulsar_txn.client.net.pauses import Backoff
@@ -57,6 +58,8 @@ class Core:
 
     def __init__(self, service_url: str | AutoClusterFailover, settings: Settings, runtime: Runtime) -> None:
         self.settings = settings
+        self.check_here = Home().check
+        """Raises WrongEventLoop outside of the event loop that the client lives on."""
         self.runtime = runtime
         self._request_ids = itertools.count()
         self._resource_ids = itertools.count()
@@ -109,9 +112,10 @@ class Core:
             await asyncio.sleep(self.backoff().spread())
 
     def check_open(self) -> None:
-        """AlreadyClosed when the client is closed."""
+        """AlreadyClosed when the client is closed, WrongEventLoop in another loop than its own."""
         if self.closed:
             raise AlreadyClosed("the client is closed")
+        self.check_here()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine that handles its own errors; it is cancelled when the client closes.
@@ -171,6 +175,7 @@ class Core:
 
     async def close(self) -> None:
         """Close all resources, newest first, then the connections; idempotent. If cancelled, the closing goes on."""
+        self.check_here()
         if self._closing is None:
             self.closed = True
             self._closing = asyncio.get_running_loop().create_task(self._close())

@@ -37,6 +37,13 @@ Lock = threading.Lock
 Condition = threading.Condition
 Thread = threading.Thread
 thread_id = threading.get_ident
+
+
+def thread_name() -> str:
+    """The name of the thread that calls."""
+    return threading.current_thread().name
+
+
 UnknownHost = socket.gaierror
 """The OSError of a host name that cannot be resolved."""
 

@@ -16,6 +16,7 @@ from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, Produc
 from pulsar_txn.client.net.core import Core, run_all
 from pulsar_txn.client.net.growth import new_partitions, watch
 from pulsar_txn.client.net.resource_stats import ProducerStats
+from pulsar_txn.client.net.runtime import thread_id
 from pulsar_txn.client.schema.base import PairSchema, Schema
 from pulsar_txn.client.send import arguments as _send_arguments
 from pulsar_txn.client.send.batching import EncodedBatch, Row, SendTicket, row
@@ -52,6 +53,8 @@ class AsyncProducer(Generic[T]):
 
     def __init__(self, core: Core, topic: TopicName, partitions: int, schema: Schema[T], options: ProducerOptions) -> None:
         self._core = core
+        self._loop = asyncio.get_running_loop()
+        self._thread = thread_id()
         self._name = topic
         self._persistent = topic.is_persistent
         self._schema = schema
@@ -157,6 +160,7 @@ class AsyncProducer(Generic[T]):
         ProducerFenced, and with `txn` TransactionStateError and other TransactionErrors. If cancelled while waiting for
         room, nothing is sent; later the message goes out all the same.
         """
+        self._core.check_here()
         while self._budget.full and not self._closed:
             if not self._options.block_if_full:
                 raise self._budget.refusal(self.topic)
@@ -196,6 +200,8 @@ class AsyncProducer(Generic[T]):
         what `send` raises before anything is queued.
         A transaction's commit waits for the tickets of its sends, and a failed one dooms it, awaited or not.
         """
+        if thread_id() != self._thread or self._loop.is_closed():  # a third of the cost of `check_here`
+            self._core.check_here()
         if self._budget.full or self._closed:
             raise self._refusal()
         unit = unit_of(txn)
@@ -254,6 +260,7 @@ class AsyncProducer(Generic[T]):
 
         The partition is `partition`, or that of `key`, or the router's. Raises and behaves as `send`.
         """
+        self._core.check_here()
         while self._budget.full and not self._closed:
             if not self._options.block_if_full:
                 raise self._budget.refusal(self.topic)
@@ -264,6 +271,8 @@ class AsyncProducer(Generic[T]):
         self, batch: EncodedBatch, *, txn: AsyncTransaction | None = None, key: str | None = None, partition: int | None = None
     ) -> SendTicket:
         """Queue a batch built by `encode_batch`; as `send_nowait`."""
+        if thread_id() != self._thread or self._loop.is_closed():  # a third of the cost of `check_here`
+            self._core.check_here()
         if self._budget.full or self._closed:
             raise self._refusal()
         unit = unit_of(txn)
@@ -298,6 +307,7 @@ class AsyncProducer(Generic[T]):
 
     async def wait_for_room(self) -> None:
         """Wait until `send_nowait` has room. Safe to cancel."""
+        self._core.check_here()
         while self._budget.full and not self._closed:
             await self._budget.room()
 
@@ -307,6 +317,7 @@ class AsyncProducer(Generic[T]):
         Raises the first of their errors (each ticket has its own, too; one that was cancelled is waited for all the same).
         Safe to cancel: only the waiting ends.
         """
+        self._core.check_here()
         outstanding = [batch for partition in self._partitions for batch in partition.outstanding()]
         if not outstanding:
             return
@@ -321,6 +332,7 @@ class AsyncProducer(Generic[T]):
 
         Sends without a receipt by then fail with AlreadyClosed. If cancelled, it is closed without waiting any longer.
         """
+        self._core.check_here()
         if self._closed:
             return
         self._closed = True
