@@ -22,7 +22,10 @@ from .varints import LAST, MORE, NUMBERS, varint
 NEW_TXN, ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN, END_TXN = 50, 52, 54, 56
 """Command types; the type of the response is the next number."""
 
-RESPONSES: Final = frozenset({51, 53, 55, 57})
+NEW_TXN_RESPONSE, ADD_PARTITION_TO_TXN_RESPONSE, ADD_SUBSCRIPTION_TO_TXN_RESPONSE, END_TXN_RESPONSE = 51, 53, 55, 57
+RESPONSES: Final = frozenset(
+    {NEW_TXN_RESPONSE, ADD_PARTITION_TO_TXN_RESPONSE, ADD_SUBSCRIPTION_TO_TXN_RESPONSE, END_TXN_RESPONSE}
+)
 """Types of the four responses."""
 
 Response: TypeAlias = tuple[int, TxnId, int | None, str | None]

@@ -11,6 +11,7 @@ from pulsar_txn.broker.base.sorted_names import behind, in_order
 from pulsar_txn.broker.broker import Broker
 from pulsar_txn.broker.commands.checks import check_user_topic
 from pulsar_txn.broker.commands.services import AnyTopic
+from pulsar_txn.broker.topics.subscription import KIND_NAMES
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.ledger.protocols import Log
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -34,7 +35,6 @@ from .common import (
 )
 from .lists import after, names_response, value_response
 
-_KINDS: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
 _PERSISTENT: Final = "/admin/v2/{domain:persistent}/{tenant}/{namespace}"
 _ANY: Final = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
 
@@ -317,7 +317,7 @@ async def _subscription(subscription: Any, each_of: Callable[[Iterable[Any]], As
     consumers = list(subscription.consumers)
     active = getattr(subscription.dispatcher, "active", None)
     stats: dict[str, Any] = {
-        "type": _KINDS[subscription.kind],
+        "type": KIND_NAMES[subscription.kind],
         "msgBacklog": max(0, subscription.cursor.backlog()),
         "unackedMessages": sum(each.unacked_count for each in consumers),
         "isDurable": getattr(subscription, "durable", False),

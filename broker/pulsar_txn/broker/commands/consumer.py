@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pulsar_txn.broker.base.limits import MAX_ACK_IDS
 from pulsar_txn.broker.dispatch.consumers import Consumer
-from pulsar_txn.broker.topics.subscription import EXCLUSIVE, FAILOVER
+from pulsar_txn.broker.topics.subscription import EXCLUSIVE, FAILOVER, KIND_NAMES
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import read_header
@@ -221,17 +221,17 @@ def on_consumer_stats(session: Session, body: Any) -> None:
         availablePermits=unsigned64(consumer.permits),
         unackedMessages=consumer.unacked_count,
         blockedConsumerOnUnackedMsgs=False,
-        type=("Exclusive", "Shared", "Failover", "Key_Shared")[subscription.kind],
+        type=KIND_NAMES[subscription.kind],
         msgBacklog=max(0, subscription.cursor.backlog()),
     )
 
 
-HANDLERS: Final[dict[int, tuple[str, Handler]]] = {
-    4: ("subscribe", on_subscribe),
-    12: ("unsubscribe", on_unsubscribe),
-    16: ("close_consumer", on_close_consumer),
-    20: ("redeliverUnacknowledgedMessages", on_redeliver),
-    25: ("consumerStats", on_consumer_stats),
-    28: ("seek", on_seek),
-    29: ("getLastMessageId", on_get_last_message_id),
+HANDLERS: Final[dict[int, Handler]] = {
+    pb.BaseCommand.SUBSCRIBE: on_subscribe,
+    pb.BaseCommand.UNSUBSCRIBE: on_unsubscribe,
+    pb.BaseCommand.CLOSE_CONSUMER: on_close_consumer,
+    pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: on_redeliver,
+    pb.BaseCommand.CONSUMER_STATS: on_consumer_stats,
+    pb.BaseCommand.SEEK: on_seek,
+    pb.BaseCommand.GET_LAST_MESSAGE_ID: on_get_last_message_id,
 }

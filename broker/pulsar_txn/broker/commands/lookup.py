@@ -92,10 +92,10 @@ def on_lookup(session: Session, body: Any) -> None:
     )
 
 
-HANDLERS: Final[dict[int, tuple[str, Handler]]] = {
-    2: ("connect", on_connect),
-    18: ("ping", on_ping),
-    19: ("pong", on_pong),
-    21: ("partitionMetadata", on_partitioned_metadata),
-    23: ("lookupTopic", on_lookup),
+HANDLERS: Final[dict[int, Handler]] = {
+    pb.BaseCommand.CONNECT: on_connect,
+    pb.BaseCommand.PING: on_ping,
+    pb.BaseCommand.PONG: on_pong,
+    pb.BaseCommand.PARTITIONED_METADATA: on_partitioned_metadata,
+    pb.BaseCommand.LOOKUP: on_lookup,
 }

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pulsar_txn.broker.base.limits import MAX_ACK_IDS, MAX_BATCH_SIZE
 from pulsar_txn.broker.dispatch.consumers import Consumer
 from pulsar_txn.broker.net.intake import SENDS
+from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import ServerError, WireError
 from pulsar_txn.wire.hot import decode_ack, decode_flow, decode_send, encode_ack_response
 from pulsar_txn.wire.ids import TxnId
@@ -85,4 +86,8 @@ def _unheard(value: Any, error: ServerError | None, message: str) -> None:
     """The answer of a request whose client asked for none."""
 
 
-FRAMES: Final[dict[int, FrameHandler]] = {6: on_send, 10: on_ack, 11: on_flow}
+FRAMES: Final[dict[int, FrameHandler]] = {
+    pb.BaseCommand.SEND: on_send,
+    pb.BaseCommand.ACK: on_ack,
+    pb.BaseCommand.FLOW: on_flow,
+}

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pulsar_txn.broker.topics.producers import AccessMode, Producer
 from pulsar_txn.broker.topics.topic import Topic
+from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import TopicName
 
@@ -121,4 +122,7 @@ async def on_close_producer(session: Session, body: Any) -> None:
     session.connection.write_command("success", request_id=body.request_id)
 
 
-HANDLERS: Final[dict[int, tuple[str, Handler]]] = {5: ("producer", on_producer), 15: ("close_producer", on_close_producer)}
+HANDLERS: Final[dict[int, Handler]] = {
+    pb.BaseCommand.PRODUCER: on_producer,
+    pb.BaseCommand.CLOSE_PRODUCER: on_close_producer,
+}

@@ -66,7 +66,7 @@ def unpack_schema_version(data: bytes) -> int:
     return index
 
 
-HANDLERS: Final[dict[int, tuple[str, Handler]]] = {
-    34: ("getSchema", on_get_schema),
-    39: ("getOrCreateSchema", on_get_or_create_schema),
+HANDLERS: Final[dict[int, Handler]] = {
+    pb.BaseCommand.GET_SCHEMA: on_get_schema,
+    pb.BaseCommand.GET_OR_CREATE_SCHEMA: on_get_or_create_schema,
 }

@@ -42,7 +42,7 @@ class Session:
     def __init__(
         self,
         services: Services,
-        commands: Mapping[int, tuple[str, Handler]],
+        commands: Mapping[int, Handler],
         frames: Mapping[int, FrameHandler],
         requests: Mapping[int, FrameHandler],
         connection: Connection,

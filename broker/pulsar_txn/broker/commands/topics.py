@@ -111,8 +111,8 @@ def on_watch_topic_list_close(session: Session, body: Any) -> None:
     session.connection.write_command("success", request_id=body.request_id)
 
 
-HANDLERS: Final[dict[int, tuple[str, Handler]]] = {
-    32: ("getTopicsOfNamespace", on_get_topics),
-    64: ("watchTopicList", on_watch_topic_list),
-    67: ("watchTopicListClose", on_watch_topic_list_close),
+HANDLERS: Final[dict[int, Handler]] = {
+    pb.BaseCommand.GET_TOPICS_OF_NAMESPACE: on_get_topics,
+    pb.BaseCommand.WATCH_TOPIC_LIST: on_watch_topic_list,
+    pb.BaseCommand.WATCH_TOPIC_LIST_CLOSE: on_watch_topic_list_close,
 }

@@ -10,22 +10,16 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from pulsar_txn.broker.net.connection import Connection
+from pulsar_txn.wire import hot_txn
+from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.hot_txn import (
-    decode_add_partitions,
-    decode_add_subscriptions,
-    decode_end_txn,
-    decode_new_txn,
-    encode_response,
-)
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
 from .checks import check_subscription_name
 from .session import FrameHandler, Handler, Session
 
-_NEW_TXN_RESPONSE, _ADD_PARTITION_RESPONSE, _ADD_SUBSCRIPTION_RESPONSE, _END_TXN_RESPONSE = 51, 53, 55, 57
 _MAX_PARTICIPANTS: Final = 1000
 _ACTIONS: Final = {int(action): action for action in TxnAction}
 
@@ -77,7 +71,7 @@ async def _identify(session: Session, body: Any, coordinators: int) -> dict[str,
 
 def on_new_txn(session: Session, frame: bytes) -> None:
     """NEW_TXN: a repeat of a request that is answered already means the same transaction."""
-    request_id, timeout_ms, tc_id = decode_new_txn(frame)
+    request_id, timeout_ms, tc_id = hot_txn.decode_new_txn(frame)
     coordinators = session.services.coordinators
     if coordinators is None:
         _no_coordinators(session, request_id)
@@ -85,7 +79,7 @@ def on_new_txn(session: Session, frame: bytes) -> None:
     asked, opened = (tc_id, request_id), session.opened
     txn_id = opened.answered.get(asked)
     if txn_id is not None:
-        session.connection.answer(encode_response(_NEW_TXN_RESPONSE, request_id, txn_id))
+        session.connection.answer(hot_txn.encode_response(hot_txn.NEW_TXN_RESPONSE, request_id, txn_id))
     elif not opened.waits(asked):
         coordinators.new_txn(tc_id, timeout_ms, session.principal, session.identity, partial(_answer_new, session, asked))
 
@@ -94,19 +88,19 @@ def _answer_new(session: Session, asked: tuple[int, int], value: TxnId | None, e
     tc_id, request_id = asked
     txn_id = TxnId(tc_id, 0) if value is None else value
     for _ in range(session.opened.settle(asked, value)):
-        _answer(session.connection, _NEW_TXN_RESPONSE, request_id, txn_id, None, error, message)
+        _answer(session.connection, hot_txn.NEW_TXN_RESPONSE, request_id, txn_id, None, error, message)
 
 
 def on_add_partition(session: Session, frame: bytes) -> None:
     """ADD_PARTITION_TO_TXN."""
-    request_id, txn_id, topics = decode_add_partitions(frame)
-    _add(session, request_id, txn_id, _ADD_PARTITION_RESPONSE, [(topic, None) for topic in topics])
+    request_id, txn_id, topics = hot_txn.decode_add_partitions(frame)
+    _add(session, request_id, txn_id, hot_txn.ADD_PARTITION_TO_TXN_RESPONSE, [(topic, None) for topic in topics])
 
 
 def on_add_subscription(session: Session, frame: bytes) -> None:
     """ADD_SUBSCRIPTION_TO_TXN."""
-    request_id, txn_id, subscriptions = decode_add_subscriptions(frame)
-    _add(session, request_id, txn_id, _ADD_SUBSCRIPTION_RESPONSE, subscriptions)
+    request_id, txn_id, subscriptions = hot_txn.decode_add_subscriptions(frame)
+    _add(session, request_id, txn_id, hot_txn.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, subscriptions)
 
 
 def _add(session: Session, request_id: int, txn_id: TxnId, response: int, named: Sequence[tuple[str, str | None]]) -> None:
@@ -143,12 +137,12 @@ def _participant(named: tuple[str, str | None]) -> Participant:
 
 def on_end_txn(session: Session, frame: bytes) -> None:
     """END_TXN: answered when every participant holds the outcome."""
-    request_id, txn_id, action = decode_end_txn(frame)
+    request_id, txn_id, action = hot_txn.decode_end_txn(frame)
     coordinators = session.services.coordinators
     if coordinators is None:
         _no_coordinators(session, request_id)
         return
-    answer = partial(_answer, session.connection, _END_TXN_RESPONSE, request_id, txn_id)
+    answer = partial(_answer, session.connection, hot_txn.END_TXN_RESPONSE, request_id, txn_id)
     known = _ACTIONS.get(action)
     if known is None:
         answer(None, ServerError.NotAllowedError, f"{action} is no action; 0 commits and 1 aborts")
@@ -178,15 +172,20 @@ def _answer(
     message: str,
 ) -> None:
     if error is None:
-        connection.answer(encode_response(response, request_id, txn_id))
+        connection.answer(hot_txn.encode_response(response, request_id, txn_id))
     else:
-        connection.answer(encode_response(response, request_id, txn_id, error=int(error), message=message))
+        connection.answer(hot_txn.encode_response(response, request_id, txn_id, error=int(error), message=message))
 
 
-REQUESTS: Final[dict[int, FrameHandler]] = {50: on_new_txn, 52: on_add_partition, 54: on_add_subscription, 56: on_end_txn}
+REQUESTS: Final[dict[int, FrameHandler]] = {
+    hot_txn.NEW_TXN: on_new_txn,
+    hot_txn.ADD_PARTITION_TO_TXN: on_add_partition,
+    hot_txn.ADD_SUBSCRIPTION_TO_TXN: on_add_subscription,
+    hot_txn.END_TXN: on_end_txn,
+}
 
-HANDLERS: Final[dict[int, tuple[str, Handler]]] = {
-    58: ("endTxnOnPartition", partial(on_end_txn_on_participant, "endTxnOnPartitionResponse")),
-    60: ("endTxnOnSubscription", partial(on_end_txn_on_participant, "endTxnOnSubscriptionResponse")),
-    62: ("tcClientConnectRequest", on_tc_connect),
+HANDLERS: Final[dict[int, Handler]] = {
+    pb.BaseCommand.END_TXN_ON_PARTITION: partial(on_end_txn_on_participant, "endTxnOnPartitionResponse"),
+    pb.BaseCommand.END_TXN_ON_SUBSCRIPTION: partial(on_end_txn_on_participant, "endTxnOnSubscriptionResponse"),
+    pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: on_tc_connect,
 }

@@ -17,8 +17,9 @@ from pulsar_txn.broker.base.limits import LimitReached, Limits
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, NameRefused
+from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
-from pulsar_txn.wire.frames import FRAME_PADDING, command, decode_command, frame_type
+from pulsar_txn.wire.frames import FRAME_PADDING, NAMES, command, decode_command, frame_type
 from pulsar_txn.wire.ids import unsigned64
 from pulsar_txn.wire.topics import InvalidName
 
@@ -47,7 +48,7 @@ class Server(Protocol):
 class Session(Protocol):
     """What a server keeps for one client, and how it takes the client's commands, by their type.
 
-    `frames` and `requests` take whole frames; `commands` name the BaseCommand field of the body that they take.
+    `frames` and `requests` take whole frames, `commands` the body of the command.
     """
 
     @property
@@ -59,7 +60,7 @@ class Session(Protocol):
         """As `frames`, but the connection counts each one as a request until `Connection.answer`."""
 
     @property
-    def commands(self) -> Mapping[int, tuple[str, Command]]:
+    def commands(self) -> Mapping[int, Command]:
         """Commands that protobuf decodes."""
 
     @property
@@ -78,7 +79,7 @@ class _NoSession:
 
     frames: Mapping[int, Callable[[bytes], None]] = {}
     requests: Mapping[int, Callable[[bytes], None]] = {}
-    commands: Mapping[int, tuple[str, Command]] = {}
+    commands: Mapping[int, Command] = {}
     is_busy = False
 
     def writable_changed(self, *, writable: bool) -> None:
@@ -88,7 +89,7 @@ class _NoSession:
         """It has."""
 
 
-CONNECT: Final = 2
+CONNECT: Final = int(pb.BaseCommand.CONNECT)
 
 _HIGH_WATER: Final = 1 << 20
 _LOW_WATER: Final = 1 << 18
@@ -232,12 +233,11 @@ class Connection(asyncio.Protocol):
         handler = self.session.commands.get(kind)
         if handler is None:
             raise WireError(f"command {kind} is nothing that a client sends, or not known here")
-        name, function = handler
         self._intake.cold()
-        body = getattr(decode_command(frame), name)
+        body = getattr(decode_command(frame), NAMES[kind])
         try:
             check_request(body)
-            coroutine = function(self.session, body)
+            coroutine = handler(self.session, body)
         except (Refusal, InvalidName) as error:
             self.refuse(body, error)
             return

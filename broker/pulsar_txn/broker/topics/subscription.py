@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.broker.dispatch.consumers import Consumer
 from pulsar_txn.broker.dispatch.dispatcher import Dispatcher, SingleActiveDispatcher
@@ -44,6 +44,9 @@ _logger = logging.getLogger(__name__)
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
 """Protocol enum CommandSubscribe.SubType."""
+
+KIND_NAMES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
+"""How Pulsar writes them."""
 
 
 class Subscription:
