@@ -527,3 +527,17 @@ def test_halving_finds_one_message_of_500_in_about_ten_aborts(poison):
             pending = pending[len(group) :]
     assert found == [poison]
     assert aborts <= 14
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_a_handler_that_raises_cancelled_error_ends_the_pipeline(client, concurrency):
+    """With several lanes its lane ended in silence, and the pipeline waited for messages that nobody worked on."""
+    world = World(client, 20, kind=ConsumerType.SHARED, concurrency=concurrency)
+
+    def cancelled(_numbers):
+        raise asyncio.CancelledError
+
+    world.fail = cancelled
+    with pytest.raises(asyncio.CancelledError):
+        await world.run()
+    assert await world.left() != []

@@ -25,7 +25,7 @@ import enum
 import functools
 import logging
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import attrs
@@ -156,7 +156,7 @@ class Pipeline(Generic[T]):
         try:
             async with asyncio.TaskGroup() as tasks:
                 for lane in self._lanes:
-                    tasks.create_task(self._run_lane(lane))
+                    tasks.create_task(_heard(self._run_lane(lane)))
                 while not self.stop.is_set():
                     await self._receive(stopping)
                     await self._wait_for_room(stopping)
@@ -302,7 +302,24 @@ async def _nothing(_batch: AsyncTransactionalBatch[Any]) -> None:
     """To acknowledge is enough."""
 
 
+class _CancelledLaneError(Exception):
+    """A handler has raised CancelledError, although nobody has cancelled its lane."""
+
+
+async def _heard(lane: Coroutine[Any, Any, None]) -> None:
+    """Run a lane. A group of tasks would take its CancelledError for an end that was asked for, and wait for the others."""
+    try:
+        await lane
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise _CancelledLaneError from error
+
+
 def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The first error of the lanes, out of its groups."""
     first = group.exceptions[0]
+    if isinstance(first, _CancelledLaneError) and first.__cause__ is not None:
+        return first.__cause__
     return first_error(first) if isinstance(first, BaseExceptionGroup) else first
