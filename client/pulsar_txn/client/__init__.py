@@ -1,6 +1,6 @@
 """The client: connections, producers, consumers, readers and transactions, for asyncio (`AsyncClient`) and blocking (`Client`).
 
-It knows the wire and nothing else of ours. It must never know the broker, a ledger or Spark; and clock,
+It imports `wire` and no other room. It must never know the broker, a ledger or Spark; and clock,
 randomness, sockets and timers reach it only through `runtime`.
 
 Everything that a program needs is imported from here, and loaded when it is first asked for.

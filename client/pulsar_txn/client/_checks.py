@@ -1,7 +1,7 @@
 """What a program may give as an argument or an option: one check for each kind, whose InvalidConfiguration names the argument.
 
-Validators for attrs stand behind those for a single value. Nothing here is called for every message, but for what a message is
-given beside its value.
+The validators for attrs come after those for a single value. Nothing here is called for every message, except for what a
+message is given beside its value.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def check_subscription_name(what: str, value: str) -> None:
 
 
 def check_whole(what: str, value: object, least: int | None = None) -> None:
-    """For a whole number; integers of other libraries are some, too."""
+    """For a whole number; integers of other libraries are some as well."""
     needed = "a whole number" if least is None else f"a whole number, at least {least}"
     if type(value) is not int:
         try:
@@ -118,7 +118,7 @@ def number_of_seconds(value: object, what: str) -> float:
 
 
 def seconds_of(value: object, what: str) -> float:
-    """A time that a program gave, in seconds. InvalidConfiguration, naming `what`, when it is none, or below a millisecond."""
+    """A time that a program gave, in seconds. InvalidConfiguration, naming `what`, for other values and below a millisecond."""
     seconds = number_of_seconds(value, what)
     if not LEAST_SECONDS <= seconds < math.inf:
         raise InvalidConfiguration(f"{what} must be at least a millisecond, not {value!r}", hint=_TIME)
@@ -142,7 +142,7 @@ def _no_time(what: str, value: object) -> InvalidConfiguration:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it can be counted with: numbers of other libraries can, too, and text can not."""
+    """Whether it can be counted with: numbers of other libraries can as well, and text can not."""
     return hasattr(type(value), "__float__") or hasattr(type(value), "__index__")
 
 

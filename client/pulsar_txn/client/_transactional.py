@@ -37,7 +37,7 @@ DEFAULT_TIMEOUT: Final = 60.0
 DEFAULT_ATTEMPTS: Final = 5
 
 Pauses: TypeAlias = Callable[[int], float]
-"""How long to wait behind the n-th attempt (1, 2, …), in seconds."""
+"""How long to wait after the n-th attempt (1, 2, …), in seconds."""
 
 
 class Attempts:
@@ -74,7 +74,7 @@ class Attempts:
 
 
 async def _outcome(error: CommitOutcomeUnknown) -> TransactionState:
-    """What the coordinator says; UNKNOWN, with a note, when it cannot be asked either."""
+    """The outcome that the coordinator knows; UNKNOWN, with a note, when it cannot be asked."""
     try:
         outcome: TransactionState = await error.resolver()
     except PulsarError as failed:
@@ -109,7 +109,7 @@ class TransactionalClient:
         aborts it. `commit_timeout`: the budget of the commit (default: the operation timeout). `name` is for logs and
         statistics. `force_abort`: a dry run that ends with an abort. `ambient`: operations without `txn=` inside the
         block take part, also those of tasks that are started there; blocks and loops inside it are units of their own.
-        Single use. `pulsar_txn.client.txn.managed` says what leaving it means.
+        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block.
         """
         unit = self._transactions.new(
             TransactionOptions(
@@ -133,10 +133,10 @@ class TransactionalClient:
     ) -> AsyncTransaction:
         """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
 
-        It has an id when this returns, to be handed on for `attach_transaction`, and its clock runs. Without `eager` the
+        When this returns, the transaction has an id (for `attach_transaction`), and its clock runs. Without `eager` the
         first operation in it opens it, as in a block.
         Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
-        If cancelled, a transaction that was begun meanwhile is aborted.
+        If cancelled, a transaction that was begun in the meantime is aborted.
         """
         unit = self._transactions.new(
             TransactionOptions(
@@ -151,11 +151,11 @@ class TransactionalClient:
         return AsyncTransaction(unit)
 
     def attach_transaction(self, txn_id: TxnId | str) -> AsyncTransaction:
-        """A handle of a transaction begun elsewhere, by its id or the id's text `(most,least)`; asks nobody yet.
+        """Make a handle of a transaction that was begun elsewhere, from its id or the id's text `(most,least)`. Sends nothing.
 
-        `commit()` and `abort()` end it, and operations can join it. `resolve()` asks by committing, so it is for one whose
-        commit was sent before, or that cannot be open any more: one that is still open is committed by it.
-        Raises InvalidConfiguration when the text is no id.
+        `commit()` and `abort()` end it, and operations can join it. `resolve()` asks by committing, so use it only after a
+        commit was sent, or when the transaction cannot be open any longer: it commits an open one. Raises
+        InvalidConfiguration when the text is not an id.
         """
         if isinstance(txn_id, str):
             try:
@@ -176,12 +176,12 @@ class TransactionalClient:
         backoff: Pauses | None = None,
         retry_unknown: bool = False,
     ) -> T:
-        """Run `await work(txn)` in a transaction, again in a new one when it was aborted by no fault of `work`.
+        """Run `await work(txn)` in a transaction, and again in a new one when the abort was not the fault of `work`.
 
         Tried again, up to `attempts` times: TransactionAborted and its kinds (conflict, timeout, a failed operation),
-        unless an operation failed for a reason that is there to stay (`fatal`, or a UsageError). `backoff(n)` is the pause
-        in seconds behind the n-th attempt; without it pauses grow within the client's bounds. With `retry_unknown`,
-        CommitOutcomeUnknown too, when the coordinator cannot say that it committed: only for work that may happen twice.
+        unless an operation failed for a permanent reason (`fatal`, or a UsageError). `backoff(n)` is the pause
+        in seconds after the n-th attempt; without it pauses grow within the client's bounds. With `retry_unknown`, also
+        CommitOutcomeUnknown, when the coordinator cannot say that it committed: only for work that may happen twice.
         Any other exception aborts and is raised as it is.
         Returns what `work` returned; None after a rollback. If cancelled: the open transaction is aborted.
         """
@@ -219,12 +219,12 @@ class TransactionalClient:
         The handler sends with `txn=batch.txn`; every message of the batch is acknowledged in the same transaction.
         Batches hold up to `max_messages`, waited for up to `max_wait` seconds; `timeout` is each transaction's.
         `concurrency` lanes work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
-        A message that has failed alone `max_aborts` times is poison: `on_poison` says what becomes of it;
-        `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default. `observer` is called with what happens.
+        A message that has failed alone `max_aborts` times is poison: `on_poison` says what happens to it;
+        `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default. `observer` is called with each event.
 
-        Returns the counts, once `stop` is set and what was taken is finished. Raises what no further attempt mends
+        Returns the counts after `stop` is set and the messages taken are finished. Raises errors that no retry can repair
         (`fatal` errors, UsageError, AlreadyClosed), the handler's error of a poison message with `Poison.RAISE`, and
-        CommitOutcomeUnknown when nobody can say whether a batch was committed. See `pulsar_txn.client.loop.pipeline`.
+        CommitOutcomeUnknown when no coordinator can say whether a batch was committed. See `pulsar_txn.client.loop.pipeline`.
         If cancelled: open transactions are aborted, their messages come again.
         """
         options = PipelineOptions(
@@ -248,11 +248,11 @@ class TransactionalClient:
         return await pipeline.run()
 
     def add_observer(self, observer: object) -> None:
-        """Have an object told of every transaction: see `TransactionObserver`, of which it may have any methods."""
+        """Report every transaction to an object that has some of the methods of `TransactionObserver`."""
         self._transactions.observers.add(observer)
 
     def remove_observer(self, observer: object) -> None:
-        """Tell it no more."""
+        """Stop reporting to an observer."""
         self._transactions.observers.remove(observer)
 
     def stats(self) -> ClientStats:
@@ -273,6 +273,6 @@ def growing_pauses(core: Core) -> Pauses:
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether running the unit again cannot help: the reason is there to stay."""
+    """Whether running the unit again cannot help, because the reason is permanent."""
     causes = error.failures if isinstance(error, TransactionOperationFailed) and error.failures else (error,)
     return any(isinstance(cause, UsageError) or (isinstance(cause, PulsarError) and cause.fatal) for cause in causes)

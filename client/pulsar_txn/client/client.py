@@ -1,4 +1,4 @@
-"""The client: one object per cluster and program, from which producers, consumers and readers are made."""
+"""The asyncio client: one object per cluster and program, which makes producers, consumers and readers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OF_A_READER: Final = {
 
 
 class AsyncClient(TransactionalClient):
-    """A Pulsar client for asyncio; `async with Client("pulsar://localhost:6650") as client: …` closes it.
+    """A Pulsar client for asyncio; `async with AsyncClient("pulsar://localhost:6650") as client: …` closes it.
 
     `service_url` names one or several hosts (`pulsar://a:6650,b:6650`), with TLS as `pulsar+ssl://`; or it is an
     `AutoClusterFailover` between clusters. Times are seconds or timedeltas.
@@ -56,25 +56,25 @@ class AsyncClient(TransactionalClient):
     a topic that moves) is tried again until `operation_timeout`, with pauses that grow from `initial_backoff` to
     `max_backoff`. Producers, consumers and readers that lose their broker attach again by themselves, at most `max_backoff`
     after it serves again. A single connection may take `connection_timeout`. A peer that does not answer a ping within
-    `keep_alive_interval` is taken for gone. `listener_name` chooses among the addresses that brokers advertise, and
+    `keep_alive_interval` is treated as gone. `listener_name` chooses among the addresses that brokers advertise, and
     `max_lookup_redirects` bounds how far a lookup is sent on. `transactions` has no effect: coordinators are looked up at
     first use. `runtime` is for tests: the clock, randomness and sockets.
 
     `memory_limit` bounds the bytes that all producers together have without a receipt (0: only each producer's own bounds
     count); at the bound `send` waits, and `send_nowait` raises MemoryBufferIsFull. `description` (at most 64 characters) is
-    shown behind the client's version in the broker's statistics. `sni_proxy_url`, `pulsar+ssl://proxy:4443`, is a
+    shown after the client's version in the broker's statistics. `sni_proxy_url`, `pulsar+ssl://proxy:4443`, is a
     proxy that all connections go to, and that finds the broker by the host name of the TLS handshake (PIP-60).
 
-    With a `transactional_id` only the newest of all clients that have it goes on: its first transaction aborts what older
-    ones left open, and those get ProducerFenced. A broker that cannot do that, as stock Pulsar, is refused at the first
-    transaction with TransactionalIdUnsupported. `fencing="topic"` makes EXCLUSIVE_WITH_FENCING, which every broker
+    With a `transactional_id` only the newest client that has it can continue: its first transaction aborts the open
+    transactions of older ones, and those get ProducerFenced. On a broker that does not support this (stock Pulsar), the first
+    transaction raises TransactionalIdUnsupported. `fencing="topic"` makes EXCLUSIVE_WITH_FENCING, which every broker
     knows, the access mode of producers. See the page on fencing.
 
-    Use a client in the loop and process that made it. Raises InvalidConfiguration for what cannot work.
+    Use a client in the loop and process that made it. Raises InvalidConfiguration for arguments that cannot work.
 
     TLS checks the broker's certificate and its name. `tls_trust_certs_file` is a PEM file of authorities (the system's
-    without it), `tls_certificate_file` with `tls_key_file` what we show ourselves; or give a `tls_context` of your own.
-    `tls_validate_hostname=False` accepts any name of a trusted authority, `tls_allow_insecure_connection` anybody.
+    without it), `tls_certificate_file` with `tls_key_file` the certificate of this client; or give your own `tls_context`.
+    `tls_validate_hostname=False` accepts any name of a trusted authority, `tls_allow_insecure_connection` any certificate.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class AsyncClient(TransactionalClient):
 
     @property
     def service_url(self) -> str:
-        """Of the cluster in use."""
+        """The service URL of the cluster in use."""
         return self._core.service_url
 
     def __repr__(self) -> str:
@@ -170,7 +170,7 @@ class AsyncClient(TransactionalClient):
 
         `options` are the fields of `ProducerOptions`; editors and type checkers know them.
         Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the broker's BrokerError (ProducerBusy, TopicNotFound,
-        …), ProducerFenced, ConnectionLost or OperationTimeout. If cancelled, nothing stays behind.
+        …), ProducerFenced, ConnectionLost or OperationTimeout. If cancelled, nothing remains.
         """
         self._core.check_open()
         name = parse_topic(topic)
@@ -214,9 +214,9 @@ class AsyncClient(TransactionalClient):
     ) -> AsyncConsumer[Any]:
         """Subscribe to a topic, all partitions of a partitioned one, several topics (each once), or those that match a pattern.
 
-        A compiled regular expression (`re.compile(r"tenant/namespace/orders-.*")`) stands for the topics of that namespace
-        with a matching name; new ones are found every `pattern_discovery_period` seconds, and at once where brokers tell
-        (stock Pulsar's do), new partitions every `auto_update_partitions` seconds; both are received from their beginning.
+        A compiled regular expression (`re.compile(r"tenant/namespace/orders-.*")`) means the topics of that namespace
+        with a matching name. New ones are found every `pattern_discovery_period` seconds, and immediately if the broker reports
+        them (stock Pulsar does), new partitions every `auto_update_partitions` seconds; both are received from their beginning.
 
         `options` are the fields of `ConsumerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout. If cancelled, a new subscription may
@@ -264,7 +264,7 @@ class AsyncClient(TransactionalClient):
         schema: Schema[Any] | None = None,
         **options: Unpack[ReaderOptionsDict],
     ) -> AsyncReader[Any]:
-        """Create a reader behind message `start` (at it with `start_inclusive`), or at a time.
+        """Create a reader that begins after message `start` (at it with `start_inclusive`), or at a time.
 
         `EARLIEST_ID` and `LATEST_ID` are the ends of the topic. `options` are fields of `ConsumerOptions`, as far as they mean
         something without a subscription: `receiver_queue_size`, `read_compacted`, `properties`, `crypto_keys`,
@@ -315,7 +315,7 @@ class AsyncClient(TransactionalClient):
     async def create_table_view(
         self, topic: str, *, schema: Schema[Any] | None = None, **options: Unpack[ReaderOptionsDict]
     ) -> AsyncTableView[Any]:
-        """Create a view of the newest value of every key; returns when all that the topic holds has been read.
+        """Create a view of the newest value of every key; returns after everything in the topic has been read.
 
         `options` as `create_reader`. Raises as `subscribe`.
         """
@@ -381,9 +381,10 @@ class AsyncClient(TransactionalClient):
         return consumer
 
     def add_interceptors(self, *interceptors: ProducerInterceptor | ConsumerInterceptor) -> None:
-        """Have interceptors in all producers and consumers that are created from now on, before those of their options.
+        """Add interceptors to all producers and consumers that are created from now on, before those of their options.
 
-        Readers and table views have those of their options only. Raises InvalidConfiguration for what is no interceptor.
+        Readers and table views have those of their options only. Raises InvalidConfiguration for an object that is not an
+        interceptor.
         """
         self._interceptors.add(interceptors)
 
@@ -397,8 +398,9 @@ class AsyncClient(TransactionalClient):
     async def close(self) -> None:
         """Abort the open transactions, then close producers, consumers, readers and connections. Idempotent.
 
-        Commits under way and the aborts have two seconds; after that the coordinators end the transactions at their timeout.
-        What waits is sent, and receipts are waited for, for `operation_timeout` at most. If cancelled, the closing goes on.
+        Commits under way and the aborts have two seconds; after that the coordinators end the transactions at their
+        timeout. Waiting messages are sent; the client waits for receipts, at most `operation_timeout`. If cancelled, the
+        closing goes on.
         """
         await self._core.close()
 

@@ -12,7 +12,7 @@ from pulsar_txn.client.txn.observers import TransactionCounts
 
 @attrs.frozen
 class ClientStats:
-    """What a client has at a moment.
+    """The connections, producers, consumers and transactions of a client at one moment.
 
     `connections` are the `host:port` of the open ones. `producers` and `consumers` (readers included) are those not
     closed. `coordinators`: how many transaction coordinators were found, 0 before the first transaction.

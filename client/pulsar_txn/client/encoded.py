@@ -1,4 +1,4 @@
-"""Batches that a program encodes beforehand, perhaps elsewhere, and sends as they are: `producer.send_encoded(batch)`.
+"""Batches that a program encodes before, perhaps elsewhere, and sends as they are: `producer.send_encoded(batch)`.
 
     batch = encode_batch([row(b"one", key="k"), b"two"])
     await producer.send_encoded(batch)

@@ -55,11 +55,11 @@ PulsarError
     └── RemoteProtocolError
 ```
 
-Three questions a program asks, and where the answer stands:
+Three questions of a program, and the attribute with the answer:
 
 * may I repeat *this call*? `.retriable`
 * must I abort and run the *unit* again? `.requires_abort`
-* must I build the client (or the producer) anew? `.fatal`
+* must I make a new client (or producer)? `.fatal`
 
 The names under BrokerError are the protocol's ServerError names; a code above BrokerError (InvalidTopicName) or
 under TransactionError keeps its place there. `from_server` maps a code to its class.
@@ -76,13 +76,13 @@ from pulsar_txn.wire.ids import TxnId
 class PulsarError(Exception):
     """Base of everything the client raises on purpose.
 
-    `code` is the protocol's ServerError where the broker said no, else None. `txn_id` and `endpoint`
+    `code` is the protocol's ServerError when the broker refused, else None. `txn_id` and `endpoint`
     (`host:port`) name what it was about; `hint` says what to do; `str()` shows all of it.
     `maybe_processed`: the request may have been carried out although no answer came.
     """
 
     code: ServerError | None = None
-    """The protocol's number where the broker said no."""
+    """The protocol's error code when the broker refused."""
     retriable: bool = False
     """Whether the same call may be repeated."""
     requires_abort: bool = False
@@ -205,7 +205,7 @@ class MemoryBufferIsFull(ProducerQueueFull):
 
 
 class CryptoError(PulsarError):
-    """End-to-end encryption: a key cannot be had or used, or a payload cannot be decrypted."""
+    """End-to-end encryption failed: a key is missing or unusable, or a payload cannot be decrypted."""
 
 
 # --- the broker said no ---------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class PersistenceError(BrokerError):
 
 
 class AuthenticationError(BrokerError):
-    """The broker did not accept who we say we are."""
+    """The broker did not accept the client's credentials."""
 
     code = ServerError.AuthenticationError
     fatal = True
@@ -245,7 +245,7 @@ class AuthenticationError(BrokerError):
 
 
 class AuthorizationError(BrokerError):
-    """Known, but not allowed to do this."""
+    """The client is known to the broker, but is not allowed to do this."""
 
     code = ServerError.AuthorizationError
     default_hint = "ask for the permission on this topic or namespace"
@@ -353,7 +353,7 @@ class NotAllowedError(BrokerError):
 
 
 class TransactionError(PulsarError):
-    """Something about a transaction."""
+    """An error of a transaction; see the classes below it."""
 
 
 class TransactionAborted(TransactionError):
@@ -436,17 +436,17 @@ class TransactionalIdUnsupported(TransactionError, NotImplementedError):
 class CommitOutcomeUnknown(TransactionError):
     """END_TXN may have been carried out, but its answer was lost; `await error.resolve()` asks again.
 
-    From the sync client `error.resolve()` needs no await. `resolver`, a coroutine function, is set by the transaction,
-    `sync_resolver` by the sync client.
+    With the blocking client `error.resolve()` needs no await. The transaction sets `resolver`, a coroutine function;
+    the blocking client sets `sync_resolver`.
     """
 
     resolver: Any = None
     sync_resolver: Any = None
 
     def resolve(self) -> Any:
-        """Ask for the outcome: TransactionState COMMITTED, ABORTED or UNKNOWN, to be awaited unless the client is sync.
+        """Ask for the outcome: TransactionState COMMITTED, ABORTED or UNKNOWN. Await it with an AsyncClient.
 
-        Raises what prevents asking. Safe to cancel and to repeat.
+        Raises an error when it cannot ask. Safe to cancel and to repeat.
         """
         ask = self.sync_resolver or self.resolver
         if ask is None:
@@ -464,15 +464,15 @@ class CommitOutcomeUnknown(TransactionError):
 
 
 class ProtocolError(PulsarError):
-    """The rules of the protocol were broken by one side."""
+    """One side broke the rules of the protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """By us: a defect of this client."""
+    """This client broke the rules of the protocol: a defect."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """By the peer: not a Pulsar server, or a broken one. The connection is closed."""
+    """The peer broke the rules of the protocol: it is not a Pulsar server, or a broken one. The connection is closed."""
 
 
 def _all_classes(cls: type[PulsarError]) -> list[type[PulsarError]]:
@@ -487,6 +487,6 @@ _BY_CODE: Final[dict[int, type[PulsarError]]] = {
 def from_server(
     code: int, message: str, *, endpoint: str | None = None, txn_id: TxnId | None = None, maybe_processed: bool = False
 ) -> PulsarError:
-    """The error that a ServerError code of an answer stands for; a code newer than this client becomes UnknownError."""
+    """The error that a ServerError code of an answer represents; a code newer than this client becomes UnknownError."""
     cls = _BY_CODE.get(code, UnknownError)
     return cls(message, endpoint=endpoint, txn_id=txn_id, maybe_processed=maybe_processed)

@@ -4,7 +4,7 @@ Names, arguments, defaults and errors are those of the package `pulsar-client` 3
 `txn=`, with what `client.transaction()` gives, a feature the official package lacks. `docs/parity.md` lists what differs and
 what is missing. A missing feature raises OperationNotSupported; a parameter without effect gives a DeprecationWarning.
 
-The room knows the client and nothing else of ours; it must never know the broker, a ledger or Spark.
+The room imports the public client and no other room; it must never know the broker, a ledger or Spark.
 """
 
 from pulsar_txn.compat import exceptions, schema

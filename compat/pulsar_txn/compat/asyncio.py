@@ -178,7 +178,7 @@ class Client:
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> Reader:
-        """Create a reader behind a message (at it with `start_message_id_inclusive`)."""
+        """Create a reader after a message (at it with `start_message_id_inclusive`)."""
         chosen = _BYTES if schema is None else schema
         options = reader_options(locals() | {"schema": chosen})
         twin = await self._twin.create_reader(topic, start_message_id.native(), schema=chosen.native(), **options)

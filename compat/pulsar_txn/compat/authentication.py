@@ -24,7 +24,7 @@ class Authentication:
         )
 
     def native(self) -> ours.Authentication:
-        """For the client: what it is given, made anew for each."""
+        """For the client: what it is given, made again for each."""
         return cast("Callable[[], ours.Authentication]", vars(self)["_make"])()
 
 

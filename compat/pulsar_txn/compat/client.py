@@ -1,4 +1,4 @@
-"""The client with the official methods: our blocking client behind official arguments."""
+"""The client with the official methods: our blocking client after official arguments."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Client:
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> Reader:
-        """Create a reader behind a message (at it with `start_message_id_inclusive`)."""
+        """Create a reader after a message (at it with `start_message_id_inclusive`)."""
         given = locals()
         del given["self"]
         options = reader_options(given)

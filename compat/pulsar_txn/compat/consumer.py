@@ -40,7 +40,7 @@ class Listener:
         try:
             message = self._receive()
         except PulsarError:
-            return  # closed, or ended for good, which the log says
+            return  # closed, or ended for ever, which the log says
         self._worker.submit(self._run)
         self.gate.wait()
         self._slots.take()

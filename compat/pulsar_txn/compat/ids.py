@@ -13,7 +13,7 @@ from pulsar_txn.compat.exceptions import mapped
 
 @functools.total_ordering
 class MessageId:
-    """A message's place: ledger, entry, partition, index in its batch; -1 where there is none.
+    """A message's place: ledger, entry, partition, index in its batch; -1 if absent.
 
     Ordered by ledger, entry, batch index and partition; hashable, which the official one is not.
     """

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 class Field:
     """One field of a record. `default` is its value when nothing is given; `required` leaves null out of its type;
-    `required_default` writes the default into the definition, too."""
+    `required_default` writes the default into the definition as well."""
 
     python_types: ClassVar[tuple[type, ...]] = ()
     avro_name: ClassVar[str] = ""
@@ -49,7 +49,7 @@ class Field:
         return getattr(self, "_default", None)
 
     def with_null(self, known: set[str]) -> Any:
-        """The field's Avro type as it stands in a record's definition."""
+        """The field's Avro type as it is in a record's definition."""
         mine = self.definition(known)
         return mine if self._required else ["null", mine]
 
@@ -163,7 +163,7 @@ class Array(Field):
         return {"type": "array", "items": self.array_type.definition(known)}
 
     def validate(self, name: str, value: Any) -> Any:
-        """All items, too."""
+        """All items as well."""
         found = super().validate(name, value)
         return None if found is None else [self.array_type.validate(name, item) for item in found]
 
@@ -186,7 +186,7 @@ class Map(Field):
         return {"type": "map", "values": self.value_type.definition(known)}
 
     def validate(self, name: str, value: Any) -> Any:
-        """All values, too."""
+        """All values as well."""
         found = super().validate(name, value)
         return None if found is None else {str(key): self.value_type.validate(name, item) for key, item in found.items()}
 
@@ -223,7 +223,7 @@ class SubRecord(Field):
 
 
 def as_field(value: Any) -> Field:
-    """The field that a declaration stands for; TypeError when it is none."""
+    """The field that a declaration represents; TypeError for anything else."""
     if isinstance(value, Field):
         return value
     if isinstance(value, type) and issubclass(value, enum.Enum):

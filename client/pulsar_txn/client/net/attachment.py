@@ -1,12 +1,12 @@
 """Keeps one producer, consumer or coordinator session attached to the broker that serves its topic.
 
 States: detached → attaching → attached → detached …, and closed. A lost connection, or a broker that asks us to leave,
-brings the attachment back to detached, and a task attaches it anew with growing pauses, for as long as it takes (`_pauses`
-says how soon). A connection that is lost is made anew by the pool, at its pace; the pauses here are those between refusals
+brings the attachment back to detached, and a task attaches it again with growing pauses, for as long as it takes (`_pauses`
+says how soon). A connection that is lost is made again by the pool, at its pace; the pauses here are those between refusals
 of a broker that is there. An error
-that is not retriable ends the first attempt. Behind that, only what can never mend itself ends it (`ENDS`): `on_failed` is
+that is not retriable ends the first attempt. After that, only what can never mend itself ends it (`ENDS`): `on_failed` is
 told, and nothing is tried any more. A place that is taken mends itself, when the broker notices that our former connection
-is dead; so do credentials and certificates that somebody is just replacing, and a topic that is made anew.
+is dead; so do credentials and certificates that somebody is just replacing, and a topic that is made again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger("pulsar_txn.client.connection")
 
 
 ENDS: Final = (AuthorizationError, TopicTerminatedError, TransactionFenced, TransactionsDisabled, UsageError)
-"""What ends an attachment for good that was there before."""
+"""What ends an attachment for ever that was there before."""
 
 
 class Attachment:
@@ -73,7 +73,7 @@ class Attachment:
         self._failure: PulsarError | None = None
 
     async def start(self, timeout: float | None = None) -> None:
-        """Attach for the first time; raises what stands in the way once `timeout` (the operation timeout) is over."""
+        """Attach for the first time; raises what is in the way once `timeout` (the operation timeout) is over."""
         await self._core.retrying(self._attach, f"opening {self.topic}", timeout=timeout)
 
     async def _attach(self) -> None:
@@ -95,9 +95,9 @@ class Attachment:
             self._wake()
 
     async def connected(self, what: str) -> Connection:
-        """The connection, waiting for it while there is none; ConnectionLost after the operation timeout, safe to cancel.
+        """The connection; waits until there is one; ConnectionLost after the operation timeout, safe to cancel.
 
-        Raises what ended the attachment for good, AlreadyClosed after `close`.
+        Raises what ended the attachment for ever, AlreadyClosed after `close`.
         """
         seconds = self._core.settings.operation_timeout
         deadline = self._core.runtime.monotonic() + seconds
@@ -127,9 +127,9 @@ class Attachment:
             self._interrupted = True
 
     def detach(self, error: PulsarError, *, planned: bool = False) -> None:
-        """The tie has ended although the connection may be fine (CLOSE_PRODUCER and the like); attach anew.
+        """The tie has ended although the connection may be fine (CLOSE_PRODUCER and the like); attach again.
 
-        `planned`: we asked for something that ends it, so it is no sign of trouble.
+        `planned`: a request of this client ends it, so it is not a sign of trouble.
         """
         if self.connection is None:
             self._interrupted = True
@@ -138,7 +138,7 @@ class Attachment:
         self._end_tie(error, refused=not planned)
 
     def _end_tie(self, error: PulsarError, *, refused: bool) -> None:
-        """Attach anew: at once, but for a broker that has refused the resource soon after it had taken it."""
+        """Attach again: at once, except for a broker that has refused the resource soon after it had taken it."""
         self.connection = None
         if self.closed or self._core.drained:
             return
@@ -149,7 +149,7 @@ class Attachment:
         self._try(refused=refused)
 
     def keep_trying(self) -> None:
-        """Attach in the background until it succeeds or fails for good."""
+        """Attach in the background until it succeeds or fails for ever."""
         self._try(refused=False)
 
     def _try(self, *, refused: bool) -> None:
@@ -157,7 +157,7 @@ class Attachment:
             self._task = self._core.spawn(self._reattach(refused=refused))
 
     async def _reattach(self, *, refused: bool) -> None:
-        """Until it is attached; with a pause behind each refusal, so that the broker is not hammered."""
+        """Until it is attached; with a pause after each refusal, so that the broker is not hammered."""
         while not self.closed:
             if refused:
                 await self._core.rest(self._backoff.next())
@@ -179,7 +179,7 @@ class Attachment:
         return not error.retriable and not isinstance(error, ConsumerBusy | ProducerBusy)
 
     def fail(self, error: PulsarError) -> None:
-        """Give up for good."""
+        """Give up for ever."""
         if self.closed:
             return
         self._failure = error

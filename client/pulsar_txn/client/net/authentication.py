@@ -1,4 +1,4 @@
-"""Who the client says it is: a method name, and data fetched anew for every connection and every challenge.
+"""Who the client says it is: a method name, and data fetched again for every connection and every challenge.
 
 `OAuth2Authentication` is in `pulsar_txn.client.net.oauth2`.
 """
@@ -86,7 +86,7 @@ class BasicAuthentication:
 class TlsAuthentication:
     """The certificate of the TLS connection says who we are (mTLS); needs a service URL of `pulsar+ssl://`.
 
-    Both files are PEM and read anew for every connection. Without files the certificate is that of the client's
+    Both files are PEM and read again for every connection. Without files the certificate is that of the client's
     `tls_context`, or of its `tls_certificate_file`.
     """
 
@@ -108,6 +108,6 @@ async def current_data(authentication: Authentication) -> bytes:
         raise
     except Exception as error:  # whatever the program's function raises
         failure = AuthenticationError(f"the credentials could not be had: {error!r}")
-        failure.retriable = isinstance(error, OSError)  # asyncio's TimeoutError is one, too
+        failure.retriable = isinstance(error, OSError)  # asyncio's TimeoutError is one as well
         failure.fatal = not failure.retriable
         raise failure from error

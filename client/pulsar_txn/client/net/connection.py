@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive = self._runtime.call_later(self._settings.keep_alive_interval, self._tick)
 
     async def _auth_data(self, authentication: Authentication) -> bytes:
-        """The credentials; when there are none in time, the connection is closed and the reason raised."""
+        """The credentials; if absent in time, the connection is closed and the reason raised."""
         try:
             async with asyncio.timeout(self._settings.connection_timeout):
                 return await current_data(authentication)

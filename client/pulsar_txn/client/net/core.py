@@ -77,7 +77,7 @@ class Core:
         self.memory = MemoryLimit(settings.memory_limit) if settings.memory_limit else None
         self.closed = False
         self.ask: Callable[..., Awaitable[Any]] = _directly
-        """`await ask(function, *args)` for what is the program's own; the sync client does it on a thread for that."""
+        """`await ask(function, *args)` for what is the program's own; the blocking client does it on a thread for that."""
         self.defect_warnings = DefectWarnings()
         self.new_transaction: Callable[[Any], Any] = _no_transactions
         """`new_transaction(options)` makes a transaction of this client; rooms above this one know the types."""

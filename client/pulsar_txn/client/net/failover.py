@@ -37,12 +37,12 @@ def _positive(_instance: object, attribute: attrs.Attribute[float], seconds: flo
 
 @attrs.frozen(kw_only=True)
 class AutoClusterFailover:
-    """Given to `Client` in place of a service URL; seconds or timedeltas. InvalidConfiguration for URLs that are none.
+    """Clusters for a client, instead of a service URL; times are seconds or timedeltas. InvalidConfiguration for bad URLs.
 
     Every `check_interval` the cluster in use is asked for a handshake. When it has not answered for `failover_delay`, the
     client moves to the first of the others that answers, the primary first; when it is away from the primary, and that has
     answered for `switch_back_delay`, it moves back. Moving closes all connections: producers, consumers and readers
-    attach anew, what has no receipt is sent again, open transactions are lost. Nothing is copied between clusters.
+    attach again, what has no receipt is sent again, open transactions are lost. Nothing is copied between clusters.
     """
 
     primary: str = attrs.field(validator=_url)

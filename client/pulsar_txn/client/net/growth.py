@@ -110,7 +110,7 @@ async def _listen_on(core: Core, connection: Connection, namespace: str, changed
 
 @attrs.frozen
 class TopicPattern:
-    """A regular expression for the names of topics in one namespace; matched against the whole name behind it."""
+    """A regular expression for the names of topics in one namespace; matched against the whole name after it."""
 
     namespace: str
     names: Pattern[str]
@@ -132,7 +132,7 @@ class TopicPattern:
         return cls(f"{tenant}/{namespace}", re.compile(names, pattern.flags))
 
     def matches(self, topic: str) -> bool:
-        """Whether it stands for this topic, or for the topic of this partition."""
+        """Whether it represents this topic, or for the topic of this partition."""
         try:
             name = TopicName.parse(topic)
         except InvalidName as error:
@@ -143,7 +143,7 @@ class TopicPattern:
         return self.names.fullmatch(name.base.name) is not None
 
     async def find(self, core: Core, mode: int) -> list[str]:
-        """The topics and partitions that it stands for now. Raises a BrokerError, ConnectionLost, OperationTimeout."""
+        """The topics and partitions that it represents now. Raises a BrokerError, ConnectionLost, OperationTimeout."""
         what = f"listing topics of {self.namespace}"
         found = await core.retrying(lambda: core.lookup.topics(self.namespace, mode), what)
         return [topic for topic in found if self.matches(topic)]

@@ -67,7 +67,7 @@ class Lookup:
         return list(answer.topics)
 
     async def schema(self, topic: str) -> pb.Schema | None:
-        """The newest schema of `topic` (without its partition); None when there is none. Raises as `partitions`."""
+        """The newest schema of `topic` (without its partition); None if absent. Raises as `partitions`."""
         connection = await self.any_connection()
         try:
             answer = await self._request(connection, "getSchema", topic=topic)

@@ -6,7 +6,7 @@ over after `HEALTHY_SECONDS` in which the thing worked, not at the first success
 not healthy. No wait is longer than `max_backoff`.
 
 While no connection can be had, only the pool tries; everything else waits for it. A new connection is a sign of life: what
-waits for anything else tries again then, too, spread over `initial_backoff`. So, whatever happened before, everything works
+waits for anything else tries again then as well, spread over `initial_backoff`. So, whatever happened before, everything works
 again at most `max_backoff` after its broker would serve it, and what the attempt itself takes (`seconds_to_recover`).
 """
 
@@ -24,7 +24,7 @@ HEALTHY_SECONDS: Final = 1.0
 def seconds_to_recover(initial_backoff: float, max_backoff: float) -> float:
     """Seconds in which everything tries again once a broker serves, whatever happened before; an attempt's own time is extra.
 
-    A pause of the pool, and the spread behind the sign of life.
+    A pause of the pool, and the spread after the sign of life.
     """
     return max_backoff + initial_backoff
 

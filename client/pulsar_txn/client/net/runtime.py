@@ -30,7 +30,7 @@ logger = logging.getLogger("pulsar_txn.client")
 Guard = threading.RLock
 """What the loop's thread and those of a program take in turn: `with guard:`."""
 Future = concurrent.futures.Future
-"""What the sync client's `send_nowait` returns: a future for threads."""
+"""What the blocking client's `send_nowait` returns: a future for threads."""
 Cancelled = concurrent.futures.CancelledError
 """What the result of one that was cancelled raises."""
 Lock = threading.Lock
@@ -198,7 +198,7 @@ class WorkerThread:
             done.wait(timeout)
 
     def stop(self) -> None:
-        """End behind what was submitted before; does not wait."""
+        """End after what was submitted before; does not wait."""
         self._calls.put(None)
 
     def _start(self) -> None:

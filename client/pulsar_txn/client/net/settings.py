@@ -88,5 +88,5 @@ class Settings:
     fencing: str | None = attrs.field(default=None, validator=_known_fencing)
 
     def ssl_context(self) -> ssl.SSLContext:
-        """The context of a new TLS connection; files are read anew. InvalidConfiguration when one cannot be read."""
+        """The context of a new TLS connection; files are read again. InvalidConfiguration when one cannot be read."""
         return self.tls_context if self.tls_context is not None else make_context(self.tls, self.authentication)

@@ -24,7 +24,7 @@ class ProducerSide(Protocol):
         ...
 
     def on_closed_by_broker(self) -> None:
-        """CLOSE_PRODUCER: the broker wants us to connect anew."""
+        """CLOSE_PRODUCER: the broker wants us to connect again."""
         ...
 
 
@@ -36,7 +36,7 @@ class ConsumerSide(Protocol):
         ...
 
     def on_closed_by_broker(self) -> None:
-        """CLOSE_CONSUMER: the broker wants us to connect anew."""
+        """CLOSE_CONSUMER: the broker wants us to connect again."""
         ...
 
     def on_active_change(self, is_active: bool) -> None:

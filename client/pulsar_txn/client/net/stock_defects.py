@@ -2,7 +2,7 @@
 
 * On a Shared or Key_Shared subscription, the abort of a transaction with individual acknowledgements can deadlock the whole
   broker, when the topic itself was written by transactions.
-* A cumulative acknowledgement in a transaction that ends inside a batch is replayed, when the topic is loaded anew, as one of
+* A cumulative acknowledgement in a transaction that ends inside a batch is replayed, when the topic is loaded again, as one of
   the whole batch: its other messages are lost.
 
 `docs/stock-pulsar.md` says what to do.

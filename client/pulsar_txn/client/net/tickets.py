@@ -69,7 +69,7 @@ class Ticket(Future[T]):
     """
 
     def __init__(self, settled: Condition, hand_over: Callable[[Callable[[Any], object], Any], object]) -> None:
-        # What Future.__init__ sets, but for a condition of its own.
+        # What Future.__init__ sets, except for a condition of its own.
         self._condition = settled
         self._state = "PENDING"
         self._result = self._exception = None
@@ -141,7 +141,7 @@ def answer(future: Future[T], function: Callable[..., T], args: tuple[Any, ...],
     """Settle the future with what the function returns or raises.
 
     What is not an Exception (KeyboardInterrupt, SystemExit) must not get to a loop: the future fails with a UsageError,
-    and it is raised here, too, unless the future is the `only` one to hear of it.
+    and it is raised here as well, unless the future is the `only` one to hear of it.
     """
     if not future.set_running_or_notify_cancel():
         return

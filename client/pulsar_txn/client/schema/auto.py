@@ -1,4 +1,4 @@
-"""Reading topics whose schema is not known beforehand (what other clients call AUTO_CONSUME)."""
+"""Reading topics whose schema is not known before (what other clients call AUTO_CONSUME)."""
 
 from __future__ import annotations
 

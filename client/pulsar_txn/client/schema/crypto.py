@@ -1,8 +1,8 @@
 """End-to-end encryption: payloads leave encrypted and are readable only with a private key that no broker has.
 
-As in Pulsar's other clients: a data key (AES-256-GCM) encrypts payloads behind their compression, and travels in each
+As in Pulsar's other clients: a data key (AES-256-GCM) encrypts payloads after their compression, and travels in each
 entry's metadata, wrapped once per named public key (RSA-OAEP). What is not the payload stays readable: keys of messages
-that stand alone, properties of those, times, producer names.
+that are unbatched, properties of those, times, producer names.
 
 The ciphers are `cryptography`'s (extra `encryption`). The random source comes from the runtime.
 """
@@ -45,7 +45,7 @@ _KEPT_DATA_KEYS: Final = 1000
 class CryptoFailureAction(enum.Enum):
     """What a consumer does with a message that it cannot decrypt.
 
-    FAIL leaves it unacknowledged and hands out the next (a cumulative acknowledgement behind it takes it along), DISCARD
+    FAIL leaves it unacknowledged and hands out the next (a cumulative acknowledgement after it takes it along), DISCARD
     acknowledges it unseen, CONSUME hands it out as it came: one message per entry, `data` encrypted and compressed,
     `encryption_context` says how.
     """
@@ -79,7 +79,7 @@ class CryptoKeys(Protocol):
 class PemKeys:
     """Keys as PEM: the path of a file, the bytes themselves, or a function `(name, metadata) -> bytes`.
 
-    Files and functions are asked anew for every data key. A side that is not needed is left out. Out of `repr`.
+    Files and functions are asked again for every data key. A side that is not needed is left out. Out of `repr`.
     """
 
     public: PemSource | None = attrs.field(default=None, repr=False, kw_only=True)

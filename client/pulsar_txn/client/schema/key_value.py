@@ -1,6 +1,6 @@
 """Pairs of a key and a value, each with a schema of its own, as Java's `Schema.KeyValue`.
 
-INLINE: both in the payload, each behind its length (4 bytes, big-endian; -1 for None). SEPARATED: the payload is the value,
+INLINE: both in the payload, each after its length (4 bytes, big-endian; -1 for None). SEPARATED: the payload is the value,
 and the message's key is the key, as Base64; so routing, Key_Shared and compaction go by it.
 """
 
@@ -59,7 +59,7 @@ class KeyValue(NamedTuple, Generic[K, V]):
 
 
 class KeyValueEncoding(enum.Enum):
-    """Where the key goes: into the payload, in front of the value, or into the message's key."""
+    """Where the key goes: into the payload, before the value, or into the message's key."""
 
     INLINE = "INLINE"
     SEPARATED = "SEPARATED"

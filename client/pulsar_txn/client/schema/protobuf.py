@@ -52,7 +52,7 @@ class ProtobufNativeSchema(Generic[M]):
 
 
 def _collect(file: FileDescriptor, files: FileDescriptorSet, seen: set[str]) -> None:
-    """The file behind everything that it imports."""
+    """The file after everything that it imports."""
     if file.name in seen:
         return
     seen.add(file.name)

@@ -1,7 +1,7 @@
 """Classes as schemas: attrs classes, dataclasses and pydantic models become Avro definitions, and their values plain data.
 
-JSON and Avro topics of Pulsar both keep an Avro definition, so both schemas of ours use this. The conversion of values is
-cattrs's (extras `json` and `avro`); what stands here is which Avro type a Python type is.
+JSON and Avro topics of Pulsar both keep an Avro definition, so both schemas use this. The conversion of values is
+cattrs's (extras `json` and `avro`); what is here is which Avro type a Python type is.
 
 | Python | Avro | in JSON payloads |
 |---|---|---|

@@ -103,7 +103,7 @@ class Alone(NamedTuple):
 class Builder:
     """Messages that wait to leave together: one per transaction (and one for none), or per key group of it.
 
-    `full` holds complete batches in their order, among them messages that stand alone and batches built elsewhere.
+    `full` holds complete batches in their order, among them unbatched messages and batches built elsewhere.
     `txn_id` stays None until the transaction has registered the partition (`registering` is its future); until then nothing
     leaves. `sends` is where the transaction counts the messages: the first of a batch when it comes, the others when the
     batch is complete (`counted` of them were). `in_flight` counts its sealed batches without receipt: while there is one,
@@ -150,7 +150,7 @@ class Builder:
         return self.txn is not None and self.txn_id is None
 
     def lateness(self) -> TransactionAborted | None:
-        """Why its messages must not leave, or not again: a broker may hold a topic back for what comes behind an abort."""
+        """Why its messages must not leave, or not again: a broker may hold a topic back for what comes after an abort."""
         if self.txn is None:
             return None
         if not self.txn.in_time():
@@ -206,7 +206,7 @@ def not_again(in_flight: Iterable[Pending], topic: str, *, deduplicates: bool) -
 
 
 class _Both:
-    """Tells who watches a batch that was cut in two: behind both, the first error."""
+    """Tells who watches a batch that was cut in two: after both, the first error."""
 
     def __init__(self, watchers: tuple[Callable[[BaseException | None], object], ...]) -> None:
         self._watchers = watchers
@@ -376,7 +376,7 @@ class EntryFactory:
         return encode_entry(metadata, payload)
 
     def single(self, message: Row, sequence_id: int, now_ms: int, txn_id: TxnId | None, alone: Alone | None) -> bytes:
-        """The entry of one message that stands alone."""
+        """The entry of one message that is alone."""
         metadata, packed = self._single(message, sequence_id, now_ms, txn_id, alone)
         return self._sealed(metadata, packed)
 

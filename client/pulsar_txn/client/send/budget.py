@@ -60,11 +60,11 @@ class Budget:
         self.bytes -= size
         self._done_messages += messages
         self._done_bytes += size
-        if self.full:  # who waits for room has seen it so, or has its turn behind this
+        if self.full:  # whoever waits for room has seen it so, or has its turn after this
             self.look()
 
     def look(self) -> None:
-        """See whether there is room; who waits for it is woken then."""
+        """See whether there is room; whoever waits for it is woken then."""
         self.full = self._is_full()
         if not self.full and self._waiters:
             self._wake(self.max_messages - self.messages)
@@ -73,7 +73,7 @@ class Budget:
         return self.messages >= self.max_messages or self.bytes >= self.max_bytes
 
     def has_room(self, waiting: int, size: int) -> bool:
-        """Whether another message has room behind so many that are on their way here, of `size` bytes together."""
+        """Whether another message has room after so many that are on their way here, of `size` bytes together."""
         return self.messages + waiting < self.max_messages and self.bytes + size < self.max_bytes
 
     def refusal(self, topic: str) -> ProducerQueueFull:
@@ -102,11 +102,11 @@ class Budget:
             if waiter.cancelled():
                 with contextlib.suppress(ValueError):  # it was woken in the same moment
                     self._waiters.remove(waiter)
-            loop.call_soon(self.look)  # behind what this one does now: if it takes no room, the next one may
+            loop.call_soon(self.look)  # after what this one does now: if it takes no room, the next one may
 
 
 class LimitedBudget(Budget):
-    """The bounds of a producer whose client has one, too."""
+    """The bounds of a producer whose client has one as well."""
 
     __slots__ = ("_memory",)
 

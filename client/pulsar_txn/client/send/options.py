@@ -1,4 +1,4 @@
-"""What a producer was told at its creation."""
+"""The options of a producer."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ class ProducerOptions:
     """
 
     producer_name: str | None = attrs.field(default=None, validator=optional(text))
-    """Its name, which no other producer of the topic may have at the same time; the broker chooses one if None."""
+    """The producer's name. Only one producer of the topic can have it at a time; the broker chooses one if None."""
     initial_sequence_id: int | None = attrs.field(default=None, validator=optional(whole()))
-    """The first sequence id; None: behind the last one that the broker has stored of this name."""
+    """The first sequence id; None: after the last one that the broker has stored for this name."""
     send_timeout: float = attrs.field(default=30.0, converter=as_seconds, validator=seconds(0))
-    """Seconds until a send without a receipt is given up with OperationTimeout; 0 is never."""
+    """Seconds until a send without a receipt is given up with OperationTimeout; 0 means never."""
     compression: Compression = attrs.field(default=Compression.NONE, converter=_compression)
-    """Of batches as a whole, and of messages that stand alone."""
+    """The compression of batches, and of unbatched messages."""
     batching: bool = attrs.field(default=True, validator=flag)
     """Whether messages that wait together travel as one entry. A lone message does not wait for others."""
     batching_type: BatchingType = attrs.field(default=BatchingType.DEFAULT, converter=_batching_type)
@@ -118,11 +118,11 @@ class ProducerOptions:
     chunking: bool = attrs.field(default=False, validator=flag)
     """Whether a message that is larger than the broker's maximum is sent in chunks; else it is MessageTooLarge."""
     chunk_max_bytes: int = attrs.field(default=0, validator=at_least(0))
-    """Size of a chunk; 0 is what the broker takes at most."""
+    """Size of a chunk; 0 means the broker's limit."""
     batching_max_messages: int = attrs.field(default=1000, validator=at_least(1))
     """Messages of a batch at most."""
     batching_max_bytes: int = attrs.field(default=128 * 1024, validator=at_least(1))
-    """Bytes of a batch at most, before compression; what the broker takes, if that is less."""
+    """Bytes of a batch at most, before compression; the broker's limit, if that is less."""
     batching_max_delay: float = attrs.field(default=0.01, converter=as_seconds, validator=seconds(0))
     """Seconds that a message waits for others at most."""
     max_pending_messages: int = attrs.field(default=50_000, validator=at_least(1))
@@ -130,7 +130,7 @@ class ProducerOptions:
     max_pending_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=at_least(1))
     """Bytes without a receipt at most, over all partitions."""
     block_if_full: bool = attrs.field(default=True, validator=flag)
-    """Whether `send` waits at these bounds; else it raises ProducerQueueFull, as `send_nowait` always does."""
+    """Whether `send` waits at these limits; otherwise it raises ProducerQueueFull, as `send_nowait` always does."""
     routing: RoutingMode | Router = attrs.field(default=RoutingMode.ROUND_ROBIN, converter=_routing)
     """Where messages without a key go, or a function `(key, payload) -> partition` for all of them."""
     hashing: HashingScheme = attrs.field(default=HashingScheme.JAVA_STRING, converter=_hashing)
@@ -138,17 +138,17 @@ class ProducerOptions:
     access_mode: AccessMode = attrs.field(default=AccessMode.SHARED, converter=_access_mode)
     """Who may produce beside it; the page Fencing shows its use."""
     properties: Mapping[str, str] | None = attrs.field(default=None, validator=optional(texts))
-    """What the broker shows of it in its statistics."""
+    """Properties that the broker shows in its statistics."""
     initial_subscription: str | None = attrs.field(default=None, validator=optional(text))
     """A subscription that is created together with the topic."""
     interceptors: Sequence[ProducerInterceptor] = attrs.field(
         default=(), validator=each_having("before_send", "on_send_finished", needed="a ProducerInterceptor")
     )
-    """See each message before it is sent and after its receipt, in this order."""
+    """They see each message before it is sent and after its receipt, in this order."""
     auto_update_partitions: float = attrs.field(default=60.0, converter=as_seconds, validator=seconds(0))
-    """Seconds between two looks for new partitions; 0 is never."""
+    """Seconds between two looks for new partitions; 0 means never."""
     encryption_keys: Sequence[str] = attrs.field(default=(), converter=_names)
-    """Names of the public keys; whoever has one of the private keys can read."""
+    """Names of the public keys; the owner of any one of the private keys can read."""
     crypto_keys: CryptoKeys | None = attrs.field(
         default=None, validator=optional(having("public_key", needed=A_SOURCE_OF_KEYS))
     )

@@ -7,7 +7,7 @@ those that would be in their transaction twice if the broker has them (`not_agai
 A batch leaves at the end of the loop's turn when no earlier batch of its transaction (or of none) is in flight; else when
 it is full, when the receipt of the earlier one comes in, or after `batching_max_delay`. So a lone send is not delayed, and
 batches grow by themselves under load. There is no task, lock or timer per message. Open batches leave first where a message
-stands alone, or has a sequence id of the program's own and goes to another batch.
+is alone, or has a sequence id of the program's own and goes to another batch.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class PartitionProducer:
         self._connection = None
 
     def on_closed_by_broker(self) -> None:
-        """CLOSE_PRODUCER: the topic moves; look it up anew."""
+        """CLOSE_PRODUCER: the topic moves; look it up again."""
         self._attachment.detach(ConnectionLost("the broker closed the producer"))
 
     def _on_failed(self, error: PulsarError) -> None:
@@ -253,7 +253,7 @@ class PartitionProducer:
         if row_sequence_id(message) is not None and (len(self._builders) > 1 or txn not in self._builders):
             others = [each for each in self._builders.values() if each.futures and each.key is not txn]
             if not all(each.waits_for_registration for each in others):
-                self.flush_nowait()  # a broker that looks for duplicates drops what comes behind a higher sequence id
+                self.flush_nowait()  # a broker that looks for duplicates drops what comes after a higher sequence id
         return txn, None
 
     def _builder(self, key: object, txn: Enlisting | None, group: str | bytes | None = None) -> Builder:
@@ -284,7 +284,7 @@ class PartitionProducer:
         return error.with_traceback(None)  # else a failure that is raised again and again holds more and more frames
 
     def add_encoded(self, batch: EncodedBatch, txn: Enlisting | None) -> SendTicket:
-        """Queue a batch built elsewhere, behind what was queued before in the same transaction (or in none)."""
+        """Queue a batch built elsewhere, after what was queued before in the same transaction (or in none)."""
         if self._failure is not None:
             raise self._refused(self._failure, batch.num_messages, txn)
         size = len(batch.payload)
@@ -295,7 +295,7 @@ class PartitionProducer:
         return self._add_apart(Pending(self._builder(key, txn), [], [], batch.num_messages, size, encoded=batch))
 
     def _add_apart(self, pending: Pending, future: SendTicket | None = None) -> SendTicket:
-        """Queue what shares no batch, behind what was queued before."""
+        """Queue what shares no batch, after what was queued before."""
         builder, txn = pending.builder, pending.builder.txn
         if txn is not None:
             self._enlisted(txn, pending.messages, pending.size, builder)
@@ -342,7 +342,7 @@ class PartitionProducer:
             try:
                 self._seal(builder)
             except Exception:
-                logger.exception("%s: a batch could not be sent", self.topic)  # those behind it can
+                logger.exception("%s: a batch could not be sent", self.topic)  # those after it can
 
     def flush_nowait(self) -> None:
         """Send what waits in open batches; messages whose transaction is still registering follow by themselves."""
@@ -441,7 +441,7 @@ class PartitionProducer:
             self._connection.close(ConnectionLost("a receipt was skipped", endpoint=self._connection.endpoint))
 
     def on_send_error(self, sequence_id: int, error: PulsarError) -> None:
-        """SEND_ERROR: the one message fails, or the producer ends, or the connection is made anew and all is sent again."""
+        """SEND_ERROR: the one message fails, or the producer ends, or the connection is made again and all is sent again."""
         if isinstance(error, (ProducerFenced, TopicTerminatedError)):
             self._attachment.fail(error)
         elif error.retriable or isinstance(error, ChecksumError):

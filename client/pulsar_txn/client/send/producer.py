@@ -1,4 +1,4 @@
-"""The producer that programs use: values, keys, routing over partitions, bounds."""
+"""The producer that programs use: values, keys, routing over partitions, limits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AsyncProducer(Generic[T]):
 
     All sends of one producer and partition keep their order, within a transaction and outside of transactions (with
     BatchingType.KEY_BASED those of one key). Batches never mix transactions, so sends of different transactions, or inside
-    and outside of one, may leave in another order than that of the calls, but for those with a `sequence_id` of their own.
+    and outside of one, may leave in another order than that of the calls, except sends with a `sequence_id` of their own.
     A transaction's first sends wait until the coordinator knows the partition; all others pass them meanwhile.
     """
 
@@ -104,12 +104,12 @@ class AsyncProducer(Generic[T]):
 
     @property
     def producer_name(self) -> str:
-        """The name given, or the one that the broker chose (of the first partition)."""
+        """The producer's name: the given one, or the one that the broker chose (for the first partition)."""
         return self._partitions[0].name
 
     @property
     def partitions(self) -> int:
-        """How many partitions it sends to; 0 for a topic without partitions."""
+        """The number of partitions of its topic; 0 for a topic without partitions."""
         return len(self._partitions) if self._partitions[0].partition >= 0 and self._name.partition < 0 else 0
 
     @property
@@ -150,15 +150,15 @@ class AsyncProducer(Generic[T]):
     ) -> MessageId:
         """Send one value and wait for its receipt; returns its id. `None` is a tombstone (no value for this key).
 
-        Waits first while the producer's bounds, or the client's `memory_limit`, are reached (ProducerQueueFull or
-        MemoryBufferIsFull instead with `block_if_full=False`).
-        `event_time_ms` is milliseconds since the epoch; `deliver_at` has a time zone; `deliver_after` is seconds or a
-        timedelta; `partition` overrules the routing; `replicate_to` names the clusters that a geo-replicated topic sends it
-        to, an empty list none. In a transaction the receipt says that the message is stored; it is seen once `txn` commits.
+        First waits while the producer's limits, or the client's `memory_limit`, are reached (ProducerQueueFull or
+        MemoryBufferIsFull instead with `block_if_full=False`). `event_time_ms` is milliseconds since the epoch;
+        `deliver_at` has a time zone; `deliver_after` is seconds or a timedelta; `partition` overrides the routing;
+        `replicate_to` names the clusters that a geo-replicated topic sends it to, an empty list none. In a transaction the
+        receipt says that the message is stored; readers see it after `txn` commits.
 
         Raises SchemaMismatch, InvalidConfiguration, MessageTooLarge, AlreadyClosed, OperationTimeout, BrokerError,
         ProducerFenced, and with `txn` TransactionStateError and other TransactionErrors. If cancelled while waiting for
-        room, nothing is sent; later the message goes out all the same.
+        room, nothing is sent; if cancelled later, the message is sent nevertheless.
         """
         self._core.check_here()
         while self._budget.full and not self._closed:
@@ -194,7 +194,7 @@ class AsyncProducer(Generic[T]):
         replicate_to: Sequence[str] | None = None,
         partition: int | None = None,
     ) -> SendTicket:
-        """Queue one value; returns a future of its id at once. Arguments as `send`.
+        """Queue one value; returns a future of its id immediately. Arguments as `send`.
 
         Raises ProducerQueueFull (MemoryBufferIsFull) when the producer's bounds or the client's `memory_limit` are reached, and
         what `send` raises before anything is queued.
@@ -242,7 +242,7 @@ class AsyncProducer(Generic[T]):
         return ticket
 
     def stats(self) -> ProducerStats:
-        """What it has done so far, and what is in flight."""
+        """The producer's counters, and what is in flight."""
         budget = self._budget
         return ProducerStats(
             messages=budget.all_messages,
@@ -285,7 +285,7 @@ class AsyncProducer(Generic[T]):
     def _send_payload(self, payload: bytes, unit: Enlisting | None, ticket: SendTicket) -> None:
         """`send_nowait` of nothing but an encoded value, whose future is given.
 
-        That may be one for threads, too, if it can no longer be cancelled: it has what is needed of a ticket here.
+        That may be one for threads as well, if it can no longer be cancelled: it has what is needed of a ticket here.
         """
         if self._budget.full or self._closed:
             raise self._refusal()
@@ -312,9 +312,9 @@ class AsyncProducer(Generic[T]):
             await self._budget.room()
 
     async def flush(self) -> None:
-        """Send what waits and wait until everything sent before this call has its receipt or failed.
+        """Send waiting messages, and wait until everything sent before this call has its receipt or has failed.
 
-        Raises the first of their errors (each ticket has its own, too; one that was cancelled is waited for all the same).
+        Raises the first of their errors (each ticket also has its own; a cancelled one is waited for nevertheless).
         Safe to cancel: only the waiting ends.
         """
         self._core.check_here()
@@ -328,9 +328,9 @@ class AsyncProducer(Generic[T]):
                 raise error
 
     async def close(self) -> None:
-        """Send what waits, wait for receipts (at most the operation timeout), close. Idempotent.
+        """Send waiting messages, wait for receipts (at most the operation timeout), and close. Idempotent.
 
-        Sends without a receipt by then fail with AlreadyClosed. If cancelled, it is closed without waiting any longer.
+        Sends without a receipt by then fail with AlreadyClosed. If cancelled, the producer is closed without further waiting.
         """
         self._core.check_here()
         if self._closed:
@@ -353,7 +353,7 @@ class AsyncProducer(Generic[T]):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        """Connect all partitions; when one fails, or this is cancelled, none stays behind."""
+        """Connect all partitions; when one fails, or this is cancelled, none remains."""
         try:
             await self._start_all(self._partitions)
         except ProducerFenced as error:
@@ -385,7 +385,7 @@ class AsyncProducer(Generic[T]):
         return PartitionProducer(self._core, name, index, self._options, self._budget, self._schema.info)
 
     async def _grow(self) -> None:
-        """Send to new partitions, too. Keys move to other partitions then, as with every Pulsar client."""
+        """Send to new partitions as well. Keys move to other partitions then, as with every Pulsar client."""
         before = dict(self._known)
         added = [self._partition(name, index) for name, index in await new_partitions(self._core, self._known)]
         if not added:

@@ -16,7 +16,7 @@ ENTRY_OVERHEAD: Final = 10_000
 """Bytes that metadata may add to a message of the largest size."""
 
 LONE_BYTES: Final = 32 * 1024
-"""A payload up to this size is copied behind its command, so that one buffer leaves; for a larger one that costs more."""
+"""A payload up to this size is copied after its command, so that one buffer leaves; for a larger one that costs more."""
 
 
 class Sealer:

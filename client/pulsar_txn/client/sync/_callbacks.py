@@ -1,4 +1,4 @@
-"""Where the sync client runs the program's own code: never on the thread that speaks with the broker.
+"""Where the blocking client runs the program's own code: never on the thread that speaks with the broker.
 
 Two threads per client, started with the first call. One is told things, in order: observers, interceptors, callbacks of
 futures. The other one is asked: credentials, keys, values of a table view; nobody who is told and takes his time holds
@@ -51,7 +51,7 @@ class Callbacks:
         return self._told.waiting >= MAX_WAITING
 
     def tell(self, function: Callable[..., object], *args: Any) -> None:
-        """Have it called, behind what was told before; left out, with a warning in the log, while too many wait."""
+        """Have it called, after what was told before; left out, with a warning in the log, while too many wait."""
         if self.behind:
             self._left_out += 1
             return
@@ -61,14 +61,14 @@ class Callbacks:
         self._told.submit(function, *args)
 
     def settle(self, function: Callable[..., object], *args: Any) -> None:
-        """As `tell`, and never left out, but for the end of the program: no thread can be started then."""
+        """As `tell`, and never left out, except for the end of the program: no thread can be started then."""
         try:
             self._told.submit(function, *args)
         except RuntimeError as error:
             logger.warning("a callback is not called, because the program ends: %s", error)
 
     async def hear(self, function: Callable[..., T], *args: Any) -> T:
-        """On the loop: as `ask`, behind what was told before, and never left out."""
+        """On the loop: as `ask`, after what was told before, and never left out."""
         reply: Future[T] = Future()
         self._told.submit(functools.partial(answer, only=True), reply, function, args)
         return await asyncio.wrap_future(reply)
@@ -153,7 +153,7 @@ class AskedKeys:
                 self._public[name] = error
 
     def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
-        """What was fetched before; and it is fetched anew."""
+        """What was fetched before; and it is fetched again."""
         known = self._public[name]
         if isinstance(known, Exception):
             raise known

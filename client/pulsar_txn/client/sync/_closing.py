@@ -1,4 +1,4 @@
-"""How the asyncio client behind a sync one is closed: what is under way is waited for, and never for long."""
+"""How the asyncio client after a sync one is closed: what is under way is waited for, and never for long."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Desk:
             raise self._raised
 
     def end(self) -> None:
-        """Have the threads stop behind the call that they are at. Idempotent."""
+        """Have the threads stop after the call that they are at. Idempotent."""
         for _ in range(self._threads):
             self._calls.put(None)
 

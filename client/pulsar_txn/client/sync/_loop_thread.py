@@ -1,4 +1,4 @@
-"""The thread that works for the sync client: a loop of its own, and how other threads hand things over to it."""
+"""The thread that works for the blocking client: a loop of its own, and how other threads hand things over to it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CLOSED: Final = "the client was closed before it was done"
 
 
 class LoopThread:
-    """A private event loop in a daemon thread: where the sync client's work goes on while its caller computes.
+    """A private event loop in a daemon thread: where the blocking client's work goes on while its caller computes.
 
     Keep-alive, receipts and receiving need it; nothing of the program's runs there. Threads may share it. Loop and thread
     begin with the first use; from then on it belongs to that process: it is dead in a forked child, and says so.
@@ -184,7 +184,7 @@ class LoopThread:
     def _have_it_looked_at(self) -> None:
         if self._looks and not self.stopped:
             return
-        try:  # an interruption may come behind each of these
+        try:  # an interruption may come after each of these
             self._looks = True
             self._wake(self._look)
         except BaseException:

@@ -58,27 +58,27 @@ class Transaction(Twin[AsyncTransaction]):
 
     @property
     def name(self) -> str | None:
-        """The name it was given, for logs and statistics."""
+        """The transaction's name, for logs and statistics."""
         return self._inner.name
 
     @property
     def state(self) -> TransactionState:
-        """Its state, as far as this client knows."""
+        """The transaction's state, as far as this client knows."""
         return self._inner.state
 
     @property
     def doomed(self) -> bool:
-        """Whether an operation failed, so that it can only be aborted."""
+        """Whether an operation failed, so that the transaction can only be aborted."""
         return self._inner.doomed
 
     @property
     def doom_cause(self) -> BaseException | None:
-        """The first failure."""
+        """The first failure of an operation."""
         return self._inner.doom_cause
 
     @property
     def deadline(self) -> float | None:
-        """When operations are refused, on the clock of `time.monotonic()`; None as `remaining`."""
+        """The time on the clock of `time.monotonic()` from which operations are refused; None as for `remaining`."""
         return self._inner.deadline
 
     @property
@@ -104,12 +104,12 @@ class Transaction(Twin[AsyncTransaction]):
         raise AssertionError
 
     def rollback(self) -> NoReturn:
-        """Leave the managed block at once, quietly, with an abort. TransactionStateError where there is no block."""
+        """Leave the managed block immediately and quietly, with an abort. Raises TransactionStateError outside of a block."""
         self._inner.rollback()
         raise AssertionError
 
     def commit(self, *, timeout: float | timedelta | None = None) -> None:
-        """Acknowledge what was received in it, wait for the operations, then commit.
+        """Acknowledge the messages that were received in the transaction, wait for its operations, then commit.
 
         `timeout`: seconds or a timedelta for all of it (default: the commit timeout). Concurrent callers share one commit,
         and it may be called again after CommitOutcomeUnknown.
@@ -120,26 +120,25 @@ class Transaction(Twin[AsyncTransaction]):
         self._loop.run(lambda: self._inner.commit(timeout=timeout))
 
     def abort(self, *, timeout: float | timedelta | None = None) -> None:
-        """Abort; no effect when it is aborted already. Legal from every open state.
+        """Abort the transaction; without effect on an aborted one. Legal in every open state.
 
-        What was received in it comes again. Operations under way are waited for, up to `timeout` (seconds or a timedelta;
-        default: the commit timeout) less what END_TXN needs. Raises what END_TXN met; the coordinator then aborts at the
-        transaction's timeout.
+        Messages that were received in it come again. The call waits for operations under way, up to `timeout` (seconds or a
+        timedelta;         default: the commit timeout) less what END_TXN needs. Raises the error of END_TXN; the
+        coordinator then aborts at the transaction's timeout.
         """
         self._loop.run(lambda: self._inner.abort(timeout=timeout))
 
     def wait_closed(self) -> None:
-        """Wait for a commit or abort that is on its way; raises what it raises. Returns at once when there is none."""
+        """Wait for a commit or abort under way, and raise its error. Returns immediately if there is no such call."""
         self._loop.run(self._inner.wait_closed)
 
     def resolve(self) -> TransactionState:
         """Ask the coordinator for the outcome by asking for the commit again, which is idempotent on our broker.
 
-        For a transaction whose commit was sent. Of an attached one you have to know that: it is committed if it is open.
-        COMMITTED, ABORTED, or UNKNOWN: a stock coordinator forgets a transaction once it has ended, and while it ends may
-        refuse the repeat of what it has done.
-        Raises what prevents asking (ConnectionLost, OperationTimeout, …), and TransactionStateError before the commit was sent.
-        Safe to repeat.
+        Use it only after the commit was sent. An attached transaction that is still open is committed by it. COMMITTED,
+        ABORTED, or UNKNOWN: a stock coordinator forgets a transaction once it has ended, and while it ends may refuse the
+        repeat of what it has done. Raises an error when it cannot ask (ConnectionLost, OperationTimeout, …), and
+        TransactionStateError before the commit was sent. Safe to repeat.
         """
         return self._loop.run(self._inner.resolve)
 
@@ -177,12 +176,12 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
 
     @property
     def producer_name(self) -> str:
-        """The name given, or the one that the broker chose (of the first partition)."""
+        """The producer's name: the given one, or the one that the broker chose (for the first partition)."""
         return self._inner.producer_name
 
     @property
     def partitions(self) -> int:
-        """How many partitions it sends to; 0 for a topic without partitions."""
+        """The number of partitions of its topic; 0 for a topic without partitions."""
         return self._inner.partitions
 
     @property
@@ -217,11 +216,11 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
     ) -> MessageId:
         """Send one value and wait for its receipt; returns its id. `None` is a tombstone (no value for this key).
 
-        Waits first while the producer's bounds, or the client's `memory_limit`, are reached (ProducerQueueFull or
-        MemoryBufferIsFull instead with `block_if_full=False`).
-        `event_time_ms` is milliseconds since the epoch; `deliver_at` has a time zone; `deliver_after` is seconds or a
-        timedelta; `partition` overrules the routing; `replicate_to` names the clusters that a geo-replicated topic sends it
-        to, an empty list none. In a transaction the receipt says that the message is stored; it is seen once `txn` commits.
+        First waits while the producer's limits, or the client's `memory_limit`, are reached (ProducerQueueFull or
+        MemoryBufferIsFull instead with `block_if_full=False`). `event_time_ms` is milliseconds since the epoch;
+        `deliver_at` has a time zone; `deliver_after` is seconds or a timedelta; `partition` overrides the routing;
+        `replicate_to` names the clusters that a geo-replicated topic sends it to, an empty list none. In a transaction the
+        receipt says that the message is stored; readers see it after `txn` commits.
 
         Raises SchemaMismatch, InvalidConfiguration, MessageTooLarge, AlreadyClosed, OperationTimeout, BrokerError,
         ProducerFenced, and with `txn` TransactionStateError and other TransactionErrors.
@@ -257,7 +256,7 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
         replicate_to: Sequence[str] | None = None,
         partition: int | None = None,
     ) -> Future[MessageId]:
-        """Queue one value; returns a future of its id at once. Arguments as `send`.
+        """Queue one value; returns a future of its id immediately. Arguments as `send`.
 
         Raises ProducerQueueFull (MemoryBufferIsFull) when the producer's bounds or the client's `memory_limit` are reached, and
         what `send` raises before anything is queued.
@@ -281,7 +280,7 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
         )
 
     def stats(self) -> ProducerStats:
-        """What it has done so far, and what is in flight."""
+        """The producer's counters, and what is in flight."""
         return self._loop.call(self._inner.stats)
 
     def send_encoded(
@@ -304,14 +303,14 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
         self._sending.wait_for_room()
 
     def flush(self) -> None:
-        """Send what waits and wait until everything sent before this call has its receipt or failed.
+        """Send waiting messages, and wait until everything sent before this call has its receipt or has failed.
 
-        Raises the first of their errors (each ticket has its own, too; one that was cancelled is waited for all the same).
+        Raises the first of their errors (each ticket also has its own; a cancelled one is waited for nevertheless).
         """
         self._loop.run(self._inner.flush)
 
     def close(self) -> None:
-        """Send what waits, wait for receipts (at most the operation timeout), close. Idempotent.
+        """Send waiting messages, wait for receipts (at most the operation timeout), and close. Idempotent.
 
         Sends without a receipt by then fail with AlreadyClosed.
         """
@@ -732,7 +731,7 @@ class TableView(GenericTwin[AsyncTableView[T], T]):
 
 
 class Client(Twin[AsyncClient]):
-    """A Pulsar client for threads; `with Client("pulsar://localhost:6650") as client: …` closes it."""
+    """A Pulsar client for threads; `with AsyncClient("pulsar://localhost:6650") as client: …` closes it."""
 
     def __init__(
         self,
@@ -797,7 +796,7 @@ class Client(Twin[AsyncClient]):
 
     @property
     def service_url(self) -> str:
-        """Of the cluster in use."""
+        """The service URL of the cluster in use."""
         return self._inner.service_url
 
     @overload
@@ -849,9 +848,9 @@ class Client(Twin[AsyncClient]):
     ) -> Consumer[Any]:
         """Subscribe to a topic, all partitions of a partitioned one, several topics (each once), or those that match a pattern.
 
-        A compiled regular expression (`re.compile(r"tenant/namespace/orders-.*")`) stands for the topics of that namespace
-        with a matching name; new ones are found every `pattern_discovery_period` seconds, and at once where brokers tell
-        (stock Pulsar's do), new partitions every `auto_update_partitions` seconds; both are received from their beginning.
+        A compiled regular expression (`re.compile(r"tenant/namespace/orders-.*")`) means the topics of that namespace
+        with a matching name. New ones are found every `pattern_discovery_period` seconds, and immediately if the broker reports
+        them (stock Pulsar does), new partitions every `auto_update_partitions` seconds; both are received from their beginning.
 
         `options` are the fields of `ConsumerOptions`. Raises InvalidTopicName, InvalidConfiguration, AlreadyClosed, the
         broker's BrokerError (ConsumerBusy, …), ConnectionLost or OperationTimeout.
@@ -893,7 +892,7 @@ class Client(Twin[AsyncClient]):
         schema: Schema[Any] | None = None,
         **options: Unpack[ReaderOptionsDict],
     ) -> Reader[Any]:
-        """Create a reader behind message `start` (at it with `start_inclusive`), or at a time.
+        """Create a reader that begins after message `start` (at it with `start_inclusive`), or at a time.
 
         `EARLIEST_ID` and `LATEST_ID` are the ends of the topic. `options` are fields of `ConsumerOptions`, as far as they mean
         something without a subscription: `receiver_queue_size`, `read_compacted`, `properties`, `crypto_keys`,
@@ -914,16 +913,17 @@ class Client(Twin[AsyncClient]):
     def create_table_view(
         self, topic: str, *, schema: Schema[Any] | None = None, **options: Unpack[ReaderOptionsDict]
     ) -> TableView[Any]:
-        """Create a view of the newest value of every key; returns when all that the topic holds has been read.
+        """Create a view of the newest value of every key; returns after everything in the topic has been read.
 
         `options` as `create_reader`. Raises as `subscribe`.
         """
         return TableView(self._loop, self._opening.table_view(topic, schema, {**options}))
 
     def add_interceptors(self, *interceptors: ProducerInterceptor | ConsumerInterceptor) -> None:
-        """Have interceptors in all producers and consumers that are created from now on, before those of their options.
+        """Add interceptors to all producers and consumers that are created from now on, before those of their options.
 
-        Readers and table views have those of their options only. Raises InvalidConfiguration for what is no interceptor.
+        Readers and table views have those of their options only. Raises InvalidConfiguration for an object that is not an
+        interceptor.
         """
         self._opening.interceptors.add(interceptors)
 
@@ -934,8 +934,8 @@ class Client(Twin[AsyncClient]):
     def close(self) -> None:
         """Abort the open transactions, then close producers, consumers, readers and connections. Idempotent.
 
-        Commits under way and the aborts have two seconds; after that the coordinators end the transactions at their timeout.
-        What waits is sent, and receipts are waited for, for `operation_timeout` at most.
+        Commits under way and the aborts have two seconds; after that the coordinators end the transactions at their
+        timeout. Waiting messages are sent; the client waits for receipts, at most `operation_timeout`.
 
         Commits and aborts that are under way are waited for, for two seconds at most; so is what observers, interceptors and
         callbacks are to be told. KeyboardInterrupt ends the waiting: the client is closed at once, and it is raised. No effect
@@ -971,7 +971,7 @@ class Client(Twin[AsyncClient]):
         aborts it. `commit_timeout`: the budget of the commit (default: the operation timeout). `name` is for logs and
         statistics. `force_abort`: a dry run that ends with an abort. `ambient`: operations without `txn=` inside the
         block take part, in this thread; blocks and loops inside it are units of their own.
-        Single use. `pulsar_txn.client.txn.managed` says what leaving it means.
+        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block.
         """
         return ManagedTransaction(
             self._loop,
@@ -998,7 +998,7 @@ class Client(Twin[AsyncClient]):
     ) -> Transaction:
         """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
 
-        It has an id when this returns, to be handed on for `attach_transaction`, and its clock runs. Without `eager` the
+        When this returns, the transaction has an id (for `attach_transaction`), and its clock runs. Without `eager` the
         first operation in it opens it, as in a block.
         Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
         """
@@ -1012,11 +1012,11 @@ class Client(Twin[AsyncClient]):
         )
 
     def attach_transaction(self, txn_id: TxnId | str) -> Transaction:
-        """A handle of a transaction begun elsewhere, by its id or the id's text `(most,least)`; asks nobody yet.
+        """Make a handle of a transaction that was begun elsewhere, from its id or the id's text `(most,least)`. Sends nothing.
 
-        `commit()` and `abort()` end it, and operations can join it. `resolve()` asks by committing, so it is for one whose
-        commit was sent before, or that cannot be open any more: one that is still open is committed by it.
-        Raises InvalidConfiguration when the text is no id.
+        `commit()` and `abort()` end it, and operations can join it. `resolve()` asks by committing, so use it only after a
+        commit was sent, or when the transaction cannot be open any longer: it commits an open one. Raises
+        InvalidConfiguration when the text is not an id.
         """
         return Transaction(self._loop, self._loop.call(lambda: self._inner.attach_transaction(txn_id)))
 
@@ -1030,12 +1030,12 @@ class Client(Twin[AsyncClient]):
         backoff: Pauses | None = None,
         retry_unknown: bool = False,
     ) -> T:
-        """Run `work(txn)` in a transaction, again in a new one when it was aborted by no fault of `work`.
+        """Run `work(txn)` in a transaction, and again in a new one when the abort was not the fault of `work`.
 
         Tried again, up to `attempts` times: TransactionAborted and its kinds (conflict, timeout, a failed operation),
-        unless an operation failed for a reason that is there to stay (`fatal`, or a UsageError). `backoff(n)` is the pause
-        in seconds behind the n-th attempt; without it pauses grow within the client's bounds. With `retry_unknown`,
-        CommitOutcomeUnknown too, when the coordinator cannot say that it committed: only for work that may happen twice.
+        unless an operation failed for a permanent reason (`fatal`, or a UsageError). `backoff(n)` is the pause
+        in seconds after the n-th attempt; without it pauses grow within the client's bounds. With `retry_unknown`, also
+        CommitOutcomeUnknown, when the coordinator cannot say that it committed: only for work that may happen twice.
         Any other exception aborts and is raised as it is.
         Returns what `work` returned; None after a rollback.
 
@@ -1065,12 +1065,12 @@ class Client(Twin[AsyncClient]):
         The handler sends with `txn=batch.txn`; every message of the batch is acknowledged in the same transaction.
         Batches hold up to `max_messages`, waited for up to `max_wait` seconds; `timeout` is each transaction's.
         `concurrency` lanes work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
-        A message that has failed alone `max_aborts` times is poison: `on_poison` says what becomes of it;
-        `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default. `observer` is called with what happens.
+        A message that has failed alone `max_aborts` times is poison: `on_poison` says what happens to it;
+        `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default. `observer` is called with each event.
 
-        Returns the counts, once `stop` is set and what was taken is finished. Raises what no further attempt mends
+        Returns the counts after `stop` is set and the messages taken are finished. Raises errors that no retry can repair
         (`fatal` errors, UsageError, AlreadyClosed), the handler's error of a poison message with `Poison.RAISE`, and
-        CommitOutcomeUnknown when nobody can say whether a batch was committed. See `pulsar_txn.client.loop.pipeline`.
+        CommitOutcomeUnknown when no coordinator can say whether a batch was committed. See `pulsar_txn.client.loop.pipeline`.
 
         `stop` is a `threading.Event`, or anything else that has `is_set()`. The handler is a plain function: it is called in
         this thread, with `concurrency` also in as many threads less one beside it. Messages, receipts and keep-alive go on
@@ -1095,11 +1095,11 @@ class Client(Twin[AsyncClient]):
         return run_pipeline(self._loop, run, handler, batch, stop, concurrency)
 
     def add_observer(self, observer: object) -> None:
-        """Have an object told of every transaction: see `TransactionObserver`, of which it may have any methods."""
+        """Report every transaction to an object that has some of the methods of `TransactionObserver`."""
         self._opening.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
 
     def remove_observer(self, observer: object) -> None:
-        """Tell it no more."""
+        """Stop reporting to an observer."""
         self._opening.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
 
     def stats(self) -> ClientStats:

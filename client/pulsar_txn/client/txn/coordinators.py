@@ -54,7 +54,7 @@ class CoordinatorDirectory(Protocol):
     async def topics(self) -> list[str]:
         """One name per coordinator, in the order of their ids, that a lookup resolves to its broker.
 
-        Raises TransactionsDisabled when there is none.
+        Raises TransactionsDisabled if absent.
         """
         ...
 
@@ -213,7 +213,7 @@ class CoordinatorSession:
     async def _connected(
         self, left: float, name: str, failure: PulsarError | None, txn_id: TxnId | None, *, lost_answer: bool
     ) -> Connection:
-        """The session's connection, waiting for it because there is none."""
+        """The session's connection; waits until there is one."""
         try:
             async with asyncio.timeout(max(left, 0)):
                 return await self._reconnected()

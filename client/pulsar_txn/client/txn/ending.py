@@ -91,12 +91,12 @@ class Ending:
         await self.wait_closed()
 
     def abandon(self) -> None:
-        """Abort without anybody who waits for it: who wanted the transaction is gone."""
+        """Abort without anybody whoever waits for it: who wanted the transaction is gone."""
         if not self._join(TxnAction.ABORT):
             self._begin(TxnAction.ABORT, self._commit_timeout)
 
     async def wait_closed(self) -> None:
-        """Wait for an end that is on its way; raises what it raises. Returns at once when there is none."""
+        """Wait for an end that is on its way; raises what it raises. Returns at once if absent."""
         if self._running is not None:
             await asyncio.shield(self._running)
 

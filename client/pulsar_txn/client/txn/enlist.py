@@ -88,7 +88,7 @@ class Enlisting(Protocol):
         ...
 
     def in_time(self) -> bool:
-        """Whether its time is not over: what leaves later may come behind its abort."""
+        """Whether its time is not over: what leaves later may arrive after its abort."""
         ...
 
     def sends_to(self, topic: str) -> SendCounter:
@@ -143,6 +143,6 @@ class Enlisting(Protocol):
 
         COMMIT or ABORT once that is known. Before it, at most once, None: its time is over, or its outcome is unknown.
         Consumers use it to forget which messages were acknowledged in it, and to have them again after an abort.
-        Called in the next turn of the loop when that is so already.
+        When that is already so, it is called in the next turn of the loop.
         """
         ...

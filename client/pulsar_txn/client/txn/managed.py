@@ -44,7 +44,7 @@ class AsyncManagedTransaction:
 
     @property
     def inside(self) -> Enlisting:
-        """What operations ask a transaction for; this is none before its block is entered."""
+        """The operations' view of a transaction; there is no such view before its block is entered."""
         raise no_transaction(self)
 
     async def __aenter__(self) -> AsyncTransaction:

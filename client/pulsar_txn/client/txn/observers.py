@@ -1,8 +1,8 @@
-"""Who is told of the transactions of a client: observers that programs add, the log, and the counters of `client.stats()`.
+"""The observers of a client's transactions: those that programs add, the log, and the counters of `client.stats()`.
 
 An observer is any object with some of the methods of `TransactionObserver`. They are called on the loop, in the order of
-what happens, and must not wait; the sync client tells them a moment later, on a thread for that. An exception in one is
-logged, and neither the transaction nor the other observers notice.
+what happens, and must not wait; the blocking client tells them a moment later, on a thread for that. An exception in one is
+logged; it affects neither the transaction nor the other observers.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _LEVELS: Final = {TransactionState.UNKNOWN: logging.WARNING, TransactionState.ER
 
 
 class TransactionObserver:
-    """What an observer can be told; a base with methods that do nothing, which nobody has to derive from."""
+    """The events of transactions. An observer has some of these methods; it may derive from this class, but need not."""
 
     def txn_opened(self, txn: AsyncTransaction) -> None:
-        """The coordinator gave it an id."""
+        """The coordinator gave the transaction its id."""
 
     def txn_registered(self, txn: AsyncTransaction, targets: Sequence[tuple[str, str | None]]) -> None:
         """Targets were registered together: topic partitions as (topic, None), or (topic, subscription)."""
 
     def txn_doomed(self, txn: AsyncTransaction, error: BaseException) -> None:
-        """Its first operation failed: it can only be aborted."""
+        """An operation of the transaction failed, for the first time: it can only be aborted."""
 
     def txn_ending(self, txn: AsyncTransaction, action: TxnAction) -> None:
         """A commit or an abort has begun: first the operations under way are waited for."""

@@ -25,7 +25,7 @@ class Operations:
 
     @property
     def any_started(self) -> bool:
-        """Whether there was any, or may have been."""
+        """Whether any operation was started, or may have been."""
         return bool(self._targets)
 
     @property
@@ -65,7 +65,7 @@ class Operations:
         return self._targets[topic, None]
 
     def finish(self, topic: str, subscription: str | None, messages: int, error: BaseException | None) -> None:
-        """They have their answer, or failed."""
+        """Operations on a target were answered, or have failed."""
         target = self._targets[topic, subscription]
         if error is None:
             target.confirmed += messages

@@ -17,7 +17,7 @@ from pulsar_txn.wire.ids import TxnAction, TxnId
 class CoordinatorSessions(Protocol):
     """The requests that a transaction makes of its coordinator; errors say in `maybe_processed` whether they had left.
 
-    `tally` is told of requests that were sent (how often, so that one that never left is known), and who answered.
+    `tally` counts the requests that were sent (so that one that never left is known), and has the broker that answered.
     """
 
     async def new_txn(self, timeout_ms: int, *, tally: RequestTally) -> TxnId:
@@ -71,7 +71,7 @@ class Target:
 
 
 class Registrar:
-    """Registers targets, each once; a failed registration fails everybody who waits for it."""
+    """Registers targets, each once; a failed registration fails everybody whoever waits for it."""
 
     def __init__(
         self,

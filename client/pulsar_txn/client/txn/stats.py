@@ -1,4 +1,4 @@
-"""What a transaction says of itself: its states, and a frozen picture of it with counters and times."""
+"""The states of a transaction, and a frozen picture of it with counters and times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pulsar_txn.wire.ids import TxnId
 
 
 class TransactionState(enum.Enum):
-    """Where a transaction stands, as far as this client knows."""
+    """The state of a transaction, as far as this client knows."""
 
     NOT_STARTED = "NOT_STARTED"
     """Begun lazily, and without an operation yet: the coordinator does not know it."""
@@ -105,7 +105,7 @@ class TransactionStats:
 
 
 class RequestTally:
-    """What the requests of one transaction met on their way to the coordinator."""
+    """Counters of one transaction's requests to its coordinator."""
 
     __slots__ = ("endpoint", "retries", "sent")
 

@@ -72,28 +72,28 @@ class AsyncTransaction:
 
     @property
     def name(self) -> str | None:
-        """The name it was given, for logs and statistics."""
+        """The transaction's name, for logs and statistics."""
         return self.inside.options.name
 
     @property
     def state(self) -> TransactionState:
-        """Its state, as far as this client knows."""
+        """The transaction's state, as far as this client knows."""
         return self.inside.life.state
 
     @property
     def doomed(self) -> bool:
-        """Whether an operation failed, so that it can only be aborted."""
+        """Whether an operation failed, so that the transaction can only be aborted."""
         return bool(self.inside.life.failures)
 
     @property
     def doom_cause(self) -> BaseException | None:
-        """The first failure."""
+        """The first failure of an operation."""
         failures = self.inside.life.failures
         return failures[0] if failures else None
 
     @property
     def deadline(self) -> float | None:
-        """When operations are refused, on the clock of `loop.time()`; None as `remaining`."""
+        """The time on the clock of `loop.time()` from which operations are refused; None as for `remaining`."""
         return self.inside.life.deadline
 
     @property
@@ -126,7 +126,7 @@ class AsyncTransaction:
         )
 
     def rollback(self) -> NoReturn:
-        """Leave the managed block at once, quietly, with an abort. TransactionStateError where there is no block."""
+        """Leave the managed block immediately and quietly, with an abort. Raises TransactionStateError outside of a block."""
         if not self.inside.options.managed:
             raise TransactionStateError(
                 "rollback() leaves a managed block, and this transaction has none", txn_id=self.id, hint="call txn.abort()"
@@ -136,7 +136,7 @@ class AsyncTransaction:
     # --- ending it ----------------------------------------------------------------------------------------------------
 
     async def commit(self, *, timeout: float | timedelta | None = None) -> None:
-        """Acknowledge what was received in it, wait for the operations, then commit.
+        """Acknowledge the messages that were received in the transaction, wait for its operations, then commit.
 
         `timeout`: seconds or a timedelta for all of it (default: the commit timeout). Concurrent callers share one commit,
         and it may be called again after CommitOutcomeUnknown. If cancelled: the commit goes on, `wait_closed()` joins it.
@@ -153,26 +153,25 @@ class AsyncTransaction:
         await self.inside.ending.finish(TxnAction.COMMIT, None if timeout is None else seconds_of(timeout, "timeout"))
 
     async def abort(self, *, timeout: float | timedelta | None = None) -> None:
-        """Abort; no effect when it is aborted already. Legal from every open state. If cancelled: the abort goes on.
+        """Abort the transaction; without effect on an aborted one. Legal in every open state. If cancelled: the abort goes on.
 
-        What was received in it comes again. Operations under way are waited for, up to `timeout` (seconds or a timedelta;
-        default: the commit timeout) less what END_TXN needs. Raises what END_TXN met; the coordinator then aborts at the
-        transaction's timeout.
+        Messages that were received in it come again. The call waits for operations under way, up to `timeout` (seconds or a
+        timedelta;         default: the commit timeout) less what END_TXN needs. Raises the error of END_TXN; the
+        coordinator then aborts at the transaction's timeout.
         """
         await self.inside.ending.finish(TxnAction.ABORT, None if timeout is None else seconds_of(timeout, "timeout"))
 
     async def wait_closed(self) -> None:
-        """Wait for a commit or abort that is on its way; raises what it raises. Returns at once when there is none."""
+        """Wait for a commit or abort under way, and raise its error. Returns immediately if there is no such call."""
         await self.inside.ending.wait_closed()
 
     async def resolve(self) -> TransactionState:
         """Ask the coordinator for the outcome by asking for the commit again, which is idempotent on our broker.
 
-        For a transaction whose commit was sent. Of an attached one you have to know that: it is committed if it is open.
-        COMMITTED, ABORTED, or UNKNOWN: a stock coordinator forgets a transaction once it has ended, and while it ends may
-        refuse the repeat of what it has done.
-        Raises what prevents asking (ConnectionLost, OperationTimeout, …), and TransactionStateError before the commit was sent.
-        Safe to cancel and to repeat.
+        Use it only after the commit was sent. An attached transaction that is still open is committed by it. COMMITTED,
+        ABORTED, or UNKNOWN: a stock coordinator forgets a transaction once it has ended, and while it ends may refuse the
+        repeat of what it has done. Raises an error when it cannot ask (ConnectionLost, OperationTimeout, …), and
+        TransactionStateError before the commit was sent. Safe to cancel and to repeat.
         """
         return await self.inside.ending.resolve()
 

@@ -1,6 +1,6 @@
 """The transactional id of a client: its epoch once a coordinator gave it one, and which coordinator that is.
 
-What goes over the wire are fields of our own in TC_CLIENT_CONNECT, behind a feature flag of CONNECTED (`docs/adr/0006`).
+What goes over the wire are fields of our own in TC_CLIENT_CONNECT, after a feature flag of CONNECTED (`docs/adr/0006`).
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ class TransactionalId:
         self.coordinator = answer.tc_id
 
     def fields(self) -> dict[str, Any]:
-        """What a request says that brings the epoch along; nothing while there is none."""
+        """The fields of a request that carry the epoch; empty without an epoch."""
         return {} if self.epoch is None else {"transactional_id": self.name, "transactional_epoch": self.epoch}

@@ -29,7 +29,7 @@ from pulsar_txn.wire.ids import TxnAction, TxnId
 
 
 class UnitObservers(Protocol):
-    """Who is told of the units of a client."""
+    """The observers of a client's units."""
 
     def opened(self, unit: Unit) -> None:
         """The coordinator gave it an id."""
