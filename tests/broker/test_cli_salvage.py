@@ -54,7 +54,7 @@ async def test_each_fault_is_listed_with_its_repair_and_nothing_happens_without_
     asked = pulsar_txn("salvage", folder, "--log", "bad", stdin="n\n")
     assert asked.returncode == 1
     assert "this loses 5 entries, 0 to 4" in asked.stdout
-    assert "cursors go on behind them: sub" in asked.stdout
+    assert "cursors go on after them: sub" in asked.stdout
     assert "bad" in pulsar_txn("check", folder).stdout
     assert pulsar_txn("salvage", folder, "--log", "bad", "--yes").returncode == 0
     told = pulsar_txn("salvage", folder)

@@ -48,7 +48,7 @@ def test_a_repeated_key_warns_and_the_last_one_counts(tmp_path):
     path = written(tmp_path, "clusterName=a\nclusterName=b\n")
     loaded = config.load(path, {})
     assert loaded.config.cluster_name == "b"
-    assert loaded.warnings == (f"{path}:2: clusterName stands here again (first at {path}:1); this one counts",)
+    assert loaded.warnings == (f"{path}:2: clusterName is repeated (first at {path}:1); this one counts",)
 
 
 def test_an_unknown_key_warns_with_its_place(tmp_path):

@@ -4,7 +4,7 @@
     python chain_official.py final PHASE.json FOLDER SERVICE_URL
 
 `follow` consumes the last topic of every chain while the workers work, and prints `complete NAME` when as many different
-messages have come out of a chain as go in. It goes on until SIGTERM: what comes behind that may be a second copy.
+messages have come out of a chain as go in. It goes on until SIGTERM: what comes after that may be a second copy.
 `final` reads every topic from its first message, and takes what is left on every subscription.
 """
 

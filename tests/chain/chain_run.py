@@ -19,7 +19,7 @@ HERE: Final = Path(__file__).resolve().parent
 MODULES: Final = os.pathsep.join([str(HERE), str(HERE.parent / "history")])
 DRAIN_SECONDS: Final = 60.0
 """After the last fault everything has to come through within this time, and the time in which it came in: on a machine that
-other tests keep busy, too. What waits for nothing comes through in a few seconds."""
+other tests keep busy as well. What waits for nothing comes through in a few seconds."""
 END_SECONDS: Final = 40.0
 """A worker that is asked to end does so within its client's operation timeout, and some."""
 CHECKS: Final = tuple(f"K{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9, 11, 13, 14, 15))

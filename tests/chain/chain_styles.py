@@ -6,7 +6,7 @@
 | interleaved | several transactions at once, the messages of one batch spread over them, ended in any order |
 | batch | `consumer.transactional_batch()`: everything is acknowledged together at the end |
 | pipeline | `client.pipeline()` |
-| sync | as single, with the sync client, on a thread |
+| sync | as single, with the blocking client, on a thread |
 
 An error of the client ends the unit of work, which is given back; every other error ends the process, and the run.
 """
@@ -219,14 +219,14 @@ async def send(producer: AsyncProducer[bytes], recorder: HopRecorder, txn: Async
     op = recorder.sending(output)
     try:
         message_id = await producer.send(output.data, key=output.key, txn=txn)
-    except BaseException as error:  # cancelled, too, when another lane has lost the consumer
+    except BaseException as error:  # cancelled as well, when another lane has lost the consumer
         recorder.writer.info(op, error=repr(error))
         raise
     note_sent(recorder.writer, op, message_id)
 
 
 async def resolved(unknown: CommitOutcomeUnknown, stop: asyncio.Event) -> TransactionState:
-    """What became of a commit without an answer; UNKNOWN when nobody says it for a while, or before the worker is to stop."""
+    """The outcome of a commit without an answer; UNKNOWN when nobody says it for a while, or before the worker is to stop."""
     for attempt in range(RESOLVE_ATTEMPTS):
         if attempt and stop.is_set():
             break

@@ -2,7 +2,7 @@
 
     python chain_worker.py PHASE.json WORKER INCARNATION FOLDER SERVICE_URL
 
-What it does stands in the history file `<WORKER>.<INCARNATION>.jsonl` of the folder; the sync style has a file of its own.
+What it does is in the history file `<WORKER>.<INCARNATION>.jsonl` of the folder; the sync style has a file of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LANES: Final = {"single": 2, "interleaved": 1, "batch": 2, "pipeline": 1}
 """How many of a style work at once on one consumer."""
 CLIENT: Final[dict[str, Any]] = {"operation_timeout": 10.0}
 REOPEN_SECONDS: Final = 0.2
-"""Before an Exclusive subscription that somebody else has is asked for again, or a consumer that ended is made anew."""
+"""Before an Exclusive subscription that somebody else has is asked for again, or a consumer that ended is made again."""
 _TYPES: Final = {each.name.lower(): each for each in ConsumerType}
 
 

@@ -2,7 +2,7 @@
 
 Without `--seed` one is drawn, and printed. Ends with 1, and the command to run it again, when anything is not as promised.
 `--python` names the interpreter of another environment, whose broker and client are run instead; `--stock VERSION` takes
-a stock server, which is not killed; `--rounds` goes on with the seeds behind the first; `--minutes` goes on for so long.
+a stock server, which is not killed; `--rounds` goes on with the seeds after the first; `--minutes` goes on for so long.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def test_the_processes_read_the_schedule_that_was_drawn():
 
 
 class Story:
-    """The final reads of a phase in which everything went well, but for what a test changes."""
+    """The final reads of a phase in which everything went well, except for what a test changes."""
 
     def __init__(self, folder):
         self.folder = folder

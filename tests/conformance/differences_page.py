@@ -47,7 +47,7 @@ class Result:
 
 
 class IncompleteError(Exception):
-    """The results lack a server, or a story that could not run for want of something."""
+    """The results lack a server, or a story that could not run because something was missing."""
 
 
 def read(paths: Iterable[Path]) -> list[Result]:

@@ -62,7 +62,7 @@ async def test_typed_messages_are_received_processed_and_sent_in_one_transaction
 
 
 async def all_acknowledged(pulsar: Target, consumer: AsyncConsumer[bytes]) -> bool:
-    """Whether the subscription has no backlog, within a while: stock moves the cursor behind the commit's answer."""
+    """Whether the subscription has no backlog, within a while: stock moves the cursor after the commit's answer."""
     stats = await eventually(
         lambda: topic_stats(pulsar, consumer.topic), lambda found: found["subscriptions"]["s"]["msgBacklog"] == 0
     )

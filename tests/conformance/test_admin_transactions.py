@@ -313,7 +313,7 @@ async def test_a_subscription_that_there_is_not(pulsar: Target, client: AsyncCli
 
 
 async def peeked(pulsar: Target, topic: str, number: int) -> tuple[bytes, dict[str, str]] | None:
-    """The entry at this place behind what subscription "s" acknowledged, with what is said of its transaction."""
+    """The entry at this place after what subscription "s" acknowledged, with what is said of its transaction."""
     url = f"{pulsar.admin_url}{topic_path(topic)}/subscription/s/position/{number}"
 
     def answer() -> tuple[bytes, dict[str, str]] | None:

@@ -1,4 +1,4 @@
-"""Policies of a namespace hold for transactions, too, and a namespace that had some can be deleted."""
+"""Policies of a namespace hold for transactions as well, and a namespace that had some can be deleted."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pulsar_txn.client.errors import MetadataError, NotAllowedError
 
 NAMESPACES = "/admin/v2/namespaces"
 ONE_BUNDLE = {"bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}}
-"""A stock broker that looks up a topic right behind the creation takes the bundles for one; with several it gets stuck."""
+"""A stock broker that looks up a topic directly after the creation takes the bundles for one; with several it gets stuck."""
 
 
 @pytest.fixture
 async def namespace(pulsar: Target) -> AsyncIterator[str]:
-    """A namespace of the story's own, removed behind it with its topics."""
+    """A namespace of the story's own, removed after it with its topics."""
     name = f"public/n-{uuid.uuid4().hex[:12]}"
     await put(pulsar, f"{NAMESPACES}/{name}", ONE_BUNDLE)
     yield name

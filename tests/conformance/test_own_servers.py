@@ -1,4 +1,4 @@
-"""Stories that a shared server cannot tell: limits, owners, small ledgers, and coordinators that are loaded anew.
+"""Stories that a shared server cannot tell: limits, owners, small ledgers, and coordinators that are loaded again.
 
 One server of each kind serves them all: at most ten active transactions on each coordinator, ledgers of fifty entries. The
 stock ones ask who connects (tokens; nobody's name is a superuser's).
@@ -181,7 +181,7 @@ async def ended_without_a_trace(client: AsyncClient) -> TxnId:
 
 
 async def late_send(producer: AsyncProducer[bytes], txn_id: TxnId) -> str:
-    """Send in a transaction behind the coordinator's back."""
+    """Send in a transaction without the coordinator's knowledge."""
     ticket = producer._partitions[0].add((b"late",), FakeTransaction(txn_id))  # type: ignore[arg-type]  # enough of one
     return await what_came_of(ticket, "stored")
 
@@ -286,11 +286,11 @@ async def test_aborted_transactions_are_forgotten_with_the_ledgers_of_their_mark
     assert await eventually(after_some_more, lambda count: count == 0) == 0
 
 
-# ---- coordinators that are loaded anew
+# ---- coordinators that are loaded again
 
 
 async def reload_coordinators(own: Server) -> None:
-    """Ours: kill the broker and start it again. Stock: the coordinators are closed, who asks for them loads them again."""
+    """Ours: kill the broker and start it again. Stock: the coordinators are closed, whoever asks for them loads them again."""
     if isinstance(own, OurBroker):
         await asyncio.to_thread(own.restart, hard=True)
         return

@@ -22,7 +22,7 @@ from pulsar_txn.wire.pulsar_pb2 import MessageMetadata
 async def test_an_index_of_a_batch_that_another_transaction_holds_as_a_whole(
     pulsar: Target, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
-    """Behind the back of our client, which refuses it itself."""
+    """Without our client's knowledge, which refuses it itself."""
     await filled(client, topic, 3, batched=True)
     consumer = await subscribed(client, topic, ConsumerType.EXCLUSIVE)
     messages = await received(consumer, 3)
@@ -40,7 +40,7 @@ async def test_an_index_of_a_batch_that_another_transaction_holds_as_a_whole(
 async def test_a_transactional_send_to_a_topic_that_keeps_nothing(
     pulsar: Target, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
-    """Behind the back of our client, which refuses it itself. What stock breaks is the connection, again at every retry."""
+    """Without our client's knowledge, which refuses it itself. What stock breaks is the connection, again at every retry."""
     txn = await client.begin_transaction()
     assert isinstance(txn.id, TxnId)
     async with AsyncClient(pulsar.service_url) as victim:

@@ -41,7 +41,7 @@ def any_two_follow(numbers: list[int]) -> bool:
 
 @row(32)
 async def test_the_ids_of_a_coordinator_go_up_by_one_and_name_it(pulsar: Target, client: AsyncClient) -> None:
-    """Others may use the server meanwhile; so it is tried until two come one right behind the other."""
+    """Others may use the server meanwhile; so it is tried until two come one directly after the other."""
     coordinators = {each["id"] for each in await get_json(pulsar, f"{TRANSACTIONS}/coordinators")}
     ids = defaultdict(list)
     for _ in range(20):
@@ -59,7 +59,7 @@ async def test_the_ids_of_a_coordinator_go_up_by_one_and_name_it(pulsar: Target,
 
 
 async def next_state(txn: AsyncTransaction) -> TransactionState:
-    """The state behind OPEN; looked at in every turn of the loop, so that none is missed."""
+    """The state after OPEN; looked at in every turn of the loop, so that none is missed."""
     while txn.state is TransactionState.OPEN:  # noqa: ASYNC110 - polls on purpose
         await asyncio.sleep(0)
     return txn.state
@@ -106,7 +106,7 @@ async def test_a_transaction_that_nobody_ended_in_time_has_timed_out(client: Asy
 async def test_a_commit_of_what_was_aborted_elsewhere_does_not_succeed(
     pulsar: Target, client: AsyncClient, topic: str, observed: Observed
 ) -> None:
-    """A stock coordinator has forgotten the transaction, so its client does not know what became of it."""
+    """A stock coordinator has forgotten the transaction, so its client does not know its outcome."""
     producer = await client.create_producer(topic)
     txn = await client.begin_transaction()
     await producer.send(b"x", txn=txn)
@@ -124,7 +124,7 @@ async def test_a_commit_of_what_was_aborted_elsewhere_does_not_succeed(
 async def test_an_end_of_what_was_committed_elsewhere(
     pulsar: Target, client: AsyncClient, topic: str, observed: Observed, end: str
 ) -> None:
-    """A stock coordinator has forgotten the transaction: what became of it is unknown, and an abort takes it for aborted."""
+    """A stock coordinator has forgotten the transaction: its outcome is unknown, and an abort counts it as aborted."""
     producer = await client.create_producer(topic)
     txn = await client.begin_transaction()
     await producer.send(b"x", txn=txn)

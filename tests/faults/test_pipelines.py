@@ -98,7 +98,7 @@ async def check(client: AsyncClient, topic: str, kind: ConsumerType, count: int)
 
 
 class Unlucky(Copier):
-    """All connections break while the handler is at work: the same messages come again behind its back."""
+    """All connections break while the handler is at work: the same messages come again without its knowledge."""
 
     def __init__(self, client: AsyncClient, topic: str, count: int, proxy: FrameProxy) -> None:
         super().__init__(client, topic, count)

@@ -213,7 +213,7 @@ class Facts:
 class Barrier:
     """What open transactions hide: positions from `position` on, and messages whose send ended after `since_ns` began.
 
-    The second is for sends whose position nobody knows: a message that was confirmed before such a send began lies before it.
+    The second is for sends whose position nobody knows: a message that was confirmed before such a send began is before it.
     """
 
     def __init__(self) -> None:

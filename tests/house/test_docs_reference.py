@@ -25,7 +25,7 @@ NAMED = [name for page in PAGES for name in DIRECTIVE.findall(page.read_text(enc
 
 
 def found(name: str) -> Any:
-    """What a dotted name stands for: a module, or something in one."""
+    """What a dotted name represents: a module, or something in one."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:

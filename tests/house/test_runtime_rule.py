@@ -1,4 +1,4 @@
-"""In broker and client, clocks, randomness, sockets and threads stand in `runtime.py` and nowhere else.
+"""In broker and client, clocks, randomness, sockets and threads are in `runtime.py` and nowhere else.
 
 So a client and a broker run in one process, over in-memory pipes, on a virtual clock, with equal bytes for equal seeds.
 """

@@ -1,4 +1,4 @@
-"""The sync client in functions that Spark's executors run."""
+"""The blocking client in functions that Spark's executors run."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def response_of(message: Any, _rest: bytes) -> Any:
     return message.request_id, ids_of(message), given_or_none(message, "error"), given_or_none(message, "message")
 
 
-# What each decoder has to say of a message that protobuf read, and of the bytes behind the command.
+# What each decoder has to say of a message that protobuf read, and of the bytes after the command.
 EXPECTED: dict[str, Callable[[Any, bytes], Any]] = {
     "newTxn": lambda m, rest: (m.request_id, m.txn_ttl_millis, m.tc_id),
     "addPartitionToTxn": lambda m, rest: (m.request_id, ids_of(m), list(m.partitions)),

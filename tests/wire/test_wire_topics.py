@@ -150,7 +150,7 @@ def test_subscriptions_and_namespaces_have_bounds_too():
 
 
 def test_the_longest_names_together_fit_into_every_record():
-    """A log's name may have 65,535 bytes: of the pending acks of a subscription, twice percent-encoded, too."""
+    """A log's name may have 65,535 bytes: of the pending acks of a subscription, twice percent-encoded as well."""
     name = "ü" * (len(LONGEST) // 2)
     inner = topics.pending_ack_topic(f"{name}-partition-9999999999", "ü" * (topics.MAX_SUBSCRIPTION_BYTES // 2))
     assert len("/managed-ledgers/public/default/persistent/" + quote(inner, safe="")) < 65_535 // 2

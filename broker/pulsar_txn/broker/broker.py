@@ -271,7 +271,7 @@ class Broker:
             topic.close()
 
     def remove_producer(self, producer: Producer) -> None:
-        """A producer is gone; the topic may have somebody who waits for it."""
+        """A producer is gone; the topic may have another one that waits."""
         producers = producer.topic.producers
         if producers.remove(producer):
             self._spawn(producers.promote())
@@ -303,7 +303,7 @@ class Broker:
         await self.namespaces.delete(tenant, namespace)
 
     async def _delete_if_there(self, name: TopicName) -> None:
-        if self.catalog.exists(name):  # somebody else may delete it, too
+        if self.catalog.exists(name):  # another request may also delete it
             await self.delete_topic(name)
 
     async def change_policies(self, tenant: str, namespace: str, policies: Mapping[str, Any]) -> None:
@@ -323,7 +323,7 @@ class Broker:
     # ---- transactions
 
     async def grow_coordinators(self, count: int) -> None:
-        """So many coordinators, for good and at once; they serve when this returns. Refusal NotAllowedError: not more."""
+        """So many coordinators, for ever and at once; they serve when this returns. Refusal NotAllowedError: not more."""
         await self.catalog.grow_coordinators(count)
         if self.coordinators is not None:
             self.coordinators.grow(self.catalog.coordinators)

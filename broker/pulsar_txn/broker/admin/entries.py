@@ -1,6 +1,6 @@
 """Single entries over HTTP: peeking at what waits for a subscription, whatever becomes of its transaction.
 
-The body is the entry's payload; what else it says stands in headers with Pulsar's names (PIP-353 for those of transactions).
+The body is the entry's payload; headers with Pulsar's names have the rest (PIP-353 for those of transactions).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOPIC: Final = "/admin/v2/{domain:persistent}/{tenant}/{namespace}/{topic}"
 
 
 async def peek(request: web.Request) -> web.Response:
-    """GET: the entry at a place, from 1 on, of those that the subscription has not acknowledged; markers count, too."""
+    """GET: the entry at a place, from 1 on, of those that the subscription has not acknowledged; markers count as well."""
     place = number(request, "place")
     if place < 1:
         raise web.HTTPBadRequest(text=f"the place {place} is before the first one, which is 1")

@@ -1,6 +1,6 @@
 """Lists over HTTP, built and sent in slices however long they are.
 
-Pulsar's lists come whole. Beyond Pulsar, `limit=N` asks for the first N names and `after=NAME` for those behind a name, so
+Pulsar's lists come whole. Beyond Pulsar, `limit=N` asks for the first N names and `after=NAME` for those after a name, so
 that a tool can read a very long list in pages; the order is that of the names.
 """
 
@@ -22,7 +22,7 @@ _WHOLE_BYTES: Final = 1 << 20
 
 
 def after(request: web.Request) -> str:
-    """The name behind which the list begins; empty for the whole list."""
+    """The list begins after this name; empty for the whole list."""
     return request.query.get("after", "")
 
 

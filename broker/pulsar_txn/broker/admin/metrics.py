@@ -54,7 +54,7 @@ async def exposition(broker: Broker) -> AsyncIterator[str]:
         while samples or is_first:
             await broker.turn.budget.pause()
             metric.samples = samples[:_SAMPLES_AT_ONCE]
-            del samples[:_SAMPLES_AT_ONCE]  # freed in slices, too: there may be a hundred thousand
+            del samples[:_SAMPLES_AT_ONCE]  # freed in slices as well: there may be a hundred thousand
             text = _text(_One([metric]))
             yield text if is_first else _HEAD.sub("", text)
             is_first = False

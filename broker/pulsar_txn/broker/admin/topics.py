@@ -106,7 +106,7 @@ async def create_partitioned(request: web.Request) -> web.Response:
 
 
 async def grow_partitioned(request: web.Request) -> web.Response:
-    """POST partitions, the new count in the body: 422 when there are more already. Subscriptions are made there, too."""
+    """POST partitions, the new count in the body: 422 when there are more already. Subscriptions are made there as well."""
     broker, name = request.app[BROKER], topic_name(request)
     check_user_topic(name)
     count = await _count(request)

@@ -129,7 +129,7 @@ async def transaction_metadata(request: web.Request) -> web.Response:
 async def slow_transactions(request: web.Request) -> web.StreamResponse:
     """GET: those that are at least `timeout` milliseconds old, of one coordinator (`coordinatorId`) or of all.
 
-    By coordinator and number. Beyond Pulsar, `limit` asks for so many, and `after` for those behind one: `after=(0,17)`.
+    By coordinator and number. Beyond Pulsar, `limit` asks for so many, and `after` for those after one: `after=(0,17)`.
     """
     broker, coordinators = request.app[BROKER], _coordinators(request)
     ids = [number(request, "coordinatorId")] if "coordinatorId" in request.query else range(len(coordinators))
@@ -140,7 +140,7 @@ async def slow_transactions(request: web.Request) -> web.StreamResponse:
 
 
 def _after_txn(request: web.Request) -> tuple[int, int]:
-    """The transaction behind which the list begins. HTTPBadRequest."""
+    """The list begins after this transaction. HTTPBadRequest."""
     text = after(request)
     if not text:
         return -1, -1

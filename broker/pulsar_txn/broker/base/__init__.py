@@ -1,1 +1,1 @@
-"""What every room of the broker stands on: configuration, the runtime, turns of the loop and their budget, limits."""
+"""The lowest room of the broker: configuration, the runtime, turns of the loop and their budget, limits."""

@@ -124,9 +124,7 @@ def _last_wins(settings: Iterator[_Setting], warnings: list[str]) -> dict[str, _
     chosen: dict[str, _Setting] = {}
     for each in settings:
         if each.key in chosen:
-            warnings.append(
-                f"{each.origin}: {each.key} stands here again (first at {chosen[each.key].origin}); this one counts"
-            )
+            warnings.append(f"{each.origin}: {each.key} is repeated (first at {chosen[each.key].origin}); this one counts")
         chosen[each.key] = each
     return chosen
 
@@ -153,7 +151,7 @@ def _build(values: dict[str, Any], origins: Mapping[str, str]) -> BrokerConfig:
 
 
 def _expected(name: str, value: object) -> str:
-    """What should stand there, empty when the value will do."""
+    """The expected form of the value; empty when the value is fine."""
     if value is not None and value not in _CHOICES.get(name, (value,)):
         return " or ".join(_CHOICES[name])
     if not isinstance(value, int):

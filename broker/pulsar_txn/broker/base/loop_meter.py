@@ -3,7 +3,7 @@
 While something holds the loop nobody else is served, so no turn should take more than ten milliseconds. Two things are
 measured, and neither costs anything per message. A *turn* begins when the first work is put off to its end and is over
 when everything is written; what was slowest in it is known. And a *beat* every tenth of a second sees by how much it comes
-late, whatever held the loop. Both are wall time: a machine that is too busy shows here, too.
+late, whatever held the loop. Both are wall time: a machine that is too busy shows here as well.
 """
 
 from __future__ import annotations

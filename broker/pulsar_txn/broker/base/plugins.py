@@ -36,7 +36,7 @@ _JAVA: Final[dict[str, str]] = {
 
 
 class PluginError(ValueError):
-    """No such plug-in, or it cannot be imported. The message names the key's value and what may stand there."""
+    """No such plug-in, or it cannot be imported. The message names the key's value and the possible values."""
 
 
 def resolve(group: str, value: str) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ _MAX_DESCRIPTORS: Final = 65_536
 
 
 class Listener(Protocol):
-    """An open listening socket, or what stands for it."""
+    """An open listening socket, or its substitute in tests."""
 
     @property
     def port(self) -> int:

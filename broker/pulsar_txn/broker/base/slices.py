@@ -25,7 +25,7 @@ _AT_ONCE: Final = 64
 
 
 class LoopBudget:
-    """The milliseconds of each loop turn that long work may use, and who waits for some of them, longest first."""
+    """The milliseconds of each loop turn that long work may use, and the works that wait for some, longest first."""
 
     __slots__ = ("_is_open", "_monotonic", "_number", "_runtime", "_scheduled", "_until", "_waiting", "waiters")
 
@@ -36,7 +36,7 @@ class LoopBudget:
         self._scheduled = False
         self._until = 0.0
         self._number = 0
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # a heap: who was woken in vain keeps its place
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # a heap: a woken work keeps its place
         self.waiters = 0
 
     def is_spent(self) -> bool:

@@ -56,7 +56,7 @@ class Turn:
             self._schedule()
 
     def time_ms(self) -> int:
-        """The time of this turn; the first who asks begins one."""
+        """The time of this turn; the first call begins a turn."""
         if not self._scheduled:
             self._schedule()
         return self.now_ms

@@ -59,7 +59,7 @@ class Catalog:
         self.index = TopicIndex()
 
     async def start(self, budget: LoopBudget) -> None:
-        """Learn what there is. One durable number per start makes the names of producers unique for good."""
+        """Learn what there is. One durable number per start makes the names of producers unique for ever."""
         await self.index.load(self._store.names(), budget)
         await self._load_partitioned(budget)
         boot = await self._metadata.increment("/counters/producer-name")
@@ -177,7 +177,7 @@ class Catalog:
     # ---- schemas
 
     async def schema(self, topic: TopicName, version: int | None = None) -> tuple[Schema, int] | None:
-        """A schema and its version number (the newest without `version`), None when there is none."""
+        """A schema and its version number (the newest without `version`), None if absent."""
         schemas = await self._schemas(topic)
         index = len(schemas) - 1 if version is None else version
         return (_from_json(schemas[index]), index) if 0 <= index < len(schemas) else None

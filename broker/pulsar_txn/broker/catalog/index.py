@@ -1,6 +1,6 @@
 """Which persistent topics there are, by namespace: kept while they come and go, so that a list need not look at every log.
 
-The truth lies in the store. The index is made of it at the start and follows every change, for this broker is the only one
+The store has the truth. The index is made of it at the start and follows every change, for this broker is the only one
 that changes the store. Nothing of the transaction machinery is in it.
 """
 

@@ -2,7 +2,7 @@
 
 Other rooms and distributions add commands through the entry-point group `pulsar_txn.commands` (a click command or
 group each, under the entry point's name): that is how `produce` and `consume` come from the client, which the broker
-does not know. A name of ours cannot be taken.
+does not know. A name of the broker's own commands cannot be taken.
 """
 
 from __future__ import annotations

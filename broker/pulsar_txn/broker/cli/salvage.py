@@ -122,7 +122,7 @@ async def _reset(journal: JournalStore, name: str, *, yes: bool) -> None:
         count = loss.next_entry - loss.first_entry
         click.echo(f"log {name!r}: this loses {count} entries, {loss.first_entry} to {loss.next_entry - 1},")
         click.echo(f"    and its snapshot: {'yes' if loss.has_snapshot else 'it has none'}.")
-        click.echo(f"    Its cursors go on behind them: {', '.join(loss.cursors) or 'it has none'}.")
+        click.echo(f"    Its cursors go on after them: {', '.join(loss.cursors) or 'none'}.")
         click.echo("    The log of a coordinator or of pending acks holds the state of transactions: open ones are forgotten.")
         _ask(yes=yes)
         await reset_log(store, name)

@@ -90,7 +90,7 @@ def command(
 ) -> None:
     """Run one broker until SIGTERM or SIGINT, which drain it; a second one ends it at once.
 
-    Exit codes: 0 drained, 2 usage or configuration, 69 port not to be had, 73 data folder refused, 74 storage failed
+    Exit codes: 0 drained, 2 usage or configuration, 69 port not available, 73 data folder refused, 74 storage failed
     or damaged, 75 cut short.
     """
     logging.basicConfig(level=log_level.upper(), format=_LOG_FORMAT)

@@ -111,7 +111,7 @@ def _line(txn_id: str, txn: dict[str, Any]) -> str:
 @click.argument("txn_id", callback=_txn_id)
 @click.pass_obj
 def show(admin: Admin, txn_id: tuple[int, int]) -> None:
-    """Show one transaction that is open or being ended. Exit code 1: there is none of this id."""
+    """Show one transaction that is open or being ended. Exit code 1: no transaction has this id."""
     click.echo(json.dumps(admin.ask("GET", f"/transactionMetadata/{txn_id[0]}/{txn_id[1]}"), indent=2))
 
 

@@ -189,7 +189,7 @@ def on_redeliver(session: Session, body: Any) -> None:
 
 
 async def on_get_last_message_id(session: Session, body: Any) -> None:
-    """GET_LAST_MESSAGE_ID: the last message that readers may see; (-1, -1) when there is none."""
+    """GET_LAST_MESSAGE_ID: the last message that readers may see; (-1, -1) if absent."""
     consumer = _consumer(session, body)
     subscription = consumer.subscription
     topic = subscription.topic

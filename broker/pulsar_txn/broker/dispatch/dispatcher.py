@@ -161,7 +161,7 @@ class Dispatcher(abc.ABC):
 
     @abc.abstractmethod
     def _next_consumer(self) -> Consumer | None:
-        """Who takes the next entry; None when nobody can."""
+        """The consumer that takes the next entry; None when no consumer can."""
 
     def _send(self, consumer: Consumer, position: Position, data: bytes, delivery: Delivery) -> None:
         messages, _, ack_set, batch_size = delivery

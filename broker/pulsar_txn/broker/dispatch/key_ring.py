@@ -143,7 +143,7 @@ class StickyRanges:
         self._gone.add(consumer)
 
     def owner(self, slot: int) -> Consumer | None:
-        """Whose range it lies in."""
+        """The consumer whose range contains the slot."""
         place = bisect_right(self._ranges, (slot, KEY_SLOTS)) - 1
         if place < 0 or self._ranges[place][1] < slot or self._owners[place] in self._gone:
             return None

@@ -96,7 +96,7 @@ _LOW_WATER: Final = 1 << 18
 _MAX_COLLECTED: Final = 4 << 20
 _STUCK_SECONDS: Final = 60.0
 _MAX_REQUEST_BYTES: Final = 8 << 20
-"""Of a connection's requests that are under way, but for the last one."""
+"""The requests of a connection that are under way, except the last one."""
 _NO_REQUEST: Final = unsigned64(-1)
 
 
@@ -356,7 +356,7 @@ class Connection(asyncio.Protocol):
         self._list_bytes = 0
 
     async def drained(self) -> None:
-        """Return when the client has taken, but for a little, what it was sent. If the connection ends: cancelled."""
+        """Return when the client has taken nearly everything that it was sent. If the connection ends: cancelled."""
         while not self.writable:
             if self._drained is None:
                 self._drained = asyncio.get_running_loop().create_future()
@@ -398,7 +398,7 @@ class Connection(asyncio.Protocol):
         self._intake.know()
 
     def pressure(self, *, high: bool) -> None:
-        """The ledger has too much in flight, or not any more."""
+        """The ledger has too much in flight, or has room again."""
         self._intake.hold(LEDGER, hold=high)
 
     def drain(self) -> None:

@@ -18,7 +18,7 @@ LEDGER, OUTBOUND, SENDS, DRAINING, REQUESTS, COLLECTED, TURN, INCOMING, CLOSED =
 """Reasons not to take frames."""
 
 MAX_STRANGER_FRAME_BYTES: Final = 1 << 16
-"""A frame of somebody who has not said CONNECT."""
+"""A frame of a client that has not sent CONNECT."""
 
 LOOKS: Final = 4
 """A frame, or CONNECT, that is not there after so many looks will not come."""

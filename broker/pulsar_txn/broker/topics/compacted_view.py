@@ -82,7 +82,7 @@ class CompactedView:
 
 
 class Copies(Protocol):
-    """Who has the newest copy."""
+    """The entries with the newest copies."""
 
     view: CompactedView | None
 

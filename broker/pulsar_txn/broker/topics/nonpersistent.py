@@ -23,7 +23,7 @@ from .subscription import EXCLUSIVE, FAILOVER
 
 
 class _NothingStored:
-    """What stands for the cursor."""
+    """The substitute of a cursor."""
 
     mark_delete: Position = EARLIEST
 
@@ -33,7 +33,7 @@ class _NothingStored:
 
 
 class _NothingReplayed:
-    """What stands for the dispatcher: messages are handed out as they come."""
+    """The substitute of a dispatcher: it hands messages out as they come."""
 
     def wake(self) -> None:
         """Permits came; what was dropped is gone."""
@@ -181,7 +181,7 @@ class NonPersistentTopic:
         subscription.disconnect_all()
 
     async def last_message(self) -> tuple[Position, int]:
-        """There is none."""
+        """The start of the log: a topic that keeps nothing has no last message."""
         return EARLIEST, -1
 
     def close(self) -> None:

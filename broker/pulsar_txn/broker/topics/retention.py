@@ -2,7 +2,7 @@
 
 Our logs have no ledgers that roll, so a topic cuts itself in its mind: a cut is made after so many entries, bytes or minutes
 (Pulsar's `managedLedger…` keys), and only up to a cut anything is trimmed. So a reader that comes a little later still finds
-what is acknowledged but lies after the last cut, as on Pulsar.
+what is acknowledged but is after the last cut, as on Pulsar.
 """
 
 from __future__ import annotations

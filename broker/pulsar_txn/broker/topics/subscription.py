@@ -420,7 +420,7 @@ class Subscription:
     # ---- end
 
     def fail(self, error: Exception) -> None:
-        """What lies in the log cannot be delivered: consumers are closed, and new ones hear why."""
+        """The entries of the log cannot be delivered: consumers are closed, and new ones get the reason."""
         _logger.error("subscription %r of %s cannot go on: %s", self.name, self.topic.name, error)
         self.failure = error
         self.disconnect_all()

@@ -304,7 +304,7 @@ class Topic:
     async def subscribe(self, name: str, *, durable: bool, initial: Position) -> Subscription:
         """The subscription; a missing one is made with mark-delete at `initial`. A durable one is durable when this returns.
 
-        If cancelled: a durable one is made all the same, so that its cursor never lies in the log unknown to the topic.
+        If cancelled: a durable one is made all the same, so that its cursor never is in the log unknown to the topic.
         """
         leaving = self._leaving.get(name)
         if leaving is not None:  # its logs must be gone before there can be others of the same name

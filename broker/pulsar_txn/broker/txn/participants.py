@@ -1,6 +1,6 @@
 """How a coordinator reaches the participants of its transactions, and they it.
 
-In process now; between brokers END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION go over the wire, behind the same
+In process now; between brokers END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION go over the wire, after the same
 protocol. Every participant is told until it answers: a topic that cannot be opened keeps only its own transactions waiting.
 """
 
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 _FIRST_RETRY_SECONDS: Final = 0.1
 _LAST_RETRY_SECONDS: Final = 10.0
 _SETTLED_ERRORS: Final = frozenset({ServerError.TopicNotFound, ServerError.SubscriptionNotFound})
-"""A participant that is gone holds nothing of a transaction: it counts as told (Pulsar answers success, too)."""
+"""A participant that is gone holds nothing of a transaction: it counts as told (Pulsar answers success as well)."""
 
 
 class Participants(Protocol):

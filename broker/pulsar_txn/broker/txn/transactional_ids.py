@@ -1,7 +1,7 @@
 """Epochs of transactional ids, and which coordinator serves an id. The fencing itself is the coordinator's work.
 
 One durable counter gives the epochs of all ids, so that an epoch grows over all starts of an id though nothing is kept for
-each of them. An id belongs to one coordinator for good, since only that one knows what older epochs left open: its number
+each of them. An id belongs to one coordinator for ever, since only that one knows what older epochs left open: its number
 comes from a hash over as many coordinators as there were when the first id came; coordinators added later serve none.
 """
 

@@ -185,7 +185,7 @@ class HalfTopicTransactionBuffer:
     def encode(self, log: str, record: TopicRecord) -> bytes:
         if log == "topic":
             return bytes(record.data)
-        header = attrs.astuple(record.header, recurse=False)[:7]  # its hints stand in the entry
+        header = attrs.astuple(record.header, recurse=False)[:7]  # its hints are in the entry
         return json.dumps(header).encode() + b"\n" + bytes(record.data or b"")
 
     def decode(self, log: str, data: bytes) -> TopicRecord:
