@@ -57,7 +57,7 @@ def test_over_the_limit_is_refused_aloud_and_an_end_makes_room(status: TxnStatus
 @pytest.mark.parametrize(
     ("timeout_ms", "says"),
     [
-        (-1, "a timeout of -1 ms lies in the past: ask for 0 or more"),
+        (-1, "a timeout of -1 ms is in the past: ask for 0 or more"),
         (60_001, "ask for at most 60000 ms, or raise maxTransactionTimeoutInSeconds"),
     ],
 )

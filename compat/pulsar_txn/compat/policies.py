@@ -44,7 +44,7 @@ class ConsumerKeySharedPolicy:
             raise ValueError("KeySharedMode.Sticky needs sticky_ranges")
         for start, end in sticky_ranges or ():
             if not 0 <= start <= end <= 65535:
-                raise ValueError(f"a sticky range lies within 0 to 65535, not {start} to {end}")
+                raise ValueError(f"a sticky range is within 0 to 65535, not {start} to {end}")
         self._mode = key_shared_mode
         self._out_of_order = allow_out_of_order_delivery
         self._ranges = list(sticky_ranges or [])

@@ -36,7 +36,7 @@ class Limits:
         self._check_bytes(state, TRANSACTION_BYTES)
         timeout_ms, principal = request.timeout_ms, request.principal
         if timeout_ms < 0:
-            raise Refusal(ServerError.NotAllowedError, f"a timeout of {timeout_ms} ms lies in the past: ask for 0 or more")
+            raise Refusal(ServerError.NotAllowedError, f"a timeout of {timeout_ms} ms is in the past: ask for 0 or more")
         if timeout_ms > self.max_timeout_ms:
             raise Refusal(
                 ServerError.NotAllowedError,

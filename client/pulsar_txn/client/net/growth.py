@@ -128,7 +128,7 @@ class TopicPattern:
         try:
             TopicName.parse(f"{tenant}/{namespace}/name")
         except InvalidName as error:
-            raise InvalidTopicName(str(error), hint="only the name behind the namespace may be a pattern") from None
+            raise InvalidTopicName(str(error), hint="only the name after the namespace may be a pattern") from None
         return cls(f"{tenant}/{namespace}", re.compile(names, pattern.flags))
 
     def matches(self, topic: str) -> bool:

@@ -61,7 +61,7 @@ class DefectWarnings:
             return
         logger.warning(
             "%s loses the rest of a batch when a cumulative acknowledgement inside of it was committed and the topic is loaded "
-            "anew (subscription %r of %s): acknowledge a list, or up to the last message of a batch; see docs/stock-pulsar.md",
+            "again (subscription %r of %s): acknowledge a list, or up to the last message of a batch; see docs/stock-pulsar.md",
             server_version,
             subscription,
             topic,

@@ -55,7 +55,7 @@ def make_context(files: TlsFiles, authentication: Authentication | None = None) 
                 hint="both are PEM files; a key with a pass phrase needs a tls_context of your own",
             ) from None
     elif key is not None:
-        raise InvalidConfiguration(f"the key {key} has no certificate", hint="give the certificate's file, too")
+        raise InvalidConfiguration(f"the key {key} has no certificate", hint="also give the certificate's file")
     if not files.validate_hostname or files.allow_insecure_connection:
         context.check_hostname = False
     if files.allow_insecure_connection:

@@ -212,7 +212,7 @@ class Sending(Generic[T]):
 
     def _check_callbacks(self) -> None:
         if self._loop.callbacks.behind:
-            raise ProducerQueueFull("the program's callbacks are too far behind", hint="send less, or do less in callbacks")
+            raise ProducerQueueFull("too many of the program's callbacks wait", hint="send less, or do less in callbacks")
 
     def _finished(self, steps: Sequence[OutgoingMessage], ticket: Future[MessageId]) -> None:
         finish: Callable[..., None] = self._chain.finish  # type: ignore[union-attr]  # called for producers with a chain only

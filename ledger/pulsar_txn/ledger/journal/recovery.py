@@ -193,7 +193,7 @@ class _Replayed:
     def _older(self, number: int, newest: Segment) -> None:
         segment = self._opened.segments.get(number)
         if segment is None:
-            detail = f"segment {number} is missing, and the checkpoint that {newest.path} relies on lies in it"
+            detail = f"segment {number} is missing; it has the checkpoint that {newest.path} relies on"
             self._found.findings.append(Finding(None, None, detail, "segment", number, fatal=True))
             return
         content = read_content(self._opened, segment)
