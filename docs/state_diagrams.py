@@ -8,6 +8,7 @@ An edge is an event that brings a transaction into another state; the table belo
 
 from __future__ import annotations
 
+import enum
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from html import escape
@@ -16,10 +17,10 @@ from typing import Any, Final
 
 import attrs
 
+from pulsar_txn.ledger.table import Table
 from pulsar_txn.rm_pending_ack import transitions as pending_ack
 from pulsar_txn.rm_producer import transitions as buffer
 from pulsar_txn.tc import table as coordinator
-from pulsar_txn.wire.ids import TxnStatus
 
 DOCS: Final = Path(__file__).parent
 
@@ -67,62 +68,37 @@ class Machine:
 
 def tc() -> Machine:
     """The coordinator."""
-    cells = {
-        (_status(state), _words(event)): _coordinator_cell(cell) for (state, event), cell in coordinator.TRANSITIONS.items()
-    }
-    states = (coordinator.UNKNOWN, *sorted({state for state, _ in coordinator.TRANSITIONS if state is not None}))
-    return Machine(
-        "tc",
-        "A transaction at its coordinator",
-        "tc/pulsar_txn/tc/table.py",
-        tuple(map(_status, states)),
-        _events(cells),
-        cells,
-    )
+    return _machine("tc", "A transaction at its coordinator", "tc/pulsar_txn/tc/table.py", coordinator.TRANSITIONS)
 
 
 def rm_producer() -> Machine:
     """The in-topic buffer."""
-    cells = {
-        (_words(state), _words(event)): Cell(action.value, _words(after))
-        for (state, event), (action, after) in buffer.TRANSITIONS.items()
-    }
     source = "rm_producer/pulsar_txn/rm_producer/transitions.py"
-    return Machine("rm_producer", "A transaction at a topic", source, _states(cells), _events(cells), cells)
+    return _machine("rm_producer", "A transaction at a topic", source, buffer.TRANSITIONS)
 
 
 def rm_pending_ack() -> Machine:
     """The pending-ack handle."""
-    cells = {
-        (_words(state), _words(event)): Cell(done.outcome.value, _words(done.state))
-        for (state, event), done in pending_ack.TRANSITIONS.items()
-    }
     source = "rm_pending_ack/pulsar_txn/rm_pending_ack/transitions.py"
-    return Machine("rm_pending_ack", "A transaction at a subscription", source, _states(cells), _events(cells), cells)
+    return _machine("rm_pending_ack", "A transaction at a subscription", source, pending_ack.TRANSITIONS)
 
 
 MACHINES: Final[tuple[Callable[[], Machine], ...]] = (tc, rm_producer, rm_pending_ack)
 
 
-def _coordinator_cell(cell: coordinator.Cell) -> Cell:
-    return Cell(cell.act.value if cell.code is None else cell.code.name, _status(cell.to))
+def _machine(name: str, title: str, source: str, table: Table[Any, Any]) -> Machine:
+    """A table in words, its states and events in the order of their numbers."""
+    cells = {
+        (_words(state), _words(event)): Cell(done.act.value if done.code is None else done.code.name, _words(done.to))
+        for (state, event), done in table.items()
+    }
+    states = sorted({state for state, _ in table}, key=lambda state: -1 if state is None else state)
+    events = sorted({event for _, event in table})
+    return Machine(name, title, source, tuple(map(_words, states)), tuple(map(_words, events)), cells)
 
 
-def _status(status: TxnStatus | None) -> str:
-    return "unknown" if status is None else _words(status)
-
-
-def _words(member: Any) -> str:
-    text = member.value if isinstance(member.value, str) else member.name
-    return str(text).lower().replace("_", " ")
-
-
-def _states(cells: Mapping[tuple[str, str], Cell]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(state for state, _ in cells))
-
-
-def _events(cells: Mapping[tuple[str, str], Cell]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(event for _, event in cells))
+def _words(member: enum.IntEnum | None) -> str:
+    return "unknown" if member is None else member.name.lower().replace("_", " ")
 
 
 def page(machines: list[Machine]) -> str:

@@ -80,7 +80,9 @@ async def test_what_a_transaction_committed_while_it_was_given_back_does_not_com
     assert sorted(each.position for each in other.messages[0]) == positions[:-500]
     await other.ack(*positions[:-500])
     assert subscription_of(bench).cursor.backlog() == 0
-    assert subscription_of(bench).dispatcher.unacked_count == 0
+    dispatcher = subscription_of(bench).dispatcher
+    assert dispatcher.unacked_count == 0
+    assert not dispatcher.redeliveries.keys() & set(positions[-500:]), "nothing is remembered of what is settled"
 
 
 async def test_an_acknowledgement_looks_at_one_consumer_of_very_many(client: RawClient, bench: Any) -> None:

@@ -197,6 +197,15 @@ async def test_producers_of_a_connection_are_counted_while_they_are_created_and_
     assert len(held.producers) + len(held.waiting_producers) == 1000
 
 
+async def test_producers_of_topics_that_are_still_opened_are_counted(benches: Any) -> None:
+    bench = await benches(max_producers_per_connection=5).start()
+    client = bench.client()
+    requests = [client.start("producer", topic=f"t{each}", producer_id=each) for each in range(20)]
+    refused = [each for each in [await client.refusal(request_id) for request_id in requests] if each is not None]
+    assert len(refused) == 15
+    assert len(client.connection.session.producers) == 5
+
+
 async def test_consumers_of_a_connection_are_counted_while_they_are_created(client: RawClient) -> None:
     requests = [client.start("subscribe", topic="a", subscription="s", subType=1, consumer_id=each) for each in range(5000)]
     refused = [each for each in [await client.refusal(request_id) for request_id in requests] if each is not None]

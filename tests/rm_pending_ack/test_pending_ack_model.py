@@ -306,8 +306,8 @@ class PendingAckModel(RuleBasedStateMachine):
         assert b"".join(restored.snapshot()) == snapshot
 
 
-def messages(host: Subscription, pending: int | bool | None, entry: int) -> set[Message]:
-    return set() if pending is False else messages_of(host.sizes, (at(entry), pending, 0))
+def messages(host: Subscription, pending: int, entry: int) -> set[Message]:
+    return messages_of(host.sizes, (at(entry), pending, 0))
 
 
 def moved(handle: PendingAckHandle, sizes: list[int]) -> set[Message]:

@@ -7,17 +7,19 @@ import itertools
 import pytest
 
 from pulsar_txn.ledger.machine import Reply, Step, VerifyRegistered
+from pulsar_txn.ledger.table import Act
 from pulsar_txn.rm_pending_ack import (
     TRANSITIONS,
     CursorStored,
     EndTxnOnSubscription,
     Event,
-    Outcome,
+    Op,
     PendingAckHandle,
+    Record,
     State,
     Verified,
 )
-from pulsar_txn.rm_pending_ack.testing import Subscription, abort, ack, ack_up_to, commit, end, indexes, whole
+from pulsar_txn.rm_pending_ack.testing import Subscription, abort, ack, ack_up_to, at, commit, end, indexes, whole
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
@@ -71,34 +73,59 @@ def happen(host: Subscription, event: Event) -> Step[object] | Refusal:
     return step
 
 
-def outcome_of(step: Step[object] | Refusal) -> Outcome:
+READ = {
+    Event.ACK_READ: Record(Op.ACK, TXN, (indexes(1, 3),)),
+    Event.COMMIT_READ: Record(Op.COMMIT, TXN),
+    Event.ABORT_READ: Record(Op.ABORT, TXN),
+}
+DECIDED = [event for event in Event if event not in READ]
+
+
+def act_of(step: Step[object] | Refusal) -> Act:
     if isinstance(step, Refusal):
-        return Outcome.REFUSE
+        return Act.REFUSE
     if step.records or step.trailing:
-        return Outcome.WRITE
+        return Act.WRITE
     if any(isinstance(effect, VerifyRegistered) for effect in step.effects):
-        return Outcome.VERIFY
-    return Outcome.ANSWER if any(isinstance(effect, Reply) for effect in step.effects) else Outcome.IGNORE
+        return Act.ASK
+    return Act.ANSWER if any(isinstance(effect, Reply) for effect in step.effects) else Act.SKIP
 
 
 def test_table_is_complete() -> None:
     assert TRANSITIONS.keys() == set(itertools.product(State, Event))
+    assert all((cell.code is not None) == (cell.act is Act.REFUSE) for cell in TRANSITIONS.values())
 
 
-@pytest.mark.parametrize(("state", "event"), TRANSITIONS, ids=lambda part: part.value.replace(" ", "_"))
+@pytest.mark.parametrize("event", DECIDED, ids=lambda event: event.name)
+@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
 def test_handle_does_what_the_table_says(state: State, event: Event) -> None:
     host = handle_in(state)
     before = b"".join(host.machine.snapshot())
     step = happen(host, event)
-    after = host.machine
-    assert (outcome_of(step), after.transaction_state(TXN)) == TRANSITIONS[state, event]  # type: ignore[attr-defined]  # our handle
+    after, cell = host.machine, TRANSITIONS[state, event]
+    assert (act_of(step), after.transaction_state(TXN)) == (cell.act, cell.to)  # type: ignore[attr-defined]  # our handle
+    assert cell.code == (step.code if isinstance(step, Refusal) else None)
     after.check_invariants()
-    if TRANSITIONS[state, event].outcome is not Outcome.WRITE:
+    if cell.act is not Act.WRITE:
         assert b"".join(after.snapshot()) == before, "nothing written, nothing changed"
 
 
-@pytest.mark.parametrize("event", Event)
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", READ, ids=lambda event: event.name)
+@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
+def test_a_record_of_the_log_does_what_the_table_says(state: State, event: Event) -> None:
+    host, other = handle_in(state), handle_in(state)
+    cell = TRANSITIONS[state, event]
+    host.machine.apply("log", (9, 0), READ[event])
+    assert host.machine.transaction_state(TXN) is cell.to  # type: ignore[attr-defined]  # our handle
+    host.machine.check_invariants()
+    other.machine.apply("log", (9, 0), Record(Op.ABORT, TxnId(7, 0)))  # of a transaction that has nothing here
+    held = [[host.machine.pending(at(entry)) for entry in range(4)] for host in (host, other)]
+    if cell.act is Act.SKIP:
+        assert held[0] == held[1]
+
+
+@pytest.mark.parametrize("event", DECIDED, ids=lambda event: event.name)
+@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
 def test_state_after_is_the_same_from_log_and_from_snapshot(state: State, event: Event) -> None:
     host = handle_in(state)
     happen(host, event)
@@ -108,7 +135,7 @@ def test_state_after_is_the_same_from_log_and_from_snapshot(state: State, event:
     replayed = PendingAckHandle("t", "s", host.cursor)
     host.replay(replayed, 0)
     assert b"".join(restored.snapshot()) == b"".join(replayed.snapshot()) == snapshot
-    assert restored.transaction_state(TXN) is replayed.transaction_state(TXN) is TRANSITIONS[state, event].state
+    assert restored.transaction_state(TXN) is replayed.transaction_state(TXN) is TRANSITIONS[state, event].to
 
 
 @pytest.mark.parametrize("action", TxnAction)

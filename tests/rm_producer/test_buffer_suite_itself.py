@@ -4,7 +4,7 @@ import pytest
 
 from pulsar_txn.ledger.machine import AskProducer, MoveCursor, Reply, Step, WriteSnapshot
 from pulsar_txn.rm_producer import TopicTransactionBuffer
-from pulsar_txn.rm_producer.requests import EndTxnOnPartition, ProducerAnswered, Publish
+from pulsar_txn.rm_producer.requests import EndTxnOnPartition, ProducerAnswered, Publish, Verified
 from pulsar_txn.rm_producer.testing import BufferHost, TransactionBufferSuite
 from pulsar_txn.wire.ids import EARLIEST, TxnAction, TxnId
 
@@ -44,7 +44,7 @@ class RefusesRepeats(TopicTransactionBuffer):
 
 class AsksNobody(TopicTransactionBuffer):
     def decide(self, request, now_ms):
-        return self._append(request) if isinstance(request, Publish) else super().decide(request, now_ms)
+        return super().decide(Verified(request, registered=True) if isinstance(request, Publish) else request, now_ms)
 
 
 class ChangesStateInDecide(TopicTransactionBuffer):

@@ -3,10 +3,11 @@
 import pytest
 from machine_states import restored, state_of
 
-from pulsar_txn.ledger.machine import Reply, VerifyRegistered
+from pulsar_txn.ledger.machine import PublishMaxRead, Reply, Step, VerifyRegistered
+from pulsar_txn.ledger.table import Act
 from pulsar_txn.rm_producer import TopicRecord, TopicTransactionBuffer
 from pulsar_txn.rm_producer.requests import EndTxnOnPartition, Publish, Verified
-from pulsar_txn.rm_producer.transitions import TRANSITIONS, Action, Event, TxnState
+from pulsar_txn.rm_producer.transitions import TRANSITIONS, Event, TxnState
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EntryHeader, MarkerType, TxnAction, TxnId
 
@@ -32,8 +33,10 @@ class Driven:
         self.entry = 0
         if state is TxnState.OVER:
             self.fold(data(OTHER), marker(OTHER, COMMIT, low_watermark=TXN.least))
-        if state in (TxnState.ONGOING, TxnState.ABORTED):
+        if state in (TxnState.ONGOING, TxnState.STALE, TxnState.ABORTED):
             self.fold(data(TXN))
+        if state is TxnState.STALE:
+            self.fold(data(OTHER), marker(OTHER, COMMIT, low_watermark=TXN.least))
         if state is TxnState.ABORTED:
             self.fold(marker(TXN, ABORT))
 
@@ -44,20 +47,22 @@ class Driven:
             self.entry += 1
 
     def state(self):
+        """What the views of the buffer say of the transaction."""
+        covered = self.buffer.stats().low_watermarks.get(TXN.most, -1) >= TXN.least
         if self.buffer.first_position(TXN) is not None:
-            return TxnState.ONGOING
+            return TxnState.STALE if covered else TxnState.ONGOING
         if self.buffer.is_aborted(TXN):
             return TxnState.ABORTED
-        return TxnState.OVER if self.buffer.stats().low_watermarks.get(TXN.most, -1) >= TXN.least else TxnState.UNKNOWN
+        return TxnState.OVER if covered else TxnState.UNKNOWN
 
     def drive(self, event):
-        """Carry the event out; gives the action that was seen."""
+        """Carry the event out; gives the act that was seen, and the code of a refusal."""
         publish = Publish("token", TXN, data(TXN))
         match event:
-            case Event.DATA_READ | Event.COMMIT_READ | Event.ABORT_READ:
-                before = state_of(self.buffer), self.buffer.max_read_position
-                self.fold({Event.DATA_READ: data(TXN), Event.COMMIT_READ: marker(TXN, COMMIT)}.get(event, marker(TXN, ABORT)))
-                return self.folded(event, before)
+            case Event.DATA_READ | Event.COMMIT_READ | Event.ABORT_READ | Event.WATERMARK_READ:
+                return self.folded(event), None
+            case Event.DUE:
+                return self.decided(event, self.buffer.expire(0)), None
             case Event.WATERMARK:
                 self.fold(data(OTHER))
                 request = EndTxnOnPartition("token", OTHER, COMMIT, TXN.least, marker(OTHER, COMMIT, TXN.least))
@@ -71,36 +76,44 @@ class Driven:
         try:
             step = self.buffer.decide(request, 0)
         except Refusal as refusal:
-            return {ServerError.NotAllowedError: Action.REFUSE, ServerError.InvalidTxnStatus: Action.CONTRADICT}[refusal.code]
-        self.fold(*(record for _, record in step.records))
-        return self.decided(event, step)
+            return Act.REFUSE, refusal.code
+        return self.decided(event, step), None
 
-    def folded(self, event, before):
+    def folded(self, event):
         """FOLD or SKIP: what a skipped entry does to the state a plain one does as well."""
+        before, first = state_of(self.buffer), self.entry
+        if event is Event.WATERMARK_READ:
+            self.fold(data(OTHER), marker(OTHER, COMMIT, low_watermark=TXN.least))
+            return Act.FOLD
+        self.fold({Event.DATA_READ: data(TXN), Event.COMMIT_READ: marker(TXN, COMMIT)}.get(event, marker(TXN, ABORT)))
         plain = TopicTransactionBuffer("t", marker)
-        restored(plain, before[0])
-        plain.apply("topic", (1, self.entry - 1), TopicRecord(EntryHeader("", 0, 0, 0)))
+        restored(plain, before)
+        plain.apply("topic", (1, first), TopicRecord(EntryHeader("", 0, 0, 0)))
         same = state_of(plain) == state_of(self.buffer)
-        return Action.SKIP if same and event is not Event.DATA_READ else Action.FOLD
+        return Act.SKIP if same and event is not Event.DATA_READ else Act.FOLD
 
     def decided(self, event, step):
+        self.fold(*(record for _, record in step.records))
         records = [record for _, record in step.records]
         if event is Event.WATERMARK:
             assert step.effects == (Reply("token"),)
             assert records[-1] == marker(OTHER, COMMIT, TXN.least)
             assert records[:-1] in ([], [marker(TXN, ABORT)])
-            return Action.ABORT_HERE if records[:-1] else Action.SKIP
+            return Act.WRITE if records[:-1] else Act.SKIP
+        if event is Event.DUE:
+            assert records in ([], [marker(TXN, ABORT)])
+            assert step.effects == ()
+            return Act.WRITE if records else Act.SKIP
         if not records:
             asked = VerifyRegistered(TXN, Publish("token", TXN, data(TXN)))
             assert step.effects in ((asked,), (Reply("token"),))
-            return Action.ASK if step.effects == (asked,) else Action.ANSWER
-        assert len(records) == 1
+            return Act.ASK if step.effects == (asked,) else Act.ANSWER
         if records == [data(TXN)]:
             assert step.effects == (Reply("token", position_of=0),)
-            return Action.APPEND
-        assert step.effects == (Reply("token"),)
-        assert records == [marker(TXN, COMMIT if event is Event.END_COMMIT else ABORT)]
-        return Action.MARK
+        else:
+            assert step.effects == (Reply("token"),)
+            assert records == [marker(TXN, COMMIT if event is Event.END_COMMIT else ABORT)]
+        return Act.WRITE
 
 
 def test_the_table_names_every_pair():
@@ -111,13 +124,32 @@ def test_the_table_names_every_pair():
 def test_the_buffer_does_what_the_table_says(state, event):
     driven = Driven(state)
     assert driven.state() is state
-    assert (driven.drive(event), driven.state()) == TRANSITIONS[state, event]
+    assert driven.buffer.state_of(TXN) is state
+    act, code = driven.drive(event)
+    assert (act, driven.state(), code) == TRANSITIONS[state, event]
 
 
 @pytest.mark.parametrize("event", [Event.PUBLISH, Event.VERIFIED, Event.NOT_VERIFIED, Event.END_COMMIT, Event.END_ABORT])
 def test_before_recovery_every_request_is_to_be_retried(event):
     driven = Driven(TxnState.UNKNOWN)
     driven.buffer = TopicTransactionBuffer("t", marker)
-    with pytest.raises(KeyError) as seen:
-        driven.drive(event)
-    assert seen.value.args == (ServerError.ServiceNotReady,)
+    assert driven.drive(event) == (Act.REFUSE, ServerError.ServiceNotReady)
+
+
+def test_a_commit_of_what_was_aborted_here_contradicts_what_readers_were_told():
+    driven = Driven(TxnState.ABORTED)
+    assert driven.drive(Event.END_COMMIT) == (Act.REFUSE, ServerError.InvalidTxnStatus)
+
+
+@pytest.mark.parametrize("state", [TxnState.ABORTED, TxnState.STALE, TxnState.OVER])
+@pytest.mark.parametrize("event", [Event.PUBLISH, Event.VERIFIED])
+def test_nothing_is_written_in_a_transaction_that_ended_here(state, event):
+    assert Driven(state).drive(event) == (Act.REFUSE, ServerError.NotAllowedError)
+
+
+def test_a_stale_transaction_is_due_at_once_and_after_a_restart():
+    driven = Driven(TxnState.STALE)
+    assert driven.buffer.deadline() == 0
+    again = TopicTransactionBuffer("t", marker)
+    restored(again, state_of(driven.buffer))
+    assert again.recovered(0) == Step((("topic", marker(TXN, ABORT)),), (PublishMaxRead(again.max_read_position),))

@@ -1,7 +1,7 @@
 """The pending-ack handle of a subscription: acknowledgements that wait for their transaction.
 
 It knows positions, batch indexes and transaction ids, and asks a read-only view of the cursor. It must never
-know messages, sockets, clocks, or move the cursor itself: that is an effect. Conflicts are decided before
+know messages, sockets or clocks, or move the cursor itself: that is an effect. Conflicts are decided before
 anything is logged, so its redo log holds only acks that count.
 """
 
@@ -21,7 +21,7 @@ from pulsar_txn.rm_pending_ack.requests import (
     Request,
     Verified,
 )
-from pulsar_txn.rm_pending_ack.transitions import TRANSITIONS, Event, Outcome, State, Transition
+from pulsar_txn.rm_pending_ack.transitions import TRANSITIONS, Event, State
 
 __all__ = [
     "TRANSITIONS",
@@ -34,7 +34,6 @@ __all__ = [
     "EndTxnOnSubscription",
     "Event",
     "Op",
-    "Outcome",
     "PendingAck",
     "PendingAckHandle",
     "PendingAckStats",
@@ -42,6 +41,5 @@ __all__ = [
     "Record",
     "Request",
     "State",
-    "Transition",
     "Verified",
 ]

@@ -73,8 +73,8 @@ def check_individual(state: PendingState, cursor: CursorView, own: Held | None, 
         _acknowledged(position)
     if (left := cursor.ack_set(position)) is not None and (bits is None or bits & ~left):
         _acknowledged(position)
-    held = state.pending.get(position, False)
-    if held is not False and overlaps(held, bits):
+    held = state.pending.get(position, 0)
+    if held != 0 and overlaps(held, bits):
         _conflict(f"{_name(position)} is in pending ack status: a transaction holds it, or its commit is on the way")
     if state.settled_cumulative is not None and up_to(state.settled_cumulative, position, bits) != 0:
         _acknowledged(position)

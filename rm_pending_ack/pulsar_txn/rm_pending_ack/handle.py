@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import Final, assert_never
 
 from pulsar_txn.ledger.machine import NOTHING, Effect, MoveCursor, Redeliver, Reply, Step, VerifyRegistered, WriteSnapshot
+from pulsar_txn.ledger.table import ANSWER, ASK
 from pulsar_txn.rm_pending_ack.ack_sets import contains, place_of, reaches, unacknowledged, up_to
 from pulsar_txn.rm_pending_ack.conflicts import (
     check_cumulative,
@@ -35,9 +36,9 @@ from pulsar_txn.rm_pending_ack.requests import (
 )
 from pulsar_txn.rm_pending_ack.snapshots import read_slice, write_slices
 from pulsar_txn.rm_pending_ack.state import PendingState
-from pulsar_txn.rm_pending_ack.transitions import State
+from pulsar_txn.rm_pending_ack.transitions import END_EVENT, TRANSITIONS, Event, State
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import Position, TxnAction, TxnId
+from pulsar_txn.wire.ids import WHOLE_ENTRY, Position, TxnAction, TxnId
 
 LOG: Final = "log"
 """The one log of a handle."""
@@ -83,9 +84,9 @@ class PendingAckHandle:
         """What to write and to release for a request; see the requests. Raises Refusal; changes nothing."""
         match request:
             case AckIndividual():
-                return self._ack_individual(request, verified=False)
+                return self._ack_individual(request, Event.ACK_INDIVIDUAL)
             case AckCumulative():
-                return self._ack_cumulative(request, verified=False)
+                return self._ack_cumulative(request, Event.ACK_CUMULATIVE)
             case EndTxnOnSubscription():
                 return self._end(request)
             case PlainAcked():
@@ -151,9 +152,10 @@ class PendingAckHandle:
 
     # -- questions
 
-    def pending(self, position: Position) -> int | bool | None:
-        """What is pending of an entry: False nothing, None the whole entry, or a bit set of batch indexes."""
-        return self._state.pending.get(position, False)
+    def pending(self, position: Position) -> int:
+        """What is pending of an entry, as a bit set of batch indexes: 0 nothing, WHOLE_ENTRY all of it."""
+        held = self._state.pending.get(position, 0)
+        return WHOLE_ENTRY if held is None else held
 
     def stats(self) -> PendingAckStats:
         """Counters at this moment; the state is Initializing until `recovered`, then Ready."""
@@ -178,8 +180,8 @@ class PendingAckHandle:
         settled = self._state.settled_cumulative
         if settled is not None and reaches(settled, item):
             return "MarkDelete"
-        held = self._state.pending.get(position, False)
-        return "MarkDelete" if held is not False and contains(held, bits) else "NotInPendingAck"
+        held = self._state.pending.get(position, 0)
+        return "MarkDelete" if held != 0 and contains(held, bits) else "NotInPendingAck"
 
     def cumulative_position(self, txn_id: TxnId) -> Position | None:
         """The cumulative ack of an open transaction, None when it has none."""
@@ -192,9 +194,9 @@ class PendingAckHandle:
 
     # -- acks
 
-    def _ack_individual(self, request: AckIndividual, *, verified: bool) -> Step[Record]:
+    def _ack_individual(self, request: AckIndividual, event: Event) -> Step[Record]:
         own = self._state.find(request.txn_id)
-        if own is None and not self._admitted(request.txn_id, verified):
+        if own is None and self._has_to_ask(request.txn_id, event):
             return Step(effects=(VerifyRegistered(request.txn_id, request),))
         items = request.items
         items = (well_formed(items[0]),) if len(items) == 1 else merged(map(well_formed, items))
@@ -202,17 +204,17 @@ class PendingAckHandle:
             items = tuple(rest for item in items if (rest := unheld(own, item)) is not None)
         for item in items:
             check_individual(self._state, self._cursor, own, item)
-        if not items:
+        if not items:  # ACK_REPEATED
             return Step(effects=(Reply(request.token),))
         self._check_room(request.txn_id, own, items)
         return self._step(Record(Op.ACK, request.txn_id, items), Reply(request.token))
 
-    def _ack_cumulative(self, request: AckCumulative, *, verified: bool) -> Step[Record]:
+    def _ack_cumulative(self, request: AckCumulative, event: Event) -> Step[Record]:
         own = self._state.find(request.txn_id)
-        if own is None and not self._admitted(request.txn_id, verified):
+        if own is None and self._has_to_ask(request.txn_id, event):
             return Step(effects=(VerifyRegistered(request.txn_id, request),))
         item = place_of(well_formed(request.item))
-        if own is not None and repeats(own, item):
+        if own is not None and repeats(own, item):  # ACK_REPEATED
             return Step(effects=(Reply(request.token),))
         check_cumulative(self._state, self._cursor, own, item)
         return self._step(Record(Op.ACK, request.txn_id, (item,), cumulative=True), Reply(request.token))
@@ -230,30 +232,35 @@ class PendingAckHandle:
             advice = "retry when some of them have ended, or raise maxPendingAckBytesPerSubscription"
             raise Refusal(ServerError.TooManyRequests, f"{text}; {advice}")
 
-    def _admitted(self, txn_id: TxnId, verified: bool) -> bool:
-        """Whether an ack of a transaction that is not open here may go on; Refusal when it is over."""
-        if (state := self._state.state_of(txn_id)) is not State.UNKNOWN:
-            raise Refusal(ServerError.NotAllowedError, f"transaction {txn_id} is over on {self.subscription} ({state.value})")
-        return verified
+    def _has_to_ask(self, txn_id: TxnId, event: Event) -> bool:
+        """Whether the coordinator has to be asked before an ack goes on. Refusal when the transaction is over here."""
+        state = self._state.state_of(txn_id)
+        cell = TRANSITIONS[state, event]
+        if cell.code is not None:
+            raise Refusal(cell.code, f"transaction {txn_id} is over on {self.subscription} ({state.name.lower()})")
+        return cell.act is ASK
 
     def _verified(self, answer: Verified) -> Step[Record]:
         request = answer.request
         if not answer.registered:
-            raise Refusal(
-                ServerError.NotAllowedError,
-                f"transaction {request.txn_id} is not open, or was not told of {self.subscription} on {self.topic}",
-            )
+            code = TRANSITIONS[self._state.state_of(request.txn_id), Event.NOT_VERIFIED].code
+            text = f"transaction {request.txn_id} is not open, or was not told of {self.subscription} on {self.topic}"
+            raise Refusal(code or ServerError.NotAllowedError, text)
         if isinstance(request, AckIndividual):
-            return self._ack_individual(request, verified=True)
-        return self._ack_cumulative(request, verified=True)
+            return self._ack_individual(request, Event.VERIFIED)
+        return self._ack_cumulative(request, Event.VERIFIED)
 
     # -- ends
 
     def _end(self, request: EndTxnOnSubscription) -> Step[Record]:
         state, txn_id = self._state, request.txn_id
-        held = state.find(txn_id)
-        if held is None and self._ended(txn_id, request.action):
+        known_as = state.state_of(txn_id)
+        cell = TRANSITIONS[known_as, END_EVENT[request.action]]
+        if cell.code is not None:
+            raise Refusal(cell.code, f"transaction {txn_id} is {known_as.name.lower()} on {self.subscription}")
+        if cell.act is ANSWER:
             return Step(effects=(Reply(request.token),))
+        held = state.find(txn_id)
         commit = request.action is TxnAction.COMMIT
         known = state.coordinators.get(txn_id.most)
         freed = [] if known is None else known.stale(request.low_watermark, txn_id.least)
@@ -267,15 +274,6 @@ class PendingAckHandle:
         op = Op.COMMIT if commit else Op.ABORT
         record = Record(op, txn_id, cumulative=cumulative, low_watermark=request.low_watermark)
         return self._step(record, *effects, Reply(request.token))
-
-    def _ended(self, txn_id: TxnId, action: TxnAction) -> bool:
-        """Whether a transaction that is not open here ended before; Refusal when it was told the other outcome."""
-        state = self._state.state_of(txn_id)
-        if state in (State.UNKNOWN, State.PAST):
-            return state is State.PAST
-        if (state is State.ABORTED) is not (action is TxnAction.ABORT):
-            raise Refusal(ServerError.InvalidTxnStatus, f"transaction {txn_id} is {state.value} on {self.subscription}")
-        return True
 
     # -- the cursor
 

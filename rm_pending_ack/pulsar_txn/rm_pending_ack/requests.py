@@ -134,10 +134,10 @@ class PendingAck(Machine[Request, Any], Protocol):
     `factory(topic, subscription, cursor_view, max_transaction_bytes=…, max_bytes=…)`.
     """
 
-    def pending(self, position: Position) -> int | bool | None:
-        """What is pending of an entry: False nothing, None (the whole entry), or a bit set of batch indexes.
+    def pending(self, position: Position) -> int:
+        """What is pending of an entry, as a bit set of batch indexes: 0 for nothing, WHOLE_ENTRY (-1) for all of it.
 
-        The dispatcher skips what is pending. What a commit settled is named too until the cursor has stored it, so that
+        The dispatcher skips what is pending. What a commit settled is also named until the cursor has stored it, so that
         nothing of it slips out between the commit's record and its MoveCursor.
         """
 

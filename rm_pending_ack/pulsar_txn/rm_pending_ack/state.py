@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import Final
 
+from pulsar_txn.ledger.table import FOLD
 from pulsar_txn.rm_pending_ack.ack_sets import Bits, difference, intersection, joined, reaches, union
 from pulsar_txn.rm_pending_ack.held import Coordinator, Held, Items, Lowest, Settled, bytes_of
 from pulsar_txn.rm_pending_ack.records import NO_TXN, Op, Record
 from pulsar_txn.rm_pending_ack.requests import AckItem
-from pulsar_txn.rm_pending_ack.transitions import State
+from pulsar_txn.rm_pending_ack.transitions import ABORTED, COMMITTED, TRANSITIONS, Event, State
 from pulsar_txn.wire.ids import EARLIEST, Position, TxnAction, TxnId, full_ack_set
+
+_END_READ: Final = {Op.COMMIT: Event.COMMIT_READ, Op.ABORT: Event.ABORT_READ}
 
 
 class PendingState:
@@ -126,10 +130,12 @@ class PendingState:
     def _ack(self, position: Position, record: Record) -> None:
         txn_id = record.txn_id
         coordinator = self.coordinator(txn_id[0])
-        if (held := coordinator.open.get(txn_id[1])) is None:
+        if (held := coordinator.open.get(txn_id[1])) is not None:
+            coordinator.open.changing(txn_id[1])
+        elif TRANSITIONS[self.state_of(txn_id), Event.ACK_READ].act is FOLD:
             held = coordinator.begin(Held(txn_id, position))
         else:
-            coordinator.open.changing(txn_id[1])
+            return
         if record.cumulative:
             held.cumulative = joined(held.cumulative, record.items[0])
             self.slot = held
@@ -138,14 +144,15 @@ class PendingState:
 
     def _end(self, position: Position, record: Record) -> None:
         txn_id = record.txn_id
+        act, to, _ = TRANSITIONS[self.state_of(txn_id), _END_READ[record.op]]
         coordinator = self.coordinator(txn_id.most)
-        held = coordinator.open.pop(txn_id.least)
-        if held is not None:
-            if record.op is Op.COMMIT:
+        if act is FOLD:
+            held = coordinator.open.pop(txn_id.least)
+            if held is not None and to is COMMITTED:
                 self._commit(held, position)
-            else:
+            elif held is not None:
                 self._release(held)
-        coordinator.ended[txn_id.least] = TxnAction.COMMIT if record.op is Op.COMMIT else TxnAction.ABORT
+            coordinator.ended[txn_id.least] = TxnAction.ABORT if to is ABORTED else TxnAction.COMMIT
         for stale in coordinator.stale(record.low_watermark, txn_id.least):
             del coordinator.open[stale.txn_id.least]
             self._release(stale)

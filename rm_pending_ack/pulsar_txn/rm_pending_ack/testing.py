@@ -34,7 +34,7 @@ from pulsar_txn.rm_pending_ack.requests import (
     Verified,
 )
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import Position, TxnAction, TxnId, full_ack_set
+from pulsar_txn.wire.ids import WHOLE_ENTRY, Position, TxnAction, TxnId, full_ack_set
 
 Factory: TypeAlias = Callable[[str, str, CursorView], PendingAck]
 Message: TypeAlias = tuple[int, int]
@@ -220,7 +220,7 @@ class Subscription:
         seen = set()
         for entry in range(len(self.sizes)):
             pending = self.machine.pending(at(entry))
-            hidden = set() if pending is False else messages_of(self.sizes, (at(entry), pending, 0))
+            hidden = messages_of(self.sizes, (at(entry), pending, 0))
             seen |= messages_of(self.sizes, (at(entry), None, 0)) - hidden
         return seen - self.cursor.acked
 
@@ -392,7 +392,7 @@ def repeated_ack_has_the_first_answer(host: Subscription) -> None:
         if not again:
             host.crash(len(host.entries), 0)
     _succeeds(host, ack(FIRST, whole(1), whole(3)), ack(FIRST, indexes(1, 2)))
-    promise(host.machine.pending(at(1)) in (None, 0b1111), "what is new beside a repeat is held")
+    promise(host.machine.pending(at(1)) in (WHOLE_ENTRY, 0b1111), "what is new beside a repeat is held")
     _succeeds(host, ack_up_to(FIRST, indexes(2, 0)))
     before = (len(host.entries), state_of(host.machine))
     _succeeds(host, ack_up_to(FIRST, indexes(2, 0)), ack_up_to(FIRST, whole(1)))

@@ -8,12 +8,12 @@ the cumulative slot, *before* anything is written. So the log holds only acks th
 ack that conflicts leaves no trace and changes no state. An ack of what the transaction itself holds already is a repeat,
 sent again because its answer was lost: it has the same answer and writes nothing.
 
-The coordinator's word ends it, with one record. COMMITTED means that the acks are decided and on their way to the cursor
-but a crash could still lose what the cursor has not stored; the handle keeps them, names them to the dispatcher as
+The coordinator's word ends it, with one record. COMMITTED means that the acks are decided and on their way to the cursor,
+but a crash could still lose what the cursor has not stored: the handle keeps them, names them to the dispatcher as
 pending, and moves the cursor again after a recovery. COVERED means that the cursor's durable state has them and only the
 id is remembered. ABORTED means that exactly what the transaction held is free again. An end of a transaction that never
-came here is written too: an ack of it may still be under way, with the coordinator's yes from before the end in its hand
-(VERIFIED after COMMIT), and must find a closed door, also after a restart. A repeat of an end answers without a record.
+came here is also written: an ack of it may still be under way, with the coordinator's yes from before the end
+(VERIFIED after COMMIT), and must be refused, also after a restart. A repeat of an end is answered without a record.
 The opposite end is refused: the coordinator decides once, so one of the two messages is wrong, and guessing would tear
 the transaction apart.
 
@@ -29,8 +29,13 @@ the cursor: a seek back must give their messages again, and a seek forward has p
 Individual and cumulative acks of one transaction live side by side and end together. One transaction at a time may hold
 a cumulative ack. Stricter than Pulsar, an individual ack at or before the cumulative ack of another transaction conflicts,
 and so does a cumulative ack over anything that another transaction holds individually: both would acknowledge the same
-message, and if one commits and the other aborts there is no answer that keeps both promises. Programs that ack each
+message, and if one commits and the other aborts, no answer keeps both promises. Programs that ack each
 message in one transaction at a time never meet this; nor does a cumulative ack over what was committed before.
+
+The records of the log are events too, and meet `apply` (ACK_READ, COMMIT_READ, ABORT_READ). The first end wins; an ack after
+an end (in a log written by a broker that takes one) counts for nothing. Watermarks, acknowledgements outside transactions
+and resets of the cursor are about many transactions at once: `decide` and `apply` find the OPEN ones that they touch in the
+indexes of the state, and each of these goes the way of its cell.
 """
 
 from __future__ import annotations
@@ -38,100 +43,115 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
+
+from pulsar_txn.ledger.table import ANSWER, ASK, FOLD, REFUSE, SKIP, WRITE, Act, Table
+from pulsar_txn.ledger.table import Cell as CellOf
+from pulsar_txn.wire.errors import ServerError
+from pulsar_txn.wire.ids import TxnAction
 
 
-class State(enum.Enum):
+class State(enum.IntEnum):
     """What a subscription knows of a transaction."""
 
-    UNKNOWN = "unknown"
-    OPEN = "open"
-    COMMITTED = "committed"
-    COVERED = "covered"
-    ABORTED = "aborted"
-    PAST = "past"
+    UNKNOWN = 0
+    OPEN = 1
+    COMMITTED = 2
+    COVERED = 3
+    ABORTED = 4
+    PAST = 5
 
 
-class Event(enum.Enum):
-    """What can happen to a transaction at a subscription.
+class Event(enum.IntEnum):
+    """What can happen to it: requests and answers for `decide`, and records of the log for `apply`."""
 
-    Acks are such that conflict with nothing; a repeated one names what the transaction holds already. Acks outside
-    transactions and resets touch everything the transaction holds.
-    """
-
-    ACK_INDIVIDUAL = "ack individual"
-    ACK_CUMULATIVE = "ack cumulative"
-    ACK_REPEATED = "ack repeated"
-    VERIFIED = "verified"
-    NOT_VERIFIED = "not verified"
-    COMMIT = "commit"
-    ABORT = "abort"
-    WATERMARK = "watermark"
-    PLAIN_ACKED = "plain acked"
-    CURSOR_STORED = "cursor stored"
-    CURSOR_RESET = "cursor reset"
-
-
-class Outcome(enum.Enum):
-    """What the handle does with it."""
-
-    WRITE = "write a record"
-    VERIFY = "ask the coordinator"
-    ANSWER = "answer without a record"
-    REFUSE = "refuse"
-    IGNORE = "nothing to do"
+    ACK_INDIVIDUAL = 0
+    ACK_CUMULATIVE = 1
+    ACK_REPEATED = 2
+    VERIFIED = 3
+    NOT_VERIFIED = 4
+    COMMIT = 5
+    ABORT = 6
+    WATERMARK = 7
+    PLAIN_ACKED = 8
+    CURSOR_STORED = 9
+    CURSOR_RESET = 10
+    ACK_READ = 11
+    COMMIT_READ = 12
+    ABORT_READ = 13
 
 
-class Transition(NamedTuple):
-    """What is done in a state at an event, and the state after it."""
+Cell: TypeAlias = CellOf[State]
 
-    outcome: Outcome
-    state: State
+UNKNOWN: Final = State.UNKNOWN
+OPEN: Final = State.OPEN
+COMMITTED: Final = State.COMMITTED
+COVERED: Final = State.COVERED
+ABORTED: Final = State.ABORTED
+PAST: Final = State.PAST
 
 
-def _same(state: State, outcome: Outcome, *events: Event) -> dict[tuple[State, Event], Transition]:
-    return {(state, event): Transition(outcome, state) for event in events}
+def _same(state: State, act: Act, *events: Event, code: ServerError | None = None) -> dict[tuple[State, Event], Cell]:
+    return {(state, event): Cell(act, state, code) for event in events}
 
 
 _ACKS: Final = (Event.ACK_INDIVIDUAL, Event.ACK_CUMULATIVE, Event.ACK_REPEATED, Event.VERIFIED, Event.NOT_VERIFIED)
 _OTHERS: Final = (Event.PLAIN_ACKED, Event.CURSOR_STORED, Event.CURSOR_RESET)
+_READ: Final = (Event.ACK_READ, Event.COMMIT_READ, Event.ABORT_READ)
+_OVER: Final = ServerError.NotAllowedError
+_OPPOSITE: Final = ServerError.InvalidTxnStatus
 
-TRANSITIONS: Final[Mapping[tuple[State, Event], Transition]] = MappingProxyType(
-    {
-        **_same(State.UNKNOWN, Outcome.VERIFY, Event.ACK_INDIVIDUAL, Event.ACK_CUMULATIVE, Event.ACK_REPEATED),
-        (State.UNKNOWN, Event.VERIFIED): Transition(Outcome.WRITE, State.OPEN),
-        (State.UNKNOWN, Event.NOT_VERIFIED): Transition(Outcome.REFUSE, State.UNKNOWN),
-        (State.UNKNOWN, Event.COMMIT): Transition(Outcome.WRITE, State.COVERED),
-        (State.UNKNOWN, Event.ABORT): Transition(Outcome.WRITE, State.ABORTED),
-        (State.UNKNOWN, Event.WATERMARK): Transition(Outcome.WRITE, State.PAST),
-        **_same(State.UNKNOWN, Outcome.IGNORE, *_OTHERS),
-        **_same(State.OPEN, Outcome.WRITE, Event.ACK_INDIVIDUAL, Event.ACK_CUMULATIVE, Event.VERIFIED),
-        **_same(State.OPEN, Outcome.ANSWER, Event.ACK_REPEATED),
-        (State.OPEN, Event.NOT_VERIFIED): Transition(Outcome.REFUSE, State.OPEN),
-        (State.OPEN, Event.COMMIT): Transition(Outcome.WRITE, State.COMMITTED),
-        (State.OPEN, Event.ABORT): Transition(Outcome.WRITE, State.ABORTED),
-        (State.OPEN, Event.WATERMARK): Transition(Outcome.WRITE, State.PAST),
-        **_same(State.OPEN, Outcome.WRITE, Event.PLAIN_ACKED, Event.CURSOR_RESET),
-        **_same(State.OPEN, Outcome.IGNORE, Event.CURSOR_STORED),
-        **_same(State.COMMITTED, Outcome.REFUSE, *_ACKS, Event.ABORT),
-        **_same(State.COMMITTED, Outcome.ANSWER, Event.COMMIT),
-        (State.COMMITTED, Event.WATERMARK): Transition(Outcome.WRITE, State.PAST),
-        **_same(State.COMMITTED, Outcome.IGNORE, Event.PLAIN_ACKED),
-        (State.COMMITTED, Event.CURSOR_STORED): Transition(Outcome.WRITE, State.COVERED),
-        (State.COMMITTED, Event.CURSOR_RESET): Transition(Outcome.WRITE, State.COVERED),
-        **_same(State.COVERED, Outcome.REFUSE, *_ACKS, Event.ABORT),
-        **_same(State.COVERED, Outcome.ANSWER, Event.COMMIT),
-        (State.COVERED, Event.WATERMARK): Transition(Outcome.WRITE, State.PAST),
-        **_same(State.COVERED, Outcome.IGNORE, *_OTHERS),
-        **_same(State.ABORTED, Outcome.REFUSE, *_ACKS, Event.COMMIT),
-        **_same(State.ABORTED, Outcome.ANSWER, Event.ABORT),
-        (State.ABORTED, Event.WATERMARK): Transition(Outcome.WRITE, State.PAST),
-        **_same(State.ABORTED, Outcome.IGNORE, *_OTHERS),
-        **_same(State.PAST, Outcome.REFUSE, *_ACKS),
-        **_same(State.PAST, Outcome.ANSWER, Event.COMMIT, Event.ABORT),
-        **_same(State.PAST, Outcome.WRITE, Event.WATERMARK),
-        **_same(State.PAST, Outcome.IGNORE, *_OTHERS),
-    }
-)
-"""(state, event) -> what is done and the state after it; complete. WATERMARK is the end of a transaction that never came
-here, with a low watermark at or above this one; it writes its own record in every state."""
+TRANSITIONS: Final[Table[State, Event]] = {
+    **_same(UNKNOWN, ASK, Event.ACK_INDIVIDUAL, Event.ACK_CUMULATIVE, Event.ACK_REPEATED),
+    (UNKNOWN, Event.VERIFIED): Cell(WRITE, OPEN),
+    (UNKNOWN, Event.NOT_VERIFIED): Cell(REFUSE, UNKNOWN, _OVER),
+    (UNKNOWN, Event.COMMIT): Cell(WRITE, COVERED),
+    (UNKNOWN, Event.ABORT): Cell(WRITE, ABORTED),
+    (UNKNOWN, Event.WATERMARK): Cell(WRITE, PAST),
+    **_same(UNKNOWN, SKIP, *_OTHERS),
+    (UNKNOWN, Event.ACK_READ): Cell(FOLD, OPEN),
+    (UNKNOWN, Event.COMMIT_READ): Cell(FOLD, COVERED),
+    (UNKNOWN, Event.ABORT_READ): Cell(FOLD, ABORTED),
+    #
+    **_same(OPEN, WRITE, Event.ACK_INDIVIDUAL, Event.ACK_CUMULATIVE, Event.VERIFIED),
+    **_same(OPEN, ANSWER, Event.ACK_REPEATED),
+    (OPEN, Event.NOT_VERIFIED): Cell(REFUSE, OPEN, _OVER),
+    (OPEN, Event.COMMIT): Cell(WRITE, COMMITTED),
+    (OPEN, Event.ABORT): Cell(WRITE, ABORTED),
+    (OPEN, Event.WATERMARK): Cell(WRITE, PAST),
+    **_same(OPEN, WRITE, Event.PLAIN_ACKED, Event.CURSOR_RESET),
+    **_same(OPEN, SKIP, Event.CURSOR_STORED),
+    (OPEN, Event.ACK_READ): Cell(FOLD, OPEN),
+    (OPEN, Event.COMMIT_READ): Cell(FOLD, COMMITTED),
+    (OPEN, Event.ABORT_READ): Cell(FOLD, ABORTED),
+    #
+    **_same(COMMITTED, REFUSE, *_ACKS, code=_OVER),
+    **_same(COMMITTED, ANSWER, Event.COMMIT),
+    **_same(COMMITTED, REFUSE, Event.ABORT, code=_OPPOSITE),
+    (COMMITTED, Event.WATERMARK): Cell(WRITE, PAST),
+    **_same(COMMITTED, SKIP, Event.PLAIN_ACKED),
+    (COMMITTED, Event.CURSOR_STORED): Cell(WRITE, COVERED),
+    (COMMITTED, Event.CURSOR_RESET): Cell(WRITE, COVERED),
+    **_same(COMMITTED, SKIP, *_READ),
+    #
+    **_same(COVERED, REFUSE, *_ACKS, code=_OVER),
+    **_same(COVERED, ANSWER, Event.COMMIT),
+    **_same(COVERED, REFUSE, Event.ABORT, code=_OPPOSITE),
+    (COVERED, Event.WATERMARK): Cell(WRITE, PAST),
+    **_same(COVERED, SKIP, *_OTHERS, *_READ),
+    #
+    **_same(ABORTED, REFUSE, *_ACKS, code=_OVER),
+    **_same(ABORTED, REFUSE, Event.COMMIT, code=_OPPOSITE),
+    **_same(ABORTED, ANSWER, Event.ABORT),
+    (ABORTED, Event.WATERMARK): Cell(WRITE, PAST),
+    **_same(ABORTED, SKIP, *_OTHERS, *_READ),
+    #
+    **_same(PAST, REFUSE, *_ACKS, code=_OVER),
+    **_same(PAST, ANSWER, Event.COMMIT, Event.ABORT),
+    **_same(PAST, WRITE, Event.WATERMARK),
+    **_same(PAST, SKIP, *_OTHERS, *_READ),
+}
+"""(state, event) -> what happens; complete. WATERMARK is the end of a transaction that never came here, with a low watermark at
+or above this one; it writes its own record in every state."""
+
+END_EVENT: Final[Mapping[TxnAction, Event]] = MappingProxyType({TxnAction.COMMIT: Event.COMMIT, TxnAction.ABORT: Event.ABORT})

@@ -13,22 +13,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 from pulsar_txn.ledger.machine import NOTHING, PublishMaxRead, Reply, Step, VerifyRegistered, WriteSnapshot
 from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.ledger.swept_heap import SweptHeap
+from pulsar_txn.ledger.table import ASK, SKIP, WRITE
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
-from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Position, TxnAction, TxnId
+from pulsar_txn.wire.ids import EARLIEST, EntryHeader, Position, TxnAction, TxnId
 
 from .requests import PLAIN, BufferStats, EndTxnOnPartition, MakeMarker, Publish, Request, TakeSnapshot, TopicRecord, Verified
 from .snapshots import Head, read_slice, slices
+from .transitions import (
+    ABORTED,
+    END_EVENT,
+    MARKER_EVENT,
+    ONGOING,
+    OVER,
+    STALE,
+    TRANSITIONS,
+    UNKNOWN,
+    Cell,
+    Event,
+    TxnState,
+)
 
 if TYPE_CHECKING:
     from .requests import TransactionBuffer
 
-_COMMIT: Final = int(MarkerType.TXN_COMMIT)
-_ABORT: Final = int(MarkerType.TXN_ABORT)
 _SIGNED_LIMIT: Final = 1 << 63
 _ABORTED_AT_ONCE: Final = 256
 _FORGOTTEN_AT_ONCE: Final = 4096
@@ -80,6 +92,16 @@ class TopicTransactionBuffer:
         """Whether the transaction is known as aborted here."""
         return txn_id in self._aborted
 
+    def state_of(self, txn_id: TxnId) -> TxnState:
+        """What the transaction is for this topic."""
+        most, least = txn_id
+        covered = least <= self._low_watermarks.get(most, -1)
+        if txn_id in self._ongoing:
+            return STALE if covered else ONGOING
+        if txn_id in self._aborted:
+            return ABORTED
+        return OVER if covered else UNKNOWN
+
     def first_position(self, txn_id: TxnId) -> Position | None:
         """Where an open transaction's first entry lies, None when it is not ongoing here."""
         entry = self._ongoing.get(txn_id)
@@ -127,49 +149,36 @@ class TopicTransactionBuffer:
 
     def _publish(self, request: Publish) -> Step[TopicRecord]:
         txn_id = request.txn_id
-        if txn_id not in self._ongoing:
-            self._refuse_ended(txn_id)
+        cell = TRANSITIONS[self.state_of(txn_id), Event.PUBLISH]
+        if cell.act is ASK:
             return Step(effects=(VerifyRegistered(txn_id, request),))
-        self._refuse_covered(txn_id)  # one of many that are being aborted
-        return self._append(request)
+        return self._append(request, cell)
 
     def _verified(self, verified: Verified) -> Step[TopicRecord]:
-        txn_id = verified.request.txn_id
+        request = verified.request
+        state = self.state_of(request.txn_id)
         if not verified.registered:
-            text = f"transaction {txn_id} is not open, or {self._topic} is not registered in it"
-            raise Refusal(ServerError.NotAllowedError, text)
-        if txn_id not in self._ongoing:
-            self._refuse_ended(txn_id)
-        self._refuse_covered(txn_id)
-        return self._append(verified.request)
+            code = TRANSITIONS[state, Event.NOT_VERIFIED].code
+            text = f"transaction {request.txn_id} is not open, or {self._topic} is not registered in it"
+            raise Refusal(code or ServerError.NotAllowedError, text)
+        return self._append(request, TRANSITIONS[state, Event.VERIFIED])
 
-    def _append(self, request: Publish) -> Step[TopicRecord]:
+    def _append(self, request: Publish, cell: Cell) -> Step[TopicRecord]:
+        if cell.code is not None:
+            raise Refusal(cell.code, f"transaction {request.txn_id} has ended on {self._topic}; use a new transaction")
         header = request.record.header
         if header.txn_id != request.txn_id or header.marker_type is not None:
             text = f"the entry's metadata names {header.txn_id}, marker {header.marker_type}; it was sent in {request.txn_id}"
             raise Refusal(ServerError.NotAllowedError, text)
         return Step((("topic", request.record),), (Reply(request.token, position_of=0),))
 
-    def _refuse_ended(self, txn_id: TxnId) -> None:
-        if txn_id in self._aborted:
-            self._refuse(txn_id)
-        self._refuse_covered(txn_id)
-
-    def _refuse_covered(self, txn_id: TxnId) -> None:
-        if txn_id.least <= self._low_watermarks.get(txn_id.most, -1):
-            self._refuse(txn_id)
-
-    def _refuse(self, txn_id: TxnId) -> NoReturn:
-        text = f"transaction {txn_id} has ended on {self._topic}; use a new transaction"
-        raise Refusal(ServerError.NotAllowedError, text)
-
     def _end(self, request: EndTxnOnPartition) -> Step[TopicRecord]:
         txn_id = request.txn_id
-        if txn_id in self._aborted and request.action is TxnAction.COMMIT:
-            text = f"transaction {txn_id} was aborted on {self._topic}; it cannot be committed"
-            raise Refusal(ServerError.InvalidTxnStatus, text)
-        records = self._abort_stale(txn_id.most, request.low_watermark, txn_id)
-        if txn_id in self._ongoing:
+        cell = TRANSITIONS[self.state_of(txn_id), END_EVENT[request.action]]
+        if cell.code is not None:
+            raise Refusal(cell.code, f"transaction {txn_id} was aborted on {self._topic}; it cannot be committed")
+        records = self._abort_stale(Event.WATERMARK, txn_id.most, request.low_watermark, txn_id)
+        if cell.act is WRITE:
             records.append(("topic", request.marker))
         return Step(tuple(records), (Reply(request.token), *self._snapshot_due(len(records))))
 
@@ -181,14 +190,20 @@ class TopicTransactionBuffer:
         objects = len(self._aborted) + len(self._ongoing)
         return (WriteSnapshot("topic"),) if (ended + ending - self._ended_at_snapshot) * _OBJECTS_PER_END >= objects else ()
 
-    def _abort_stale(self, most: int, low_watermark: int, ending: TxnId | None) -> list[tuple[str, TopicRecord]]:
+    def _abort_stale(
+        self, event: Event, most: int, low_watermark: int, ending: TxnId | None = None
+    ) -> list[tuple[str, TopicRecord]]:
         """Markers for transactions that a low watermark covers; not more than are quick to write, the oldest first."""
         leasts = self._leasts.get(most)
         if leasts is None:
             return []
         found = leasts.smallest(_ABORTED_AT_ONCE, lambda least: least <= low_watermark)
-        stale = [TxnId(most, least) for least in dict.fromkeys(found) if (most, least) != ending]
-        return [("topic", self._make_marker(txn_id, TxnAction.ABORT)) for txn_id in stale]
+        covered = [TxnId(most, least) for least in dict.fromkeys(found) if (most, least) != ending]
+        return [
+            ("topic", self._make_marker(txn_id, TxnAction.ABORT))
+            for txn_id in covered
+            if TRANSITIONS[self.state_of(txn_id), event].act is WRITE
+        ]
 
     # ---- apply
 
@@ -198,18 +213,17 @@ class TopicTransactionBuffer:
             header = record.header
             if header.txn_id is not None:
                 if header.marker_type is None:
-                    self._data(header.txn_id, position)
-                elif header.marker_type in (_COMMIT, _ABORT):
-                    self._marker(header.txn_id, position, header)
+                    if header.txn_id not in self._ongoing:  # which nearly all entries find, and change nothing then
+                        self._data(header.txn_id, position)
+                elif (event := MARKER_EVENT.get(header.marker_type)) is not None:
+                    self._marker(header.txn_id, position, event, header.highest_sequence_id - 1)
         self._last = position
         if not self._has_ongoing:
             self._max_read = position
 
     def _data(self, txn_id: TxnId, position: Position) -> None:
-        if txn_id in self._ongoing:
-            return
-        if txn_id in self._aborted:
-            del self._aborted[txn_id]
+        if TRANSITIONS[self.state_of(txn_id), Event.DATA_READ].to is ABORTED:
+            del self._aborted[txn_id]  # it goes to the end: entries of it are hidden up to here
             self._aborted[txn_id] = position
             return
         before = self._last if self._last != EARLIEST else (position[0], -1)
@@ -229,13 +243,14 @@ class TopicTransactionBuffer:
     def _is_ongoing(self, most: int, least: int) -> bool:
         return (most, least) in self._ongoing
 
-    def _marker(self, txn_id: TxnId, position: Position, header: EntryHeader) -> None:
-        low_watermark = header.highest_sequence_id - 1
+    def _marker(self, txn_id: TxnId, position: Position, event: Event, low_watermark: int) -> None:
+        cell = TRANSITIONS[self.state_of(txn_id), event]
         if self._low_watermarks.get(txn_id.most, -1) < low_watermark < _SIGNED_LIMIT:
             self._low_watermarks[txn_id.most] = low_watermark
-        if self._ongoing.pop(txn_id) is None:
+        if cell.act is SKIP:
             return  # the first marker wins
-        if header.marker_type == _ABORT:
+        del self._ongoing[txn_id]
+        if cell.to is ABORTED:
             self._aborted[txn_id] = position
             self._aborted_count += 1
         else:
@@ -282,7 +297,7 @@ class TopicTransactionBuffer:
 
     def _some_stale(self) -> tuple[tuple[str, TopicRecord], ...]:
         for most, low_watermark in self._low_watermarks.items():
-            stale = self._abort_stale(most, low_watermark, None)
+            stale = self._abort_stale(Event.DUE, most, low_watermark)
             if stale:
                 return tuple(stale)
         return ()

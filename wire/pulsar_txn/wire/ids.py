@@ -153,6 +153,10 @@ def ack_set_from_words(words: list[int] | tuple[int, ...]) -> int:
     return value
 
 
+WHOLE_ENTRY: Final = -1
+"""Every batch index of an entry, however many it has: a set with all bits."""
+
+
 def full_ack_set(batch_size: int) -> int:
     """The ack set of a batch entry of which nothing is acknowledged."""
     return (1 << batch_size) - 1

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from pulsar_txn.ledger.protocols import LedgerError, ReadFailed
 from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import WireError
-from pulsar_txn.wire.ids import DispatchHints, Position, full_ack_set
+from pulsar_txn.wire.ids import WHOLE_ENTRY, DispatchHints, Position, full_ack_set
 
 from .consumers import Consumer
 from .delayed import DelayedDelivery
@@ -178,8 +178,8 @@ class Dispatcher(abc.ABC):
             subscription.moves.hide(position)
             return None
         handle = subscription.pending_ack
-        pending = False if handle is None else handle.pending(position)
-        if pending is None or (header.hints is not None and self._waits(position, header.hints, indexes)):
+        pending = 0 if handle is None else handle.pending(position)
+        if pending == WHOLE_ENTRY or (header.hints is not None and self._waits(position, header.hints, indexes)):
             return None
         batch_size = header.num_messages
         if batch_size is None:

@@ -43,8 +43,8 @@ class HiddenEntries(Protocol):
 class PendingEntries(Protocol):
     """What a subscription's pending-ack handle knows of its entries."""
 
-    def pending(self, position: Position) -> int | bool | None:
-        """Which indexes of an entry open transactions have acknowledged: False: none; None: the whole entry."""
+    def pending(self, position: Position) -> int:
+        """The batch indexes of an entry that transactions hold, as a bit set: 0 for nothing, WHOLE_ENTRY for all of them."""
 
 
 class SkippedEntries(Protocol):

@@ -173,7 +173,7 @@ class Subscription:
         handle = self.pending_ack
         if handle is not None and self.host is not None:
             items = [*parts, *((position, None, 0) for position in whole)]
-            touched = tuple([item for item in items if handle.pending(item[0]) is not False])
+            touched = tuple([item for item in items if handle.pending(item[0])])
             if touched:
                 self.host.submit(PlainAcked(touched), reserve=True)
         return self.cursor.ticket
