@@ -201,7 +201,7 @@ from typing import TypeVar
 
 {imports}
 from pulsar_txn.client._checks import refused
-from pulsar_txn.client._transactional import Attempts, growing_pauses
+from pulsar_txn.client.txn.attempts import Attempts, growing_pauses
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.net.runtime import Future

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
-from pulsar_txn.client._transactional import Pauses
 from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.sync import Client, Transaction
+from pulsar_txn.client.txn.attempts import Pauses
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 
 P = ParamSpec("P")

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from re import Pattern
 from types import TracebackType
 from typing import Any, Final, Never, Self, TypeVar, Unpack, cast, overload
 
-from pulsar_txn.client._checks import check_schema, check_subscription_name, check_text, refused
+from pulsar_txn.client._callables import awaited, check_takes_one
+from pulsar_txn.client._checks import (
+    check_call,
+    check_methods,
+    check_schema,
+    check_subscription_name,
+    check_text,
+    refused,
+    seconds_of,
+)
 from pulsar_txn.client._options import options_of, unknown_option
 from pulsar_txn.client._shared_interceptors import SharedInterceptors
-from pulsar_txn.client._transactional import TransactionalClient
+from pulsar_txn.client.client_stats import ClientStats, client_stats
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
+from pulsar_txn.client.loop.pipeline import Handler, Pipeline, PipelineEvent, PipelineOptions, PipelineResult, Poison
 from pulsar_txn.client.net.authentication import Authentication
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.failover import AutoClusterFailover
@@ -33,10 +44,18 @@ from pulsar_txn.client.schema.base import BytesSchema, Schema, SchemaInfo, Topic
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import AccessMode, ProducerOptions, ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer
-from pulsar_txn.wire.ids import MessageId
+from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
+from pulsar_txn.client.txn.life import TransactionOptions
+from pulsar_txn.client.txn.managed import AsyncManagedTransaction, open_now
+from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.transactions import Transactions
+from pulsar_txn.wire.ids import MessageId, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
 T = TypeVar("T")
+
+DEFAULT_TIMEOUT: Final = 60.0
+"""Seconds after which a transaction is aborted, unless the program says otherwise."""
 
 _OF_A_READER: Final = {
     "durable": "its subscription goes with it; subscribe() makes one that stays",
@@ -47,7 +66,7 @@ _OF_A_READER: Final = {
 """Options of consumers that a reader sets, and what to do instead."""
 
 
-class AsyncClient(TransactionalClient):
+class AsyncClient:
     """A Pulsar client for asyncio; `async with AsyncClient("pulsar://localhost:6650") as client: …` closes it.
 
     `service_url` names one or several hosts (`pulsar://a:6650,b:6650`), with TLS as `pulsar+ssl://`; or it is an
@@ -138,7 +157,8 @@ class AsyncClient(TransactionalClient):
             settings.ssl_context()  # what is wrong with its files is said here
         self._core = Core(service_url, settings, runtime or AsyncioRuntime())
         self._interceptors = SharedInterceptors()
-        self._init_transactions()
+        self._transactions = Transactions(self._core)
+        self._core.new_transaction = self._transactions.new
 
     @property
     def inside(self) -> Core:
@@ -379,6 +399,181 @@ class AsyncClient(TransactionalClient):
         )
         await consumer._start()  # noqa: SLF001 - its other half
         return consumer
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    def transaction(
+        self,
+        *,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        name: str | None = None,
+        commit_timeout: float | timedelta | None = None,
+        force_abort: bool = False,
+        ambient: bool = False,
+        eager: bool = False,
+    ) -> AsyncManagedTransaction:
+        """A managed block: `async with client.transaction() as txn: …` commits at its end, and aborts on an exception.
+
+        The first operation in it that needs its id opens it, and starts its clock: a send, an acknowledgement. With
+        `eager` it is open when the block is entered. `timeout`: seconds (or a timedelta) after which the coordinator
+        aborts it. `commit_timeout`: the budget of the commit (default: the operation timeout). `name` is for logs and
+        statistics. `force_abort`: a dry run that ends with an abort. `ambient`: operations without `txn=` inside the
+        block take part, also those of tasks that are started there; blocks and loops inside it are units of their own.
+        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block.
+        """
+        unit = self._transactions.new(
+            TransactionOptions(
+                timeout=seconds_of(timeout, "timeout"),
+                commit_timeout=None if commit_timeout is None else seconds_of(commit_timeout, "commit_timeout"),
+                name=name,
+                force_abort=force_abort,
+                managed=True,
+            )
+        )
+        return AsyncManagedTransaction(unit, eager=eager, ambient=ambient)
+
+    async def begin_transaction(
+        self,
+        *,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        name: str | None = None,
+        commit_timeout: float | timedelta | None = None,
+        force_abort: bool = False,
+        eager: bool = True,
+    ) -> AsyncTransaction:
+        """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
+
+        When this returns, the transaction has an id (for `attach_transaction`), and its clock runs. Without `eager` the
+        first operation in it opens it, as in a block.
+        Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
+        If cancelled, a transaction that was begun in the meantime is aborted.
+        """
+        unit = self._transactions.new(
+            TransactionOptions(
+                timeout=seconds_of(timeout, "timeout"),
+                commit_timeout=None if commit_timeout is None else seconds_of(commit_timeout, "commit_timeout"),
+                name=name,
+                force_abort=force_abort,
+            )
+        )
+        if eager:
+            await open_now(unit)
+        return AsyncTransaction(unit)
+
+    def attach_transaction(self, txn_id: TxnId | str) -> AsyncTransaction:
+        """Make a handle of a transaction that was begun elsewhere, from its id or the id's text `(most,least)`. Sends nothing.
+
+        `commit()` and `abort()` end it, and operations can join it. `resolve()` asks by committing, so use it only after a
+        commit was sent, or when the transaction cannot be open any longer: it commits an open one. Raises
+        InvalidConfiguration when the text is not an id.
+        """
+        if isinstance(txn_id, str):
+            try:
+                txn_id = TxnId.parse(txn_id)
+            except ValueError as error:
+                raise InvalidConfiguration(str(error)) from None
+        if not isinstance(txn_id, TxnId):
+            raise InvalidConfiguration(f"a transaction id or its text is needed, not {txn_id!r}")
+        return AsyncTransaction(self._transactions.new(TransactionOptions(), txn_id))
+
+    async def run_transaction(
+        self,
+        work: Callable[[AsyncTransaction], Awaitable[T]],
+        *,
+        attempts: int = DEFAULT_ATTEMPTS,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        name: str | None = None,
+        backoff: Pauses | None = None,
+        retry_unknown: bool = False,
+    ) -> T:
+        """Run `await work(txn)` in a transaction, and again in a new one when the abort was not the fault of `work`.
+
+        Tried again, up to `attempts` times: TransactionAborted and its kinds (conflict, timeout, a failed operation),
+        unless an operation failed for a permanent reason (`fatal`, or a UsageError). `backoff(n)` is the pause
+        in seconds after the n-th attempt; without it pauses grow within the client's bounds. With `retry_unknown`, also
+        CommitOutcomeUnknown, when the coordinator cannot say that it committed: only for work that may happen twice.
+        Any other exception aborts and is raised as it is.
+        Returns what `work` returned; None after a rollback. If cancelled: the open transaction is aborted.
+        """
+        check_takes_one(work, "work")
+        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=backoff or growing_pauses(self._core))
+        while True:
+            result: Any = None
+            try:
+                async with self.transaction(timeout=timeout, name=name) as txn:
+                    result = await awaited(work, txn)
+            except Exception as error:  # noqa: BLE001 - judged by `Attempts`, which raises what is final
+                if not await left.judge(error):
+                    return result  # type: ignore[no-any-return]  # what `work` returned
+                await self._core.rest(left.pause())
+            else:
+                return result  # type: ignore[no-any-return]  # what `work` returned
+
+    async def pipeline(
+        self,
+        consumer: AsyncConsumer[T],
+        handler: Handler[T],
+        *,
+        max_messages: int = 500,
+        max_wait: float | timedelta = 0.2,
+        timeout: float | timedelta = 30.0,
+        concurrency: int = 1,
+        on_poison: Poison = Poison.DEAD_LETTER,
+        max_aborts: int = 3,
+        dead_letter_topic: str | None = None,
+        stop: asyncio.Event | None = None,
+        observer: Callable[[PipelineEvent], object] | None = None,
+    ) -> PipelineResult:
+        """Consume, process, produce, until `stop` is set: `await handler(batch)` in one transaction per batch.
+
+        The handler sends with `txn=batch.txn`; every message of the batch is acknowledged in the same transaction.
+        Batches hold up to `max_messages`, waited for up to `max_wait` seconds; `timeout` is each transaction's.
+        `concurrency` lanes work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
+        A message that has failed alone `max_aborts` times is poison: `on_poison` says what happens to it;
+        `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default. `observer` is called with each event.
+
+        Returns the counts after `stop` is set and the messages taken are finished. Raises errors that no retry can repair
+        (`fatal` errors, UsageError, AlreadyClosed), the handler's error of a poison message with `Poison.RAISE`, and
+        CommitOutcomeUnknown when no coordinator can say whether a batch was committed. See `pulsar_txn.client.loop.pipeline`.
+        If cancelled: open transactions are aborted, their messages come again.
+        """
+        options = PipelineOptions(
+            max_messages=max_messages,
+            max_wait=max_wait,
+            timeout=seconds_of(timeout, "timeout"),
+            concurrency=concurrency,
+            on_poison=on_poison,
+            max_aborts=max_aborts,
+            dead_letter_topic=dead_letter_topic,
+        )
+        if not isinstance(consumer, AsyncConsumer):
+            raise refused("consumer", consumer, "a consumer of this client")
+        if stop is not None:
+            check_methods("stop", stop, ("is_set", "wait"), "an asyncio.Event")
+        if observer is not None:
+            check_call("observer", observer, "a function of an event")
+        pipeline = Pipeline(self._core, self.create_producer, consumer, handler, options, stop or asyncio.Event(), observer)
+        return await pipeline.run()
+
+    def add_observer(self, observer: object) -> None:
+        """Report every transaction to an object that has some of the methods of `TransactionObserver`."""
+        self._transactions.observers.add(observer)
+
+    def remove_observer(self, observer: object) -> None:
+        """Stop reporting to an observer."""
+        self._transactions.observers.remove(observer)
+
+    def stats(self) -> ClientStats:
+        """A frozen picture of the client: connections, producers, consumers, transactions."""
+        transactions = self._transactions
+        counts = transactions.observers.counts(transactions.open())
+        return client_stats(self._core, transactions.coordinators.count, counts)
+
+    def transactions(self) -> tuple[AsyncTransaction, ...]:
+        """The transactions of this client that have not ended, oldest first by their ids."""
+        return tuple(AsyncTransaction(unit) for unit in self._transactions.open())
+
+    # --- the client itself --------------------------------------------------------------------------------------------
 
     def add_interceptors(self, *interceptors: ProducerInterceptor | ConsumerInterceptor) -> None:
         """Add interceptors to all producers and consumers that are created from now on, before those of their options.

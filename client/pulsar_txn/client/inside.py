@@ -3,7 +3,6 @@
 Everything else those rooms take from `pulsar_txn.client`, as programs do. Nothing here is promised to programs.
 """
 
-from pulsar_txn.client._transactional import growing_pauses
 from pulsar_txn.client.client import parse_topic
 from pulsar_txn.client.loop.lanes import is_fatal
 from pulsar_txn.client.loop.pipeline import first_error
@@ -13,6 +12,7 @@ from pulsar_txn.client.net.tickets import answer
 from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.client.txn.ambient import AMBIENT
+from pulsar_txn.client.txn.attempts import growing_pauses
 
 __all__ = [
     "AMBIENT",

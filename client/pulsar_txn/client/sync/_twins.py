@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Any, Never, NoReturn, Self, TypeVar, Unpack, overload
 
 from pulsar_txn.client._checks import refused
-from pulsar_txn.client._transactional import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT, Attempts, Pauses, growing_pauses
-from pulsar_txn.client.client import AsyncClient
+from pulsar_txn.client.client import DEFAULT_TIMEOUT, AsyncClient
 from pulsar_txn.client.client_stats import ClientStats
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.loop.pipeline import PipelineEvent, PipelineResult, Poison
@@ -40,6 +39,7 @@ from pulsar_txn.client.sync._sending import OwnCode, Sending
 from pulsar_txn.client.sync._twin import GenericTwin, SyncLoop, Twin, inner
 from pulsar_txn.client.sync._units import Stop, run_pipeline, run_transaction
 from pulsar_txn.client.txn.ambient import Surroundings
+from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.stats import TransactionState, TransactionStats
 from pulsar_txn.client.txn.transaction import AsyncTransaction
@@ -919,41 +919,6 @@ class Client(Twin[AsyncClient]):
         """
         return TableView(self._loop, self._opening.table_view(topic, schema, {**options}))
 
-    def add_interceptors(self, *interceptors: ProducerInterceptor | ConsumerInterceptor) -> None:
-        """Add interceptors to all producers and consumers that are created from now on, before those of their options.
-
-        Readers and table views have those of their options only. Raises InvalidConfiguration for an object that is not an
-        interceptor.
-        """
-        self._opening.interceptors.add(interceptors)
-
-    def get_topic_partitions(self, topic: str) -> list[str]:
-        """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""
-        return self._loop.run(lambda: self._inner.get_topic_partitions(topic))
-
-    def close(self) -> None:
-        """Abort the open transactions, then close producers, consumers, readers and connections. Idempotent.
-
-        Commits under way and the aborts have two seconds; after that the coordinators end the transactions at their
-        timeout. Waiting messages are sent; the client waits for receipts, at most `operation_timeout`.
-
-        Commits and aborts that are under way are waited for, for two seconds at most; so is what observers, interceptors and
-        callbacks are to be told. KeyboardInterrupt ends the waiting: the client is closed at once, and it is raised. No effect
-        in a forked child.
-        """
-        self._opening.close()
-
-    def __enter__(self) -> Self:
-        """Enter the block."""
-        self._opening.check_open()
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Leave the block."""
-        self.close()
-
     def transaction(
         self,
         *,
@@ -1109,6 +1074,41 @@ class Client(Twin[AsyncClient]):
     def transactions(self) -> tuple[Transaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""
         return tuple(Transaction(self._loop, each) for each in self._loop.call(self._inner.transactions))
+
+    def add_interceptors(self, *interceptors: ProducerInterceptor | ConsumerInterceptor) -> None:
+        """Add interceptors to all producers and consumers that are created from now on, before those of their options.
+
+        Readers and table views have those of their options only. Raises InvalidConfiguration for an object that is not an
+        interceptor.
+        """
+        self._opening.interceptors.add(interceptors)
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""
+        return self._loop.run(lambda: self._inner.get_topic_partitions(topic))
+
+    def close(self) -> None:
+        """Abort the open transactions, then close producers, consumers, readers and connections. Idempotent.
+
+        Commits under way and the aborts have two seconds; after that the coordinators end the transactions at their
+        timeout. Waiting messages are sent; the client waits for receipts, at most `operation_timeout`.
+
+        Commits and aborts that are under way are waited for, for two seconds at most; so is what observers, interceptors and
+        callbacks are to be told. KeyboardInterrupt ends the waiting: the client is closed at once, and it is raised. No effect
+        in a forked child.
+        """
+        self._opening.close()
+
+    def __enter__(self) -> Self:
+        """Enter the block."""
+        self._opening.check_open()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the block."""
+        self.close()
 
 
 __all__ = [
