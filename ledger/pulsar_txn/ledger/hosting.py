@@ -277,8 +277,16 @@ class Host(Generic[RequestT, RecordT]):
         records, effects, trailing = step.records, step.effects, step.trailing
         if len(records) == 1 and not trailing:  # nearly all Steps
             name, record = records[0]
-            place = self.places[name]
-            position = self._append(place, record, reserve)
+            place, machine = self.places[name], self.machine
+            position = place.log.append(machine.encode(name, record), reserve=reserve)
+            try:
+                machine.apply(name, position, record)
+            except Exception as error:  # the log has a record that the state lacks: H4
+                raise self._not_applied(error) from error
+            place.applied = position
+            self.appended += 1
+            if self._tell_applied is not None:
+                self._tell_applied(name, position, record)
             waiting: _Waiting | None = (place, position, effects, (position,), (), None)
         else:
             waiting = self._append_all(step, reserve) if records or trailing else None
@@ -304,13 +312,16 @@ class Host(Generic[RequestT, RecordT]):
         try:
             machine.apply(name, position, record)
         except Exception as error:  # the log has a record that the state lacks: H4
-            _logger.exception("%r could not apply its own record", machine)
-            raise LedgerError(f"a record could not be applied: {error!r}") from error
+            raise self._not_applied(error) from error
         place.applied = position
         self.appended += 1
         if self._tell_applied is not None:
             self._tell_applied(name, position, record)
         return position
+
+    def _not_applied(self, error: Exception) -> LedgerError:
+        _logger.error("%r could not apply its own record", self.machine, exc_info=error)
+        return LedgerError(f"a record could not be applied: {error!r}")
 
     def _append_all(self, step: Step[RecordT], reserve: bool) -> _Waiting | None:
         """Append records and trailing records; what the effects wait for, None when there are trailing records only."""

@@ -41,10 +41,10 @@ class OrderedMap(dict[KeyT, ValueT]):
 
     `image`: what a moment shows of a value. It is called when a group is copied or walked, and must give something that
     later changes of the value do not reach. Values that never change need none. Before a value changes in place, its owner
-    calls `changing`. `group`: how many keys are copied at once.
+    calls `changing`, unless `moments`, those that are walked, is empty. `group`: how many keys are copied at once.
     """
 
-    __slots__ = ("_group", "_groups", "_home", "_image", "_last", "_moments", "_numbers")
+    __slots__ = ("_group", "_groups", "_home", "_image", "_last", "_numbers", "moments")
 
     def __init__(self, image: Callable[[ValueT], Any] | None = None, *, group: int | None = None) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class OrderedMap(dict[KeyT, ValueT]):
         self._groups: OrderedDict[int, _Group[KeyT]] = OrderedDict()
         self._last: _Group[KeyT] | None = None
         self._numbers = 0
-        self._moments: list[weakref.ref[Moment[KeyT]]] = []
+        self.moments: list[weakref.ref[Moment[KeyT]]] = []
 
     def first(self) -> tuple[KeyT, ValueT] | None:
         """The key that was put in first, and its value; None when the map is empty. Never a walk."""
@@ -70,14 +70,14 @@ class OrderedMap(dict[KeyT, ValueT]):
             if group is None or len(group) >= self._group:
                 group = self._open_group()
             self._home[key] = group
-        if self._moments:
+        if self.moments:
             self._copy_first(group)
         group[key] = None
         dict.__setitem__(self, key, value)
 
     def __delitem__(self, key: KeyT) -> None:
         group = self._home.pop(key)
-        if self._moments:
+        if self.moments:
             self._copy_first(group)
         dict.__delitem__(self, key)
         del group[key]
@@ -96,14 +96,14 @@ class OrderedMap(dict[KeyT, ValueT]):
 
     def changing(self, key: KeyT) -> None:
         """The value of `key` is about to change in place."""
-        if self._moments:
+        if self.moments:
             self._copy_first(self._home[key])
 
     def moment(self) -> Moment[KeyT]:
         """What is here now, to be walked later. It ends when it is dropped."""
         self._last = None  # what is put in from now on is in groups that the moment does not know
         moment = Moment(self, self._groups, self._image, self._numbers)
-        self._moments.append(weakref.ref(moment, self._moments.remove))
+        self.moments.append(weakref.ref(moment, self.moments.remove))
         return moment
 
     def _open_group(self) -> _Group[KeyT]:
@@ -113,7 +113,7 @@ class OrderedMap(dict[KeyT, ValueT]):
         return group
 
     def _copy_first(self, group: _Group[KeyT]) -> None:
-        for reference in self._moments:
+        for reference in self.moments:
             moment = reference()
             if moment is not None:
                 moment.copy(group)

@@ -58,7 +58,12 @@ class SweptHeap(Generic[EntryT]):
         When too many dead entries come before it for one look, the result is a dead one: looking again sees further.
         """
         heap = self.heap
-        if not heap or self._swept or not self._is_alive(heap[0]):  # mostly the first one is alive, and nothing is swept
+        if not self._swept:  # nearly always
+            is_alive, left = self._is_alive, _PASSED_PER_LOOK
+            while heap and left and not is_alive(heap[0]):
+                heapq.heappop(heap)
+                left -= 1
+        else:
             heap = self._front()
         return heap[0] if heap else None
 

@@ -46,7 +46,17 @@ class Transaction:
     Participants keep their order of arrival and are never taken out. `bytes` is the memory that the limits count for it.
     """
 
-    __slots__ = ("bytes", "owner", "start_time_ms", "status", "subscriptions", "timeout_ms", "topics", "txn_id")
+    __slots__ = (
+        "bytes",
+        "owner",
+        "participant_count",
+        "start_time_ms",
+        "status",
+        "subscriptions",
+        "timeout_ms",
+        "topics",
+        "txn_id",
+    )
 
     def __init__(self, txn_id: TxnId, owner: Owner, start_time_ms: int, timeout_ms: int) -> None:
         self.txn_id = txn_id
@@ -55,6 +65,7 @@ class Transaction:
         self.timeout_ms = timeout_ms
         self.status = OPEN
         self.bytes = TRANSACTION_BYTES
+        self.participant_count = 0
         self.topics: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
 
@@ -62,11 +73,6 @@ class Transaction:
     def deadline_ms(self) -> int:
         """The time at which the coordinator aborts it, unless it has ended before."""
         return self.start_time_ms + self.timeout_ms
-
-    @property
-    def participant_count(self) -> int:
-        """How many participants it has."""
-        return len(self.topics) + len(self.subscriptions)
 
     def image(self) -> Image:
         """The transaction as it is now, for a snapshot."""
@@ -77,18 +83,20 @@ class Transaction:
         if topic in self.topics:
             return 0
         self.topics[topic] = None
-        return self._count(len(topic))
+        self.participant_count += 1
+        size = PARTICIPANT_BYTES + len(topic)
+        self.bytes += size
+        return size
 
     def add_subscription(self, topic: str, name: str) -> int:
         """Register a subscription; returns the bytes that this adds."""
         if (topic, name) in self.subscriptions:
             return 0
         self.subscriptions[topic, name] = None
-        return self._count(len(topic) + len(name))
-
-    def _count(self, size: int) -> int:
-        self.bytes += PARTICIPANT_BYTES + size
-        return PARTICIPANT_BYTES + size
+        self.participant_count += 1
+        size = PARTICIPANT_BYTES + len(topic) + len(name)
+        self.bytes += size
+        return size
 
     def has(self, participant: Participant) -> bool:
         """Whether `participant` is registered."""
@@ -121,20 +129,35 @@ class CoordinatorState:
         self.participant_count = 0
         self.bytes = 0
         self.is_restoring = False  # the head of a snapshot was read; no state
-        self.deadlines: SweptHeap[tuple[int, int]] = SweptHeap(lambda entry: self.is_open(entry[1]))
+        self.deadlines: SweptHeap[tuple[int, int]] = SweptHeap(self._is_waited_for)
 
     def apply(self, position: Position, record: Record) -> None:
         """Fold one entry of the log in. Records that change nothing are legal: a stock log has some (see `table`)."""
         self.last_applied = position
         if isinstance(record, Batch):
             for entry in record.entries:
-                self._apply(entry)
-        else:
-            self._apply(record)
-
-    def is_open(self, least: int) -> bool:
-        """Whether `least` is OPEN."""
+                self.apply(position, entry)
+            return
+        operation, least, modified_ms, max_local_txn_id, *_ = record
+        if modified_ms > self.newest_time_ms:
+            self.newest_time_ms = modified_ms
+        if operation == NEW and least >= self.next_id:  # an id below was given before: all its cells of NEW do nothing
+            self._open(least, record)
+        if max_local_txn_id >= self.next_id:
+            self.next_id = max_local_txn_id + 1
         txn = self.transactions.get(least)
+        if txn is None or operation == NEW:
+            return
+        if operation == UPDATE:
+            self._move(txn, least, record)
+        elif TRANSITIONS[txn.status, Event.ADD].act is WRITE:
+            if self.transactions.moments:
+                self.transactions.changing(least)
+            self.add_participants(txn, record.partitions, record.subscriptions)
+
+    def _is_waited_for(self, deadline: tuple[int, int]) -> bool:
+        """Whether its transaction is OPEN."""
+        txn = self.transactions.get(deadline[1])
         return txn is not None and txn.status is OPEN
 
     def low_watermark(self) -> int:
@@ -150,27 +173,10 @@ class CoordinatorState:
         if txn.status is OPEN:
             self.open_count += 1
             self.deadlines.add((txn.deadline_ms, txn.txn_id.least))
-            if self.fencing is not None:
+            if self.fencing is not None and txn.owner[1] is not None:
                 self.fencing.opened(txn.owner, txn.txn_id.least)
         else:
             self.ending[txn.txn_id.least] = None
-
-    def _apply(self, record: Entry) -> None:
-        if record.modified_ms > self.newest_time_ms:
-            self.newest_time_ms = record.modified_ms
-        operation, least = record.operation, record.least
-        if operation == NEW and least >= self.next_id:  # an id below was given before: all its cells of NEW do nothing
-            self._open(least, record)
-        if record.max_local_txn_id >= self.next_id:
-            self.next_id = record.max_local_txn_id + 1
-        txn = self.transactions.get(least)
-        if txn is None or operation == NEW:
-            return
-        if operation == UPDATE:
-            self._move(txn, least, record)
-        elif TRANSITIONS[txn.status, Event.ADD].act is WRITE:
-            self.transactions.changing(least)
-            self.add_participants(txn, record.partitions, record.subscriptions)
 
     def next_deadline(self) -> int | None:
         """The earliest deadline of an OPEN transaction, or an earlier time when too many old deadlines precede it."""
@@ -201,7 +207,7 @@ class CoordinatorState:
         self.next_id = least + 1
         self.outcomes.opened(least, record.owner)
         self.add(Transaction(TxnId(self.tc_id, least), record.owner, record.start_time_ms, record.timeout_ms))
-        if self.fencing is not None:
+        if self.fencing is not None and record.owner[1] is not None:
             self.fencing.note(record.owner, self.newest_time_ms)
 
     def _move(self, txn: Transaction, least: int, record: Entry) -> None:
@@ -214,7 +220,8 @@ class CoordinatorState:
             return
         outcome = _OUTCOME_OF.get(new)
         if outcome is None:
-            self.transactions.changing(least)
+            if self.transactions.moments:
+                self.transactions.changing(least)
             txn.status = new
             self._left_open(txn, least)
         else:
@@ -229,7 +236,7 @@ class CoordinatorState:
         self.open_count -= 1
         self.ending[least] = None
         self.deadlines.lost(self.open_count)
-        if self.fencing is not None:
+        if self.fencing is not None and txn.owner[1] is not None:
             self.fencing.left_open(txn.owner, least)
 
     def _entries(self) -> Iterator[tuple[int, int]]:

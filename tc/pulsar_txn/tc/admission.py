@@ -33,7 +33,8 @@ class Limits:
                 f"coordinator {self.tc_id} has {self.max_active} transactions open, as many as it may"
                 " (maxActiveTransactionsPerCoordinator): end some, or try later",
             )
-        self._check_bytes(state, TRANSACTION_BYTES)
+        if self.max_state_bytes and state.bytes + TRANSACTION_BYTES > self.max_state_bytes:
+            raise self._too_many_bytes(state, TRANSACTION_BYTES)
         timeout_ms, principal = request.timeout_ms, request.principal
         if timeout_ms < 0:
             raise Refusal(ServerError.NotAllowedError, f"a timeout of {timeout_ms} ms is in the past: ask for 0 or more")
@@ -57,13 +58,16 @@ class Limits:
                 f"transaction {txn.txn_id} would have {txn.participant_count + more} participants; it may have"
                 f" {self.max_participants} (maxParticipantsPerTransaction): use several transactions",
             )
-        names = sum(map(len, topics)) + sum(len(topic) + len(name) for topic, name in subscriptions)
-        self._check_bytes(state, names + PARTICIPANT_BYTES * more)
+        if self.max_state_bytes:
+            added = PARTICIPANT_BYTES * more + sum(map(len, topics))
+            for topic, name in subscriptions:
+                added += len(topic) + len(name)
+            if state.bytes + added > self.max_state_bytes:
+                raise self._too_many_bytes(state, added)
 
-    def _check_bytes(self, state: CoordinatorState, added: int) -> None:
-        if self.max_state_bytes and state.bytes + added > self.max_state_bytes:
-            raise Refusal(
-                ServerError.TooManyRequests,
-                f"the open transactions of coordinator {self.tc_id} hold {state.bytes} bytes, {added} more are above"
-                f" {self.max_state_bytes} (maxTransactionStateSizeInMB): end some, or try later",
-            )
+    def _too_many_bytes(self, state: CoordinatorState, added: int) -> Refusal:
+        return Refusal(
+            ServerError.TooManyRequests,
+            f"the open transactions of coordinator {self.tc_id} hold {state.bytes} bytes, {added} more are above"
+            f" {self.max_state_bytes} (maxTransactionStateSizeInMB): end some, or try later",
+        )

@@ -77,21 +77,24 @@ class TransactionCoordinator:
         """See `requests` for what is answered and refused."""
         match request:
             case EndTxn():
-                return self._paced(self._end(request, now_ms))
+                step = self._end(request, now_ms)
             case AddParticipants():
-                return self._paced(self._add(request, now_ms))
+                step = self._add(request, now_ms)
             case NewTxn():
-                return self._paced(self._new(request, now_ms))
+                step = self._new(request, now_ms)
             case ParticipantsDone():
-                return self._paced(self._done(request.txn_id, now_ms))
+                step = self._done(request.txn_id, now_ms)
             case IsRegistered():
                 return Step((), (Reply(request.token, self.is_registered(request.txn_id, request.participant)),))
             case _:
                 assert_never(request)
+        return self._paced(step) if len(step.records) + len(step.trailing) >= self._pace.left else step
 
     def apply(self, log: str, position: Position, record: Record) -> None:
         """Fold one record in; `log` is always "log"."""
-        self._pace.applied()
+        pace = self._pace
+        pace.applied += 1
+        pace.left = pace.left - 1 or pace.every
         self._state.apply(position, record)
 
     def encode(self, log: str, record: Record) -> bytes:
@@ -194,7 +197,7 @@ class TransactionCoordinator:
 
     def _new(self, request: NewTxn, now_ms: int) -> Step[Record]:
         owner = (request.principal, request.identity)
-        if self._fencing is not None:
+        if self._fencing is not None and request.identity is not None:
             self._fencing.check_asker(owner)
         self._limits.check_new(self._state, request)
         least = self._state.next_id
@@ -222,7 +225,7 @@ class TransactionCoordinator:
 
     def _add(self, request: AddParticipants, now_ms: int) -> Step[Record]:
         asker = (request.principal, request.identity)
-        if self._fencing is not None:
+        if self._fencing is not None and request.identity is not None:
             self._fencing.check_asker(asker)
         txn_id = request.txn_id
         state, txn = self._locate(txn_id, asker)

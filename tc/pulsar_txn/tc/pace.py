@@ -15,36 +15,34 @@ class SnapshotPace:
 
     A snapshot is asked for in rounds of `every` records. A round is passed over until enough records were applied for the
     objects that there are to write: so each record pays for a few objects, however large the state is.
+
+    `applied`: records since the start; `left`: records to the end of the round. Whoever applies a record counts both, since
+    that happens five times in a transaction.
     """
 
-    __slots__ = ("_applied", "_at_snapshot", "_every")
+    __slots__ = ("_at_snapshot", "applied", "every", "left")
 
     def __init__(self, every: int) -> None:
-        self._every = every
-        self._applied = 0
+        self.every = self.left = every
+        self.applied = 0
         self._at_snapshot = 0
-
-    def applied(self) -> None:
-        """Count a record."""
-        self._applied += 1
 
     def taken(self) -> None:
         """Count from here: a snapshot was taken."""
-        self._at_snapshot = self._applied
+        self._at_snapshot = self.applied
 
     @property
     def is_overdue(self) -> bool:
         """Whether a whole round was applied since the start."""
-        return self._applied >= self._every
+        return self.applied >= self.every
 
     def ends_round(self, step: Step[Record]) -> bool:
         """Whether a record of `step` completes a round."""
-        written = len(step.records) + len(step.trailing)
-        return written > 0 and self._applied % self._every + written >= self._every
+        return len(step.records) + len(step.trailing) >= self.left
 
     def pays_for(self, step: Step[Record], objects: int) -> bool:
         """Whether enough records were written, those of `step` included, for a snapshot of so many objects."""
-        since = self._applied + len(step.records) + len(step.trailing) - self._at_snapshot
+        since = self.applied + len(step.records) + len(step.trailing) - self._at_snapshot
         return since * _OBJECTS_PER_RECORD >= objects
 
     @staticmethod
