@@ -26,7 +26,10 @@ class HandSkin(Skin):
         self.pieces = 10**9
         """How many pieces of long work fit into a turn."""
 
-    def turn_began(self) -> None:
+    def turn_beginner(self) -> Callable[[], None]:
+        return self._count_turn
+
+    def _count_turn(self) -> None:
         self.turns += 1
 
     def perform(self, effect: Effect) -> None:

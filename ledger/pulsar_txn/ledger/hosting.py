@@ -88,8 +88,12 @@ class Registration(Protocol):
 class Skin:
     """What stands around a host and does its IO. Each kind of machine has a skin that overrides what it needs."""
 
-    def turn_began(self) -> None:
-        """The host has work for the first time in this turn: bring the time up to date, take `Host.in_turn` back after it."""
+    def turn_beginner(self) -> Callable[[], None]:
+        """What the host calls when it has work for the first time in a turn.
+
+        It brings the time up to date. After the turn the skin takes `Host.in_turn` back.
+        """
+        return _nothing
 
     def perform(self, effect: Effect) -> None:
         """Carry out an effect that only some machines want."""
@@ -143,6 +147,10 @@ class Skin:
 
 def _never() -> bool:
     return False
+
+
+def _nothing() -> None:
+    """Nobody counts turns."""
 
 
 class Place:
@@ -209,6 +217,7 @@ class Host(Generic[RequestT, RecordT]):
         self._awaiting: dict[TxnId, list[Answer]] = {}
         self._owed: deque[RequestT] = deque()
         self.in_turn = False
+        self._turn_began = skin.turn_beginner()
         overridden = type(skin)
         self._tell_applied = skin.applied if overridden.applied is not Skin.applied else None
         self._tell_confirmed = skin.confirmed if overridden.confirmed is not Skin.confirmed else None
@@ -243,7 +252,7 @@ class Host(Generic[RequestT, RecordT]):
             return
         if not self.in_turn:
             self.in_turn = True
-            self.skin.turn_began()
+            self._turn_began()
         try:
             self.carry_out(self.machine.decide(request, self.time.now_ms), reserve=reserve)
         except Refusal as refusal:
@@ -444,7 +453,7 @@ class Host(Generic[RequestT, RecordT]):
     def _begin_turn(self) -> None:
         if not self.in_turn:
             self.in_turn = True
-            self.skin.turn_began()
+            self._turn_began()
 
     def expire(self) -> bool:
         """H6: carry out what is due, as much as a turn allows. False: the disk has no room, try again in a while."""

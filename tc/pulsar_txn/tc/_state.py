@@ -98,12 +98,6 @@ class Transaction:
         self.bytes += size
         return size
 
-    def has(self, participant: Participant) -> bool:
-        """Whether `participant` is registered."""
-        if participant.subscription is None:
-            return participant.topic in self.topics
-        return (participant.topic, participant.subscription) in self.subscriptions
-
     def participants(self) -> list[Participant]:
         """Topic partitions, then subscriptions, each in order of arrival; the same after a restore."""
         return [Participant(topic) for topic in self.topics] + [Participant(*pair) for pair in self.subscriptions]

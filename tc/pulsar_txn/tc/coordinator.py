@@ -168,7 +168,10 @@ class TransactionCoordinator:
     def is_registered(self, txn_id: TxnId, participant: Participant) -> bool:
         """Whether the transaction is OPEN here with this participant."""
         txn = self._state.transactions.get(txn_id.least) if txn_id.most == self.tc_id else None
-        return txn is not None and txn.status is OPEN and txn.has(participant)
+        if txn is None or txn.status is not OPEN:
+            return False
+        topic, subscription = participant.topic, participant.subscription
+        return topic in txn.topics if subscription is None else (topic, subscription) in txn.subscriptions
 
     @property
     def active_count(self) -> int:

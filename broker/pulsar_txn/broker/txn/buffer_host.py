@@ -91,21 +91,18 @@ class BufferHost(MachineHost[Request, TopicRecord]):
         Raises LedgerError when the log takes nothing.
         """
         position = self.host.publish(TOPIC, entry, PLAIN, receipt)
-        self._note(TOPIC, position)
+        self.applied(TOPIC, position, PLAIN)
         self._topic.entry_applied(header)
 
     def applied(self, log: str, position: Position, record: TopicRecord) -> None:
         """An entry of the topic, or of a log of the buffer's own."""
-        self._note(log, position)
-        if log == TOPIC and record.header.marker_type is None:
-            self._topic.entry_applied(record.header)
-
-    def _note(self, name: str, position: Position) -> None:
         max_read = self.buffer.max_read_position
         if max_read != self._noted:
             self._noted = max_read
-            self._notes.append((self.host.places[name], position, max_read))
+            self._notes.append((self.host.places[log], position, max_read))
         self._since_snapshot += 1
+        if log == TOPIC and record is not PLAIN and record.header.marker_type is None:
+            self._topic.entry_applied(record.header)
 
     def stored(self, receipt: Receipt, position: Position) -> None:
         """A plain entry is durable."""

@@ -45,7 +45,8 @@ def coordinator_log_name(tc_id: int) -> str:
 class CoordinatorHost(MachineHost[Request, Any]):
     """One coordinator. Joins ends, counts the participants that were told, and answers what participants ask of it.
 
-    `ended` counts since the start, for metrics.
+    `registered_at`: where in the log the newest registration of each transaction is. `ended` counts since the start, for
+    metrics.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
         self.coordinator = machine
         self._participants = participants
         self._untold: dict[TxnId, int] = {}
-        self._registered_at: dict[TxnId, Position] = {}
+        self.registered_at: dict[TxnId, Position] = {}
         self._to_tell: deque[TellParticipant] = deque()
         self._may_tell = _TOLD_PER_TURN
         self._told_at = 0
@@ -75,22 +76,12 @@ class CoordinatorHost(MachineHost[Request, Any]):
     # ---- requests
 
     def add(self, request: AddParticipants) -> None:
-        """Register participants, and remember where their record is in the log (see `knows`)."""
+        """Register participants, and remember where their record is in the log (see `Coordinators.knows`)."""
         host = self.host
         before = host.appended
         self.submit(request)
         if host.appended != before:
-            self._registered_at[request.txn_id] = host.main.applied
-
-    def knows(self, txn_id: TxnId, participant: Participant) -> bool:
-        """Whether the transaction is open here with this participant, and the record of the registration is durable.
-
-        Nothing newer of that transaction is in the log then, or it would not be open.
-        """
-        host = self.host
-        if not (host.ready and self.coordinator.is_registered(txn_id, participant)):
-            return False
-        return self._registered_at.get(txn_id, EARLIEST) <= host.main.confirmed
+            self.registered_at[request.txn_id] = host.main.applied
 
     def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
         """Is the transaction open here, with this participant? None: the coordinator is not ready.
@@ -147,7 +138,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
     def outcome(self, txn_id: TxnId, action: TxnAction) -> None:
         """Count it, and forget what was registered."""
         self.ended[action] += 1
-        self._registered_at.pop(txn_id, None)
+        self.registered_at.pop(txn_id, None)
 
     def folded(self) -> None:
         """H6: time does not go back across a restart."""
@@ -268,9 +259,14 @@ class Coordinators:
             host.submit(EndTxn(answer, txn_id, action, principal, identity, superuser), reserve=True)
 
     def knows(self, txn_id: TxnId, participant: Participant) -> bool:
-        """See `CoordinatorHost.knows`."""
+        """Whether the transaction is open with this participant, and the record of the registration is durable.
+
+        Nothing newer of that transaction is in the log then, or it would not be open.
+        """
         host = self._serving.get(txn_id.most)
-        return host is not None and host.knows(txn_id, participant)
+        if host is None or not host.coordinator.is_registered(txn_id, participant):
+            return False
+        return host.registered_at.get(txn_id, EARLIEST) <= host.host.main.confirmed
 
     def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
         """See `CoordinatorHost.ask`; False for a coordinator that does not exist."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from pulsar_txn.broker.base.slices import SLICE_SECONDS
@@ -73,9 +74,9 @@ class MachineHost(Skin, Generic[RequestT, RecordT]):
 
     # ---- what the host asks for
 
-    def turn_began(self) -> None:
+    def turn_beginner(self) -> Callable[[], None]:
         """The host's deadline is looked at when the turn ends."""
-        self.turn.defer(self._turn_ended)
+        return partial(self.turn.defer, self._turn_ended)
 
     def owes(self) -> None:
         """Pay in a while."""

@@ -104,12 +104,18 @@ def aligned(size: int) -> int:
 
 def frame_size(runs: list[Run], records_bytes: int) -> int:
     """The size of a frame before it is encoded."""
-    return HEADER.size + records_bytes + sum(RUN.size + 8 * len(run.lengths) + run.bytes for run in runs)
+    size = HEADER.size + records_bytes + RUN.size * len(runs)
+    for run in runs:
+        size += 8 * run.count + run.bytes
+    return size
 
 
 def encode_frame(uuid: bytes, segment: int, sequence: int, flags: int, runs: list[Run], records: bytes) -> Frame:
     """Encode a frame; entries are not copied when there are many bytes of them."""
-    directory_length = len(records) + sum(RUN.size + 8 * len(run.lengths) for run in runs)
+    entries = 0
+    for run in runs:
+        entries += run.count
+    directory_length = len(records) + RUN.size * len(runs) + 8 * entries
     headers: list[bytes] = []
     tables: list[bytes] = []
     data: list[Buffer] = []
