@@ -158,7 +158,7 @@ async def test_any_number_of_transactional_ids_survives_a_snapshot_and_a_restart
         await clients.coordinators.close()
         clients = _Clients(store, snapshot_every=count)
         await clients.open()
-        assert len(clients.host.machine.epochs) == count  # type: ignore[attr-defined] # of FencingCoordinator
+        assert len(clients.host.machine.fencing.epochs) == count  # type: ignore[attr-defined] # of FencingCoordinator
         await clients.coordinators.close()
 
 
