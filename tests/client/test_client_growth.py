@@ -9,7 +9,7 @@ from fake_broker import FakeBroker, fake_client
 from pulsar_txn.client import ConsumerType, DeadLetterPolicy, InitialPosition, RegexSubscriptionMode
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
 from pulsar_txn.client.net.growth import TopicPattern
-from pulsar_txn.client.txn.enlist import AMBIENT
+from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import command
 
@@ -256,4 +256,4 @@ async def test_who_looks_for_changes_does_not_take_part_in_the_unit_in_which_he_
         monkeypatch.setattr(type(client._core.lookup), "partitions", found)
         monkeypatch.setattr(type(client._core.lookup), "topics", found)
         assert await asyncio.wait_for(seen, 5) is None
-        assert AMBIENT.get() is txn
+        assert AMBIENT.get() is txn.inside

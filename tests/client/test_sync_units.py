@@ -103,7 +103,7 @@ def test_send_nowait_of_a_fenced_producer_counts_as_one_failure():
     broker = new_broker()
     with client_of(broker) as client:
         producer = client.create_producer("t")
-        partition = producer._inner._only
+        partition = producer._inner._partitions.only
         client._loop.call(lambda: partition._on_failed(errors.ProducerFenced("another one")))
         left(client, producer, errors.ProducerFenced)
 

@@ -43,7 +43,7 @@ from pulsar_txn.client.receive.table_view import AsyncTableView
 from pulsar_txn.client.schema.base import BytesSchema, Schema, SchemaInfo, TopicSchema
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import AccessMode, ProducerOptions, ProducerOptionsDict
-from pulsar_txn.client.send.producer import AsyncProducer
+from pulsar_txn.client.send.producer import AsyncProducer, open_producer
 from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
 from pulsar_txn.client.txn.life import TransactionOptions
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction, open_now
@@ -200,9 +200,7 @@ class AsyncClient:
         chosen = self._interceptors.before(options_of(ProducerOptions, options, "create_producer"))
         partitions = await self._partitions(name)
         known = await schema_of_producer(self._core, topic, schema)
-        producer: AsyncProducer[Any] = AsyncProducer(self._core, name, partitions, known, chosen)
-        await producer._start()  # noqa: SLF001 - its other half
-        return producer
+        return await open_producer(self._core, name, partitions, known, chosen)
 
     @overload
     async def subscribe(

@@ -22,7 +22,7 @@ from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.schema.base import EncodedPair, Schema, SchemaInfo, WrittenSchema
 from pulsar_txn.client.send.options import ProducerOptions
-from pulsar_txn.client.send.producer import AsyncProducer
+from pulsar_txn.client.send.producer import AsyncProducer, open_producer
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import Position
 from pulsar_txn.wire.topics import InvalidName, TopicName
@@ -257,8 +257,7 @@ class DeadLetters:
         options = ProducerOptions(initial_subscription=initial, chunking=True)
         name = TopicName.parse(topic)
         count = await self._core.retrying(lambda: self._core.lookup.partitions(topic), f"looking up {topic}")
-        producer = AsyncProducer(self._core, name, count, self._schema, options)
-        await producer._start()  # noqa: SLF001 - as the client does
+        producer = await open_producer(self._core, name, count, self._schema, options)
         if self._is_closed:
             await producer.close()
         return producer

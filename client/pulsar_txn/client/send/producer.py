@@ -10,11 +10,8 @@ from typing import Generic, Self, TypeVar
 
 import attrs
 
-from pulsar_txn.client._checks import refused
-from pulsar_txn.client._tracebacks import shortened
-from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, ProducerFenced, PulsarError
-from pulsar_txn.client.net.core import Core, run_all
-from pulsar_txn.client.net.growth import new_partitions, watch
+from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration, PulsarError
+from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.resource_stats import ProducerStats
 from pulsar_txn.client.net.runtime import thread_id
 from pulsar_txn.client.schema.base import PairSchema, Schema
@@ -22,9 +19,8 @@ from pulsar_txn.client.send import arguments as _send_arguments
 from pulsar_txn.client.send.batching import EncodedBatch, Row, SendTicket, row
 from pulsar_txn.client.send.budget import Budget, LimitedBudget
 from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain
-from pulsar_txn.client.send.options import AccessMode, ProducerOptions
-from pulsar_txn.client.send.partition_producer import PartitionProducer
-from pulsar_txn.client.send.routing import RoundRobin, Router, RoutingMode, SinglePartition
+from pulsar_txn.client.send.options import ProducerOptions
+from pulsar_txn.client.send.partitions import Partitions
 from pulsar_txn.client.txn.ambient import unit_of
 from pulsar_txn.client.txn.enlist import Enlisting
 from pulsar_txn.client.txn.transaction import AsyncTransaction
@@ -51,44 +47,19 @@ class AsyncProducer(Generic[T]):
     A transaction's first sends wait until the coordinator knows the partition; all others pass them meanwhile.
     """
 
-    def __init__(self, core: Core, topic: TopicName, partitions: int, schema: Schema[T], options: ProducerOptions) -> None:
+    def __init__(self, core: Core, partitions: Partitions, budget: Budget, schema: Schema[T], options: ProducerOptions) -> None:
         self._core = core
         self._loop = asyncio.get_running_loop()
         self._thread = thread_id()
-        self._name = topic
-        self._persistent = topic.is_persistent
-        self._schema = schema
+        self._partitions = partitions
+        self._budget = budget
+        self._persistent = partitions.topic.is_persistent
         self._encode = schema.encode
         self._pairs = schema if isinstance(schema, PairSchema) else None
-        self._options = options
-        bounds = (options.max_pending_messages, options.max_pending_bytes)
-        self._budget = Budget(*bounds) if core.memory is None else LimitedBudget(*bounds, core.memory)
-        names = [(str(topic.with_partition(i)), i) for i in range(partitions)] or [(str(topic), topic.partition)]
-        self._partitions = [self._partition(name, index) for name, index in names]
-        self._known = {topic: partitions} if partitions else {}
-        self._watcher: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._router = self._make_router(partitions)
-        self._only = self._partitions[0] if len(self._partitions) == 1 else None
+        self._block_if_full = options.block_if_full
         self._closed = False
         self._beside = Beside(self._send_payload, self._takes)
         self._chain = ProducerChain(self, options.interceptors) if options.interceptors else None
-
-    def _make_router(self, partitions: int) -> Router:
-        options, runtime = self._options, self._core.runtime
-        if callable(options.routing):
-            return options.routing
-        start = int(runtime.random() * partitions) if partitions > 1 else 0
-        if options.routing is RoutingMode.SINGLE_PARTITION:
-            return SinglePartition(max(partitions, 1), start, options.hashing)
-        return RoundRobin(
-            max(partitions, 1),
-            start,
-            options.hashing,
-            messages=options.batching_max_messages if options.batching else 1,
-            delay=options.batching_max_delay,
-            clock=runtime.monotonic,
-        )
 
     # --- what it is -------------------------------------------------------------------------------------------------
 
@@ -100,7 +71,7 @@ class AsyncProducer(Generic[T]):
     @property
     def topic(self) -> str:
         """The topic's full name."""
-        return str(self._name)
+        return str(self._partitions.topic)
 
     @property
     def producer_name(self) -> str:
@@ -110,7 +81,7 @@ class AsyncProducer(Generic[T]):
     @property
     def partitions(self) -> int:
         """The number of partitions of its topic; 0 for a topic without partitions."""
-        return len(self._partitions) if self._partitions[0].partition >= 0 and self._name.partition < 0 else 0
+        return self._partitions.count
 
     @property
     def last_sequence_id(self) -> int:
@@ -162,7 +133,7 @@ class AsyncProducer(Generic[T]):
         """
         self._core.check_here()
         while self._budget.full and not self._closed:
-            if not self._options.block_if_full:
+            if not self._block_if_full:
                 raise self._budget.refusal(self.topic)
             await self._budget.room()
         return await self.send_nowait(
@@ -226,9 +197,10 @@ class AsyncProducer(Generic[T]):
                 if key is not None or properties or sequence_id is not None or event_time_ms or ordering_key:
                     _send_arguments.check(key, ordering_key, properties, event_time_ms, sequence_id)
                     message = row(payload, key, properties, event_time_ms or 0, sequence_id, ordering_key)
-            target = self._only if partition is None else None
+            partitions = self._partitions
+            target = partitions.only if partition is None else None
             if target is None:
-                target = self._target(self._router(key, payload) if partition is None else partition)
+                target = partitions.at(partitions.router(key, payload) if partition is None else partition)
             if deliver_at is None and deliver_after is None and replicate_to is None:
                 ticket = target.add(message, unit)
             else:
@@ -262,7 +234,7 @@ class AsyncProducer(Generic[T]):
         """
         self._core.check_here()
         while self._budget.full and not self._closed:
-            if not self._options.block_if_full:
+            if not self._block_if_full:
                 raise self._budget.refusal(self.topic)
             await self._budget.room()
         return await self.send_encoded_nowait(batch, txn=txn, key=key, partition=partition)
@@ -278,8 +250,10 @@ class AsyncProducer(Generic[T]):
         unit = unit_of(txn)
         if unit is not None and not self._persistent:
             raise self._keeps_nothing()
-        index = self._router(key, b"") if partition is None else partition
-        target = self._only if self._only is not None and partition is None else self._target(index)
+        partitions = self._partitions
+        target = partitions.only if partition is None else None
+        if target is None:
+            target = partitions.at(partitions.router(key, b"") if partition is None else partition)
         return target.add_encoded(batch, unit)
 
     def _send_payload(self, payload: bytes, unit: Enlisting | None, ticket: SendTicket) -> None:
@@ -291,7 +265,8 @@ class AsyncProducer(Generic[T]):
             raise self._refusal()
         if unit is not None and not self._persistent:
             raise self._keeps_nothing()
-        target = self._only or self._target(self._router(None, payload))
+        partitions = self._partitions
+        target = partitions.only or partitions.at(partitions.router(None, payload))
         target.add(payload, unit, future=ticket)
 
     def _takes(self, size: int, largest: int, waiting: int) -> bool:
@@ -301,9 +276,7 @@ class AsyncProducer(Generic[T]):
         """
         if self._closed or not self._budget.has_room(waiting, waiting * largest):
             return False
-        if self._only is not None:
-            return self._only.takes(size)
-        return all(partition.takes(size) for partition in self._partitions)
+        return self._partitions.take(size)
 
     async def wait_for_room(self) -> None:
         """Wait until `send_nowait` has room. Safe to cancel."""
@@ -336,11 +309,9 @@ class AsyncProducer(Generic[T]):
         if self._closed:
             return
         self._closed = True
-        if self._watcher is not None:
-            self._watcher.cancel()
         self._budget.wake_all()
         self._core.unregister(self._partitions[0].id)
-        await _close_all(self._partitions)
+        await self._partitions.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -352,52 +323,11 @@ class AsyncProducer(Generic[T]):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    async def _start(self) -> None:
-        """Connect all partitions; when one fails, or this is cancelled, none remains."""
-        try:
-            await self._start_all(self._partitions)
-        except ProducerFenced as error:
-            if self._options.access_mode is AccessMode.EXCLUSIVE:
-                error.hint = "another producer is there: close it, or wait for it with AccessMode.WAIT_FOR_EXCLUSIVE"
-            raise
-        self._core.register(self._partitions[0].id, self)
-        if self._known and self._options.auto_update_partitions:
-            watching = watch(self._core, self._options.auto_update_partitions, self._grow, self.topic)
-            self._watcher = self._core.spawn(watching)
-
-    async def _start_all(self, partitions: Sequence[PartitionProducer]) -> None:
-        try:
-            await run_all([partition.start() for partition in partitions])
-        except BaseException as error:
-            self._closing = asyncio.get_running_loop().create_task(_close_all(partitions))
-            await asyncio.shield(self._closing)  # which goes on when this is cancelled, or the client is closed
-            if isinstance(error, PulsarError):
-                raise shortened(error) from error.__cause__
-            raise
-
     def _refusal(self) -> PulsarError:
         """Why nothing can be queued now."""
         if self._closed:
             return AlreadyClosed(f"the producer of {self.topic} is closed")
         return self._budget.refusal(self.topic)
-
-    def _partition(self, name: str, index: int) -> PartitionProducer:
-        return PartitionProducer(self._core, name, index, self._options, self._budget, self._schema.info)
-
-    async def _grow(self) -> None:
-        """Send to new partitions as well. Keys move to other partitions then, as with every Pulsar client."""
-        before = dict(self._known)
-        added = [self._partition(name, index) for name, index in await new_partitions(self._core, self._known)]
-        if not added:
-            return
-        try:
-            await self._start_all(added)
-        except BaseException:
-            self._known = before
-            raise
-        self._partitions += added
-        self._only = None
-        self._router = self._make_router(len(self._partitions))
 
     def _not_sent(self, steps: list[OutgoingMessage], error: BaseException) -> None:
         if self._chain is not None:
@@ -417,14 +347,18 @@ class AsyncProducer(Generic[T]):
         pair = self._pairs.encode_pair(value)
         return *pair, pair.is_base64
 
-    def _target(self, index: int) -> PartitionProducer:
-        try:
-            if 0 <= index < len(self._partitions):
-                return self._partitions[index]
-        except TypeError:
-            raise refused("partition", index, "a whole number") from None
-        raise InvalidConfiguration(f"partition {index} of {self.topic} does not exist; it has {len(self._partitions)}")
 
+async def open_producer(
+    core: Core, topic: TopicName, count: int, schema: Schema[T], options: ProducerOptions
+) -> AsyncProducer[T]:
+    """A producer that its broker knows, for a topic of `count` partitions (0: it has none).
 
-async def _close_all(partitions: Sequence[PartitionProducer]) -> None:
-    await asyncio.gather(*(partition.close() for partition in partitions))
+    Raises what stands in the way; then, or if cancelled, nothing stays behind.
+    """
+    bounds = (options.max_pending_messages, options.max_pending_bytes)
+    budget = Budget(*bounds) if core.memory is None else LimitedBudget(*bounds, core.memory)
+    partitions = Partitions(core, topic, count, schema.info, options, budget)
+    await partitions.start()
+    producer = AsyncProducer(core, partitions, budget, schema, options)
+    core.register(partitions[0].id, producer)
+    return producer
