@@ -345,7 +345,10 @@ class BaseCursor:
         if log.closed is not None:
             raise log.closed
         ledger_id, end, delete = log.ledger_id, log.next_entry, self.state.delete
-        entries = [entry for ledger, entry in positions if ledger == ledger_id and entry < end and delete(entry)]
+        entries = []
+        for ledger, entry in positions:  # mostly one: no function for a comprehension
+            if ledger == ledger_id and entry < end and delete(entry):
+                entries.append(entry)
         if entries:
             self._ticket += 1
             if len(entries) > _DELETES_AT_ONCE:
@@ -411,7 +414,8 @@ class BaseCursor:
 
     def state_full(self) -> bool:
         """Whether the store keeps as much state as it may."""
-        return self.log.store.tally.full
+        tally = self.log.store.tally
+        return tally.bytes >= tally.max_bytes
 
     def take_changes(self) -> bytes:
         """The encoded changes since the last call; called by the group when it is sealed."""

@@ -395,7 +395,7 @@ class Connection(asyncio.Protocol):
         """The client has said CONNECT."""
         self.connected = True
         self.client_version = client_version
-        self._intake.know()
+        self._intake.know(self.session.frames)
 
     def pressure(self, *, high: bool) -> None:
         """The ledger has too much in flight, or has room again."""

@@ -7,7 +7,7 @@ they are done. So a limit holds exactly, whatever a client sends at once, and no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -25,6 +25,8 @@ LOOKS: Final = 4
 
 _FRAMES_PER_TURN: Final = 512
 _COLD_FRAMES_PER_TURN: Final = 32
+_TYPE_TAG: Final = 8
+_SHORTEST_USUAL: Final = 7
 _SMALL_FRAME_BYTES: Final = 1 << 16
 
 _KEYS: Final = {
@@ -56,6 +58,7 @@ class Intake:
         "_paused",
         "_reader",
         "_reserved",
+        "_takes",
         "_transport",
         "_wanted",
         "reasons",
@@ -82,6 +85,7 @@ class Intake:
         self._cold = 0
         self._complete = False
         self._looks = 0
+        self._takes: Mapping[int, Callable[[bytes], None]] = {}
         self._reserved = 0  # of the limit of all connections, for a large frame that is being put together
         self._wanted = 0  # the same, but not granted yet
 
@@ -91,9 +95,10 @@ class Intake:
         if self.reasons:
             self._pause()
 
-    def know(self) -> None:
-        """The client has said CONNECT: it may send large frames."""
+    def know(self, takes: Mapping[int, Callable[[bytes], None]]) -> None:
+        """The client has said CONNECT: it may send large frames. `takes`: commands that are handed on at once, by type."""
         self._reader.max_frame_size = self._max_frame_bytes
+        self._takes = takes
 
     def feed(self, data: bytes) -> None:
         """The next segment. What it raises closes the connection: WireError of the frames, and errors of `handle`."""
@@ -112,9 +117,14 @@ class Intake:
 
     def _take(self, frames: list[bytes]) -> None:
         source = iter(frames)
-        handle = self._handle
+        handle, takes = self._handle, self._takes
         for frame in islice(source, _FRAMES_PER_TURN):
-            handle(frame)
+            # All known peers write the type first, and sizes that agree.
+            take = takes.get(frame[5]) if len(frame) > _SHORTEST_USUAL and frame[4] == _TYPE_TAG else None
+            if take is not None:
+                take(frame)
+            else:
+                handle(frame)
             if self.reasons:
                 break
         held = list(source)
@@ -181,6 +191,7 @@ class Intake:
         """Nothing more is taken, and nothing is held."""
         self.reasons |= CLOSED
         self._held = []
+        self._takes = {}
         self._handle = self._failed = _nothing  # no circle is left: a connection that ends is freed at once
         self._transport = None
         if self._wanted:

@@ -268,7 +268,14 @@ class Subscription:
         items = (*parts, *[(position, None, 0) for position in whole]) if parts or len(whole) != 1 else ((whole[0], None, 0),)
         if not items:
             raise Refusal(ServerError.NotAllowedError, "the acknowledgement names no message")
-        noted = self._noting(consumer, whole, parts, answer, cumulative=cumulative)
+        # The answer says first whose these messages are no more, until an abort brings them back.
+        dispatcher = self.dispatcher
+        if isinstance(dispatcher, SharedDispatcher):
+            noted: Answer = partial(_pledge, self, whole, parts, answer)
+        elif len(dispatcher.consumers) > 1:
+            noted = partial(self._note_acknowledged, consumer, whole, parts, answer, cumulative)
+        else:
+            noted = answer
         if not cumulative:
             return AckIndividual(noted, txn_id, items)
         if self.dispatcher.individual or len(items) != 1:
@@ -280,25 +287,20 @@ class Subscription:
             raise Refusal(ServerError.TransactionConflict, f"{text}; abort, and have everything redelivered")
         return AckCumulative(noted, txn_id, items[0])
 
-    def _noting(
-        self, consumer: Consumer, whole: Sequence[Position], parts: Sequence[AckItem], answer: Answer, *, cumulative: bool
-    ) -> Answer:
-        """The same answer; on success it is noted before whose these messages are no more, until an abort brings them back."""
-        if not self.dispatcher.individual and len(self.consumers) <= 1:
-            return answer
-
-        def told(result: Any, code: ServerError | None, text: str) -> None:
-            dispatcher = self.dispatcher
-            if code is None and isinstance(dispatcher, SharedDispatcher):
-                for position in whole:
-                    dispatcher.pledged(position, None)
-                for position, indexes, _ in parts:
-                    dispatcher.pledged(position, indexes)
-            elif code is None:
-                self._acknowledged_by(consumer, whole, parts, cumulative=cumulative)
-            answer(result, code, text)
-
-        return told
+    def _note_acknowledged(
+        self,
+        consumer: Consumer,
+        whole: Sequence[Position],
+        parts: Sequence[AckItem],
+        answer: Answer,
+        cumulative: bool,
+        value: Any,
+        error: ServerError | None,
+        message: str,
+    ) -> None:
+        if error is None:
+            self._acknowledged_by(consumer, whole, parts, cumulative=cumulative)
+        answer(value, error, message)
 
     def _acknowledged_by(
         self, consumer: Consumer, whole: Sequence[Position], parts: Sequence[AckItem], *, cumulative: bool
@@ -314,7 +316,11 @@ class Subscription:
         if self.host is None and self._opening is None and not self.topic.has_pending_ack_log(self):
             answer(None, None, "")  # nothing was ever acknowledged in a transaction here
         else:
-            self._request(EndTxnOnSubscription(partial(self._ended, action, answer), txn_id, action, low_watermark))
+            request = EndTxnOnSubscription(partial(self._ended, action, answer), txn_id, action, low_watermark)
+            if self.host is not None:
+                self.host.submit(request, reserve=True)
+            else:
+                self._request(request)
 
     def _ended(self, action: TxnAction, answer: Answer, value: Any, error: ServerError | None, message: str) -> None:
         self.ended[action] += error is None
@@ -447,6 +453,25 @@ class Subscription:
                 await host.close()
             except LedgerError as error:
                 _logger.warning("pending acks of %r: %s", self.name, error)
+
+
+def _pledge(
+    subscription: Subscription,
+    whole: Sequence[Position],
+    parts: Sequence[AckItem],
+    answer: Answer,
+    value: Any,
+    error: ServerError | None,
+    message: str,
+) -> None:
+    """Consumers hold what a transaction acknowledged for its keys only, until an abort gives it back."""
+    dispatcher = subscription.dispatcher
+    if error is None and isinstance(dispatcher, SharedDispatcher):
+        for position in whole:
+            dispatcher.pledged(position, None)
+        for position, indexes, _ in parts:
+            dispatcher.pledged(position, indexes)
+    answer(value, error, message)
 
 
 def _refuse(request: Request, message: str, code: ServerError = ServerError.ServiceNotReady) -> None:
