@@ -73,9 +73,11 @@ BODIES = {
     "Producer.send_encoded": "return self._sending.send_encoded(batch, inner(txn), key, partition)",
     "Producer.send_encoded_nowait": "return self._sending.send_encoded_nowait(batch, inner(txn), key, partition)",
     "Producer.wait_for_room": "self._sending.wait_for_room()",
-    "Consumer.receive": "return self._receiving.receive(timeout)",
-    "Consumer.receive_many": "return self._receiving.receive_many(max_messages, max_wait)",
-    "Consumer.receive_nowait": "return self._receiving.receive_nowait(max_messages)",
+    "Consumer.receive": "return self._receiving.receive(timeout, inner(txn))",
+    "Consumer.receive_many": "return self._receiving.receive_many(max_messages, max_wait, inner(txn))",
+    "Consumer.receive_nowait": "return self._receiving.receive_nowait(max_messages, inner(txn))",
+    "Consumer.messages": "while True:\n            try:\n                message = self.receive(txn=txn)\n"
+    "            except AlreadyClosed:\n                return\n            yield message",
     "Consumer.acknowledge": "self._receiving.acknowledge(message, inner(txn), receipt)",
     "Consumer.acknowledge_cumulative": "self._receiving.acknowledge_cumulative(message, inner(txn), receipt)",
     "Consumer.__anext__": NEXT.format("receive"),
@@ -115,6 +117,7 @@ BODIES = {
 """What a method does instead of calling the asyncio method on the loop. `{options}`: its keyword arguments as a dict."""
 
 ARGUMENTS = {
+    "Transaction.acknowledge.message": "Acknowledged | Sequence[Acknowledged]",
     "Client.run_transaction.work": "Callable[[Transaction], T]",
     "Client.pipeline.handler": "Callable[[TransactionalBatch[T]], object]",
     "Client.pipeline.stop": "Stop | None",
@@ -140,27 +143,13 @@ DOCS = {
 
 INTERNAL = {
     "Producer": {"flush_nowait"},
-    "Consumer": {
-        "acknowledge_soon",
-        "drop_queued",
-        "enough",
-        "enqueue",
-        "fail",
-        "give_back_later",
-        "hand_out",
-        "may_acknowledge_soon",
-        "part_failed",
-        "runs",
-        "take_beside",
-        "take_one_beside",
-        "take_queued",
-    },
 }
 PROTOCOLS = {
-    "Acknowledges[Acknowledged]": "Consumer[Any]",
+    "Acknowledges[Given]": "Consumer[Any]",
     "Sends[": "Producer[",
     "Enlisting": "Transaction",
     "SendTicket": "Future[MessageId]",
+    "AsyncIterator[": "Iterator[",
 }
 """Annotations of the asyncio classes that have another name here."""
 
@@ -170,6 +159,7 @@ LEFT_OUT = re.compile(r"\s*(?:If cancelled|Safe to cancel|It may be a coroutine 
 REWORDED = {
     "Safe to cancel and to repeat": "Safe to repeat",
     "`async with ": "`with ",
+    "`async for ": "`for ",
     "`await ": "`",
     "an async context manager": "a context manager",
     "async iterator": "iterator",
@@ -197,6 +187,7 @@ HEADER = '''"""The blocking classes, written by `client/generate_sync.py` from t
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import TypeVar
 
 {imports}

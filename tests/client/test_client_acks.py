@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_txn.client.receive.acks import AckTracker, Claim, OpenTransactionAcks, cumulative_id, merged_ids
+from pulsar_txn.client.receive.acks import AckTracker, cumulative_id, named_ids
+from pulsar_txn.client.receive.owners import merged
 from pulsar_txn.wire.ids import full_ack_set
 
 SIZES = {0: 1, 1: 3, 2: 64, 3: 70}
@@ -64,12 +65,12 @@ def test_groups_name_exactly_what_was_acknowledged_so_far_in_their_entries(group
 
 @given(st.lists(places(), max_size=30))
 def test_a_request_merges_its_indexes(given_places):
-    assert acknowledged(merged_ids(given_places)) == named(given_places)
+    assert acknowledged(named_ids(merged(given_places))) == named(given_places)
 
 
 @given(st.lists(places(), max_size=30))
 def test_a_request_in_a_transaction_names_the_indexes_of_a_batch_also_when_it_has_all_of_them(given_places):
-    assert all((left is None) == (size == 0) for _, _, left, size in merged_ids(given_places))
+    assert all((left is None) == (size == 0) for _, _, left, size in named_ids(merged(given_places)))
 
 
 @given(st.integers(1, 130), st.data())
@@ -85,14 +86,3 @@ def test_forgetting_clears_everything_that_waits():
     tracker.add_cumulative(((1, 0), -1, 0))
     tracker.clear()
     assert tracker.take() == ([], [])
-
-
-def test_a_claim_that_ends_leaves_a_younger_claim_on_the_same_message_alone():
-    acks, place = OpenTransactionAcks(), ((1, 1), 0, 3)
-    old, new = Claim([place]), Claim([place])
-    acks.add(old)
-    acks.add(new)
-    acks.remove(old)
-    assert acks.holds(place)
-    acks.remove(new)
-    assert len(acks) == 0

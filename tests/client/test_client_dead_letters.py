@@ -109,7 +109,7 @@ async def test_a_time_out_brings_everything_of_an_exclusive_subscription_in_orde
         messages = await consumer.receive_many(3, max_wait=1)
         await consumer.acknowledge_cumulative(messages[0])
         await broker.until(lambda: broker.all("redeliverUnacknowledgedMessages"))
-        assert len(consumer.timeouts) == 0
+        assert len(consumer.inside.timeouts) == 0
         broker.deliver(1, 1, b"1", epoch=1)
         await consumer.acknowledge(await consumer.receive(1))
         await asyncio.sleep(0.1)

@@ -53,15 +53,15 @@ async def transactions(client, source, consumer, producer, count):
 async def test_three_thousand_transactions_leave_what_one_thousand_leave(client):
     consumer = await client.subscribe("in", "s", consumer_type=ConsumerType.SHARED)
     source, producer = await client.create_producer("in", batching=False), await client.create_producer("out")
-    part, sender = consumer._parts[0], producer._partitions[0]
+    part, sender = consumer.inside.parts.all[0], producer._partitions[0]
     looked_at = [
         client,
         client._core,
         client._transactions.observers,
         consumer,
         part,
-        part._acks,
-        part.open_acks,
+        part.acks.tracker,
+        part.owners,
         producer,
         sender,
         producer._budget,
@@ -87,8 +87,8 @@ async def test_messages_that_went_through_leave_nothing(client):
                 received += len(messages)
                 await consumer.acknowledge(messages, receipt=received == GROUP)
 
-    part, sender = consumer._parts[0], producer._partitions[0]
-    looked_at = [client._core, consumer, part, part._acks, producer, sender, producer._budget, part._connection]
+    part, sender = consumer.inside.parts.all[0], producer._partitions[0]
+    looked_at = [client._core, consumer, part, part.acks.tracker, producer, sender, producer._budget, part.line.connection]
     await through(1000)
     before, held = kinds(), sizes(*looked_at)
     await through(3000)

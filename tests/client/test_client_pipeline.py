@@ -21,9 +21,9 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.loop.lanes import is_blamed
 from pulsar_txn.client.loop.pipeline import Poison
+from pulsar_txn.client.loop.suspects import Suspects
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy, letter_topic
-from pulsar_txn.client.receive.suspects import Suspects
 from pulsar_txn.client.txn.coordinators import TransactionCoordinators
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
@@ -514,16 +514,16 @@ class Place:
 
 @pytest.mark.parametrize("poison", [0, 7, 250, 499])
 def test_halving_finds_one_message_of_500_in_about_ten_aborts(poison):
-    suspects, pending, aborts, found = Suspects(3), [(Place(number), number) for number in range(500)], 0, []
+    suspects, pending, aborts, found = Suspects(3), [Place(number) for number in range(500)], 0, []
     while pending:
         group = suspects.next_group(pending)
-        if not any(number == poison for _, number in group):
+        if not any(place.position[1] == poison for place in group):
             suspects.settled(group)
             pending = pending[len(group) :]
             continue
         aborts += 1
         if suspects.failed(group):
-            found += [number for _, number in group]
+            found += [place.position[1] for place in group]
             pending = pending[len(group) :]
     assert found == [poison]
     assert aborts <= 14

@@ -71,12 +71,12 @@ class Nowhere(asyncio.Transport):
 
 def attached(client, consumer, producer):
     """A connection with a handshake behind it, a consumer and a producer on it, and nobody at the other end."""
-    part, other = consumer._parts[0], producer._partitions[0]
+    part, other = consumer.inside.parts.all[0], producer._partitions[0]
     connection = Connection(client._core.runtime, client._core.settings, "nowhere:1")
     connection.connection_made(Nowhere())
     connection.data_received(command("connected", server_version="x", protocol_version=21, max_message_size=5_000_000))
     connection.consumers[part.id], connection.producers[other.id] = part, other
-    part._connection = other._connection = connection
+    part.line.connection = other._connection = connection
     return connection
 
 
@@ -96,7 +96,7 @@ async def test_a_million_mutated_frames_end_in_nothing_but_typed_errors(seed):
         async with fake_client(FakeBroker()) as client:
             consumer = await client.subscribe("t", "s", receiver_queue_size=100)
             producer = await client.create_producer("t")
-            healthy = samples(producer._partitions[0].id, consumer._parts[0].id)
+            healthy = samples(producer._partitions[0].id, consumer.inside.parts.all[0].id)
             connection = attached(client, consumer, producer)
             for fed in range(FRAMES // 4):
                 if connection.closed:

@@ -91,8 +91,8 @@ async def test_the_sender_of_a_message_does_not_choose_its_dead_letters_topic(br
         deliver(broker, "x1", 0, redelivered=2, REAL_TOPIC=said)
         await broker.until(lambda: broker.all("ack"))
         assert letters_to(broker) == {"x1-s-DLQ"}
-        await broker.until(lambda: not consumer.letters._burying)  # it is told behind the acknowledgement
-        assert not consumer.letters._burying
+        await broker.until(lambda: not consumer.inside.letters._burying)  # it is told behind the acknowledgement
+        assert not consumer.inside.letters._burying
         deliver(broker, "x1", 1, REAL_TOPIC=said)
         await consumer.reconsume_later(await consumer.receive(1))
         (metadata, _) = _sent(broker)[-1]
@@ -142,7 +142,7 @@ async def test_producers_of_letters_do_not_pile_up_with_the_topics_of_a_pattern(
             deliver(broker, name, number, redelivered=2)
             await broker.until(lambda number=number: len(broker.all("ack")) == number + 1)
         await broker.until(lambda: len(broker.all("close_producer")) == 3)
-        assert len(consumer.letters._producers) == 2
+        assert len(consumer.inside.letters._producers) == 2
 
 
 async def test_a_producer_of_letters_that_was_being_made_does_not_outlive_its_consumer(broker):

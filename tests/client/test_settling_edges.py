@@ -116,7 +116,7 @@ async def test_a_cancelled_acknowledgement_whose_connection_is_lost_is_finished_
         await cancelled(acknowledging)
         broker.pipe.cut()
         await broker.until(lambda: txn.finished)
-        assert len(consumer._parts[0].open_acks) == 0
+        assert consumer.inside.parts.all[0].owners.open_acks == 0
 
 
 async def test_a_cancelled_acknowledgement_that_never_left_is_finished_at_once(broker):
@@ -152,7 +152,7 @@ async def test_a_cancelled_search_for_the_conflict_among_many_is_finished_when_a
         assert txn.finished == []
         answer(broker, 2)
         await broker.until(lambda: txn.finished)
-        assert len(consumer._parts[0].open_acks) == 0
+        assert consumer.inside.parts.all[0].owners.open_acks == 0
 
 
 # --- ids without the size of their batch ----------------------------------------------------------------------------
@@ -237,7 +237,7 @@ async def test_what_was_acknowledged_in_a_transaction_is_not_late_any_more(broke
         broker.deliver(1, 0, b"a")
         message = await consumer.receive(1)
         await (consumer.acknowledge_cumulative if cumulative else consumer.acknowledge)(message, txn=FakeTransaction())
-        assert len(consumer.timeouts) == 0
+        assert len(consumer.inside.timeouts) == 0
 
 
 # --- topics that a pattern has lost ---------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ async def lost(broker):
         pattern = re.compile("public/default/x.*")
         consumer = await client.subscribe(pattern, "s", consumer_type=SHARED, pattern_discovery_period=0.02)
         broker.deliver(1, 0, b"a")
-        ((message, _),) = await consumer.hand_out(1, 1)
+        (message,) = await consumer.receive_many(1, max_wait=1)
         topics.remove(message.topic)
         await broker.until(lambda: len(consumer.topics) == 1)
         yield client, consumer, message
@@ -287,13 +287,6 @@ async def test_a_message_that_was_never_received_here_is_still_refused(broker, l
     message = await other.receive(1)
     with pytest.raises(InvalidConfiguration, match="does not receive from"):
         await consumer.acknowledge(message)
-
-
-async def test_what_batches_know_of_a_topic_that_a_pattern_has_lost_is_forgotten(lost):
-    _, consumer, message = lost
-    assert list(consumer.runs._lines) == [message.entry.consumer]
-    assert await consumer.hand_out(1, 0.01) == []
-    assert not consumer.runs._lines
 
 
 # --- transactions that somebody else ends ---------------------------------------------------------------------------
@@ -365,7 +358,7 @@ async def test_acknowledgements_in_transactions_that_others_end_do_not_pile_up(b
             gc.collect()
         broker.deliver(1, 10, b"m")
         await consumer.receive(1)
-        assert len(consumer._parts[0].open_acks) == 1
+        assert consumer.inside.parts.all[0].owners.open_acks == 1
 
 
 # --- the deadlock of stock servers ----------------------------------------------------------------------------------

@@ -237,9 +237,9 @@ def test_acknowledgements_behind_each_other_leave_in_one_command(client):
     fill(client, "t", 500, batching=False)
     with client.subscribe("t", "s", initial_position=EARLIEST) as consumer:
         sent = []
-        part = consumer._inner._parts[0]
-        write = part._connection.write
-        part._connection.write = lambda buffers: (sent.append(buffers), write(buffers))[1]
+        part = consumer._inner.inside.parts.all[0]
+        write = part.line.connection.write
+        part.line.connection.write = lambda buffers: (sent.append(buffers), write(buffers))[1]
         for _ in range(500):
             consumer.acknowledge(consumer.receive(10))
         consumer.close()

@@ -26,7 +26,7 @@ from fake_broker import FakeTransaction
 from our_broker import OurBroker
 from rows import not_applicable, row
 from stock_pulsar import StockPulsar
-from transactions import data_of, eventually_visible, received, stays_silent, visible
+from transactions import data_of, eventually_visible, forget_acknowledgements, received, stays_silent, visible
 
 from pulsar_txn.client import AsyncClient, AsyncConsumer, AsyncProducer, AsyncTransaction, InitialPosition, TokenAuthentication
 from pulsar_txn.client.errors import TransactionNotFound, TransactionsDisabled
@@ -225,7 +225,7 @@ async def test_a_late_ack_does_not_hold_its_message_for_ever(
     stale = await ended_without_a_trace(client)
     seen = await what_came_of(consumer.acknowledge(messages[0], txn=FakeTransaction(stale)), "pending")  # type: ignore[arg-type]
     observed(own, 90, "an ack of an ended transaction on a subscription that it never registered", seen)
-    consumer._parts[0].open_acks._claims.clear()
+    forget_acknowledgements(consumer, messages)
     async with client.transaction() as txn:
         await consumer.acknowledge(messages[1], txn=txn)
     await consumer.close()

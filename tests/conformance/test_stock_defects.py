@@ -9,7 +9,7 @@ from fake_broker import FakeTransaction
 from rows import row
 from subscriptions import chosen, filled, subscribed
 from targets import Target
-from transactions import PATIENCE, received, visible
+from transactions import PATIENCE, forget_acknowledgements, received, visible
 
 from pulsar_txn.client import AsyncClient, ConsumerType
 from pulsar_txn.client.send import batching
@@ -29,7 +29,7 @@ async def test_an_index_of_a_batch_that_another_transaction_holds_as_a_whole(
     holder, intruder = await client.begin_transaction(), await client.begin_transaction()
     for message in messages:
         await consumer.acknowledge(message, txn=holder)
-    consumer._parts[0].open_acks._claims.clear()
+    forget_acknowledgements(consumer, messages)
     second = await what_came_of(consumer.acknowledge(chosen(messages, 1), txn=intruder), "accepted")
     await intruder.abort()
     await holder.abort()

@@ -275,6 +275,8 @@ class FakeTransaction:
         self.started = self.bytes = 0
         self.finished: list[tuple[int, BaseException | None]] = []
         self.end_callbacks: list[Callable[[TxnAction | None], None]] = []
+        self.inputs: list[Any] = []
+        self.remaining: float | None = None
 
     @property
     def inside(self):
@@ -289,6 +291,13 @@ class FakeTransaction:
 
     def enlist_ack(self, _core, _topic, _subscription, messages, *, cumulative):
         return self._enlist(messages)
+
+    def looks_for_input(self, _core):
+        pass
+
+    def join(self, _core, joining):
+        if joining not in self.inputs:
+            self.inputs.append(joining)
 
     def sends_to(self, _topic):
         return self

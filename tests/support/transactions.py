@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
+from collections.abc import Iterable
 from typing import Final
 
 from targets import Target
@@ -32,6 +33,15 @@ async def create_partitioned_topic(pulsar: Target, topic: str, partitions: int) 
 async def received(consumer: AsyncConsumer[bytes], count: int) -> list[Message[bytes]]:
     """The next `count` messages."""
     return [await consumer.receive(timeout=PATIENCE) for _ in range(count)]
+
+
+def forget_acknowledgements(consumer: AsyncConsumer[bytes], messages: Iterable[Message[bytes]]) -> None:
+    """Make the client forget what it acknowledged in transactions, so that it does not refuse what a test wants to send."""
+    owners = consumer.inside.parts.all[0].owners
+    for message in messages:
+        hold = owners.acknowledged_in(message.entry.position, message.index)
+        if hold is not None:
+            owners.release(hold)
 
 
 async def data_of(consumer: AsyncConsumer[bytes], count: int) -> list[bytes]:

@@ -70,13 +70,13 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.loop.pipeline import PipelineEvent as PipelineEvent
     from pulsar_txn.client.loop.pipeline import PipelineResult as PipelineResult
     from pulsar_txn.client.loop.pipeline import Poison as Poison
-    from pulsar_txn.client.loop.transactional_batch import AsyncTransactionalBatch as AsyncTransactionalBatch
     from pulsar_txn.client.net.authentication import Authentication as Authentication
     from pulsar_txn.client.net.authentication import BasicAuthentication as BasicAuthentication
     from pulsar_txn.client.net.authentication import TlsAuthentication as TlsAuthentication
     from pulsar_txn.client.net.authentication import TokenAuthentication as TokenAuthentication
     from pulsar_txn.client.net.failover import AutoClusterFailover as AutoClusterFailover
     from pulsar_txn.client.net.oauth2 import OAuth2Authentication as OAuth2Authentication
+    from pulsar_txn.client.receive.batch import AsyncTransactionalBatch as AsyncTransactionalBatch
     from pulsar_txn.client.receive.consumer import AsyncConsumer as AsyncConsumer
     from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy as DeadLetterPolicy
     from pulsar_txn.client.receive.interceptors import ConsumerInterceptor as ConsumerInterceptor
@@ -160,10 +160,10 @@ _NAMES_OF_MODULES = {
     "TransactionTimedOut TransactionalIdUnsupported TransactionsDisabled UnknownError UnsupportedVersionError "
     "UsageError WrongEventLoop",
     "client.loop.pipeline": "PipelineEvent PipelineResult Poison",
-    "client.loop.transactional_batch": "AsyncTransactionalBatch",
     "client.net.authentication": "Authentication BasicAuthentication TlsAuthentication TokenAuthentication",
     "client.net.failover": "AutoClusterFailover",
     "client.net.oauth2": "OAuth2Authentication",
+    "client.receive.batch": "AsyncTransactionalBatch",
     "client.receive.consumer": "AsyncConsumer",
     "client.receive.dead_letters": "DeadLetterPolicy",
     "client.receive.interceptors": "ConsumerInterceptor",

@@ -363,7 +363,7 @@ class AsyncClient:
         consumer: AsyncConsumer[Any] = AsyncConsumer(
             self._core, list(parts.items()), subscription, schema or BytesSchema(), options, partitioned=partitioned
         )
-        await consumer._start()  # noqa: SLF001 - its other half
+        await consumer.inside.start()
         return consumer
 
     async def _parts_of(self, name: TopicName) -> tuple[list[tuple[str, int]], int]:
@@ -395,7 +395,7 @@ class AsyncClient:
             pattern=pattern,
             beside=beside,
         )
-        await consumer._start()  # noqa: SLF001 - its other half
+        await consumer.inside.start()
         return consumer
 
     # --- transactions -------------------------------------------------------------------------------------------------

@@ -5,13 +5,12 @@ without the broker. One that was aborted later is delivered again by the broker,
 
 * until the coordinator has ended the transaction nothing comes again. The lane asks for the abort until it has an answer,
   or until the transaction's timeout has surely done it;
-* on Exclusive and Failover everything behind the group comes again as well, so the lane gives it back;
-* on Key_Shared the lane keeps what it holds and waits for the group (`_Expected`). A broker promises nothing about the order
-  of what it delivers again, nor about what is on its way meanwhile, so the lane sorts;
+* on Exclusive and Failover everything after the group comes again as well, so the lane gives it back;
+* on Key_Shared the lane keeps what it holds and waits for the group. A broker promises nothing about the order of what it
+  delivers again, nor about what is on its way meanwhile, so the lane sorts;
 * Shared has no order to keep.
 
-Whoever connects anew gets everything again that is not settled, so that what a lane holds may be there twice. The second
-copy is dropped when the first is committed: it came in before the acknowledgement was answered.
+The pipeline's `Holder` has all messages of its lanes, so second copies of them do not come in.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ import enum
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -37,21 +36,20 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
     TransactionTimedOut,
 )
-from pulsar_txn.client.loop.transactional_batch import AsyncTransactionalBatch, BatchUnit, hand_back, seconds_until_aborted
-from pulsar_txn.client.net.runtime import Runtime
+from pulsar_txn.client.receive.acknowledging import COORDINATOR_SLACK
+from pulsar_txn.client.receive.batch import AsyncTransactionalBatch
+from pulsar_txn.client.receive.holder import Key, key_of
+from pulsar_txn.client.receive.inbox import whole_entries
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerType
-from pulsar_txn.client.receive.recall import NOBODY, AskAgain
-from pulsar_txn.client.receive.runs import Handed, whole_entries
-from pulsar_txn.client.receive.suspects import Key, key_of
 from pulsar_txn.client.txn.life import FINAL, TransactionOptions
+from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.stats import TransactionState
 from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback
 
 if TYPE_CHECKING:
     from pulsar_txn.client.loop.pipeline import Pipeline
     from pulsar_txn.client.net.core import Core
-    from pulsar_txn.client.receive.consumer import AsyncConsumer
 
 logger = logging.getLogger("pulsar_txn.client.pipeline")
 
@@ -71,96 +69,56 @@ class Outcome(enum.Enum):
     """Aborted, and its messages come again from the broker."""
 
 
-class _Expected:
-    """What has to come again before a lane may go on."""
-
-    def __init__(
-        self, consumer: AsyncConsumer[Any], messages: dict[Key, Message[Any]], runtime: Runtime, go_on: Callable[[], None]
-    ):
-        self._consumer = consumer
-        self._missing = messages
-        self._runtime = runtime
-        self._go_on = go_on
-        self._asking = AskAgain(runtime, self._ask, go_on)
-        self._over: asyncio.Handle | None = None
-
-    def came(self, message: Message[Any]) -> bool:
-        """A message came; whether all that was missing is here now."""
-        self._missing.pop(key_of(message), None)
-        return not self._missing
-
-    def cancel(self) -> None:
-        """Nobody waits any more."""
-        self._asking.cancel()
-        if self._over is not None:
-            self._over.cancel()
-
-    def _ask(self) -> int:
-        for key in [key for key, message in self._missing.items() if message.entry.consumer.is_left]:
-            del self._missing[key]
-        if not self._missing:
-            self._over = self._runtime.call_later(0, self._go_on)
-            return NOBODY
-        parts = {message.entry.consumer for message in self._missing.values()}
-        if not all(part.is_connected for part in parts):
-            return NOBODY
-        self._consumer.give_back(list(self._missing.values()))
-        return sum(part.tenure for part in parts)
-
-
 class Lane(Generic[T]):
     """Works through its backlog, one transaction at a time."""
 
     def __init__(self, pipeline: Pipeline[T]) -> None:
-        self.backlog: deque[Handed] = deque()
+        self.backlog: deque[Message[T]] = deque()
         self.woken = asyncio.Event()
         """Set when there may be something to do."""
         self._pipeline = pipeline
         self._consumer = pipeline.consumer
+        self._holder = pipeline.holder
         self._kind = pipeline.consumer.consumer_type
         self._backoff = pipeline.core.backoff()
-        self._expected: _Expected | None = None
+        self._missing: set[Key] = set()
+        """What has to come again before the lane goes on."""
         self._ending = False
-        self._has_copies = False
 
     @property
     def ready(self) -> bool:
         """Whether there is something to work on."""
-        return bool(self.backlog) and self._expected is None
+        return bool(self.backlog) and not self._missing
 
     @property
     def waits(self) -> bool:
         """Whether it cannot go on before something comes in, or a transaction ends."""
-        return self._ending or self._expected is not None
+        return self._ending or bool(self._missing)
 
-    def add(self, handed: Handed) -> None:
+    def add(self, message: Message[T]) -> None:
         """One more message."""
-        self.backlog.append(handed)
-        if self._expected is not None and self._expected.came(handed[0]):
-            self._go_on()
+        self.backlog.append(message)
+        if self._missing:
+            self._found([key_of(message)])
         self.woken.set()
 
-    def take(self, max_messages: int) -> list[Handed]:
-        """The next of the backlog, entries as a whole; of messages that came twice, around a reconnect, the first copy."""
-        taken: dict[Key, Handed] = {}
+    def take(self, max_messages: int) -> list[Message[T]]:
+        """The next of the backlog, entries as a whole."""
         most = min(len(self.backlog), max_messages)
         if most < len(self.backlog):
-            most = whole_entries([message for message, _ in itertools.islice(self.backlog, most + 1)], most)
-        for _ in range(most):
-            message, number = self.backlog.popleft()
-            taken.setdefault(key_of(message), (message, number))
-        return list(taken.values())
+            most = whole_entries(list(itertools.islice(self.backlog, most + 1)), most)
+        return [self.backlog.popleft() for _ in range(most)]
 
-    async def work(self, handed: Sequence[Handed]) -> None:
+    async def work(self, messages: Sequence[Message[T]]) -> None:
         """Until each of these is committed, dead-lettered, skipped, or given back. Raises what ends the pipeline."""
-        pending = handed
+        pending = messages
         try:
             while pending:
                 group = self._pipeline.suspects.next_group(pending)
                 outcome = await self._settle(group)
                 rest = pending[len(group) :]
                 if outcome is Outcome.COMMITTED:
-                    pending = self._without_copies(group, rest)
+                    pending = rest
                     self._backoff.reset()
                     continue
                 if outcome is Outcome.RETURNED:
@@ -179,68 +137,44 @@ class Lane(Generic[T]):
 
     def leave(self) -> None:
         """The pipeline stops: what is still here goes back."""
-        self._expect_nothing()
+        self._missing.clear()
         if self.backlog:
             self._give_back(())
 
-    def _give_back(self, handed: Sequence[Handed]) -> None:
+    def _give_back(self, messages: Sequence[Message[T]]) -> None:
         """These and the backlog come again, so that nothing overtakes what comes again already."""
-        mine = [*handed, *self.backlog]
+        mine = [*messages, *self.backlog]
         self.backlog.clear()
-        hand_back(self._consumer, mine, self._pipeline.recalled(self))
+        self._holder.give_back([*mine, *self._pipeline.recalled(self)])
 
-    def _on_returned(self, group: Sequence[Handed], rest: Sequence[Handed]) -> None:
+    def _on_returned(self, group: Sequence[Message[T]], rest: Sequence[Message[T]]) -> None:
         """The group comes again; `rest` was to follow it."""
         if self._kind.is_single or self._pipeline.stop.is_set():
             self._give_back(rest)
             return
-        self._has_copies = True
         self.backlog.extendleft(reversed(rest))
         if self._kind is ConsumerType.SHARED:
             return
-        missing = {key_of(message): message for message, _ in group}
-        for message, _ in self.backlog:
-            missing.pop(key_of(message), None)
-        if missing:
-            self._expected = _Expected(self._consumer, missing, self._pipeline.core.runtime, self._go_on)
+        self._missing = {key_of(message) for message in group} - {key_of(message) for message in self.backlog}
+        if self._missing:
+            self._holder.expect(group, self._found)
             self._pipeline.look_for_room()
         else:
             self._sort()
 
-    def _go_on(self) -> None:
-        self._expect_nothing()
-        self._sort()
-        self.woken.set()
-
-    def _expect_nothing(self) -> None:
-        if self._expected is not None:
-            self._expected.cancel()
-            self._expected = None
+    def _found(self, keys: Iterable[Key]) -> None:
+        """These are here, or will not come."""
+        if self._missing:
+            self._missing.difference_update(keys)
+            if not self._missing:
+                self._sort()
+                self.woken.set()
 
     def _sort(self) -> None:
-        first: dict[Key, Handed] = {}
-        for handed in self.backlog:
-            first.setdefault(key_of(handed[0]), handed)
-        self.backlog = deque(handed for _, handed in sorted(first.items()))
+        self.backlog = deque(sorted(self.backlog, key=key_of))
         self._pipeline.look_for_room()
 
-    def _without_copies(self, group: Sequence[Handed], rest: Sequence[Handed]) -> Sequence[Handed]:
-        """`rest`, and the backlog and the queue, without second copies of what was committed."""
-        if self._kind.is_single:
-            return rest
-        self._has_copies = self._has_copies or any(
-            message.entry.tenure != message.entry.consumer.tenure for message, _ in group
-        )
-        if not self._has_copies:
-            return rest
-        done = {key_of(message) for message, _ in group}
-        self._consumer.take_queued(lambda message: key_of(message) in done)
-        self.backlog = deque(handed for handed in self.backlog if key_of(handed[0]) not in done)
-        self._pipeline.look_for_room()
-        self._has_copies = bool(rest or self.backlog)
-        return [handed for handed in rest if key_of(handed[0]) not in done]
-
-    async def _settle(self, group: Sequence[Handed]) -> Outcome:
+    async def _settle(self, group: Sequence[Message[T]]) -> Outcome:
         """One attempt with the handler, and what has to be done about a poison message."""
         outcome, error = await self._attempt(group, self._pipeline.handler)
         if error is None:
@@ -260,35 +194,34 @@ class Lane(Generic[T]):
             self._pipeline.aborted(group, failed)
         return outcome
 
-    async def _attempt(self, group: Sequence[Handed], work: Work[T]) -> tuple[Outcome, Exception | None]:
+    async def _attempt(self, group: Sequence[Message[T]], work: Work[T]) -> tuple[Outcome, Exception | None]:
         """One transaction. Returns why it was aborted, None after a commit; raises what ends the pipeline."""
         options = TransactionOptions(timeout=self._pipeline.options.timeout, name="pipeline", managed=True)
-        unit = BatchUnit(self._consumer, group, self._pipeline.core.new_transaction(options), keep=True)
-        txn = unit.batch.txn
+        unit = self._pipeline.core.new_transaction(options)
+        txn = AsyncTransaction(unit)
         error: Exception | None = None
         try:
-            async with unit as batch:
-                await work(batch)
+            async with AsyncManagedTransaction(unit):
+                joined = self._holder.join(group, unit)
+                await work(AsyncTransactionalBatch(self._consumer, group, txn))
         except Exception as failed:  # noqa: BLE001 - judged below; what no further attempt mends is raised
             error = failed
         if txn.state is TransactionState.UNKNOWN and isinstance(error, CommitOutcomeUnknown):
             await self._resolve(txn, error)
-            unit.after()
         if txn.state is TransactionState.COMMITTED:
             return Outcome.COMMITTED, None
         if error is None:
             error = Rollback(txn)
         if isinstance(error, _STOPS) or is_fatal(error):
             raise error
-        if not unit.acknowledging:
+        if joined.are_kept:
             return Outcome.KEPT, error
-        open_still = txn.state is not TransactionState.ABORTED and self._kind is not ConsumerType.SHARED
-        if open_still and await self._abort(txn):
-            unit.bring_back()
+        if txn.state is not TransactionState.ABORTED and self._kind is not ConsumerType.SHARED:
+            await self._abort(txn)
         return Outcome.RETURNED, error
 
-    async def _abort(self, txn: AsyncTransaction) -> bool:
-        """Until the coordinator has aborted it, as it was asked to or because the time was over; False when stopped first."""
+    async def _abort(self, txn: AsyncTransaction) -> None:
+        """Until the coordinator has aborted it, as it was asked to or because the time was over, or the pipeline stops."""
         pipeline = self._pipeline
         backoff = pipeline.core.backoff()
         self._ending = True
@@ -302,10 +235,9 @@ class Lane(Generic[T]):
                         logger.debug("%s is not aborted yet: %s", txn.id, error)
                         await pipeline.core.rest(backoff.next())
         except TimeoutError:
-            return True  # its coordinator has aborted it
+            pass  # its coordinator has aborted it
         finally:
             self._ending = False
-        return txn.state in FINAL
 
     async def _resolve(self, txn: AsyncTransaction, unknown: CommitOutcomeUnknown) -> None:
         """Until the outcome is known; when nobody can say it, CommitOutcomeUnknown ends the pipeline.
@@ -337,6 +269,11 @@ async def rest_until(core: Core, seconds: float, stop: asyncio.Event) -> None:
     finally:
         for task in tasks:
             task.cancel()
+
+
+def seconds_until_aborted(txn: AsyncTransaction) -> float:
+    """When its coordinator has surely aborted it, if nobody could tell it to."""
+    return max(txn.remaining or 0.0, 0.0) + COORDINATOR_SLACK
 
 
 def is_fatal(error: BaseException) -> bool:

@@ -33,14 +33,14 @@ import attrs
 from pulsar_txn.client._callables import awaited, check_takes_one
 from pulsar_txn.client._checks import as_seconds, one_of, seconds, whole
 from pulsar_txn.client.loop.lanes import Lane
-from pulsar_txn.client.loop.transactional_batch import AsyncTransactionalBatch
+from pulsar_txn.client.loop.suspects import Suspects
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.receive.batch import AsyncTransactionalBatch
 from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.receive.dead_letters import check_letters, check_topic, letter_topic
+from pulsar_txn.client.receive.holder import Holder
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerType
-from pulsar_txn.client.receive.runs import Handed
-from pulsar_txn.client.receive.suspects import Suspects
 from pulsar_txn.client.send.producer import AsyncProducer
 
 logger = logging.getLogger("pulsar_txn.client.pipeline")
@@ -120,6 +120,8 @@ class Pipeline(Generic[T]):
             check_topic(options.dead_letter_topic)
         self.core = core
         self.consumer = consumer
+        self.holder = Holder(consumer.inside)
+        """Has what the lanes have."""
         self.handler: Handler[T] = functools.partial(awaited, handler)
         self.options = options
         self.stop = stop
@@ -206,8 +208,8 @@ class Pipeline(Generic[T]):
 
     async def _hand_out(self) -> None:
         """From the queue into the lanes in one step: a lane that recalls its messages finds all of them. Safe to cancel."""
-        for message, ordinal in await self.consumer.hand_out(self.options.max_messages, self.options.max_wait):
-            self._lanes[self.lane_of(message)].add((message, ordinal))
+        for message in await self.holder.take(self.options.max_messages, self.options.max_wait):
+            self._lanes[self.lane_of(message)].add(message)
 
     def lane_of(self, message: Message[Any]) -> int:
         """The lane that keeps this message's order."""
@@ -223,13 +225,13 @@ class Pipeline(Generic[T]):
         self.look_for_room()
         if self.consumer.consumer_type is not ConsumerType.KEY_SHARED:
             return []
-        return self.consumer.take_queued(lambda message: self._lanes[self.lane_of(message)] is lane)
+        return self.holder.take_queued(lambda message: self._lanes[self.lane_of(message)] is lane)
 
     # --- poison -------------------------------------------------------------------------------------------------------
 
-    def against_poison(self, group: Sequence[Handed], error: Exception) -> Handler[T]:
+    def against_poison(self, group: Sequence[Message[T]], error: Exception) -> Handler[T]:
         """What to do in a transaction with the one message of the group; raises the error with Poison.RAISE."""
-        message = group[0][0]
+        message = group[0]
         if self.options.on_poison is Poison.RAISE:
             error.add_note(f"message {message.message_id} of {message.topic} failed {self.suspects.aborts(message)} times")
             raise error
@@ -272,28 +274,28 @@ class Pipeline(Generic[T]):
 
     # --- what happened ------------------------------------------------------------------------------------------------
 
-    def committed(self, group: Sequence[Handed]) -> None:
+    def committed(self, group: Sequence[Message[T]]) -> None:
         """A group is done."""
         self._counts["messages"] += len(group)
         self._count("committed", "committed", group)
 
-    def aborted(self, group: Sequence[Handed], error: BaseException) -> None:
+    def aborted(self, group: Sequence[Message[T]], error: BaseException) -> None:
         """A group was aborted."""
         logger.info("a transaction of %d messages was aborted: %s", len(group), error)
         self._count("aborted", "aborted", group, error)
 
-    def removed(self, group: Sequence[Handed], error: BaseException) -> None:
+    def removed(self, group: Sequence[Message[T]], error: BaseException) -> None:
         """A poison message is out of the way."""
-        message = group[0][0]
+        message = group[0]
         kind, count = ("skipped", "skipped") if self.options.on_poison is Poison.SKIP else ("dead_letter", "dead_lettered")
         logger.warning("message %s of %s: %s after %s", message.message_id, message.topic, kind, error)
         self._count(count, kind, group, error)
 
-    def _count(self, count: str, kind: str, group: Sequence[Handed], error: BaseException | None = None) -> None:
+    def _count(self, count: str, kind: str, group: Sequence[Message[T]], error: BaseException | None = None) -> None:
         self._counts[count] += 1
         if self._observer is not None:
             try:
-                self._observer(PipelineEvent(kind, tuple(message for message, _ in group), error))
+                self._observer(PipelineEvent(kind, tuple(group), error))
             except Exception:  # an observer must not break what it observes
                 logger.exception("the observer %r failed", self._observer)
 

@@ -22,7 +22,6 @@ from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.client.net.service_url import parse_service_url
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.stock_defects import DefectWarnings
-from pulsar_txn.client.receive.acks_of_units import AcksOfUnits
 
 T = TypeVar("T")
 
@@ -63,7 +62,6 @@ class Core:
         self.runtime = runtime
         self._request_ids = itertools.count()
         self._resource_ids = itertools.count()
-        self.acks_of_units = AcksOfUnits()
         self.pool = ConnectionPool(runtime, settings)
         self.service_url = service_url.primary if isinstance(service_url, AutoClusterFailover) else service_url
         watch = functools.partial(self._watch, service_url) if isinstance(service_url, AutoClusterFailover) else None

@@ -1,4 +1,4 @@
-"""Messages that are larger than a broker takes, put together again from their chunks (PIP-37).
+"""Messages that are larger than a broker takes, put together again from their chunks (PIP-37); and entries that are left.
 
 A chunk says which message it belongs to (uuid), its number, how many there are, and the size of the whole. Chunks of one
 message come in order; those of several producers may be mixed. The message stands at the position of its last chunk;
@@ -7,13 +7,17 @@ acknowledging it, or asking for it again, means all of its chunks.
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from pulsar_txn.client.receive.acks import Place
+from pulsar_txn.client.receive.entry_checks import BeyondUsError
 from pulsar_txn.client.receive.left import LeftEntries
+from pulsar_txn.client.receive.line import Line
+from pulsar_txn.client.receive.options import ConsumerOptions
+from pulsar_txn.client.receive.owners import Place
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.ids import Position
 
@@ -21,6 +25,12 @@ logger = logging.getLogger("pulsar_txn.client.consumer")
 
 REMEMBERED: Final = 10_000
 """Complete messages whose chunks are remembered, and messages that were given up; chunks of older ones are left to expire."""
+
+LEAST_PAUSE: Final = 0.1
+"""Seconds at least before chunks that were given up are asked for again: there is no room for them yet."""
+
+ASKED_TOGETHER: Final = 10_000
+"""Chunks that were given up and are asked for in one request."""
 
 
 class _Partial:
@@ -198,3 +208,99 @@ def _remember(those: dict[str, None], uuid: str) -> None:
     those[uuid] = None
     if len(those) > REMEMBERED:
         del those[next(iter(those))]
+
+
+class Chunking:
+    """Puts the messages in chunks of one partition together, in time, and keeps what is left.
+
+    `acknowledge(place)` acknowledges a chunk; `again(positions)` has chunks delivered again.
+    """
+
+    def __init__(
+        self, line: Line, *, acknowledge: Callable[[Place], None], again: Callable[[Sequence[Position]], None]
+    ) -> None:
+        options = line.options
+        left = LeftEntries(watched=watches(options))
+        self.messages = ChunkedMessages(line.topic, options.max_pending_chunked_messages, options.max_uncompressed_bytes, left)
+        self._line = line
+        self._acknowledge = acknowledge
+        self._again = again
+        self._timer: asyncio.Handle | None = None
+        self._given_up: list[Position] = []
+        self._asking: asyncio.Handle | None = None
+        self._warned_of_beyond = False
+
+    def add(self, position: Position, metadata: pb.MessageMetadata, payload: bytes | memoryview) -> bytes | None:
+        """The whole payload when this was the last chunk. What stays incomplete for too long is acknowledged and gone."""
+        options, runtime = self._line.options, self._line.core.runtime
+        whole, given_up = self.messages.add(position, metadata, payload, runtime.monotonic())
+        if given_up:
+            self._on_given_up(given_up)
+        if self._timer is None and self.messages.incomplete and options.expire_incomplete_chunks:
+            self._timer = runtime.call_later(options.expire_incomplete_chunks, self._expire_chunks)
+        return whole
+
+    def _on_given_up(self, positions: Sequence[Position]) -> None:
+        """Chunks for which there was no room: with the option acknowledged; else asked for again where that is possible."""
+        if self._line.options.auto_ack_oldest_chunked_message:
+            self._give_up_chunks(positions)
+            return
+        self.messages.left.add(positions)
+        if self._line.single:  # asking would bring everything back, in the same order
+            return
+        self._given_up += positions
+        if len(self._given_up) >= ASKED_TOGETHER:
+            self._ask_for_given_up()
+        elif self._asking is None:
+            delay = max(self._line.options.negative_ack_delay, LEAST_PAUSE)
+            self._asking = self._line.core.runtime.call_later(delay, self._ask_for_given_up)
+
+    def _ask_for_given_up(self) -> None:
+        self._cancel_asking()
+        positions, self._given_up = self._given_up, []
+        if positions and self._line.connection is not None:
+            self._again(positions)
+
+    def _cancel_asking(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
+
+    def _expire_chunks(self) -> None:
+        self._timer = None
+        period = self._line.options.expire_incomplete_chunks
+        self._give_up_chunks(self.messages.expire(self._line.core.runtime.monotonic() - period))
+        if self.messages.incomplete:
+            self._timer = self._line.core.runtime.call_later(period, self._expire_chunks)
+
+    def _give_up_chunks(self, positions: Sequence[Position]) -> None:
+        for position in positions:
+            self._acknowledge((position, -1, 0))
+
+    def leave(self, position: Position, error: BeyondUsError) -> None:
+        """An entry that is fine, but not for this program: it stays with the broker, for one that takes it."""
+        self.messages.left.add(self.messages.with_chunks([position]))
+        level = logging.WARNING if self._warned_of_beyond else logging.ERROR
+        self._warned_of_beyond = True
+        logger.log(
+            level,
+            "%s %s stays unacknowledged, and is not handed out: %s; or acknowledge its id to be rid of it",
+            self._line.topic,
+            position,
+            error,
+        )
+
+    def start_over(self) -> None:
+        """A new connection brings everything again."""
+        self._given_up.clear()
+
+    def close(self) -> None:
+        """Do nothing more by itself."""
+        for timer in (self._timer, self._asking):
+            if timer is not None:
+                timer.cancel()
+
+
+def watches(options: ConsumerOptions) -> bool:
+    """Whether a cumulative acknowledgement of such a subscription can take along what was left."""
+    return options.durable and options.consumer_type.is_single

@@ -1,46 +1,42 @@
-"""The consumer that programs use: one queue over all partitions and topics, receiving, acknowledging."""
+"""The consumer that programs use: receiving, settling, batches, and moving the subscription."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Generic, Self, TypeVar
 
-import attrs
-
-from pulsar_txn.client._checks import seconds_of
-from pulsar_txn.client.errors import AlreadyClosed, PulsarError
-from pulsar_txn.client.loop.transactional_batch import AsyncTransactionalBatchBlock
+from pulsar_txn.client._checks import as_seconds, check_whole, seconds_of
+from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout
 from pulsar_txn.client.net.core import Core, run_all
-from pulsar_txn.client.net.growth import TopicPattern, listen_to_topics, new_partitions, watch
+from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.net.resource_stats import ConsumerStats
-from pulsar_txn.client.net.runtime import Guard
-from pulsar_txn.client.receive.dead_letters import DeadLetters, check_letters
-from pulsar_txn.client.receive.interceptors import ConsumerChain
-from pulsar_txn.client.receive.message import EARLIEST_ID, Message
-from pulsar_txn.client.receive.nacks import NackTracker
-from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType, InitialPosition
-from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
-from pulsar_txn.client.receive.redelivery import AckTimeouts
-from pulsar_txn.client.receive.runs import Handed, Runs, whole_entries
-from pulsar_txn.client.receive.settling import Acknowledged, Settling
+from pulsar_txn.client.receive.batch import AsyncTransactionalBatchBlock
+from pulsar_txn.client.receive.inside import Inside
+from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
+from pulsar_txn.client.receive.settling import Acknowledged
 from pulsar_txn.client.receive.subscribe_fields import sought_ms
 from pulsar_txn.client.schema.base import Schema
+from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.client.txn.life import TransactionOptions
+from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
 T = TypeVar("T")
 
 
-class AsyncConsumer(Settling[T]):
+class AsyncConsumer(Generic[T]):
     """A subscription's consumer. Made by `Client.subscribe`; an async context manager that closes it, and an async iterator.
 
     Messages of one partition come in order (on Exclusive and Failover); those of several partitions are mixed. What was
     received and not acknowledged comes again after a reconnect.
+
+    A message that is received in a transaction (`txn=`) joins it: the commit acknowledges it, and it comes again when the
+    transaction aborts, times out or is dropped. Until then a copy of it is not handed out.
     """
 
     def __init__(
@@ -57,83 +53,260 @@ class AsyncConsumer(Settling[T]):
     ) -> None:
         self.schema = schema
         self.subscription = subscription
-        self.consumer_name = options.consumer_name or f"{int(core.runtime.random() * 16**8):08x}"
-        self._core = core
-        self._options = options
-        self._queue: deque[Message[T]] = deque()
-        self.guard = Guard()
-        self.shared = False
-        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
-        self._failure: PulsarError | None = None
-        self._closed = False
-        self._pattern = pattern
-        self._partitioned = dict(partitioned or {})
-        self._beside = frozenset(beside)
-        self._watcher: asyncio.Task[None] | None = None
-        self._ears: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._id = core.next_resource_id()
-        self._received = self._acknowledged = self._refused = 0
-        self._chain = ConsumerChain(self, options.interceptors) if options.interceptors else None
-        self._nacks = NackTracker(core.runtime, options.consumer_type)
-        wants_timeouts = options.ack_timeout or options.ack_timeout_backoff is not None
-        self.timeouts = AckTimeouts(core.runtime, options.ack_timeout, options.ack_timeout_backoff) if wants_timeouts else None
-        self._observed = self.timeouts is not None or self._chain is not None
-        policy = options.dead_letter_policy
-        first = topics[0][0] if topics and pattern is None else ""
-        if policy is not None and policy.dead_letter_topic is None:
-            check_letters(subscription, topics=[name for name, _ in topics])
-        self.letters = None if policy is None else DeadLetters(core, first, subscription, schema, policy)
-        self._parts = [PartitionConsumer(core, self, name, index, subscription, options) for name, index in topics]
-        self._only = self._parts[0] if len(self._parts) == 1 and pattern is None else None
-        self.runs = Runs()
+        self.inside: Inside[T] = Inside(
+            core,
+            topics,
+            subscription,
+            schema,
+            options,
+            outside=self,
+            pattern=pattern,
+            partitioned=partitioned or {},
+            beside=beside,
+        )
+        """The parts of the consumer, for the rooms of this house; programs need none of it."""
+        self.consumer_name = self.inside.consumer_name
 
     # --- what it is -------------------------------------------------------------------------------------------------
 
     @property
+    def topic(self) -> str:
+        """The topic's name, of the first one when there are several; of a pattern, the pattern with its namespace."""
+        return self.inside.parts.topic
+
+    @property
     def topics(self) -> list[str]:
         """The full names of the partitions (or of the topic without partitions) that it receives from."""
-        return [part.topic for part in self._parts]
+        return [part.topic for part in self.inside.parts]
 
     @property
     def consumer_type(self) -> ConsumerType:
         """How the subscription divides its messages among its consumers."""
-        return self._options.consumer_type
+        return self.inside.options.consumer_type
 
     @property
     def is_connected(self) -> bool:
         """Whether all partitions are connected at this moment."""
-        return not self._closed and all(part.is_connected for part in self._parts)
+        return not self.inside.is_closed and all(part.is_connected for part in self.inside.parts)
 
     @property
     def is_active(self) -> bool:
         """Whether it gets messages; on a Failover subscription only one consumer per partition does."""
-        return any(part.is_active for part in self._parts)
+        return any(part.is_active for part in self.inside.parts)
 
     @property
     def reached_end_of_topic(self) -> bool:
         """Whether all its topics are terminated and everything was delivered."""
-        return all(part.reached_end for part in self._parts)
+        return all(part.reached_end for part in self.inside.parts)
 
     @property
     def queued(self) -> int:
         """Messages that wait to be received."""
-        return len(self._queue)
+        return len(self.inside.inbox.queue)
 
     def stats(self) -> ConsumerStats:
         """What the program has received and settled so far, and the queue of this moment."""
         return ConsumerStats(
-            received=self._received,
-            acknowledged=self._acknowledged,
-            negatively_acknowledged=self._refused,
-            queued=len(self._queue),
-            connected_partitions=sum(part.is_connected for part in self._parts),
-            partitions=len(self._parts),
+            received=self.inside.inbox.received,
+            acknowledged=self.inside.settling.acknowledged,
+            negatively_acknowledged=self.inside.settling.refused,
+            queued=len(self.inside.inbox.queue),
+            connected_partitions=sum(part.is_connected for part in self.inside.parts),
+            partitions=len(self.inside.parts),
         )
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "connected" if self.is_connected else "connecting"
-        return f"<Consumer {self.subscription!r} of {self.topic} {state}, {len(self._queue)} queued>"
+        state = "closed" if self.inside.is_closed else "connected" if self.is_connected else "connecting"
+        return f"<Consumer {self.subscription!r} of {self.topic} {state}, {len(self.inside.inbox.queue)} queued>"
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    async def receive(self, timeout: float | timedelta | None = None, *, txn: AsyncTransaction | None = None) -> Message[T]:
+        """The next message, waiting for it; OperationTimeout after `timeout` (seconds or a timedelta).
+
+        With `txn` it joins the transaction: the commit acknowledges it, after an abort it comes again. To wait opens no
+        transaction and starts no clock. `acknowledge(message, txn=txn)` inside the transaction is not needed and does no
+        harm; `negative_acknowledge(message)` takes it out of the transaction and has it delivered again,
+        `leave_out(message)` takes it out and leaves it to the program. Any other acknowledgement of it raises
+        TransactionStateError or TransactionConflict.
+
+        Raises AlreadyClosed, or what ended the consumer for good; with `txn` also TransactionStateError and
+        TransactionTimedOut, when the transaction has ended. If cancelled, no message is lost.
+        """
+        inside = self.inside
+        inbox, unit = inside.inbox, None
+        if txn is not None or AMBIENT.get() is not None:
+            unit = inside.unit(txn)
+            if unit is not None:
+                unit.looks_for_input(inside.core)
+        deadline = None
+        while True:
+            if not inbox.queue:
+                inbox.check()
+                deadline = deadline or inside.deadline(timeout, "timeout")
+                if not await inside.wait(1, deadline) and not inbox.queue:
+                    raise OperationTimeout(f"no message on {self.topic} within {as_seconds(timeout or 0):g} s")
+            if unit is None and not inbox.shared:
+                break
+            if taken := inside.take(1, unit):
+                return taken[0]
+        message = inbox.queue.popleft()
+        part = message.entry.consumer
+        part.last = message
+        part.give_permits_back(1)
+        inbox.received += 1
+        if inside.is_observed:
+            inside.observe([message])
+        return message
+
+    async def receive_many(
+        self, max_messages: int = 500, *, max_wait: float | timedelta | None = None, txn: AsyncTransaction | None = None
+    ) -> list[Message[T]]:
+        """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
+
+        The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
+        With `txn` they join the transaction. Raises as `receive`. If cancelled, no message is lost.
+        """
+        inside = self.inside
+        unit = inside.unit(txn)
+        if unit is not None:
+            unit.looks_for_input(inside.core)
+        while True:
+            await inside.ready(max_messages, max_wait)
+            taken = inside.take(max_messages, unit)
+            if taken or max_wait is not None:  # a thread of the sync client may have been faster
+                return taken
+
+    def receive_nowait(self, max_messages: int = 500, *, txn: AsyncTransaction | None = None) -> list[Message[T]]:
+        """Up to `max_messages` of those that are queued; does not wait, may be empty. Arguments and errors as `receive`."""
+        inside = self.inside
+        unit = inside.unit(txn)
+        if unit is not None:
+            unit.looks_for_input(inside.core)
+        inside.inbox.check()
+        check_whole("max_messages", max_messages)
+        return inside.take(max_messages, unit)
+
+    async def messages(self, *, txn: AsyncTransaction | None = None) -> AsyncIterator[Message[T]]:
+        """Messages one after the other, until the consumer is closed: `async for message in consumer.messages(txn=txn)`.
+
+        With `txn` each joins the transaction, as with `receive`.
+        """
+        while True:
+            try:
+                message = await self.receive(txn=txn)
+            except AlreadyClosed:
+                return
+            yield message
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message[T]:
+        try:
+            return await self.receive()
+        except AlreadyClosed:
+            raise StopAsyncIteration from None
+
+    # --- settling -----------------------------------------------------------------------------------------------------
+
+    async def acknowledge(
+        self,
+        message: Acknowledged | Sequence[Acknowledged],
+        *,
+        txn: AsyncTransaction | None = None,
+        receipt: bool | None = None,
+    ) -> None:
+        """Acknowledge a message, an id, or many of them. Without effect for topics that a pattern has lost.
+
+        Outside a transaction acknowledgements are collected for `ack_group_delay` and this returns at once; with `receipt`
+        (or the consumer's `ack_receipt`) they leave now, and this returns when the broker has answered. In a transaction
+        they are always answered, and take effect when it commits.
+
+        Raises the broker's error, ConnectionLost, OperationTimeout; TransactionStateError for a message that has joined a
+        transaction, when `txn` is left out; with `txn` TransactionConflict when a message is acknowledged in an open
+        transaction already or has joined another one, TransactionStateError, and other TransactionErrors;
+        InvalidConfiguration for an id that does not say the size of its batch, when it is not known here.
+        If cancelled, the acknowledgement may still happen; a transaction is doomed by it.
+        """
+        inside = self.inside
+        inside.check_open()
+        unit = inside.unit(txn)
+        if unit is None and isinstance(message, Message) and not (inside.options.ack_receipt if receipt is None else receipt):
+            entry = message.entry
+            part = inside.parts.own(entry.consumer)
+            if part is not None and not part.owners:
+                part.acks.soon((entry.position, message.index, entry.batch_size))
+                inside.settling.acknowledged += 1
+                if inside.chain is not None:
+                    inside.chain.acknowledged([message], None)
+                return
+        await inside.settling.acknowledge(message, unit, receipt=receipt)
+
+    async def acknowledge_cumulative(
+        self, message: Acknowledged, *, txn: AsyncTransaction | None = None, receipt: bool | None = None
+    ) -> None:
+        """Acknowledge everything of this message's partition up to and with it. As `acknowledge`.
+
+        Raises InvalidConfiguration on Shared and Key_Shared subscriptions, where there is no order.
+        """
+        self.inside.check_open()
+        await self.inside.settling.acknowledge_cumulative(message, self.inside.unit(txn), receipt=receipt)
+
+    def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
+        """Have the message delivered again after `delay`; of an id without a batch index, all messages of its entry.
+
+        By default that is the consumer's `negative_ack_delay`, or what its `negative_ack_backoff` says of this delivery.
+        A message that has joined a transaction leaves it.
+
+        On Exclusive and Failover everything that is not acknowledged comes again, because their order is kept.
+        Raises TransactionStateError when the message is acknowledged in an open transaction.
+        """
+        self.inside.check_open()
+        self.inside.settling.negative_acknowledge(message, delay)
+
+    async def reconsume_later(
+        self,
+        message: Message[T],
+        *,
+        delay: float | timedelta = 0.0,
+        properties: Mapping[str, str] | None = None,
+        txn: AsyncTransaction | None = None,
+    ) -> None:
+        """Put a message off: send it to the retry topic, to come again after `delay`, and acknowledge it here.
+
+        With `properties` more is said of it. What was put off `max_redeliver_count` times goes to the dead-letter topic.
+        In a transaction both happen or neither; without one a crash in between leaves it twice. Needs a
+        `dead_letter_policy` with `retry`, else InvalidConfiguration. Raises as `Producer.send` and `acknowledge`.
+        """
+        self.inside.check_open()
+        await self.inside.settling.reconsume_later(message, delay, properties, txn, self.inside.unit(txn))
+
+    def give_back(self, messages: Sequence[Message[T]]) -> None:
+        """Have messages that were received here delivered again, now, to whoever gets them.
+
+        On Exclusive and Failover everything of their partitions that is not acknowledged comes again, in order. Messages
+        that have joined a transaction leave it; those that are acknowledged in an open one stay with it. No effect once
+        the consumer is closed, because what is not acknowledged comes again then anyway.
+        """
+        self.inside.settling.give_back(messages)
+
+    def leave_out(self, message: Message[T] | Sequence[Message[T]]) -> None:
+        """Take messages out of the transaction that they joined: neither its commit nor its abort concerns them any more.
+
+        The program settles them itself, as if it had received them without `txn`. No effect for messages that are
+        acknowledged in the transaction already, or are in none.
+        """
+        self.inside.settling.leave_out([message] if isinstance(message, Message) else message)
+
+    def redeliver_unacknowledged(self) -> None:
+        """Have everything delivered again that was received here and is not acknowledged; the queue starts over.
+
+        Messages that have joined a transaction stay with it.
+        """
+        self.inside.check_open()
+        for part in self.inside.parts:
+            part.recall.everything()
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
@@ -149,44 +322,37 @@ class AsyncConsumer(Settling[T]):
         """A block with a batch of messages that are acknowledged in one transaction, `batch.txn`, when it is left.
 
         `max_messages` and `max_wait` (seconds) as `receive_many`; the batch may be empty. `timeout` and `name` as
-        `client.transaction()`; the transaction begins with the first operation in it, with `eager` on entering.
+        `client.transaction()`; the transaction opens with the first operation in it, with `eager` on entering.
         Leaving the block normally acknowledges every message and commits; any exception aborts, and the messages come
-        again. Raises what receiving and leaving a managed block raise; see `pulsar_txn.client.loop.transactional_batch`.
+        again. Raises what receiving and leaving a managed block raise; see `pulsar_txn.client.receive.batch`.
         """
         options = TransactionOptions(timeout=seconds_of(timeout, "timeout"), name=name, managed=True)
         return AsyncTransactionalBatchBlock(
             self,
-            lambda: self._core.new_transaction(options),
+            lambda: self.inside.core.new_transaction(options),
             max_messages=max_messages,
             max_wait=max_wait,
             eager=eager,
         )
-
-    async def hand_out(self, max_messages: int, max_wait: float | timedelta | None) -> list[Handed]:
-        """For batches: `receive_many` of whole entries, where `max_messages` allows it, with their numbers in their runs."""
-        self._check_open()
-        await self._ready(max_messages, max_wait)
-        with self.guard:  # what another thread takes is in front of all of it, or behind
-            before = {part: part.last_dequeued for part in self._parts}
-            return self.runs.hand_out(self._take(whole_entries(self._queue, max_messages)), before)
 
     # --- the subscription ---------------------------------------------------------------------------------------------
 
     async def seek(self, target: MessageId | datetime | int, *, inclusive: bool = False) -> None:
         """Move the subscription to a message, or to the first message published at a time (datetime or milliseconds).
 
-        The next message is the one behind `target`, or `target` itself with `inclusive`. Of several partitions only those
+        The next message is the one after `target`, or `target` itself with `inclusive`. Of several partitions only those
         moved by `EARLIEST_ID`, `LATEST_ID` or a time move together; an id moves its own. Raises the broker's error,
         ConnectionLost, OperationTimeout. If cancelled, it may have moved.
+        Messages that have joined a transaction leave it.
         """
-        self._check_open()
+        self.inside.check_open()
         if isinstance(target, MessageId):
             everywhere = target.position in ((-1, -1), (2**63 - 1, 2**63 - 1))
-            parts = self._parts if everywhere else [self._part_of(target)]
-            await run_all([part.seek(message_id=target, inclusive=inclusive) for part in parts])
+            parts = self.inside.parts.all if everywhere else [self.inside.parts.of_id(target)]
+            await run_all([part.place.seek(message_id=target, inclusive=inclusive) for part in parts])
         else:
             time_ms = sought_ms(target)
-            await run_all([part.seek(publish_time_ms=time_ms) for part in self._parts])
+            await run_all([part.place.seek(publish_time_ms=time_ms) for part in self.inside.parts])
 
     async def get_last_message_id(self) -> MessageId:
         """The id of the last message that can be read now (committed, not aborted); of the newest partition's end.
@@ -198,53 +364,37 @@ class AsyncConsumer(Settling[T]):
 
     async def get_last_message_ids(self) -> dict[str, MessageId]:
         """By topic partition, as `get_last_message_id`."""
-        self._check_open()
-        answers = await asyncio.gather(*(part.last_message_id() for part in self._parts))
-        return {part.topic: answer[0] for part, answer in zip(self._parts, answers, strict=True)}
+        self.inside.check_open()
+        parts = list(self.inside.parts)
+        answers = await asyncio.gather(*(part.place.last_message_id() for part in parts))
+        return {part.topic: answer[0] for part, answer in zip(parts, answers, strict=True)}
 
     async def has_message_available(self) -> bool:
         """Whether `receive` would find a message that is stored at this moment.
 
         Raises as `get_last_message_id`. Safe to cancel.
         """
-        self._check_open()
-        return bool(self._queue) or any(await asyncio.gather(*(part.has_more() for part in self._parts)))
+        self.inside.check_open()
+        if self.inside.inbox.queue:
+            return True
+        return any(await asyncio.gather(*(part.place.has_more() for part in self.inside.parts)))
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`.
 
         If cancelled, some of several partitions may be unsubscribed already; call it again.
         """
-        self._check_open()
-        for part in self._parts:
+        self.inside.check_open()
+        for part in self.inside.parts:
             await part.unsubscribe(force=force)
         await self.close()
 
     async def close(self) -> None:
         """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent.
 
-        If cancelled, it is closed.
+        A transaction that has received messages here cannot commit any more. If cancelled, it is closed.
         """
-        if self._closed:
-            return
-        self._closed = True
-        self._nacks.close()
-        if self.timeouts is not None:
-            self.timeouts.close()
-        self._queue.clear()
-        self._failure = AlreadyClosed(f"the consumer of {self.topic} is closed")
-        self._wake()
-        for task in (self._watcher, self._ears):
-            if task is not None:
-                task.cancel()
-        self._core.unregister(self._id)
-        self._closing = asyncio.get_running_loop().create_task(self._close_parts())
-        await asyncio.shield(self._closing)  # which goes on when this is cancelled
-
-    async def _close_parts(self) -> None:
-        await asyncio.gather(*(part.close() for part in self._parts))
-        if self.letters is not None:
-            await self.letters.close()
+        await self.inside.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -253,60 +403,6 @@ class AsyncConsumer(Settling[T]):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
-
-    # --- inside -------------------------------------------------------------------------------------------------------
-
-    async def _start(self) -> None:
-        """Subscribe everywhere; when one fails, or this is cancelled, all are closed and the error is raised."""
-        try:
-            await run_all([part.start() for part in self._parts])
-        except BaseException:
-            await self.close()
-            raise
-        self._core.register(self._id, self)
-        if self._pattern is not None:
-            changed, period = asyncio.Event(), self._options.pattern_discovery_period
-            watching = watch(self._core, period, self._follow_pattern, self.topic, changed)
-            self._watcher = self._core.spawn(watching)
-            self._ears = self._core.spawn(listen_to_topics(self._core, self._pattern.namespace, changed))
-        elif self._partitioned and self._options.auto_update_partitions:
-            watching = watch(self._core, self._options.auto_update_partitions, self._grow, self.topic)
-            self._watcher = self._core.spawn(watching)
-
-    async def _grow(self) -> None:
-        known = dict(self._partitioned)
-        await self._add_parts(await new_partitions(self._core, known))
-        self._partitioned = known
-
-    async def _follow_pattern(self) -> None:
-        """Receive from what has come into being and matches; leave what has gone."""
-        if self._pattern is None:
-            return
-        found = set(await self._pattern.find(self._core, self._options.regex_subscription_mode))
-        gone = [part for part in self._parts if part.topic not in found and part.topic not in self._beside]
-        for part in gone:
-            self._parts.remove(part)
-            self.drop_queued(part)
-        await asyncio.gather(*(part.close() for part in gone))
-        new = sorted(found - {part.topic for part in self._parts})
-        await self._add_parts([(topic, TopicName.parse(topic).partition) for topic in new])
-
-    async def _add_parts(self, topics: Sequence[tuple[str, int]]) -> None:
-        """Receive from these, too, from their beginning: they are younger than the consumer, and nothing is to be missed."""
-        options = attrs.evolve(self._options, initial_position=InitialPosition.EARLIEST)
-        if not options.durable:
-            options = attrs.evolve(options, start_message_id=EARLIEST_ID)
-        for name, index in topics:
-            part = PartitionConsumer(self._core, self, name, index, self.subscription, options)
-            self._only = None
-            self._parts.append(part)
-            try:
-                await part.start()
-            except BaseException:
-                if part in self._parts:
-                    self._parts.remove(part)
-                await part.close()
-                raise
 
 
 __all__ = ["Acknowledged", "AsyncConsumer"]

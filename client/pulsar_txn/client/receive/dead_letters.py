@@ -192,11 +192,11 @@ class DeadLetters:
             await asyncio.gather(
                 *(self._send(producer, message, self._properties(message), None, None) for message in messages)
             )
-            await part.ack_with_receipt([(position, each.index, each.entry.batch_size) for each in messages], cumulative=False)
+            await part.acks.with_receipt([(position, each.index, each.entry.batch_size) for each in messages], cumulative=False)
             logger.info("%s %s went to %s", part.topic, position, topic)
         except (PulsarError, InvalidName) as error:
             logger.warning("%s %s cannot go to %s yet: %s", part.topic, position, topic, error)
-            self._core.runtime.call_later(RETRY_AFTER_FAILURE, part.redeliver, [position])
+            self._core.runtime.call_later(RETRY_AFTER_FAILURE, part.recall.entries, [position])
         finally:
             self._burying.discard((part.id, position))
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from pulsar_txn.client.errors import SchemaMismatch
-from pulsar_txn.client.schema.base import EncodedPair, PairSchema, TextPair
+from pulsar_txn.client.schema.base import EncodedPair, PairSchema, Schema, TextPair
 from pulsar_txn.client.schema.crypto import EncryptionContext, encryption_context
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.batches import BatchMessage
 from pulsar_txn.wire.ids import LATEST, MessageId, Position, TxnId
 
 if TYPE_CHECKING:
-    from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
     from pulsar_txn.client.receive.writer_schemas import WriterSchemas
 
 T = TypeVar("T")
@@ -27,14 +26,39 @@ LATEST_ID: Final = MessageId(*LATEST)
 """Behind the last message."""
 
 
+class Source(Protocol):
+    """Where messages come from: the consumer of one partition, as messages and queues see it."""
+
+    id: int
+    topic: str
+    partition: int
+    schema: Schema[Any]
+    pairs: PairSchema | None
+    writers: WriterSchemas[Any] | None
+    last: Message[Any] | None
+    """What was handed out last."""
+
+    def give_permits_back(self, count: int) -> None:
+        """So many messages have left the queue."""
+        ...
+
+    def took_beside(self, message: Message[Any], post: Callable[[Callable[[], object]], object]) -> None:
+        """A thread of the sync client has taken a message, and holds the queue's guard."""
+        ...
+
+    def deliver_again(self, entries: Mapping[Position, tuple[int, int, int]]) -> None:
+        """Ask the broker for messages again: by entry `(bits, batch size, generation)`, where bits 0 are all of it."""
+        ...
+
+
 class Entry:
     """What the messages of one entry share."""
 
-    __slots__ = ("batch_size", "broker", "consumer", "metadata", "position", "redelivery_count", "tenure", "undecrypted")
+    __slots__ = ("batch_size", "broker", "consumer", "generation", "metadata", "position", "redelivery_count", "undecrypted")
 
     def __init__(
         self,
-        consumer: PartitionConsumer,
+        consumer: Source,
         position: Position,
         metadata: pb.MessageMetadata,
         batch_size: int,
@@ -45,7 +69,8 @@ class Entry:
         self.metadata = metadata
         self.batch_size = batch_size
         self.redelivery_count = redelivery_count
-        self.tenure = consumer.tenure
+        self.generation = -1
+        """That of `owners`, when it was delivered."""
         self.undecrypted = False
         self.broker: pb.BrokerEntryMetadata | None = None
 

@@ -1,41 +1,43 @@
-"""What has to come again before anything else may be handed out: waiting for it, and asking for it.
+"""How messages of one partition are had again: asking the broker, and waiting for what has to come.
 
-A server may take its own time over an abort, answer a request to deliver again as if the acknowledgements were still
-pending, or lose its connection with the request on the way. So it is asked again, in growing intervals, until what it owes
-has come. When it has been asked `TIMES` times over one connection, in six seconds, somebody else has settled that.
+A broker may take its own time over an abort, answer a request to deliver again as if the acknowledgements were still
+pending, or lose its connection while the request is on its way. So it is asked again, in growing intervals, until what it
+owes has come. After `TIMES` requests over one connection, in six seconds, somebody else has settled what is missing.
+
+On Exclusive and Failover everything comes again in order. What a unit gave back has to come first there: whatever comes
+before it is kept back, and comes again itself after the next request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from pulsar_txn.client.net.runtime import Runtime
-from pulsar_txn.client.receive import acks
+from pulsar_txn.client.receive.line import Line
 from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.owners import Owners, Place, Wanted
 from pulsar_txn.wire.ids import Position
-
-if TYPE_CHECKING:
-    from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
 
 logger = logging.getLogger("pulsar_txn.client.consumer")
 
-Place: TypeAlias = tuple[Position, int]
-"""Position of an entry, and index in its batch or -1: their order is that of a partition."""
+Bits: TypeAlias = "tuple[int, int, int]"
+"""`(bits, batch size, generation)` of an entry's messages that are wanted again; bits 0 are all of it."""
 
 TIMES: Final = 5
 FIRST_PAUSE: Final = 0.1
-"""Seconds before the first request, doubled behind each."""
+"""Seconds before the first request, doubled after each."""
 NOBODY: Final = -1
 
 
 class AskAgain:
     """Asks now and then, until cancelled.
 
-    `ask()` returns the tenure over which it has asked, `NOBODY` when there was nobody to ask. Only requests of one tenure are
-    counted together, for a new connection brings by itself what is owed. After the last of them `give_up()` is called.
+    `ask()` returns the tenure over which it has asked, `NOBODY` when there was nobody to ask. Only requests of one tenure
+    are counted together, because a new connection brings by itself what is owed. After the last of them `give_up()` is
+    called.
     """
 
     def __init__(
@@ -64,59 +66,169 @@ class AskAgain:
 
 
 class Recall:
-    """Keeps back what a partition of an Exclusive or Failover subscription delivers until it begins at a place or before."""
+    """Asks for the messages of one partition again.
 
-    def __init__(self, part: PartitionConsumer, runtime: Runtime, place: Place, *, wait: float) -> None:
-        self._part = part
-        self._place = place
+    `start_over()` drops what is queued, because everything comes again; `before()` is called before a request leaves, for
+    acknowledgements that wait; `with_chunks(positions)` adds the other entries of messages in chunks.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        owners: Owners,
+        *,
+        start_over: Callable[[], None],
+        before: Callable[[], None],
+        with_chunks: Callable[[Sequence[Position]], list[Position]],
+    ) -> None:
+        self.epoch = 0
+        self.tenure = 0
+        """How often others may have got messages of this subscription meanwhile: connections, changes of activity."""
+        self.is_active = True
+        """Whether the broker delivers to this consumer; on Failover only to one of them."""
+        self._line = line
+        self._owners = owners
+        self._start_over = start_over
+        self._before = before
+        self._with_chunks = with_chunks
+        self._first: tuple[Position, int] | None = None
         self._withheld = 0
-        self._runtime = runtime
-        self._asking: AskAgain | asyncio.Handle
-        self._asking = AskAgain(runtime, self._ask, self._give_up, first=max(wait, FIRST_PAUSE))
+        self._asking: AskAgain | asyncio.Handle | None = None
+        self._expected: dict[Wanted, tuple[AskAgain, Callable[[], None]]] = {}
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def everything(self) -> None:
+        """Ask for all that is not acknowledged. A new connection brings it without being asked."""
+        if self._line.connection is None:
+            self._start_over()
+            return
+        self._before()
+        self._start_over()
+        fields: dict[str, Any] = {}
+        if self._line.single:
+            self.epoch += 1
+            fields["consumer_epoch"] = self.epoch
+        self._line.say("redeliverUnacknowledgedMessages", **fields)
+
+    def these(self, entries: Mapping[Position, Bits]) -> None:
+        """Ask for these messages; on Exclusive and Failover for everything, because their order is kept."""
+        for position, (bits, size, generation) in entries.items():
+            self._owners.want(position, bits, size, generation)
+        if self._line.single:
+            self.everything()
+        else:
+            self._ask_for(list(entries))
+
+    def entries(self, positions: Iterable[Position]) -> None:
+        """Ask for whole entries."""
+        self.these(dict.fromkeys(positions, (0, 0, 0)))
+
+    def _ask_for(self, positions: Sequence[Position]) -> None:
+        if positions and self._line.connection is not None:
+            self._before()
+            places = [{"ledgerId": each[0], "entryId": each[1]} for each in self._with_chunks(positions)]
+            self._line.say("redeliverUnacknowledgedMessages", message_ids=places)
+
+    # --- waiting for some of them -------------------------------------------------------------------------------------
+
+    def expect(self, entries: Mapping[Position, Bits], lost: Callable[[Mapping[Position, int]], None]) -> None:
+        """Some of these have to come again: ask for them until they do. `lost` is called, later, with those that do not."""
+        runtime = self._line.core.runtime
+        ticket = Wanted(lambda: self._stop_asking(ticket))
+        for position, (bits, _, _) in entries.items():
+            self._owners.expect(ticket, position, bits)
+        if not ticket.entries:
+            return
+
+        def give_up() -> None:
+            rest = dict(ticket.entries)
+            self._owners.release(ticket)
+            runtime.call_later(0, lost, rest)
+
+        self._expected[ticket] = (AskAgain(runtime, lambda: self._ask_for_rest(ticket), give_up), give_up)
+
+    def _stop_asking(self, ticket: Wanted) -> None:
+        expected = self._expected.pop(ticket, None)
+        if expected is not None:
+            expected[0].cancel()
+
+    def _ask_for_rest(self, ticket: Wanted) -> int:
+        if self._line.connection is None:
+            return NOBODY
+        self._ask_for(list(ticket.entries))
+        return self.tenure
+
+    # --- keeping order ------------------------------------------------------------------------------------------------
+
+    def keep_back_until(self, place: tuple[Position, int], *, wait: float = 0.0) -> None:
+        """Hand nothing out before this comes again; ask for it after `wait` seconds, and again until it comes."""
+        first = place if self._first is None else min(place, self._first)
+        self.keep_nothing_back()
+        self._first = first
+        runtime = self._line.core.runtime
+        self._asking = AskAgain(runtime, self._ask_for_first, self._give_up, first=max(wait, FIRST_PAUSE))
+
+    def keep_nothing_back(self) -> None:
+        """Hand out what comes. What was kept back has to be asked for."""
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
+        self._first = None
 
     def admits(self, messages: Sequence[Message[Any]]) -> bool:
-        """Whether these may be handed out; the first that may are the end of it. Those that may not come again."""
-        if place_of(messages[0]) > self._place:
+        """Whether these may be handed out. The first messages that may end the waiting; those that may not come again."""
+        if self._first is None:
+            return True
+        if place_of(messages[0]) > self._first:
             self._withheld += len(messages)
             return False
-        self._part.end_recall()
+        self.keep_nothing_back()
         return True
 
-    def settled(self, places: Iterable[acks.Place], *, cumulative: bool) -> None:
-        """The program settles these itself; if what was waited for is among them, what was kept back may follow."""
-        position, index = self._place
+    def settled(self, places: Iterable[Place], *, cumulative: bool) -> None:
+        """The program has settled these itself; if what was waited for is among them, something else comes first."""
+        if self._first is None:
+            return
+        position, index = self._first
         for at, at_index, _ in places:
-            if (at == position and at_index in (index, -1)) or (cumulative and (at, at_index) >= self._place):
+            if (at == position and at_index in (index, -1)) or (cumulative and (at, at_index) >= self._first):
                 break
         else:
             return
-        if not self._withheld:
-            self._part.end_recall()
+        self._first = self._owners.first_wanted((at, at_index)) or self._first
+        if self._first > (at, at_index):
             return
-        self._asking.cancel()
-        self._asking = self._runtime.call_later(FIRST_PAUSE, self._give_up)  # once the acknowledgement has left
+        if not self._withheld:
+            self.keep_nothing_back()
+        elif self._asking is not None:
+            self._asking.cancel()
+            after = self._line.core.runtime.call_later(FIRST_PAUSE, self._give_up)  # the acknowledgement has left by then
+            self._asking = after
 
-    def drop(self) -> int:
-        """What was kept back comes again; how many permits that were."""
+    def permits(self) -> int:
+        """How many permits were taken by what was kept back since this was asked last."""
         withheld, self._withheld = self._withheld, 0
         return withheld
 
-    def cancel(self) -> None:
-        """Nothing is waited for any more."""
-        self._asking.cancel()
+    def close(self) -> None:
+        """Nobody waits any more."""
+        self.keep_nothing_back()
+        for _, give_up in list(self._expected.values()):
+            give_up()
 
-    def _ask(self) -> int:
-        if not (self._part.is_connected and self._part.is_active):
+    def _ask_for_first(self) -> int:
+        if self._line.connection is None or not self.is_active:
             return NOBODY
-        self._part.redeliver()
-        return self._part.tenure
+        self.everything()
+        return self.tenure
 
     def _give_up(self) -> None:
-        logger.info("%s: %s does not come again, so it was settled; going on behind it", self._part.topic, self._place)
-        self._part.end_recall()
-        self._part.redeliver()
+        logger.info("%s: %s does not come again, so somebody has settled it", self._line.topic, self._first)
+        self.keep_nothing_back()
+        self.everything()
 
 
-def place_of(message: Message[Any]) -> Place:
-    """Where in its partition a message is."""
+def place_of(message: Message[Any]) -> tuple[Position, int]:
+    """Where in its partition a message is: the order of these places is that of the partition."""
     return message.entry.position, message.index

@@ -1,10 +1,10 @@
-"""When a message comes again by itself: growing delays, and the time in which it has to be acknowledged."""
+"""When a message comes again: after a negative acknowledgement, or when it was not acknowledged in time."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -12,12 +12,12 @@ from pulsar_txn.client._checks import as_seconds, number
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.client.net.timer import NearestTimer
-from pulsar_txn.client.receive.acks import Place
-from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.message import Message, Source
+from pulsar_txn.client.receive.owners import Place, bit_of
 from pulsar_txn.wire.ids import Position
 
-if TYPE_CHECKING:
-    from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
+SLACK = 0.01
+"""Seconds that a negative acknowledgement may be early, so that a burst of them needs one timer."""
 
 
 @attrs.frozen
@@ -46,11 +46,58 @@ class RedeliveryBackoff:
             return self.max_delay
 
 
+class NackTracker:
+    """Asks for redelivery when the delay of a message is over; what is due at about the same time goes together.
+
+    One timer serves all partitions of a consumer.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._heap: list[tuple[float, int, Position]] = []
+        self._waiting: dict[tuple[int, Position], tuple[Source, tuple[int, int, int]]] = {}
+        """By partition and entry: where it comes from, and which messages of it are wanted."""
+        self._timer = NearestTimer(runtime, self._on_due)
+
+    def add(self, source: Source, position: Position, bits: tuple[int, int, int], delay: float) -> None:
+        """Have messages of an entry again in `delay` seconds: `(bits, batch size, generation)`, where bits 0 are all of it.
+
+        When others of the entry wait already, these come with them.
+        """
+        key = source.id, position
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            both = bits[0] | waiting[1][0] if bits[0] and waiting[1][0] else 0
+            self._waiting[key] = (source, (both, *bits[1:]))
+            return
+        self._waiting[key] = (source, bits)
+        heapq.heappush(self._heap, (self._runtime.monotonic() + delay, *key))
+        self._timer.set(self._heap[0][0])
+
+    def close(self) -> None:
+        """Forget everything: closing the consumer brings all of it back at once."""
+        self._timer.cancel()
+        self._heap.clear()
+        self._waiting.clear()
+
+    def _on_due(self, now: float) -> None:
+        until = now + SLACK
+        due: dict[Source, dict[Position, tuple[int, int, int]]] = {}
+        while self._heap and self._heap[0][0] <= until:
+            _, part_id, position = heapq.heappop(self._heap)
+            source, bits = self._waiting.pop((part_id, position))
+            due.setdefault(source, {})[position] = bits
+        for source, entries in due.items():
+            source.deliver_again(entries)
+        if self._heap:
+            self._timer.set(self._heap[0][0])
+
+
 class AckTimeouts:
     """Asks for redelivery of what a program has received and not acknowledged in time. One timer for a consumer.
 
-    What is acknowledged in a transaction leaves as well, once the broker has said yes: should the transaction abort, it comes
-    again anyway. What the broker refuses would not.
+    A message that is acknowledged in a transaction is forgotten here as well, after the broker has said yes: if the
+    transaction aborts, it comes again anyway. What the broker refuses would not.
     """
 
     SLACK = 0.05
@@ -61,25 +108,25 @@ class AckTimeouts:
         self._timeout = timeout
         self._backoff = backoff
         self._heap: list[tuple[float, int, Position, int]] = []
-        self._waiting: dict[tuple[int, Position, int], tuple[float, PartitionConsumer]] = {}
+        self._waiting: dict[tuple[int, Position, int], tuple[float, Message[Any]]] = {}
         self._timer = NearestTimer(runtime, self._on_due)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def received(self, messages: Iterable[Message[Any]]) -> None:
-        """The program has these now."""
+        """The program has these messages now."""
         now = self._runtime.monotonic()
         for message in messages:
             entry = message.entry
             seconds = self._timeout if self._backoff is None else self._backoff.delay(entry.redelivery_count)
             due = now + seconds
-            self._waiting[entry.consumer.id, entry.position, message.index] = (due, entry.consumer)
+            self._waiting[entry.consumer.id, entry.position, message.index] = (due, message)
             heapq.heappush(self._heap, (due, entry.consumer.id, entry.position, message.index))
         self._set_timer()
 
     def settled(self, part_id: int, places: Iterable[Place], *, cumulative: bool) -> None:
-        """These are acknowledged, or will come again on other grounds."""
+        """These are acknowledged, or will come again for another reason."""
         if cumulative:
             last = max(place[:2] if place[1] >= 0 else (place[0], 1 << 31) for place in places)
             for key in [key for key in self._waiting if key[0] == part_id and key[1:] <= last]:
@@ -105,13 +152,16 @@ class AckTimeouts:
 
     def _on_due(self, now: float) -> None:
         until = now + self.SLACK
-        late: dict[PartitionConsumer, dict[Position, None]] = {}
+        late: dict[Source, dict[Position, tuple[int, int, int]]] = {}
         while self._heap and self._heap[0][0] <= until:
             due, part_id, position, index = heapq.heappop(self._heap)
             known = self._waiting.get((part_id, position, index))
             if known is not None and known[0] == due:
                 del self._waiting[part_id, position, index]
-                late.setdefault(known[1], {})[position] = None
-        for part, positions in late.items():
-            part.redeliver(list(positions))
+                entry = known[1].entry
+                those = late.setdefault(entry.consumer, {})
+                bits = those.get(position, (0, 0, 0))[0] | bit_of(index)
+                those[position] = (bits, entry.batch_size, entry.generation)
+        for source, entries in late.items():
+            source.deliver_again(entries)
         self._set_timer()

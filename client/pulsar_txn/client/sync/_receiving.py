@@ -29,23 +29,23 @@ class Taking(Generic[T]):
     def __init__(self, loop: SyncLoop, consumer: AsyncConsumer[T]) -> None:
         self._loop = loop
         self._consumer = consumer
-        consumer.shared = True
+        consumer.inside.share_queue()
 
     def one(self) -> Message[T] | None:
         """One message; None when the loop has to be asked."""
         self._loop.check()
-        return self._consumer.take_one_beside(self._loop.post)
+        return self._consumer.inside.take_one_beside(self._loop.post)
 
     def many(self, max_messages: int, enough: int) -> list[Message[T]] | None:
         """At most `max_messages`, if at least `enough` are queued; None when the loop has to be asked."""
         if max_messages < 1:
             return None
         self._loop.check()
-        return self._consumer.take_beside(max_messages, enough, self._loop.post)
+        return self._consumer.inside.take_beside(max_messages, enough, self._loop.post)
 
     def waited_for(self, max_messages: int, max_wait: float | timedelta | None) -> list[Message[T]] | None:
         """As `many`, for a call that may wait for `max_wait` seconds."""
-        return self.many(max_messages, self._consumer.enough(max_messages, max_wait))
+        return self.many(max_messages, self._consumer.inside.enough(max_messages, max_wait))
 
     def soon(self, work: Callable[[], None]) -> None:
         """Leave work to the loop; wait for it only when the loop is after."""
@@ -66,20 +66,24 @@ class Receiving(Generic[T]):
         self._acks: deque[Message[T]] = deque()
         self._acks_told = False
 
-    def receive(self, timeout: float | timedelta | None) -> Message[T]:
+    def receive(self, timeout: float | timedelta | None, unit: Any) -> Message[T]:
         """As `AsyncConsumer.receive`."""
-        message = self._taking.one()
-        return self._loop.run(functools.partial(self._consumer.receive, timeout)) if message is None else message
+        message = None if _joins(unit) else self._taking.one()
+        if message is not None:
+            return message
+        return self._loop.run(functools.partial(self._consumer.receive, timeout, txn=unit))
 
-    def receive_many(self, max_messages: int, max_wait: float | timedelta | None) -> list[Message[T]]:
+    def receive_many(self, max_messages: int, max_wait: float | timedelta | None, unit: Any) -> list[Message[T]]:
         """As `AsyncConsumer.receive_many`."""
-        taken = self._taking.waited_for(max_messages, max_wait)
-        return self._loop.run(lambda: self._consumer.receive_many(max_messages, max_wait=max_wait)) if taken is None else taken
+        taken = None if _joins(unit) else self._taking.waited_for(max_messages, max_wait)
+        if taken is not None:
+            return taken
+        return self._loop.run(lambda: self._consumer.receive_many(max_messages, max_wait=max_wait, txn=unit))
 
-    def receive_nowait(self, max_messages: int) -> list[Message[T]]:
+    def receive_nowait(self, max_messages: int, unit: Any) -> list[Message[T]]:
         """As `AsyncConsumer.receive_nowait`."""
-        taken = self._taking.many(max_messages, 1)
-        return self._loop.call(lambda: self._consumer.receive_nowait(max_messages)) if taken is None else taken
+        taken = None if _joins(unit) else self._taking.many(max_messages, 1)
+        return self._loop.call(lambda: self._consumer.receive_nowait(max_messages, txn=unit)) if taken is None else taken
 
     def acknowledge(self, message: Acknowledged | Sequence[Acknowledged], unit: Any, receipt: bool | None) -> None:
         """As `AsyncConsumer.acknowledge`; without a transaction and a receipt it is left to the loop."""
@@ -103,24 +107,29 @@ class Receiving(Generic[T]):
         """As `AsyncConsumer.acknowledge_cumulative`; without a transaction and a receipt it is left to the loop."""
         waits = unit is not None or receipt or not self._consumer.consumer_type.is_single
         if not waits and self._nobody_waits(message) and isinstance(message, Message):
-            self._taking.soon(functools.partial(self._consumer.acknowledge_soon, [message], cumulative=True))
+            self._taking.soon(functools.partial(self._consumer.inside.acknowledge_soon, [message], cumulative=True))
         else:
             self._loop.run(lambda: self._consumer.acknowledge_cumulative(message, txn=unit, receipt=receipt))
 
     def _nobody_waits(self, message: Acknowledged | Sequence[Acknowledged]) -> TypeGuard[Message[T] | Sequence[Message[T]]]:
         """Whether its acknowledgement can be left to the loop: none may be refused, and none is answered."""
-        consumer = self._consumer
-        if not consumer.may_acknowledge_soon or AMBIENT.get() is not None or isinstance(message, MessageId):
+        if AMBIENT.get() is not None or isinstance(message, MessageId):
             return False
+        may = self._consumer.inside.may_acknowledge_soon
         if isinstance(message, Message):
-            return message.entry.consumer.belongs_to(consumer)
-        return all(isinstance(each, Message) and each.entry.consumer.belongs_to(consumer) for each in message)
+            return may(message)
+        return all(isinstance(each, Message) and may(each) for each in message)
 
     def _send_acks(self) -> None:
         """On the loop: all that has gathered."""
         self._acks_told = False  # before it is emptied: what comes later tells the loop again
         acks = self._acks
-        self._consumer.acknowledge_soon([acks.popleft() for _ in range(len(acks))], cumulative=False)
+        self._consumer.inside.acknowledge_soon([acks.popleft() for _ in range(len(acks))], cumulative=False)
+
+
+def _joins(unit: Any) -> bool:
+    """Whether what is received joins a transaction, which only the loop may touch."""
+    return unit is not None or AMBIENT.get() is not None
 
 
 class Reading(Generic[T]):
@@ -148,4 +157,4 @@ class Reading(Generic[T]):
         return taken
 
     def _keep_place(self, messages: Sequence[Message[T]]) -> None:
-        self._taking.soon(functools.partial(self._reader.inside.acknowledge_soon, newest_of(messages), cumulative=True))
+        self._taking.soon(functools.partial(self._reader.inside.inside.acknowledge_soon, newest_of(messages), cumulative=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from re import Pattern
@@ -16,11 +16,11 @@ from pulsar_txn.client.client import DEFAULT_TIMEOUT, AsyncClient
 from pulsar_txn.client.client_stats import ClientStats
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.loop.pipeline import PipelineEvent, PipelineResult, Poison
-from pulsar_txn.client.loop.transactional_batch import AsyncTransactionalBatch, AsyncTransactionalBatchBlock
 from pulsar_txn.client.net.authentication import Authentication
 from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.net.resource_stats import ConsumerStats, ProducerStats
 from pulsar_txn.client.net.runtime import Future, Runtime
+from pulsar_txn.client.receive.batch import AsyncTransactionalBatch, AsyncTransactionalBatchBlock
 from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import EARLIEST_ID, Message
@@ -351,6 +351,11 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         return self._inner.schema
 
     @property
+    def topic(self) -> str:
+        """The topic's name, of the first one when there are several; of a pattern, the pattern with its namespace."""
+        return self._inner.topic
+
+    @property
     def topics(self) -> list[str]:
         """The full names of the partitions (or of the topic without partitions) that it receives from."""
         return self._inner.topics
@@ -384,72 +389,55 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         """What the program has received and settled so far, and the queue of this moment."""
         return self._loop.call(self._inner.stats)
 
-    def transactional_batch(
-        self,
-        max_messages: int = 500,
-        max_wait: float | timedelta | None = 0.2,
-        timeout: float | timedelta = 30.0,
-        *,
-        name: str | None = None,
-        eager: bool = False,
-    ) -> TransactionalBatchBlock[T]:
-        """A block with a batch of messages that are acknowledged in one transaction, `batch.txn`, when it is left.
+    def receive(self, timeout: float | timedelta | None = None, *, txn: Transaction | None = None) -> Message[T]:
+        """The next message, waiting for it; OperationTimeout after `timeout` (seconds or a timedelta).
 
-        `max_messages` and `max_wait` (seconds) as `receive_many`; the batch may be empty. `timeout` and `name` as
-        `client.transaction()`; the transaction begins with the first operation in it, with `eager` on entering.
-        Leaving the block normally acknowledges every message and commits; any exception aborts, and the messages come
-        again. Raises what receiving and leaving a managed block raise; see `pulsar_txn.client.loop.transactional_batch`.
+        With `txn` it joins the transaction: the commit acknowledges it, after an abort it comes again. To wait opens no
+        transaction and starts no clock. `acknowledge(message, txn=txn)` inside the transaction is not needed and does no
+        harm; `negative_acknowledge(message)` takes it out of the transaction and has it delivered again,
+        `leave_out(message)` takes it out and leaves it to the program. Any other acknowledgement of it raises
+        TransactionStateError or TransactionConflict.
+
+        Raises AlreadyClosed, or what ended the consumer for good; with `txn` also TransactionStateError and
+        TransactionTimedOut, when the transaction has ended.
         """
-        return TransactionalBatchBlock[T](
-            self._loop,
-            self._loop.call(lambda: self._inner.transactional_batch(max_messages, max_wait, timeout, name=name, eager=eager)),
-        )
+        return self._receiving.receive(timeout, inner(txn))
 
-    def seek(self, target: MessageId | datetime | int, *, inclusive: bool = False) -> None:
-        """Move the subscription to a message, or to the first message published at a time (datetime or milliseconds).
+    def receive_many(
+        self, max_messages: int = 500, *, max_wait: float | timedelta | None = None, txn: Transaction | None = None
+    ) -> list[Message[T]]:
+        """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
 
-        The next message is the one behind `target`, or `target` itself with `inclusive`. Of several partitions only those
-        moved by `EARLIEST_ID`, `LATEST_ID` or a time move together; an id moves its own. Raises the broker's error,
-        ConnectionLost, OperationTimeout.
+        The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
+        With `txn` they join the transaction. Raises as `receive`.
         """
-        self._loop.run(lambda: self._inner.seek(target, inclusive=inclusive))
+        return self._receiving.receive_many(max_messages, max_wait, inner(txn))
 
-    def get_last_message_id(self) -> MessageId:
-        """The id of the last message that can be read now (committed, not aborted); of the newest partition's end.
+    def receive_nowait(self, max_messages: int = 500, *, txn: Transaction | None = None) -> list[Message[T]]:
+        """Up to `max_messages` of those that are queued; does not wait, may be empty. Arguments and errors as `receive`."""
+        return self._receiving.receive_nowait(max_messages, inner(txn))
 
-        `ledger_id` and `entry_id` are -1 for an empty topic. Raises the broker's error, ConnectionLost, OperationTimeout.
+    def messages(self, *, txn: Transaction | None = None) -> Iterator[Message[T]]:
+        """Messages one after the other, until the consumer is closed: `for message in consumer.messages(txn=txn)`.
+
+        With `txn` each joins the transaction, as with `receive`.
         """
-        return self._loop.run(self._inner.get_last_message_id)
+        while True:
+            try:
+                message = self.receive(txn=txn)
+            except AlreadyClosed:
+                return
+            yield message
 
-    def get_last_message_ids(self) -> dict[str, MessageId]:
-        """By topic partition, as `get_last_message_id`."""
-        return self._loop.run(self._inner.get_last_message_ids)
-
-    def has_message_available(self) -> bool:
-        """Whether `receive` would find a message that is stored at this moment.
-
-        Raises as `get_last_message_id`.
-        """
-        return self._loop.run(self._inner.has_message_available)
-
-    def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`."""
-        self._loop.run(lambda: self._inner.unsubscribe(force=force))
-
-    def close(self) -> None:
-        """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent."""
-        self._loop.run(self._inner.close)
-
-    def __enter__(self) -> Self:
-        """Enter the block."""
-        self._loop.run(self._inner.__aenter__)
+    def __iter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Leave the block."""
-        self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
+    def __next__(self) -> Message[T]:
+        """The next message."""
+        try:
+            return self.receive()
+        except AlreadyClosed:
+            raise StopIteration from None
 
     def acknowledge(
         self, message: Acknowledged | Sequence[Acknowledged], *, txn: Transaction | None = None, receipt: bool | None = None
@@ -460,9 +448,10 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         (or the consumer's `ack_receipt`) they leave now, and this returns when the broker has answered. In a transaction
         they are always answered, and take effect when it commits.
 
-        Raises the broker's error, ConnectionLost, OperationTimeout; with `txn` TransactionConflict when a message is
-        acknowledged in an open transaction already, TransactionStateError, and other TransactionErrors; InvalidConfiguration
-        for an id that does not say the size of its batch, when it is not known here.
+        Raises the broker's error, ConnectionLost, OperationTimeout; TransactionStateError for a message that has joined a
+        transaction, when `txn` is left out; with `txn` TransactionConflict when a message is acknowledged in an open
+        transaction already or has joined another one, TransactionStateError, and other TransactionErrors;
+        InvalidConfiguration for an id that does not say the size of its batch, when it is not known here.
 
         What nobody has to wait for (no transaction, no receipt) is left to the client's thread, and this returns at once.
         """
@@ -478,9 +467,10 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         self._receiving.acknowledge_cumulative(message, inner(txn), receipt)
 
     def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
-        """Have the message's entry delivered again after `delay`.
+        """Have the message delivered again after `delay`; of an id without a batch index, all messages of its entry.
 
         By default that is the consumer's `negative_ack_delay`, or what its `negative_ack_backoff` says of this delivery.
+        A message that has joined a transaction leaves it.
 
         On Exclusive and Failover everything that is not acknowledged comes again, because their order is kept.
         Raises TransactionStateError when the message is acknowledged in an open transaction.
@@ -507,48 +497,96 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         """Have messages that were received here delivered again, now, to whoever gets them.
 
         On Exclusive and Failover everything of their partitions that is not acknowledged comes again, in order. Messages
-        that are acknowledged in an open transaction stay with it. No effect once the consumer is closed, for what is not
-        acknowledged comes again then anyway.
+        that have joined a transaction leave it; those that are acknowledged in an open one stay with it. No effect once
+        the consumer is closed, because what is not acknowledged comes again then anyway.
         """
         self._loop.call(lambda: self._inner.give_back(messages))
 
+    def leave_out(self, message: Message[T] | Sequence[Message[T]]) -> None:
+        """Take messages out of the transaction that they joined: neither its commit nor its abort concerns them any more.
+
+        The program settles them itself, as if it had received them without `txn`. No effect for messages that are
+        acknowledged in the transaction already, or are in none.
+        """
+        self._loop.call(lambda: self._inner.leave_out(message))
+
     def redeliver_unacknowledged(self) -> None:
-        """Have everything delivered again that was received here and is not acknowledged; the queue starts anew."""
+        """Have everything delivered again that was received here and is not acknowledged; the queue starts over.
+
+        Messages that have joined a transaction stay with it.
+        """
         self._loop.call(self._inner.redeliver_unacknowledged)
 
-    @property
-    def topic(self) -> str:
-        """The topic's name, of the first one when there are several; the pattern when it stands for none yet."""
-        return self._inner.topic
+    def transactional_batch(
+        self,
+        max_messages: int = 500,
+        max_wait: float | timedelta | None = 0.2,
+        timeout: float | timedelta = 30.0,
+        *,
+        name: str | None = None,
+        eager: bool = False,
+    ) -> TransactionalBatchBlock[T]:
+        """A block with a batch of messages that are acknowledged in one transaction, `batch.txn`, when it is left.
 
-    def receive(self, timeout: float | timedelta | None = None) -> Message[T]:
-        """The next message, waiting for it; OperationTimeout after `timeout` (seconds or a timedelta).
-
-        Raises AlreadyClosed, or what ended the consumer for good.
+        `max_messages` and `max_wait` (seconds) as `receive_many`; the batch may be empty. `timeout` and `name` as
+        `client.transaction()`; the transaction opens with the first operation in it, with `eager` on entering.
+        Leaving the block normally acknowledges every message and commits; any exception aborts, and the messages come
+        again. Raises what receiving and leaving a managed block raise; see `pulsar_txn.client.receive.batch`.
         """
-        return self._receiving.receive(timeout)
+        return TransactionalBatchBlock[T](
+            self._loop,
+            self._loop.call(lambda: self._inner.transactional_batch(max_messages, max_wait, timeout, name=name, eager=eager)),
+        )
 
-    def receive_many(self, max_messages: int = 500, *, max_wait: float | timedelta | None = None) -> list[Message[T]]:
-        """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
+    def seek(self, target: MessageId | datetime | int, *, inclusive: bool = False) -> None:
+        """Move the subscription to a message, or to the first message published at a time (datetime or milliseconds).
 
-        The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
-        Raises as `receive`.
+        The next message is the one after `target`, or `target` itself with `inclusive`. Of several partitions only those
+        moved by `EARLIEST_ID`, `LATEST_ID` or a time move together; an id moves its own. Raises the broker's error,
+        ConnectionLost, OperationTimeout.
+        Messages that have joined a transaction leave it.
         """
-        return self._receiving.receive_many(max_messages, max_wait)
+        self._loop.run(lambda: self._inner.seek(target, inclusive=inclusive))
 
-    def receive_nowait(self, max_messages: int = 500) -> list[Message[T]]:
-        """Up to `max_messages` of those that are queued; does not wait, may be empty. Raises as `receive`."""
-        return self._receiving.receive_nowait(max_messages)
+    def get_last_message_id(self) -> MessageId:
+        """The id of the last message that can be read now (committed, not aborted); of the newest partition's end.
 
-    def __iter__(self) -> Self:
+        `ledger_id` and `entry_id` are -1 for an empty topic. Raises the broker's error, ConnectionLost, OperationTimeout.
+        """
+        return self._loop.run(self._inner.get_last_message_id)
+
+    def get_last_message_ids(self) -> dict[str, MessageId]:
+        """By topic partition, as `get_last_message_id`."""
+        return self._loop.run(self._inner.get_last_message_ids)
+
+    def has_message_available(self) -> bool:
+        """Whether `receive` would find a message that is stored at this moment.
+
+        Raises as `get_last_message_id`.
+        """
+        return self._loop.run(self._inner.has_message_available)
+
+    def unsubscribe(self, *, force: bool = False) -> None:
+        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`."""
+        self._loop.run(lambda: self._inner.unsubscribe(force=force))
+
+    def close(self) -> None:
+        """Send waiting acknowledgements and close; receivers that wait get AlreadyClosed. Idempotent.
+
+        A transaction that has received messages here cannot commit any more.
+        """
+        self._loop.run(self._inner.close)
+
+    def __enter__(self) -> Self:
+        """Enter the block."""
+        self._loop.run(self._inner.__aenter__)
         return self
 
-    def __next__(self) -> Message[T]:
-        """The next message."""
-        try:
-            return self.receive()
-        except AlreadyClosed:
-            raise StopIteration from None
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the block."""
+        self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
 
 
 class TransactionalBatch(GenericTwin[AsyncTransactionalBatch[T], T], Sequence[Message[T]]):
@@ -561,7 +599,7 @@ class TransactionalBatch(GenericTwin[AsyncTransactionalBatch[T], T], Sequence[Me
         self.consumer: Consumer[T] = Consumer(loop, inner_object.consumer)
 
     def redeliver(self) -> None:
-        """Have its messages delivered again; after a commit whose outcome was unknown and turned out as aborted."""
+        """Have the messages delivered again; after a commit whose outcome was unknown and turned out as aborted."""
         self._loop.call(self._inner.redeliver)
 
     def __len__(self) -> int:
@@ -585,7 +623,7 @@ class TransactionalBatchBlock(GenericTwin[AsyncTransactionalBatchBlock[T], T]):
         self._around = Surroundings()
 
     def __enter__(self) -> TransactionalBatch[T]:
-        """Receive, then begin the transaction when `eager`. Raises as `receive_many` and `client.transaction()`."""
+        """Receive, then open the transaction when `eager`. Raises as `receive_many` and `client.transaction()`."""
         batch = self._loop.run(self._inner.__aenter__)
         self._around.enter(None)
         return TransactionalBatch(self._loop, batch)

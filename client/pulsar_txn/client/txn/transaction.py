@@ -14,7 +14,7 @@ from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
 
 V = TypeVar("V", contravariant=True)
 A = TypeVar("A", contravariant=True)
-Acknowledged = TypeVar("Acknowledged")
+Given = TypeVar("Given")
 """What a consumer acknowledges: messages or their ids."""
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ class AsyncTransaction:
         message_id: MessageId = await send(value, txn=self, **options)
         return message_id
 
-    async def acknowledge(self, consumer: Acknowledges[Acknowledged], message: Acknowledged | Sequence[Acknowledged]) -> None:
+    async def acknowledge(self, consumer: Acknowledges[Given], message: Given | Sequence[Given]) -> None:
         """`consumer.acknowledge(message, txn=self)`."""
         await consumer.acknowledge(message, txn=self)
 

@@ -8,13 +8,10 @@ batches with a poison one is not taken for one because of one failure of its own
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
+from pulsar_txn.client.receive.holder import Key, key_of
 from pulsar_txn.client.receive.message import Message
-from pulsar_txn.client.receive.runs import Handed
-
-Key: TypeAlias = tuple[str, tuple[int, int], int]
-"""Topic, position and index of a message: their order is that of a topic."""
 
 SUSPECTS_LIMIT: Final = 100_000
 """Messages whose aborts are remembered; beyond it the oldest are forgotten (another consumer may have got them)."""
@@ -29,9 +26,9 @@ class Suspects:
         self._alone: dict[Key, int] = {}
         self._sizes: dict[Key, int] = {}
 
-    def failed(self, group: Sequence[Handed]) -> bool:
+    def failed(self, group: Sequence[Message[Any]]) -> bool:
         """The group was aborted by what its messages did; whether it is one message that is poison."""
-        keys = [key_of(message) for message, _ in group]
+        keys = [key_of(message) for message in group]
         for key in keys:
             self._aborts[key] = self._aborts.pop(key, 0) + 1
         if max(self._aborts[key] for key in keys) >= self._max_aborts:
@@ -43,14 +40,14 @@ class Suspects:
             self._forget(oldest)
         return len(keys) == 1 and self._alone.get(keys[0], 0) >= self._max_aborts
 
-    def has_shrunk(self, group: Sequence[Handed]) -> bool:
+    def has_shrunk(self, group: Sequence[Message[Any]]) -> bool:
         """Whether the next attempt with the first message of this group, which was aborted, takes fewer messages."""
         return len(self.next_group(group)) < len(group)
 
-    def settled(self, group: Sequence[Handed]) -> None:
+    def settled(self, group: Sequence[Message[Any]]) -> None:
         """Forget them."""
         if self._aborts:
-            for message, _ in group:
+            for message in group:
                 self._forget(key_of(message))
 
     def _forget(self, key: Key) -> None:
@@ -61,17 +58,12 @@ class Suspects:
         """How often its groups were aborted."""
         return self._aborts.get(key_of(message), 0)
 
-    def next_group(self, pending: Sequence[Handed]) -> Sequence[Handed]:
+    def next_group(self, pending: Sequence[Message[Any]]) -> Sequence[Message[Any]]:
         """The first messages, as many as may go together."""
         if not self._sizes:
             return pending
-        size = self._sizes.get(key_of(pending[0][0]))
+        size = self._sizes.get(key_of(pending[0]))
         end = 1
-        while end < min(size or len(pending), len(pending)) and self._sizes.get(key_of(pending[end][0])) == size:
+        while end < min(size or len(pending), len(pending)) and self._sizes.get(key_of(pending[end])) == size:
             end += 1
         return pending[:end]
-
-
-def key_of(message: Message[Any]) -> Key:
-    """What tells a message from all others."""
-    return message.topic, message.entry.position, message.index

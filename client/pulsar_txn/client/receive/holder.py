@@ -1,0 +1,94 @@
+"""What a loop over units has received: it keeps its messages while one unit after the other tries to settle them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from pulsar_txn.client.receive.inside import Inside
+from pulsar_txn.client.receive.joined import Joined, bits_of, runs
+from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.owners import Hold, State, bit_of, indexes
+from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
+from pulsar_txn.client.txn.enlist import Enlisting
+from pulsar_txn.wire.ids import Position
+
+T = TypeVar("T")
+Key: TypeAlias = tuple[str, Position, int]
+"""Topic, position and index of a message: their order is that of a topic."""
+
+
+class Holder(Generic[T]):
+    """One per loop. A copy of what it holds is dropped when it comes in."""
+
+    def __init__(self, inside: Inside[T]) -> None:
+        self._inside = inside
+        self._holds: dict[PartitionConsumer, Hold] = {}
+
+    async def take(self, max_messages: int, max_wait: float | timedelta | None) -> list[Message[T]]:
+        """As `receive_many`, entries as a whole where `max_messages` allows it. They are held from now on."""
+        inside = self._inside
+        inside.check_open()
+        await inside.ready(max_messages, max_wait)
+        with inside.inbox.guard:
+            taken = self._held(inside.inbox.take_whole(max_messages))
+        if inside.is_observed and taken:
+            inside.observe(taken)
+        return taken
+
+    def _held(self, messages: Sequence[Message[T]]) -> list[Message[T]]:
+        held: list[Message[T]] = []
+        for run in runs(messages):
+            entry, part = run[0].entry, self._inside.parts.of_message(run[0])
+            if part is None:
+                continue
+            free = part.owners.has_free(entry.position, bits_of(run))
+            if free:
+                hold = self._holds.setdefault(part, Hold(State.HELD, self))
+                part.owners.give(hold, entry.position, free, entry.batch_size, entry.generation)
+            for message in run:
+                bit = bit_of(message.index)
+                if free & bit:
+                    free &= ~bit
+                    held.append(message)
+        return held
+
+    def join(self, messages: Sequence[Message[T]], unit: Enlisting) -> Joined:
+        """They join a unit. When it aborts before it has acknowledged anything, they are held again. Raises as its `join`."""
+        joined = self._inside.inputs.of(unit)
+        unit.join(self._inside.core, joined)
+        joined.keeps = True
+        joined.add(messages, self._holds)
+        return joined
+
+    def give_back(self, messages: Sequence[Message[T]]) -> None:
+        """Have these delivered again, to whoever gets them; on Exclusive and Failover before all others."""
+        for part, entries in self._inside.settling.entries(messages).items():
+            for position, (bits, _, _) in entries.items():
+                part.owners.leave(position, bits)
+            part.recall.these(entries)
+            if self._inside.options.consumer_type.is_single:
+                part.recall.keep_back_until(min((m.entry.position, m.index) for m in messages if m.entry.consumer is part))
+
+    def expect(self, messages: Sequence[Message[T]], lost: Callable[[list[Key]], None]) -> None:
+        """After an abort these come again: ask for them until they do. `lost` is called, later, with those that do not."""
+        of = self._inside.parts.of_message
+        left = [key_of(message) for message in messages if of(message) is None]
+        if left:
+            self._inside.core.runtime.call_later(0, lost, left)
+        for part, entries in self._inside.settling.entries(messages).items():
+
+            def say(rest: Mapping[Position, int], topic: str = part.topic, sizes: Any = entries) -> None:
+                lost([(topic, at, index) for at, bits in rest.items() for index in indexes(bits, sizes[at][1])])
+
+            part.recall.expect(entries, say)
+
+    def take_queued(self, matches: Callable[[Message[T]], bool]) -> list[Message[T]]:
+        """Those that wait in the queue and match, which are not in it any more; to be given back."""
+        return self._inside.inbox.take_matching(matches)
+
+
+def key_of(message: Message[Any]) -> Key:
+    """What tells a message from all others."""
+    return message.topic, message.entry.position, message.index

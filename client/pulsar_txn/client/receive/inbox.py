@@ -1,0 +1,208 @@
+"""The queue of one consumer: what has come from all its partitions, and who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.client.net.runtime import Guard
+from pulsar_txn.client.receive.message import Message, Source
+
+T = TypeVar("T")
+Post: TypeAlias = Callable[[Callable[[], object]], object]
+"""Has a function called on the loop, from any thread."""
+
+
+class Inbox(Generic[T]):
+    """Messages that wait to be received.
+
+    With `shared`, threads of the sync client take messages as well (`take_beside`), and whoever takes messages or drops
+    them holds the `guard`.
+    """
+
+    def __init__(self) -> None:
+        self.queue: deque[Message[T]] = deque()
+        self.guard = Guard()
+        self.shared = False
+        self.received = 0
+        """Messages that the program has got."""
+        self.failure: PulsarError | None = None
+        """Why nothing will ever come any more."""
+        self.sources = 0
+        """From how many partitions messages come."""
+        self.only: Source | None = None
+        """The partition, when there is one and there never was another."""
+        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether somebody waits for messages."""
+        return bool(self._waiters)
+
+    # --- what comes in ------------------------------------------------------------------------------------------------
+
+    def put(self, messages: Sequence[Message[T]]) -> None:
+        """Messages have come."""
+        if self.shared:
+            with self.guard:
+                self.queue.extend(messages)
+        else:
+            self.queue.extend(messages)
+        if self._waiters:
+            self.wake()
+
+    def drop(self, source: Source) -> int:
+        """What is queued from there will come again; how many messages that were."""
+        with self.guard:
+            before = len(self.queue)
+            if source is self.only:
+                self.queue.clear()
+            else:
+                self.queue = deque(message for message in self.queue if message.entry.consumer is not source)
+            return before - len(self.queue)
+
+    def fail(self, error: PulsarError) -> None:
+        """Nothing can be received any more."""
+        self.failure = self.failure or error
+        self.wake()
+
+    def close(self, error: PulsarError) -> None:
+        """The consumer is closed."""
+        self.queue.clear()
+        self.failure = error
+        self.wake()
+
+    def check(self) -> None:
+        """Raise the failure, if there is one and nothing is left to receive."""
+        if self.failure is not None and not self.queue:
+            raise self.failure.with_traceback(None)  # else it grows each time
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    async def wait(self, messages: int, deadline: float | None) -> bool:
+        """Until so many are queued; False when the time is over before. Raises the failure. Safe to cancel."""
+        loop = asyncio.get_running_loop()
+        while len(self.queue) < messages:
+            if self.failure is not None:
+                self.check()
+                return True
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiters.append((waiter, messages))
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError:
+                return False  # the caller takes all there is, so that there is nobody to wake
+            except BaseException:
+                if waiter.cancelled():
+                    self._remove(waiter)
+                    self.wake()  # those after it may need fewer
+                raise
+            finally:
+                if not waiter.done() or waiter.cancelled():
+                    self._remove(waiter)
+                elif self.queue:
+                    self.wake()  # this one may leave with fewer than it was woken for
+        return True
+
+    def _remove(self, waiter: asyncio.Future[None]) -> None:
+        self._waiters = deque(entry for entry in self._waiters if entry[0] is not waiter)
+
+    def wake(self) -> None:
+        """Let those go on for whom there is enough."""
+        ready = len(self.queue)
+        while self._waiters and (ready >= self._waiters[0][1] or self.failure is not None):
+            waiter, needed = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                ready -= needed
+
+    # --- taking -------------------------------------------------------------------------------------------------------
+
+    def take(self, max_messages: int) -> list[Message[T]]:
+        """Up to so many of those that are there."""
+        with self.guard:
+            taken = self._popped(max_messages)
+            for message in taken[-1:] if self.only is not None else taken:
+                message.entry.consumer.last = message
+        self._give_permits_back(taken)
+        return taken
+
+    def take_whole(self, max_messages: int) -> list[Message[T]]:
+        """As `take`, entries as a whole where `max_messages` allows it."""
+        with self.guard:  # what another thread takes comes before all of it, or after
+            return self.take(whole_entries(self.queue, max_messages))
+
+    def take_matching(self, matches: Callable[[Message[T]], bool]) -> list[Message[T]]:
+        """Those that match, which do not count as received."""
+        with self.guard:
+            taken = [message for message in self.queue if matches(message)]
+            if taken:
+                self.queue = deque(message for message in self.queue if not matches(message))
+        for message in taken:
+            message.entry.consumer.give_permits_back(1)
+        return taken
+
+    def take_beside(self, max_messages: int, enough: int, post: Post) -> list[Message[T]] | None:
+        """In a thread of the sync client: what is queued, without asking the loop for it.
+
+        None where the loop has to be asked: fewer than `enough` are there, or others wait for them. `post` has a function
+        called on the loop.
+        """
+        if len(self.queue) < enough or self._waiters:
+            return None
+        with self.guard:
+            if len(self.queue) < enough:
+                return None
+            taken = self._popped(max_messages)
+            for message in taken:
+                message.entry.consumer.took_beside(message, post)
+        return taken
+
+    def take_one_beside(self, post: Post) -> Message[T] | None:
+        """As `take_beside`, a single one."""
+        if not self.queue or self._waiters:
+            return None
+        with self.guard:
+            if not self.queue:
+                return None
+            message = self.queue.popleft()
+            message.entry.consumer.took_beside(message, post)
+            self.received += 1
+        return message
+
+    def _popped(self, max_messages: int) -> list[Message[T]]:
+        queue = self.queue
+        if len(queue) <= max_messages:
+            taken = list(queue)
+            queue.clear()
+        else:
+            taken = [queue.popleft() for _ in range(max_messages)]
+        self.received += len(taken)
+        return taken
+
+    def _give_permits_back(self, taken: Sequence[Message[Any]]) -> None:
+        if self.only is not None:
+            if taken:
+                self.only.give_permits_back(len(taken))
+            return
+        for message in taken:
+            message.entry.consumer.give_permits_back(1)
+
+
+def whole_entries(queued: Sequence[Message[Any]], most: int) -> int:
+    """How many messages to take, at most `most`, so that the messages of an entry stay together; `most` where they cannot.
+
+    Stock servers keep the acknowledgement of a part of an entry badly when they load a topic again: of a cumulative one
+    they lose the rest of the entry, of a list they may deliver the part again (seen on 4.0.8 and 4.2.4).
+    """
+    if len(queued) <= most:
+        return most
+    split = queued[most].entry
+    count = most
+    while count and queued[count - 1].entry is split:
+        count -= 1
+    return count or most

@@ -1,0 +1,222 @@
+"""The inside of a consumer: its parts, and the door for the sync client, the official package's twin, and loops.
+
+Programs hold an `AsyncConsumer`; whatever of this house works on one opens `consumer.inside`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from pulsar_txn.client._checks import check_whole, number_of_seconds
+from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration
+from pulsar_txn.client.net.core import Closable, Core
+from pulsar_txn.client.net.growth import TopicPattern
+from pulsar_txn.client.receive.dead_letters import DeadLetters, check_letters
+from pulsar_txn.client.receive.inbox import Inbox, Post
+from pulsar_txn.client.receive.interceptors import ConsumerChain
+from pulsar_txn.client.receive.joined import Inputs
+from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.options import ConsumerOptions
+from pulsar_txn.client.receive.partition_consumer import Common, PartitionConsumer
+from pulsar_txn.client.receive.parts import Parts
+from pulsar_txn.client.receive.redelivery import AckTimeouts, NackTracker
+from pulsar_txn.client.receive.settling import Settling
+from pulsar_txn.client.schema.base import Schema
+from pulsar_txn.client.txn.ambient import unit_of
+from pulsar_txn.client.txn.enlist import Enlisting
+from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.wire.topics import TopicName
+
+T = TypeVar("T")
+
+
+class Inside(Generic[T]):
+    """Has the partitions, the inbox, and those who settle messages."""
+
+    def __init__(
+        self,
+        core: Core,
+        topics: Sequence[tuple[str, int]],
+        subscription: str,
+        schema: Schema[T],
+        options: ConsumerOptions,
+        *,
+        outside: Closable,
+        pattern: TopicPattern | None,
+        partitioned: Mapping[TopicName, int],
+        beside: Iterable[str],
+    ) -> None:
+        self.core = core
+        self.options = options
+        self.subscription = subscription
+        self.consumer_name = options.consumer_name or f"{int(core.runtime.random() * 16**8):08x}"
+        self.inbox: Inbox[T] = Inbox()
+        self.is_closed = False
+        policy = options.dead_letter_policy
+        if policy is not None and policy.dead_letter_topic is None:
+            check_letters(subscription, topics=[name for name, _ in topics])
+        first = topics[0][0] if topics and pattern is None else ""
+        self.letters = None if policy is None else DeadLetters(core, first, subscription, schema, policy)
+        wants_timeouts = options.ack_timeout or options.ack_timeout_backoff is not None
+        self.timeouts = AckTimeouts(core.runtime, options.ack_timeout, options.ack_timeout_backoff) if wants_timeouts else None
+        self.nacks = NackTracker(core.runtime)
+        self.chain = ConsumerChain(outside, options.interceptors) if options.interceptors else None
+        self.is_observed = self.timeouts is not None or self.chain is not None
+        """Whether somebody is told of each message that is received."""
+        common = Common(
+            core=core,
+            inbox=self.inbox,
+            subscription=subscription,
+            consumer_name=self.consumer_name,
+            schema=schema,
+            timeouts=self.timeouts,
+            letters=self.letters,
+            failed=lambda part, error: self.parts.failed(part, error),
+        )
+        self.parts = Parts(
+            core,
+            self.inbox,
+            lambda topic, partition, each: PartitionConsumer(common, topic, partition, each),
+            options,
+            topics,
+            pattern=pattern,
+            partitioned=partitioned,
+            beside=beside,
+        )
+        self.settling = Settling(self.parts, self.inbox, options, self.nacks, self.timeouts, self.letters, self.chain)
+        self.inputs = Inputs(self.parts)
+        self._id = core.next_resource_id()
+        self._outside = outside
+        self._closing: asyncio.Task[None] | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """AlreadyClosed when the consumer is closed."""
+        if self.is_closed:
+            raise AlreadyClosed(f"the consumer of {self.parts.topic} is closed")
+
+    async def start(self) -> None:
+        """Subscribe everywhere; when one fails, or this is cancelled, all are closed and the error is raised."""
+        try:
+            await self.parts.start()
+        except BaseException:
+            await self.close()
+            raise
+        self.core.register(self._id, self._outside)
+        self.parts.follow()
+
+    async def close(self) -> None:
+        """See `AsyncConsumer.close`."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.nacks.close()
+        if self.timeouts is not None:
+            self.timeouts.close()
+        self.inbox.close(AlreadyClosed(f"the consumer of {self.parts.topic} is closed"))
+        self.parts.stop_following()
+        self.core.unregister(self._id)
+        self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)  # which goes on when this is cancelled
+
+    async def _close(self) -> None:
+        await self.parts.close()
+        if self.letters is not None:
+            await self.letters.close()
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    def unit(self, txn: AsyncTransaction | None) -> Enlisting | None:
+        """The transaction that was given; where `txn=` was left out, the one around the running code.
+
+        Readers and table views only keep their place with what they receive, which is nobody's unit of work.
+        """
+        return unit_of(txn) if txn is not None or self.options.durable else None
+
+    def deadline(self, timeout: float | timedelta | None, what: str) -> float | None:
+        """When the wait is over, on the runtime's clock; None for never."""
+        if timeout is None:
+            return None
+        seconds = number_of_seconds(timeout, what)
+        return None if seconds == math.inf else self.core.runtime.monotonic() + seconds
+
+    async def wait(self, messages: int, deadline: float | None) -> bool:
+        """Until so many are queued; False when the time is over before."""
+        for part in self.parts:
+            part.flush_permits()
+        return await self.inbox.wait(messages, deadline)
+
+    def enough(self, max_messages: int, max_wait: float | timedelta | None) -> int:
+        """How many messages `receive_many` waits for."""
+        check_whole("max_messages", max_messages)
+        return 1 if max_wait is None else min(max_messages, self.options.receiver_queue_size)
+
+    async def ready(self, max_messages: int, max_wait: float | timedelta | None) -> None:
+        """Wait as `receive_many` does."""
+        enough = self.enough(max_messages, max_wait)
+        if max_messages < 1:
+            raise InvalidConfiguration(f"max_messages must be at least 1, not {max_messages}")
+        if len(self.inbox.queue) < enough:
+            self.inbox.check()
+            await self.wait(enough, self.deadline(max_wait, "max_wait"))
+
+    def take(self, max_messages: int, unit: Enlisting | None, *, whole: bool = False) -> list[Message[T]]:
+        """Up to so many of those that are queued; they join the unit, if there is one. `whole`: entries as a whole.
+
+        Second copies of what somebody here has already are left out. Raises as `Enlisting.join`, and takes nothing then.
+        """
+        joined = None
+        if unit is not None:
+            joined = self.inputs.of(unit)
+            unit.join(self.core, joined)
+        taken = self.inbox.take_whole(max_messages) if whole else self.inbox.take(max_messages)
+        if joined is not None and taken:
+            taken = joined.add(taken)
+        if self.is_observed and taken:
+            self.observe(taken)
+        return taken
+
+    def observe(self, messages: Sequence[Message[T]]) -> None:
+        """The program has received these."""
+        if self.timeouts is not None:
+            self.timeouts.received(messages)
+        if self.chain is not None:
+            self.chain.received(messages)
+
+    # --- for the sync client, in any thread ---------------------------------------------------------------------------
+
+    def share_queue(self) -> None:
+        """Threads take messages as well from now on."""
+        self.inbox.shared = True
+
+    def take_beside(self, max_messages: int, enough: int, post: Post) -> list[Message[T]] | None:
+        """What is queued, without asking the loop for it; None where the loop has to be asked. See `Inbox.take_beside`."""
+        if self.is_observed or self.is_closed:
+            return None
+        return self.inbox.take_beside(max_messages, enough, post)
+
+    def take_one_beside(self, post: Post) -> Message[T] | None:
+        """As `take_beside`, a single one."""
+        if self.is_observed or self.is_closed:
+            return None
+        return self.inbox.take_one_beside(post)
+
+    def may_acknowledge_soon(self, message: Message[Any]) -> bool:
+        """Whether the program need not wait for the acknowledgement of this message, outside of transactions."""
+        part = message.entry.consumer
+        return (
+            isinstance(part, PartitionConsumer)
+            and part.inbox is self.inbox
+            and not part.owners
+            and not (self.options.ack_receipt or self.is_observed or self.is_closed)
+        )
+
+    def acknowledge_soon(self, messages: Sequence[Message[Any]], *, cumulative: bool) -> None:
+        """Acknowledge outside of transactions, on the loop; without effect once the consumer is closed."""
+        if not self.is_closed:
+            self.settling.acknowledge_soon(messages, cumulative=cumulative)

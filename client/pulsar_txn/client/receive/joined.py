@@ -1,0 +1,113 @@
+"""What joins a transaction when it is received: the commit acknowledges it, and after an abort it comes again."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pulsar_txn.client.errors import ConnectionLost
+from pulsar_txn.client.receive.acknowledging import Share
+from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.owners import Hold, bit_of
+from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
+from pulsar_txn.client.receive.parts import Parts
+from pulsar_txn.client.txn.enlist import Enlisting
+
+
+class Joined:
+    """What one transaction has received from one consumer; the transaction calls `acknowledge` and `bring_back`."""
+
+    def __init__(self, txn: Enlisting, parts: Parts) -> None:
+        self.is_acknowledging = False
+        """Whether the commit has begun."""
+        self.keeps = False
+        """Whether the messages stay here after an abort, if none of them was acknowledged."""
+        self.are_kept = False
+        """Whether that has come to pass."""
+        self._txn = weakref.ref(txn)  # a transaction that nobody has any more is to be collected
+        self._parts = parts
+        self._shares: dict[PartitionConsumer, Share] = {}
+
+    def add(
+        self, messages: Iterable[Message[Any]], keepers: Mapping[PartitionConsumer, Hold] | None = None
+    ) -> list[Message[Any]]:
+        """These were received in the transaction; without second copies of what somebody here has already."""
+        txn = self._txn()
+        if txn is None:
+            return []  # nobody asks for them any more
+        added: list[Message[Any]] = []
+        for run in runs(messages):
+            entry, part = run[0].entry, self._parts.of_message(run[0])
+            if part is None:
+                continue  # its topic was left, so nobody can acknowledge it
+            share = self._shares.get(part)
+            if share is None:
+                share = self._shares[part] = part.acks.share(txn)
+            if keepers is not None:
+                share.keeper = keepers.get(part)
+            bits = part.acks.join(share, entry.position, bits_of(run), entry.batch_size, entry.generation)
+            for message in run:
+                bit = bit_of(message.index)
+                if bits & bit:
+                    bits &= ~bit
+                    added.append(message)
+        return added
+
+    def acknowledge(self) -> None:
+        """The commit begins: acknowledge everything that joined and is not acknowledged yet. Raises what prevents that."""
+        self.is_acknowledging = True
+        txn = self._txn()
+        if txn is not None:
+            for part, share in self._shares.items():
+                if share.held.entries and part not in self._parts:
+                    raise ConnectionLost(
+                        f"{part.topic} is not received from any more, so no transaction can acknowledge its messages",
+                        hint="run the unit again, without its messages",
+                    )
+                part.acks.acknowledge_rest(share, txn)
+
+    def bring_back(self) -> None:
+        """The transaction cannot commit any more."""
+        left = self._txn()
+        seconds = None if left is None else left.remaining
+        acknowledged = self.is_acknowledging or any(share.requests for share in self._shares.values())
+        self.are_kept = self.keeps and not acknowledged
+        for part, share in self._shares.items():
+            part.acks.bring_back(share, seconds, keep=self.are_kept)
+
+
+class Inputs:
+    """What open transactions have received from one consumer."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._of: WeakKeyDictionary[Enlisting, Joined] = WeakKeyDictionary()
+
+    def of(self, txn: Enlisting) -> Joined:
+        """The input of a transaction."""
+        joined = self._of.get(txn)
+        if joined is None:
+            joined = self._of[txn] = Joined(txn, self._parts)
+        return joined
+
+
+def runs(messages: Iterable[Message[Any]]) -> list[list[Message[Any]]]:
+    """Neighbours of the same entry together."""
+    found: list[list[Message[Any]]] = []
+    last: Any = None
+    for message in messages:
+        if message.entry is not last:
+            last = message.entry
+            found.append([])
+        found[-1].append(message)
+    return found
+
+
+def bits_of(messages: Sequence[Message[Any]]) -> int:
+    """The bits of messages of one entry."""
+    bits = 0
+    for message in messages:
+        bits |= bit_of(message.index)
+    return bits

@@ -1,0 +1,67 @@
+"""The line of one partition's consumer to its broker: who it is, and over which connection it speaks now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.client.net.attachment import Attachment
+from pulsar_txn.client.net.connection import Connection
+from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.receive.options import ConsumerOptions
+from pulsar_txn.wire import hot
+from pulsar_txn.wire.frames import command
+from pulsar_txn.wire.hot import AckId
+from pulsar_txn.wire.ids import TxnId
+
+Answer: TypeAlias = "asyncio.Future[Any]"
+
+
+class Line:
+    """What the parts of a partition's consumer share."""
+
+    def __init__(
+        self,
+        core: Core,
+        topic: str,
+        partition: int,
+        subscription: str,
+        options: ConsumerOptions,
+        *,
+        open_on: Callable[[Connection], Awaitable[None]],
+        on_lost: Callable[[PulsarError], None],
+        on_failed: Callable[[PulsarError], None],
+    ) -> None:
+        self.core = core
+        self.id = core.next_resource_id()
+        self.topic = topic
+        self.partition = partition
+        self.subscription = subscription
+        self.options = options
+        self.single = options.consumer_type.is_single
+        """Whether the subscription has one consumer at a time, and an order."""
+        self.connection: Connection | None = None
+        """The connection on which the broker knows this consumer at this moment."""
+        self.server_version = ""
+        self.attachment = Attachment(core, self.id, topic, open_on=open_on, on_lost=on_lost, on_failed=on_failed)
+
+    async def connected(self, what: str) -> Connection:
+        """The connection, after waiting for it; raises as `Attachment.connected`."""
+        return await self.attachment.connected(what)
+
+    def say(self, name: str, **fields: Any) -> None:
+        """Send a command of this consumer that is not answered; nothing happens without a connection."""
+        if self.connection is not None:
+            self.connection.write([command(name, consumer_id=self.id, **fields)])
+
+    async def ask(self, connection: Connection, name: str, **fields: Any) -> Any:
+        """Send a command of this consumer and wait for its answer; raises the broker's error, ConnectionLost."""
+        return await connection.request(name, self.core.next_request_id(), consumer_id=self.id, **fields)
+
+    def ask_ack(self, connection: Connection, ids: Sequence[AckId], *, cumulative: bool, txn_id: TxnId | None = None) -> Answer:
+        """Send an ACK that is answered."""
+        request_id = self.core.next_request_id()
+        frame = hot.encode_ack(self.id, cumulative, ids, txn=txn_id, request_id=request_id)
+        return connection.request_frames("ack", request_id, [frame])

@@ -1,0 +1,495 @@
+"""Who has each message of one partition now: one table, keyed by entry and index.
+
+Brokers deliver, acknowledge and redeliver entries; programs work on messages. An entry that comes again brings all its
+messages that are not acknowledged, also those that somebody here is still working on. So the table says of each message
+who has it, and which copies are welcome. It has no IO and no clock; `bits` are indexes of an entry (bit i is index i; an
+entry that is one message has bit 0).
+
+States of one message:
+
+* FREE: in the queue, or with the program, which received it outside of any unit. The table has no word for it: what it
+  does not name is free, or was never delivered here.
+* HELD: a unit (a transaction), or a loop that makes units, has it. Nothing was asked of the broker.
+* ASKED: an acknowledgement in a transaction is on its way.
+* TAKEN: the broker has said yes; the transaction is open.
+* SETTLED: acknowledged, while other messages of its entry are not.
+* WANTED: it is to come again: the broker was asked for it, or brings it by itself after an abort.
+
+| event | FREE | HELD | ASKED | TAKEN | SETTLED | WANTED |
+|---|---|---|---|---|---|---|
+| a copy comes, the first in its generation | handed out | dropped | dropped, noted | FREE | FREE | FREE |
+| a copy comes later | dropped (1) | dropped | dropped, noted | FREE | FREE | FREE |
+| received in a unit | HELD | copy dropped | copy dropped | copy dropped | copy dropped | HELD |
+| acknowledged in its unit | ASKED | ASKED | (2) | (2) | conflict | ASKED |
+| acknowledged in another unit | ASKED | conflict | conflict | conflict | conflict | ASKED |
+| acknowledged outside of units | SETTLED (4) | refused | stays | stays | SETTLED | SETTLED |
+| given back or refused by the program | WANTED | WANTED | refused | refused | WANTED | WANTED |
+| the broker refuses the acknowledgement | | | HELD or WANTED | | | |
+| the unit commits | | ASKED before | | SETTLED | | |
+| the unit aborts | | WANTED | | WANTED | | |
+| the subscription is moved | | FREE (3) | stays | stays | forgotten | forgotten |
+
+(1) Only where the table knows the entry: then everything that it does not name was handed out in this generation, and
+    is still with somebody here. Of an entry that the table does not know every message is handed out.
+(2) Of a message that was received in the unit: nothing, it is done already. Otherwise a conflict: this is a second copy.
+(3) A seek takes messages out of their units: what lies before the new place is settled by it, the rest comes again.
+(4) Only where the table knows the entry.
+A copy that makes a message FREE is handed out.
+
+A *generation* ends when everything comes again that is not acknowledged: with a new connection, after a rewind, when all
+is asked for. Then nothing is free here any more; what is held, asked or taken stays with its unit.
+
+Cumulative acknowledgements cover everything up to a place; they are few, and stand in a list beside the table.
+
+Memory: entries of which nothing is held or asked are forgotten beyond `LIMIT`, oldest first. What is forgotten is handed
+out like new when it comes again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol, TypeAlias
+
+from pulsar_txn.wire.ids import Position, full_ack_set
+
+Place: TypeAlias = tuple[Position, int, int]
+"""`(position, batch_index, batch_size)`; index -1 and size 0 are an entry that is one message."""
+
+LIMIT: Final = 100_000
+"""Entries of which nothing is held that are remembered; the broker knows them anyway."""
+
+UNKNOWN: Final = -1
+"""The generation of an entry when nobody can say in which one it was delivered."""
+
+
+class State(enum.IntEnum):
+    """Where messages of a `Hold` are; TAKEN is an ASKED whose answer is there."""
+
+    HELD = 1
+    ASKED = 2
+    SETTLED = 3
+    WANTED = 4
+
+
+class Answer(Protocol):
+    """The answer of a broker, as far as the table looks at it: an `asyncio.Future`."""
+
+    def done(self) -> bool:
+        """Whether it is there."""
+        ...
+
+    def cancelled(self) -> bool:
+        """Whether nobody will ever know it."""
+        ...
+
+    def exception(self) -> BaseException | None:
+        """Why the broker has refused."""
+        ...
+
+
+class Hold:
+    """Messages of one partition that have one owner and one state. `unit` tells owners apart, by identity."""
+
+    __slots__ = ("answer", "copies", "entries", "state", "unit", "up_to")
+
+    def __init__(self, state: State, unit: object = None) -> None:
+        self.state = state
+        self.unit = unit
+        self.entries: dict[Position, int] = {}
+        self.answer: Answer | None = None
+        self.copies: list[Position] = []
+        """Entries of which copies were dropped while the answer was on its way."""
+        self.up_to: tuple[Position, int] | None = None
+        """The place up to which a cumulative acknowledgement goes."""
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the broker has said what it makes of an acknowledgement."""
+        return self.answer is not None and self.answer.done()
+
+    @property
+    def keeps_copies_away(self) -> bool:
+        """Whether copies of its messages are dropped when they come in."""
+        return self.state is State.HELD or (self.state is State.ASKED and not self.is_answered)
+
+
+class Wanted(Hold):
+    """Messages that somebody waits for. `came` is called when the last of them is not wanted any more.
+
+    It is called in the middle of a change, so it must not look at the table.
+    """
+
+    __slots__ = ("came",)
+
+    def __init__(self, came: Callable[[], None]) -> None:
+        super().__init__(State.WANTED)
+        self.came = came
+
+
+Row: TypeAlias = tuple[int, int, tuple[tuple[Hold, int], ...]]
+"""The generation of the entry's last delivery, the size of its batch, and who has which bits of it."""
+
+
+class Owners:
+    """The table of one partition."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.settled = Hold(State.SETTLED)
+        self.wanted = Hold(State.WANTED)
+        self._rows: dict[Position, Row] = {}
+        self._idle: dict[Position, None] = {}
+        """Rows of which nothing is held or asked, oldest first."""
+        self._ranges: list[Hold] = []
+        self._abandoned: deque[Sequence[Hold]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._rows or self._ranges)
+
+    def __len__(self) -> int:
+        """How many entries and cumulative acknowledgements it knows."""
+        return len(self._rows) + len(self._ranges)
+
+    @property
+    def open_acks(self) -> int:
+        """How many messages are acknowledged in open transactions; a cumulative acknowledgement counts once."""
+        bits = (bits for _, _, holds in self._rows.values() for hold, bits in holds if hold.state is State.ASKED)
+        return sum(each.bit_count() for each in bits) + len(self._ranges)
+
+    # --- what comes in ------------------------------------------------------------------------------------------------
+
+    def admit(self, position: Position, live: int, size: int) -> int:
+        """The broker delivers these messages of an entry; those that are to be handed out. See the table."""
+        self._let_go()
+        if self._ranges:
+            self._ranges = [each for each in self._ranges if not (each.unit is None and _covers(each, position, live, size))]
+        row = self._rows.get(position)
+        if row is None:
+            return live
+        welcome = live if row[0] != self.generation else 0
+        kept: list[tuple[Hold, int]] = []
+        for hold, bits in row[2]:
+            here = bits & live
+            if here and hold.keeps_copies_away:
+                welcome &= ~here
+                if hold.state is State.ASKED:
+                    hold.copies.append(position)
+            elif here:
+                welcome |= here
+                bits &= ~here
+                _shrink(hold, position, bits)
+            if bits:
+                kept.append((hold, bits))
+        self._put(position, (self.generation, size, tuple(kept)))
+        return welcome
+
+    def new_generation(self) -> None:
+        """All that is not acknowledged comes again; nothing is free here any more."""
+        self.generation += 1
+
+    def move(self) -> None:
+        """The subscription is moved: only what the broker was asked for in open transactions is still known."""
+        self.new_generation()
+        for position, (_, size, holds) in list(self._rows.items()):
+            for hold, _ in holds:
+                if hold.state is not State.ASKED:
+                    _shrink(hold, position, 0)
+            kept = tuple(each for each in holds if each[0].state is State.ASKED)
+            if kept:
+                self._put(position, (UNKNOWN, size, kept))
+            else:
+                self._forget_row(position)
+
+    # --- who has what -------------------------------------------------------------------------------------------------
+
+    def owner(self, position: Position, index: int) -> Hold | None:
+        """Who has a message; None when it is free or unknown, or covered by a cumulative acknowledgement only."""
+        row = self._rows.get(position)
+        if row is not None:
+            bit = bit_of(index)
+            for hold, bits in row[2]:
+                if bits & bit:
+                    return hold
+        return None
+
+    def acknowledged_in(self, position: Position, index: int) -> Hold | None:
+        """The acknowledgement in an open transaction that names or covers this message."""
+        self._let_go()
+        hold = self.owner(position, index)
+        if hold is not None and hold.state is State.ASKED:
+            return hold
+        return next((each for each in self._ranges if each.up_to is not None and (position, index) <= each.up_to), None)
+
+    def has_free(self, position: Position, bits: int) -> int:
+        """Those of the bits that nobody has: they may be received in a unit. What is wanted and is here is not any more."""
+        row = self._rows.get(position)
+        if row is not None:
+            for hold, taken in row[2]:
+                if hold.state is not State.WANTED:
+                    bits &= ~taken
+        return bits
+
+    def first_wanted(self, after: tuple[Position, int]) -> tuple[Position, int] | None:
+        """The place of the first message after another one that is wanted."""
+        for position in sorted(each for each in self.wanted.entries if each >= after[0]):
+            bits, size = self.wanted.entries[position], self._rows[position][1]
+            bits &= ~_bits_up_to(position, size, after)
+            if bits:
+                return position, _first_index(bits, size)
+        return None
+
+    def held_up_to(self, place: tuple[Position, int], *, but: object = None) -> bool:
+        """Whether a unit other than `but` holds something up to this place."""
+        return any(
+            hold.state is State.HELD and hold.unit is not but and bits & _bits_up_to(position, row[1], place)
+            for position, row in self._rows.items()
+            if position not in self._idle and position <= place[0]
+            for hold, bits in row[2]
+        )
+
+    def in_the_way(self, position: Position, bits: int, size: int, unit: object) -> tuple[int, Hold] | None:
+        """The first message among these that cannot be acknowledged in `unit`, by its index, and who has it."""
+        self._let_go()
+        row = self._rows.get(position)
+        for hold, had in () if row is None else row[2]:
+            both = had & bits
+            if both and not (hold.state is State.WANTED or (hold.state is State.HELD and hold.unit is unit)):
+                return _first_index(both, size), hold
+        return next(((_first_index(bits, size), each) for each in self._ranges if _covers(each, position, bits, size)), None)
+
+    def named_by(self, unit: object, position: Position, bits: int, size: int) -> int | None:
+        """The index of the first message among these that `unit` has, or has acknowledged."""
+        row = self._rows.get(position)
+        holds = [(hold, had & bits) for hold, had in (() if row is None else row[2])]
+        holds += [(hold, bits) for hold in self._ranges if _covers(hold, position, bits, size)]
+        return next((_first_index(both, size) for hold, both in holds if both and hold.unit is unit), None)
+
+    def known(self, hold: Hold) -> dict[Position, tuple[int, int, int]]:
+        """`(bits, batch size, generation of the delivery)` of everything that it has, in the order of the partition."""
+        return {
+            position: (bits, self._rows[position][1], self._rows[position][0])
+            for position, bits in sorted(hold.entries.items())
+        }
+
+    def widened(self, position: Position, bits: int, size: int) -> tuple[int, int]:
+        """Bits and size of what an id stands for: one without an index is all of its entry."""
+        row = self._rows.get(position)
+        return (bits, size) if size or row is None else (full(row[1]), row[1])
+
+    # --- what changes hands -------------------------------------------------------------------------------------------
+
+    def give(self, hold: Hold, position: Position, bits: int, size: int, generation: int = UNKNOWN) -> None:
+        """These messages are this owner's from now on, whoever had them before. `generation` is that of their delivery."""
+        self._assign(position, bits, size, hold, generation)
+
+    def want(self, position: Position, bits: int, size: int, generation: int) -> None:
+        """These are asked for again, but for what units have. Without `bits` it is all of an entry, if that is known."""
+        row = self._rows.get(position)
+        if row is not None:
+            bits = bits or full(row[1])
+            for other, had in row[2]:
+                if other.state <= State.ASKED or isinstance(other, Wanted):
+                    bits &= ~had
+        if bits:
+            self._assign(position, bits, size, self.wanted, generation)
+
+    def expect(self, by: Wanted, position: Position, bits: int) -> None:
+        """Somebody waits for those of these messages that come again after an abort, and have not come yet."""
+        row = self._rows.get(position)
+        coming = 0
+        for hold, had in () if row is None else row[2]:
+            if hold is self.wanted or (hold.state is State.ASKED and hold.is_answered):
+                coming |= had & bits
+        if coming:
+            self._assign(position, coming, 0, by, UNKNOWN)
+
+    def leave(self, position: Position, bits: int) -> int:
+        """These leave the units that hold them, and are with the program; those that have left."""
+        row = self._rows.get(position)
+        held = 0
+        for hold, had in () if row is None else row[2]:
+            if hold.state is State.HELD:
+                held |= had & bits
+        if held:
+            self._assign(position, held, 0, None, UNKNOWN)
+        return held
+
+    def give_held_up_to(self, place: tuple[Position, int], hold: Hold, to: Hold) -> dict[Position, int]:
+        """What an owner has up to a place becomes another's; its bits by entry."""
+        given = {}
+        for position, (bits, size, _) in self.known(hold).items():
+            given[position] = bits & _bits_up_to(position, size, place)
+            if given[position]:
+                self._assign(position, given[position], 0, to, UNKNOWN)
+        return given
+
+    def give_all(self, hold: Hold, to: Hold) -> None:
+        """Everything of one owner becomes another's."""
+        for position, bits in list(hold.entries.items()):
+            self._assign(position, bits, 0, to, UNKNOWN)
+
+    def release(self, hold: Hold) -> None:
+        """Its messages are free, or will come again by themselves: copies of them are welcome."""
+        self.give_all(hold, self.wanted)
+        if hold in self._ranges:
+            self._ranges.remove(hold)
+
+    def settle(self, position: Position, bits: int, size: int) -> None:
+        """These are acknowledged for good. An entry of which all is acknowledged is forgotten."""
+        if size or position in self._rows:
+            self._assign(position, bits, size, self.settled, UNKNOWN)
+            row = self._rows[position]
+            if self.settled.entries.get(position) == full(row[1]):
+                self._forget(position)
+
+    def settle_outside(self, places: Iterable[Place]) -> None:
+        """The program acknowledges these outside of units; only what the table knows is noted."""
+        for position, index, size in places:
+            row = self._rows.get(position)
+            if row is not None:
+                bits = full(row[1]) if index < 0 else bit_of(index)
+                for hold, asked in row[2]:
+                    if hold.state is State.ASKED:
+                        bits &= ~asked
+                self.settle(position, bits, size)
+
+    def settle_up_to(self, place: tuple[Position, int]) -> None:
+        """The program acknowledges everything up to this place outside of units."""
+        while self._idle and (oldest := next(iter(self._idle))) < place[0]:
+            self._forget(oldest)
+
+    def held_among(self, places: Iterable[Place]) -> Place | None:
+        """The first of these that a unit, or a loop, has."""
+        for place in places:
+            row = self._rows.get(place[0])
+            if row is not None:
+                bits = full(row[1]) if place[1] < 0 else bit_of(place[1])
+                if any(hold.state is State.HELD and hold_bits & bits for hold, hold_bits in row[2]):
+                    return place
+        return None
+
+    def settle_all(self, hold: Hold) -> None:
+        """Its transaction has committed."""
+        for position, bits in list(hold.entries.items()):
+            self.settle(position, bits, self._rows[position][1])
+        if hold in self._ranges:
+            self._ranges.remove(hold)
+
+    def add_range(self, hold: Hold) -> None:
+        """A cumulative acknowledgement in an open transaction."""
+        self._ranges.append(hold)
+
+    def supersede(self, unit: object) -> None:
+        """The broker has taken a cumulative acknowledgement of this unit: it takes those of one open unit at a time."""
+        self._ranges = [each for each in self._ranges if each.unit is unit or not each.is_answered]
+
+    def abandon(self, holds: Sequence[Hold]) -> None:
+        """Nobody here learns how their transaction ends. Safe in any thread, because the collector calls it."""
+        if holds:
+            self._abandoned.append(holds)
+
+    def _let_go(self) -> None:
+        while self._abandoned:
+            for hold in self._abandoned.popleft():
+                if hold.up_to is None:
+                    self.release(hold)
+                else:
+                    hold.unit = None  # a copy of what it covers is all that will ever be heard of its end
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def _assign(self, position: Position, bits: int, size: int, to: Hold | None, generation: int) -> None:
+        row = self._rows.get(position)
+        if row is None:
+            if to is not None:
+                to.entries[position] = bits
+                self._put(position, (generation, size, ((to, bits),)))
+            return
+        kept: list[tuple[Hold, int]] = []
+        for hold, had in row[2]:
+            if hold is to:
+                bits |= had
+                continue
+            rest = had & ~bits
+            if rest != had:
+                _shrink(hold, position, rest)
+            if rest:
+                kept.append((hold, rest))
+        if to is not None:
+            to.entries[position] = bits
+            kept.append((to, bits))
+        self._put(position, (max(row[0], generation), row[1] or size, tuple(kept)))
+
+    def _put(self, position: Position, row: Row) -> None:
+        self._rows[position] = row
+        if any(hold.state <= State.ASKED for hold, _ in row[2]):
+            self._idle.pop(position, None)
+        elif position not in self._idle:
+            self._idle[position] = None
+            if len(self._idle) > LIMIT:
+                self._forget(next(iter(self._idle)))
+
+    def _forget(self, position: Position) -> None:
+        for hold, _ in self._forget_row(position)[2]:
+            _shrink(hold, position, 0)
+
+    def _forget_row(self, position: Position) -> Row:
+        self._idle.pop(position, None)
+        return self._rows.pop(position)
+
+
+def _shrink(hold: Hold, position: Position, rest: int) -> None:
+    if rest:
+        hold.entries[position] = rest
+        return
+    del hold.entries[position]
+    if not hold.entries and isinstance(hold, Wanted):
+        hold.came()
+
+
+def _first_index(bits: int, size: int) -> int:
+    return (bits & -bits).bit_length() - 1 if size else -1
+
+
+def _covers(hold: Hold, position: Position, live: int, size: int) -> bool:
+    return hold.up_to is not None and bool(live & _bits_up_to(position, size, hold.up_to))
+
+
+def _bits_up_to(position: Position, size: int, place: tuple[Position, int]) -> int:
+    """The messages of an entry up to and with a place."""
+    if position != place[0] or place[1] < 0:
+        return full(size) if position <= place[0] else 0
+    return full_ack_set(place[1] + 1) & full(size)
+
+
+def full(size: int) -> int:
+    """All messages of an entry."""
+    return full_ack_set(size) if size else 1
+
+
+def bit_of(index: int) -> int:
+    """The bit of a batch index; of an entry that is one message, too."""
+    return 1 << index if index > 0 else 1
+
+
+def indexes(bits: int, size: int) -> Iterable[int]:
+    """The batch indexes that bits stand for; -1 for an entry that is one message."""
+    if not size:
+        return (-1,) if bits else ()
+    return (index for index in range(size) if bits >> index & 1)
+
+
+def places_of(entries: Iterable[tuple[Position, tuple[int, int, int]]]) -> list[Place]:
+    """The places of what `Owners.known` says."""
+    return [(position, index, size) for position, (bits, size, _) in entries for index in indexes(bits, size)]
+
+
+def merged(places: Iterable[Place]) -> dict[Position, tuple[int, int]]:
+    """`(bits, size)` by entry, in the order of first mention."""
+    found: dict[Position, tuple[int, int]] = {}
+    for position, index, size in places:
+        before = found.get(position)
+        found[position] = (bit_of(index) if before is None else before[0] | bit_of(index), size)
+    return found
