@@ -10,7 +10,7 @@ import pytest
 from loop_blocks import LONGEST_SECONDS, held_loop
 from raw_client import FULL, RawClient
 
-from pulsar_txn.broker.dispatch import key_ring
+from pulsar_txn.broker.dispatch import key_ring, key_shared
 from pulsar_txn.broker.dispatch.consumers import Consumer
 from pulsar_txn.broker.dispatch.key_ring import HashRing, StickyRanges
 from pulsar_txn.broker.dispatch.key_shared import KeySharedDispatcher, sticky_slot
@@ -204,8 +204,11 @@ class Story:
         await self.client.settle(5)
 
 
-@pytest.mark.parametrize("seed", range(12))
-async def test_a_key_is_with_one_consumer_and_in_order_whoever_comes_and_goes(seed: int, client: RawClient, bench: Any) -> None:
+@pytest.mark.parametrize(("seed", "slots_per_turn"), [*((seed, 2000) for seed in range(12)), *((seed, 1) for seed in range(6))])
+async def test_a_key_is_with_one_consumer_and_in_order_whoever_comes_and_goes(
+    seed: int, slots_per_turn: int, client: RawClient, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_shared, "_SLOTS_PER_TURN", slots_per_turn)
     await client.producer("a")
     await client.subscribe("a", kind=KEY_SHARED, consumer_name="first", permits=3)
     subscription = bench.broker.topics[FULL + "a"].subscriptions["s"]

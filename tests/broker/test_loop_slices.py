@@ -110,6 +110,28 @@ async def test_a_work_that_is_cancelled_while_it_waits_keeps_nobody_else_waiting
     assert budget.waiters == 0
 
 
+async def test_a_work_that_is_cancelled_in_front_of_a_queue_lets_the_queue_go_on() -> None:
+    runtime = CountedRuntime()
+    budget, turns = LoopBudget(runtime), Turns(runtime)
+    turns.stop()
+
+    async def spend() -> None:
+        assert not budget.is_spent()
+        turns.work(3 * SLICE_SECONDS)
+
+    async def cancel_the_first() -> None:
+        assert budget.waiters == 3
+        waiting[0].cancel()
+
+    first = asyncio.create_task(spend())
+    waiting = [asyncio.create_task(budget.pause()) for _ in range(3)]
+    await asyncio.gather(first, asyncio.create_task(cancel_the_first()))
+    for _ in range(10):  # nobody else asks for a turn
+        await asyncio.sleep(0)
+    assert [task.done() for task in waiting] == [True] * 3
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
 async def test_a_work_alone_goes_on_though_each_piece_takes_more_than_a_slice() -> None:
     runtime = CountedRuntime()
     budget, turns = LoopBudget(runtime), Turns(runtime)
