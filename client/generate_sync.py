@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOM = Path(__file__).resolve().parent / "pulsar_txn" / "client"
-TARGET = ROOM / "sync" / "_twins.py"
+TARGET = ROOM / "sync" / "twins.py"
 NAMES = (
     "Transaction",
     "ManagedTransaction",
@@ -196,11 +196,11 @@ from pulsar_txn.client.txn.attempts import Attempts, growing_pauses
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.net.runtime import Future
-from pulsar_txn.client.sync._opening import Opening, opened
-from pulsar_txn.client.sync._receiving import Reading, Receiving
-from pulsar_txn.client.sync._sending import OwnCode, Sending
-from pulsar_txn.client.sync._twin import GenericTwin, SyncLoop, Twin, inner
-from pulsar_txn.client.sync._units import Stop, run_pipeline, run_transaction
+from pulsar_txn.client.sync.opening import Opening, opened
+from pulsar_txn.client.sync.receiving import Reading, Receiving
+from pulsar_txn.client.sync.sending import OwnCode, Sending
+from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
+from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
 from pulsar_txn.client.txn.ambient import Surroundings
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import pytest
 from fake_broker import FakeBroker
 
 from pulsar_txn.client import AsyncClient
-from pulsar_txn.client.sync._loop_thread import LoopThread
+from pulsar_txn.client.sync.loop_thread import LoopThread
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 if TYPE_CHECKING:

@@ -43,14 +43,14 @@ async def all_connected(coordinators, count=3):
 
 async def test_nothing_is_looked_up_before_the_first_transaction(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client._core)
+        coordinators = TransactionCoordinators(client.inside)
         assert coordinators.count == 0
         assert broker.pipes == []
 
 
 async def test_new_transactions_go_round_robin_over_the_coordinators(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client._core)
+        coordinators = TransactionCoordinators(client.inside)
         await coordinators.start()
         await all_connected(coordinators)
         ids = [await coordinators.new_txn(1500) for _ in range(6)]
@@ -68,7 +68,7 @@ async def test_a_coordinator_that_is_away_is_passed_over(broker):
 
     broker.on["tcClientConnectRequest"] = connect
     async with fake_client(broker, operation_timeout=0.2) as client:
-        coordinators = TransactionCoordinators(client._core)
+        coordinators = TransactionCoordinators(client.inside)
         await coordinators.start()
         async with asyncio.timeout(2):
             while coordinators.endpoint(0) is None or coordinators.endpoint(2) is None:  # noqa: ASYNC110 - no event
@@ -96,12 +96,12 @@ async def test_a_broker_that_refuses_the_handshake_or_knows_no_assign_topic_has_
         with pytest.raises(TransactionsDisabled):
             await client.begin_transaction()
         del broker.on[name]
-        assert (await TransactionCoordinators(client._core).new_txn(1000)).least == 1
+        assert (await TransactionCoordinators(client.inside).new_txn(1000)).least == 1
 
 
 async def test_an_unknown_coordinator_is_said_with_the_transaction(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client._core)
+        coordinators = TransactionCoordinators(client.inside)
         with pytest.raises(CoordinatorUnavailable, match=r"no coordinator 9.*\(9,1\).*another cluster") as caught:
             await coordinators.end_txn(TxnId(9, 1), TxnAction.COMMIT)
         assert caught.value.txn_id == (9, 1)
@@ -109,7 +109,7 @@ async def test_an_unknown_coordinator_is_said_with_the_transaction(broker):
 
 async def test_a_coordinator_that_was_added_is_found_by_the_first_transaction_of_it(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client._core)
+        coordinators = TransactionCoordinators(client.inside)
         await coordinators.start()
         broker.partitions[ASSIGN_TOPIC] = 5
         await coordinators.end_txn(TxnId(4, 7), TxnAction.COMMIT)
@@ -121,7 +121,7 @@ async def test_a_coordinator_that_was_added_is_found_by_the_first_transaction_of
 
 async def test_a_request_without_an_answer_goes_out_again_after_the_reconnect_with_the_same_id(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client._core)
+        coordinators = TransactionCoordinators(client.inside)
         txn_id = await coordinators.new_txn(1000)
         healthy = broker._endTxn
         broker.on["endTxn"] = lambda pipe, _body: (broker.on.pop("endTxn"), pipe.cut(), SILENCE)[2]
@@ -134,7 +134,7 @@ async def test_a_request_without_an_answer_goes_out_again_after_the_reconnect_wi
 @pytest.mark.parametrize("lost", [True, False])
 async def test_whether_a_refused_end_may_have_been_processed_before(broker, lost):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client._core)
+        coordinators = TransactionCoordinators(client.inside)
         txn_id = await coordinators.new_txn(1000)
         not_found = refuse("endTxnResponse", 24, "gone")
 
@@ -152,7 +152,7 @@ async def test_whether_a_refused_end_may_have_been_processed_before(broker, lost
 
 async def test_a_moved_coordinator_is_looked_up_anew_and_asked_again(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client._core)
+        coordinators = TransactionCoordinators(client.inside)
         txn_id = await coordinators.new_txn(1000)
         moved = refuse("addPartitionToTxnResponse", 20, "moved")
         broker.on["addPartitionToTxn"] = lambda pipe, body: (broker.on.pop("addPartitionToTxn"), moved(pipe, body))[1]
@@ -164,7 +164,7 @@ async def test_a_moved_coordinator_is_looked_up_anew_and_asked_again(broker):
 
 async def test_subscriptions_are_registered_by_topic_and_name(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client._core)
+        coordinators = TransactionCoordinators(client.inside)
         txn_id = await coordinators.new_txn(1000)
         await coordinators.add_subscriptions(txn_id, [("persistent://a/b/c", "s")])
     (body,) = broker.all("addSubscriptionToTxn")
@@ -174,7 +174,7 @@ async def test_subscriptions_are_registered_by_topic_and_name(broker):
 
 async def test_a_request_that_never_left_was_not_processed(broker):
     async with fake_client(broker, operation_timeout=0.5) as client:
-        coordinators = TransactionCoordinators(client._core)
+        coordinators = TransactionCoordinators(client.inside)
         txn_id = await coordinators.new_txn(1000)
         broker.refuses = True
         broker.pipe.cut()
@@ -188,7 +188,7 @@ async def test_a_request_that_never_left_was_not_processed(broker):
 
 async def test_a_request_that_is_never_answered_may_have_been_processed(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client._core)
+        coordinators = TransactionCoordinators(client.inside)
         txn_id = await coordinators.new_txn(1000)
         broker.on["endTxn"] = lambda _pipe, _body: SILENCE
         with pytest.raises((OperationTimeout, ConnectionLost)) as caught:
@@ -198,7 +198,7 @@ async def test_a_request_that_is_never_answered_may_have_been_processed(broker):
 
 async def test_a_refusal_that_is_final_is_not_repeated(broker):
     async with fake_client(broker) as client:
-        coordinators = TransactionCoordinators(client._core)
+        coordinators = TransactionCoordinators(client.inside)
         txn_id = await coordinators.new_txn(1000)
         broker.on["addPartitionToTxn"] = refuse("addPartitionToTxnResponse", 4)
         with pytest.raises(AuthorizationError):
@@ -208,7 +208,7 @@ async def test_a_refusal_that_is_final_is_not_repeated(broker):
 
 async def test_waiting_requests_end_when_the_client_is_closed(broker):
     client = fake_client(broker, operation_timeout=5)
-    coordinators = TransactionCoordinators(client._core)
+    coordinators = TransactionCoordinators(client.inside)
     txn_id = await coordinators.new_txn(1000)
     broker.refuses = True
     broker.pipe.cut()

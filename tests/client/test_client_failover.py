@@ -103,7 +103,7 @@ async def test_a_connection_that_is_made_during_the_move_is_not_used(three):
     async with fake_client(*three, url=clusters(check_interval=60.0), operation_timeout=10.0) as client:
         creating = asyncio.ensure_future(client.create_producer("t"))
         await greeted.wait()
-        client._core._move("pulsar://b:6650")
+        client.inside._move("pulsar://b:6650")
         primary.pipe.send(primary._connect(None, None))
         await creating
     assert primary.all("producer") == []

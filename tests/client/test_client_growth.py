@@ -240,12 +240,12 @@ async def test_who_looks_for_changes_does_not_take_part_in_the_unit_in_which_he_
         seen.set_result(AMBIENT.get())
         await asyncio.Event().wait()
 
-    real = type(client._core.lookup).partitions
+    real = type(client.inside.lookup).partitions
 
     async def two(lookup, topic, *, create=True):
         return 2 if topic.endswith("parts") else await real(lookup, topic, create=create)
 
-    monkeypatch.setattr(type(client._core.lookup), "partitions", two)
+    monkeypatch.setattr(type(client.inside.lookup), "partitions", two)
     async with client.transaction(ambient=True) as txn:
         if make == "producer":
             await client.create_producer("parts", auto_update_partitions=0.01)
@@ -253,7 +253,7 @@ async def test_who_looks_for_changes_does_not_take_part_in_the_unit_in_which_he_
             await client.subscribe("parts", "s", auto_update_partitions=0.01)
         else:
             await client.subscribe(re.compile("parts.*"), "s", pattern_discovery_period=0.01)
-        monkeypatch.setattr(type(client._core.lookup), "partitions", found)
-        monkeypatch.setattr(type(client._core.lookup), "topics", found)
+        monkeypatch.setattr(type(client.inside.lookup), "partitions", found)
+        monkeypatch.setattr(type(client.inside.lookup), "topics", found)
         assert await asyncio.wait_for(seen, 5) is None
         assert AMBIENT.get() is txn.inside

@@ -56,7 +56,7 @@ async def test_three_thousand_transactions_leave_what_one_thousand_leave(client)
     part, sender = consumer.inside.parts.all[0], producer._partitions[0]
     looked_at = [
         client,
-        client._core,
+        client.inside,
         client._transactions.observers,
         consumer,
         part,
@@ -88,7 +88,7 @@ async def test_messages_that_went_through_leave_nothing(client):
                 await consumer.acknowledge(messages, receipt=received == GROUP)
 
     part, sender = consumer.inside.parts.all[0], producer._partitions[0]
-    looked_at = [client._core, consumer, part, part.acks.tracker, producer, sender, producer._budget, part.line.connection]
+    looked_at = [client.inside, consumer, part, part.acks.tracker, producer, sender, producer._budget, part.line.connection]
     await through(1000)
     before, held = kinds(), sizes(*looked_at)
     await through(3000)

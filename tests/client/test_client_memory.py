@@ -105,7 +105,7 @@ async def test_what_fails_or_is_closed_makes_room(broker):
         await first.close()
         assert isinstance(lost.exception(), AlreadyClosed)
         await waiting
-        assert client._core.memory.used == 0
+        assert client.inside.memory.used == 0
 
 
 async def test_a_closed_producer_lets_go_of_those_that_wait_for_the_common_bound(broker):
@@ -123,7 +123,7 @@ async def test_a_closed_producer_lets_go_of_those_that_wait_for_the_common_bound
 async def test_thousands_that_wait_are_all_sent_and_the_bound_holds():
     async with Standalone(None) as server, AsyncClient(server.service_url, memory_limit=10_000) as client:
         producers = [await client.create_producer(f"t-{number}") for number in range(3)]
-        memory, most = client._core.memory, 0
+        memory, most = client.inside.memory, 0
         take = memory.take
 
         def watched(size):

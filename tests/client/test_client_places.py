@@ -34,7 +34,7 @@ def closing_on_seek(broker):
 
 
 def break_connections(client):
-    for connection in client._core.pool.current():
+    for connection in client.inside.pool.current():
         connection._transport.abort()
 
 

@@ -113,12 +113,12 @@ async def test_a_token_that_runs_out_is_replaced_while_the_connection_lives(secu
 
     async with AsyncClient(secured.url, authentication=TokenAuthentication(fresh)) as client:
         producer = await client.create_producer(topic)
-        connections = client._core.pool.current()
+        connections = client.inside.pool.current()
         async with asyncio.timeout(30):
             while len(made) < 3:
                 await producer.send(b"x")
                 await asyncio.sleep(0.2)
-        assert client._core.pool.current() == connections
+        assert client.inside.pool.current() == connections
         await works(client, f"{topic}-work")
 
 

@@ -7,7 +7,7 @@ import pytest
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import JsonSchema, StringSchema, sync
 from pulsar_txn.client.errors import AlreadyClosed, PulsarError, SchemaMismatch
-from pulsar_txn.client.sync._loop_thread import LoopThread
+from pulsar_txn.client.sync.loop_thread import LoopThread
 
 STRING = StringSchema()
 
@@ -84,7 +84,7 @@ async def test_whatever_ends_the_reading_of_a_view_is_raised_where_the_program_l
     async def fails(*_args):
         raise ValueError("of our own")
 
-    client._core.ask = fails
+    client.inside.ask = fails
     refreshing = asyncio.create_task(view.refresh(5))
     await producer.send("1", key="a")
     await asyncio.wait([refreshing])

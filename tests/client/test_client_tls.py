@@ -249,7 +249,7 @@ async def test_transactions_through_tls_on_our_broker(terminator, trusted, topic
         url = await terminator(host, int(port))
         async with quick(url, tls_trust_certs_file=trusted) as client:
             # The broker names its plain address; whoever puts TLS in front of it makes it say the front's.
-            lookup = client._core.lookup
+            lookup = client.inside.lookup
             lookup._target = lambda _answer: (lookup._addresses[0], lookup._addresses[0])
             consumer = await client.subscribe(topic, "s", initial_position=InitialPosition.EARLIEST)
             producer = await client.create_producer(topic)

@@ -154,7 +154,7 @@ async def test_an_outage_is_warned_of_once_however_many_attempts_fail(caplog):
     broker = FakeBroker()
     attempts, refuse, enough = [], True, asyncio.Event()
     async with fake_client(broker, initial_backoff=0.01, max_backoff=0.01) as client:
-        connect = client._core.runtime.connect
+        connect = client.inside.runtime.connect
 
         async def connecting(*arguments, **options):
             attempts.append(refuse)
@@ -164,7 +164,7 @@ async def test_an_outage_is_warned_of_once_however_many_attempts_fail(caplog):
                 raise ConnectionRefusedError("no")
             return await connect(*arguments, **options)
 
-        client._core.runtime.connect = connecting
+        client.inside.runtime.connect = connecting
         for outage in (1, 2):
             refuse = True
             call = asyncio.create_task(client.create_producer("t"))
@@ -174,7 +174,7 @@ async def test_an_outage_is_warned_of_once_however_many_attempts_fail(caplog):
             producer = await call
             assert len(warnings_of(caplog)) == outage
             await producer.close()
-            for connection in client._core.pool.current():
+            for connection in client.inside.pool.current():
                 connection.close()
         assert len(attempts) >= 12
 

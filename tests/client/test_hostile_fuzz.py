@@ -72,7 +72,7 @@ class Nowhere(asyncio.Transport):
 def attached(client, consumer, producer):
     """A connection with a handshake behind it, a consumer and a producer on it, and nobody at the other end."""
     part, other = consumer.inside.parts.all[0], producer._partitions[0]
-    connection = Connection(client._core.runtime, client._core.settings, "nowhere:1")
+    connection = Connection(client.inside.runtime, client.inside.settings, "nowhere:1")
     connection.connection_made(Nowhere())
     connection.data_received(command("connected", server_version="x", protocol_version=21, max_message_size=5_000_000))
     connection.consumers[part.id], connection.producers[other.id] = part, other

@@ -11,7 +11,7 @@ from pulsar_txn.client import ConsumerType, StringSchema, sync
 from pulsar_txn.client.errors import SchemaMismatch
 from pulsar_txn.client.otel import TracingConsumer
 from pulsar_txn.client.otel_metrics import MetricsConsumer, MetricsProducer, TransactionMetrics
-from pulsar_txn.client.sync._loop_thread import LoopThread
+from pulsar_txn.client.sync.loop_thread import LoopThread
 
 TOPIC = "persistent://public/default/t"
 

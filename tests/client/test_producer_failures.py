@@ -19,7 +19,7 @@ from pulsar_txn.client.errors import (
     TransactionTimedOut,
     UsageError,
 )
-from pulsar_txn.client.sync._loop_thread import LoopThread
+from pulsar_txn.client.sync.loop_thread import LoopThread
 from pulsar_txn.wire.frames import command
 
 TOPIC = "persistent://public/default/t"
@@ -338,7 +338,7 @@ async def test_creating_a_producer_that_is_cancelled_or_fails_leaves_no_partitio
         closed = {body.producer_id for body in broker.all("close_producer")}
         assert len(opened) == 3
         assert len(closed) == 3 if cancelled else 2
-        assert client._core.pool.current()[0].producers == {}
+        assert client.inside.pool.current()[0].producers == {}
         broker.pipe.cut()
         await asyncio.sleep(0.05)
         assert len(broker.all("producer")) == 3
@@ -358,7 +358,7 @@ async def test_cancelling_the_creation_twice_closes_all_the_same(broker):
         await asyncio.wait([creating], timeout=1)
         assert creating.cancelled()
         assert len(broker.all("close_producer")) == 2
-        assert client._core.pool.current()[0].producers == {}
+        assert client.inside.pool.current()[0].producers == {}
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------

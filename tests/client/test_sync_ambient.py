@@ -4,6 +4,7 @@ import contextlib
 import threading
 
 import pytest
+from sync_sides import loop_of
 
 from pulsar_txn.client import InitialPosition, sync
 from pulsar_txn.client.client import AsyncClient as AsyncioClient
@@ -125,7 +126,7 @@ async def test_a_sync_producer_inside_an_asyncio_block_is_told_that_it_cannot_ta
 def test_what_another_thread_has_left_to_the_loop_is_not_part_of_the_block_that_asks_it_next(client, asks):
     """It left in the context of whoever emptied the inbox, and was lost with that transaction's abort."""
     producer = client.create_producer("t")
-    loop, tickets = client._loop, []
+    loop, tickets = loop_of(client), []
     with pytest.raises(UndoError), client.transaction(ambient=True):
         loop._looks = True  # as in the millisecond in which the loop is going to look again by itself
         beside = threading.Thread(target=lambda: tickets.append(producer.send_nowait(b"plain", key="k")))

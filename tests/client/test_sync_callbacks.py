@@ -12,6 +12,7 @@ import time
 import attrs
 import pytest
 from crypto_samples import rsa_pair
+from sync_sides import loop_of
 
 from pulsar_txn.broker.base.config import BrokerConfig
 from pulsar_txn.broker.server import Standalone
@@ -21,7 +22,7 @@ from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.schema.base import StringSchema
 from pulsar_txn.client.schema.crypto import PemKeys
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
-from pulsar_txn.client.sync._loop_thread import LoopThread
+from pulsar_txn.client.sync.loop_thread import LoopThread
 
 EARLIEST = InitialPosition.EARLIEST
 CALLBACKS = "pulsar-txn-callbacks"
@@ -105,7 +106,7 @@ def test_a_slow_observer_holds_up_neither_the_connection_nor_the_program(url):
 
 
 def test_too_many_calls_of_a_slow_observer_are_left_out_and_no_callback_is(url, monkeypatch, caplog):
-    monkeypatch.setattr(sync._callbacks, "MAX_WAITING", 3)
+    monkeypatch.setattr(sync.callbacks, "MAX_WAITING", 3)
     leave, opened, receipts = threading.Event(), [], []
 
     class Observer:
@@ -121,7 +122,7 @@ def test_too_many_calls_of_a_slow_observer_are_left_out_and_no_callback_is(url, 
         tickets = [producer.send_nowait(b"%d" % number, partition=0) for number in range(3)]
         for ticket in tickets:
             ticket.add_done_callback(lambda done: receipts.append(done.result()))
-        while client._loop.callbacks._told.waiting < 3:  # the three, behind the call that does not return
+        while loop_of(client).callbacks._told.waiting < 3:  # the three, behind the call that does not return
             time.sleep(0.001)
         for _ in range(5):
             with client.transaction(eager=True):
@@ -129,7 +130,7 @@ def test_too_many_calls_of_a_slow_observer_are_left_out_and_no_callback_is(url, 
         with pytest.raises(errors.ProducerQueueFull, match="callbacks"):
             producer.send_nowait(b"more")
         leave.set()
-        client._loop.callbacks._told.drain()
+        loop_of(client).callbacks._told.drain()
         with client.transaction(eager=True):
             pass
     assert len(opened) == 2

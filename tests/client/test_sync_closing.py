@@ -166,7 +166,7 @@ def test_a_program_that_ends_without_close_after_its_broker_went_away_ends_soon_
     said, errors_said = run(
         """
     from pulsar_txn.broker.server import Standalone
-    from pulsar_txn.client.sync._loop_thread import LoopThread
+    from pulsar_txn.client.sync.loop_thread import LoopThread
     atexit.register(lambda: print(time.monotonic() - started < 3.5, type(ticket.exception()).__name__))
     thread, server = LoopThread(), Standalone(None)
     thread.run(server.__aenter__)

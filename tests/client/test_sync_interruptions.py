@@ -8,7 +8,7 @@ import pytest
 from interruptions import interrupted
 
 from pulsar_txn.client import InitialPosition, sync
-from pulsar_txn.client.sync import _loop_thread
+from pulsar_txn.client.sync import loop_thread
 
 EARLIEST = InitialPosition.EARLIEST
 
@@ -19,7 +19,7 @@ def loop_of(request, monkeypatch):
     new_loop = asyncio.new_event_loop
     if request.param == "uvloop":
         new_loop = importlib.import_module("uvloop").new_event_loop
-    monkeypatch.setattr(_loop_thread, "new_loop", new_loop)
+    monkeypatch.setattr(loop_thread, "new_loop", new_loop)
 
 
 def everywhere(call):

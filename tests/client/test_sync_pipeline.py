@@ -4,11 +4,12 @@ import threading
 import time
 
 import pytest
+from sync_sides import loop_of
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import ConsumerType, InitialPosition, Poison, errors, sync
 from pulsar_txn.client.receive.dead_letters import letter_topic
-from pulsar_txn.client.sync._loop_thread import LoopThread
+from pulsar_txn.client.sync.loop_thread import LoopThread
 
 EARLIEST = InitialPosition.EARLIEST
 
@@ -48,7 +49,7 @@ def test_batches_are_handled_in_the_callers_thread_and_each_is_one_transaction(c
     assert (result.messages, result.aborted) == (20, 0)
     assert threads == {threading.current_thread()}
     assert [reader.receive(10).data for _ in range(20)] == [b"%d!" % number for number in range(20)]
-    client._loop.callbacks._told.drain()
+    loop_of(client).callbacks._told.drain()
     assert {event.kind for event in events} == {"committed"}
 
 

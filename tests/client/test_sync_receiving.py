@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from sync_sides import inner, loop_of
 
 from pulsar_txn.client import ConsumerType, InitialPosition, errors, sync
 from pulsar_txn.client.errors import ConnectionLost
@@ -43,8 +44,8 @@ def numbers(messages):
 
 def hand_overs(client, monkeypatch):
     """How often the loop's thread was asked and waited for."""
-    asked, start = [], client._loop.start
-    monkeypatch.setattr(client._loop, "start", lambda work: (asked.append(work), start(work))[1])
+    asked, start = [], loop_of(client).start
+    monkeypatch.setattr(loop_of(client), "start", lambda work: (asked.append(work), start(work))[1])
     return asked
 
 
@@ -66,7 +67,7 @@ def test_all_messages_come_in_order_whatever_the_queue_holds(client, queue, batc
 def test_what_is_queued_is_taken_and_acknowledged_without_a_hand_over(client, monkeypatch):
     fill(client, "t", 400)
     with client.subscribe("t", "s", initial_position=EARLIEST) as consumer, client.create_reader("t") as reader:
-        while consumer.queued < 400 or reader._inner.inside.queued < 400:
+        while consumer.queued < 400 or inner(reader).inside.queued < 400:
             time.sleep(0.01)
         asked = hand_overs(client, monkeypatch)
         for _ in range(100):
@@ -120,13 +121,13 @@ def breaking(client):
     stop, broken = threading.Event(), []
 
     def break_all():
-        for connection in client._inner._core.pool.current():
+        for connection in inner(client).inside.pool.current():
             connection.close(ConnectionLost("broken by the test"))
             broken.append(connection)
 
     def work():
         while not stop.wait(0.005):
-            client._loop.post(break_all)
+            loop_of(client).post(break_all)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -237,7 +238,7 @@ def test_acknowledgements_behind_each_other_leave_in_one_command(client):
     fill(client, "t", 500, batching=False)
     with client.subscribe("t", "s", initial_position=EARLIEST) as consumer:
         sent = []
-        part = consumer._inner.inside.parts.all[0]
+        part = inner(consumer).inside.parts.all[0]
         write = part.line.connection.write
         part.line.connection.write = lambda buffers: (sent.append(buffers), write(buffers))[1]
         for _ in range(500):

@@ -9,9 +9,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
+from sync_sides import inner, loop_of
 
 from pulsar_txn.client import InitialPosition, errors, sync
-from pulsar_txn.client.sync._loop_thread import LoopThread
+from pulsar_txn.client.sync.loop_thread import LoopThread
 
 
 @contextlib.contextmanager
@@ -104,7 +105,7 @@ def test_waiting_for_room_asks_the_clients_thread_only_when_there_is_none(url, m
 def test_the_call_that_the_loop_is_at_counts_against_the_bounds(url):
     """It had left the inbox and taken no room yet: one message too many was admitted, and its future failed."""
     with sync.Client(url) as client:
-        loop = client._loop
+        loop = loop_of(client)
         client.create_producer("t")
         there, over, told = threading.Event(), threading.Event(), []
         loop.do_soon(lambda: (there.set(), over.wait(10)))
@@ -157,7 +158,7 @@ def test_sends_that_wait_find_room_however_many_threads_send(url):
 def test_a_send_that_is_interrupted_before_the_loop_has_it_is_not_made(url, interrupt):
     with sync.Client(url) as client:
         producer = client.create_producer("t")
-        with busy(client._loop):
+        with busy(loop_of(client)):
             interrupt(0.2)
             with pytest.raises(KeyboardInterrupt):
                 producer.send(b"interrupted")
@@ -168,14 +169,14 @@ def test_a_send_that_is_interrupted_before_the_loop_has_it_is_not_made(url, inte
 def test_a_send_that_is_interrupted_later_goes_out_all_the_same(url, interrupt):
     with sync.Client(url) as client:
         producer = client.create_producer("t")
-        (partition,) = producer._inner._partitions
+        (partition,) = inner(producer)._partitions
         answer, partition.on_receipt = partition.on_receipt, lambda *receipt: late.append(receipt)
         late = []
         interrupt(0.3)
         with pytest.raises(KeyboardInterrupt):
             producer.send(b"interrupted")
         partition.on_receipt = answer
-        client._loop.call(lambda: answer(*late[0]))
+        loop_of(client).call(lambda: answer(*late[0]))
         producer.send(b"behind it")
         consumer = client.subscribe("t", "s", initial_position=InitialPosition.EARLIEST)
         assert [consumer.receive(timeout=10).data for _ in range(2)] == [b"interrupted", b"behind it"]
@@ -238,12 +239,12 @@ def test_a_future_that_was_given_up_does_not_hold_up_the_end_of_the_loop():
 def test_a_send_that_waits_is_told_when_closing_was_interrupted_before_it_began(url, interrupt):
     client = sync.Client(url)
     producer = client.create_producer("t")
-    (partition,) = producer._inner._partitions
+    (partition,) = inner(producer)._partitions
     partition.on_receipt = lambda *receipt: None
     with ThreadPoolExecutor(2) as pool:
         waiting, ticket = pool.submit(producer.send, b"x"), producer.send_nowait(b"y")
         client.stats()
-        client._loop.post(lambda: time.sleep(0.5))
+        loop_of(client).post(lambda: time.sleep(0.5))
         interrupt(0.1)
         interrupt(0.2)
         with pytest.raises(KeyboardInterrupt):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from sync_sides import inner
 
 from pulsar_txn import client as asyncio_side
 from pulsar_txn.client import errors, sync, transactional
@@ -38,8 +39,8 @@ def test_the_twin_has_the_same_attributes(url):
         twins = [client, client.create_producer("t"), client.subscribe("t", "s"), client.create_reader("t")]
         twins += [client.create_table_view("t"), client.begin_transaction()]
         for twin in twins:
-            for name in {name for name in vars(twin._inner) if not name.startswith("_")} - inside:
-                assert getattr(twin, name) is getattr(twin._inner, name)
+            for name in {name for name in vars(inner(twin)) if not name.startswith("_")} - inside:
+                assert getattr(twin, name) is getattr(inner(twin), name)
         assert (twins[2].subscription, twins[2].schema.decode(b"x")) == ("s", b"x")
         twins[-1].abort()
 
@@ -53,9 +54,9 @@ def test_the_twin_takes_the_same_arguments(name):
 
 
 def test_the_generated_file_is_current(tmp_path):
-    written = tmp_path / "_twins.py"
+    written = tmp_path / "twins.py"
     subprocess.run([sys.executable, str(GENERATOR), str(written)], check=True, capture_output=True)
-    committed = CHECKOUT / "client" / "pulsar_txn" / "client" / "sync" / "_twins.py"
+    committed = CHECKOUT / "client" / "pulsar_txn" / "client" / "sync" / "twins.py"
     assert ast.dump(ast.parse(written.read_text())) == ast.dump(ast.parse(committed.read_text()))
 
 
@@ -170,7 +171,7 @@ def test_an_unknown_outcome_is_resolved_without_await():
         error.resolver = resolver
         raise error
 
-    loop = sync._twin.SyncLoop()
+    loop = sync.twin.SyncLoop()
     try:
         with pytest.raises(errors.CommitOutcomeUnknown) as raised:
             loop.run(commit)
@@ -252,7 +253,7 @@ def test_a_wrong_url_starts_no_thread():
 def test_a_managed_block_is_what_transaction_returns(url):
     with sync.Client(url) as client:
         assert isinstance(client.transaction(), sync.ManagedTransaction)
-        assert isinstance(client.transaction()._inner, AsyncManagedTransaction)
+        assert isinstance(inner(client.transaction()), AsyncManagedTransaction)
 
 
 def test_docstrings_of_the_twin_speak_of_nothing_that_threads_have_not():

@@ -5,6 +5,7 @@ import contextlib
 import attrs
 import pytest
 from fake_broker import SILENCE, FakeBroker, FakeRuntime
+from sync_sides import inner, loop_of
 
 from pulsar_txn import compat
 from pulsar_txn.client import TransactionState, errors, sync
@@ -58,7 +59,7 @@ def test_send_nowait_in_a_transaction_of_another_client_raises_at_once(options):
 
 def left(client, producer, expected, **options):
     """A block whose one send is refused on the loop's thread, although the caller's was told that there is room."""
-    producer._inner._beside = attrs.evolve(producer._inner.inside, takes=lambda *_: True)
+    inner(producer)._beside = attrs.evolve(inner(producer).inside, takes=lambda *_: True)
     with pytest.raises(errors.TransactionOperationFailed) as raised, client.transaction(eager=True) as txn:
         ticket = producer.send_nowait(b"x", txn=txn, **options)
     assert isinstance(ticket.exception(), expected)
@@ -103,8 +104,8 @@ def test_send_nowait_of_a_fenced_producer_counts_as_one_failure():
     broker = new_broker()
     with client_of(broker) as client:
         producer = client.create_producer("t")
-        partition = producer._inner._partitions.only
-        client._loop.call(lambda: partition._on_failed(errors.ProducerFenced("another one")))
+        partition = inner(producer)._partitions.only
+        loop_of(client).call(lambda: partition._on_failed(errors.ProducerFenced("another one")))
         left(client, producer, errors.ProducerFenced)
 
 

@@ -182,7 +182,7 @@ async def test_a_transaction_does_not_move_to_another_cluster(sent):
             await first.until(lambda: first.all("send"))
         committing = asyncio.create_task(txn.commit())
         await first.until(lambda: not sent or first.all("endTxn"))
-        client._core._move("pulsar://b:6650")
+        client.inside._move("pulsar://b:6650")
         with pytest.raises(CommitOutcomeUnknown if sent else TransactionAborted):
             await committing
         assert not second.all("endTxn")

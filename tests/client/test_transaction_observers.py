@@ -204,7 +204,7 @@ async def test_a_failed_operation_that_cannot_be_mended_is_not_tried_again(broke
 
     async def work(txn):
         attempts.append(txn)
-        txn.inside.enlist_send(client._core, "t", 1, 1, Flushed())
+        txn.inside.enlist_send(client.inside, "t", 1, 1, Flushed())
         txn.inside.send_finished("t", 1, cause)
 
     class Flushed:

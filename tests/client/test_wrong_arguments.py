@@ -45,7 +45,7 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
     UsageError,
 )
-from pulsar_txn.client.sync._loop_thread import LoopThread
+from pulsar_txn.client.sync.loop_thread import LoopThread
 
 HALF = "a\ud800"
 """No text that UTF-8 can say."""

@@ -226,7 +226,7 @@ async def test_a_broken_connection_loses_and_doubles_nothing_that_was_acknowledg
     sending = [producer.send_nowait(b"%d" % number) for number in range(50)]
     first = await consumer.receive_many(50, max_wait=5)
     await consumer.acknowledge(first, receipt=True)
-    for connection in client._core.pool.current():
+    for connection in client.inside.pool.current():
         connection._transport.abort()
     sending += [producer.send_nowait(b"%d" % number) for number in range(50, 100)]
     await asyncio.gather(*sending)

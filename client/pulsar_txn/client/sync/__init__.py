@@ -10,7 +10,7 @@ computes; none of the program's own code runs there. Threads may share the objec
 a client that was used before a fork is dead in the child, one that was only made works there.
 """
 
-from pulsar_txn.client.sync._twins import (
+from pulsar_txn.client.sync.twins import (
     Client,
     Consumer,
     ManagedTransaction,

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeGuard, TypeVar
 from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.reader import AsyncReader, newest_of
-from pulsar_txn.client.sync._twin import SyncLoop
+from pulsar_txn.client.sync.twin import SyncLoop
 from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.wire.ids import MessageId
 

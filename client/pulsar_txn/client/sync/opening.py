@@ -16,7 +16,7 @@ from pulsar_txn.client.receive.reader import AsyncReader
 from pulsar_txn.client.receive.table_view import AsyncTableView
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.send.producer import AsyncProducer
-from pulsar_txn.client.sync._callbacks import (
+from pulsar_txn.client.sync.callbacks import (
     DRAIN_SECONDS,
     AskedKeys,
     ToldInterceptor,
@@ -24,9 +24,9 @@ from pulsar_txn.client.sync._callbacks import (
     asked_authentication,
     asked_keys,
 )
-from pulsar_txn.client.sync._closing import close_hastily, close_in_order
-from pulsar_txn.client.sync._sending import EncodedBefore, OwnCode
-from pulsar_txn.client.sync._twin import LAST_CALLS_SECONDS, SyncLoop
+from pulsar_txn.client.sync.closing import close_hastily, close_in_order
+from pulsar_txn.client.sync.sending import EncodedBefore, OwnCode
+from pulsar_txn.client.sync.twin import LAST_CALLS_SECONDS, SyncLoop
 
 T = TypeVar("T")
 

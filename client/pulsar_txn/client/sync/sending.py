@@ -15,7 +15,7 @@ from pulsar_txn.client.send.batching import EncodedBatch
 from pulsar_txn.client.send.interceptors import OutgoingMessage, ProducerChain, ProducerInterceptor
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.send.routing import Router
-from pulsar_txn.client.sync._twin import SyncLoop
+from pulsar_txn.client.sync.twin import SyncLoop
 from pulsar_txn.client.txn.ambient import unit_of
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName

@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol, TypeVar
 from pulsar_txn.client._callables import check_takes_one, not_awaitable
 from pulsar_txn.client._checks import check_methods
 from pulsar_txn.client.loop.pipeline import PipelineResult
-from pulsar_txn.client.sync._desk import Desk
-from pulsar_txn.client.sync._twin import SyncLoop
+from pulsar_txn.client.sync.desk import Desk
+from pulsar_txn.client.sync.twin import SyncLoop
 from pulsar_txn.client.txn.ambient import apart
 from pulsar_txn.client.txn.attempts import Attempts
 

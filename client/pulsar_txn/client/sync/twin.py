@@ -11,9 +11,9 @@ from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.errors import CommitOutcomeUnknown, PulsarError, UsageError
 from pulsar_txn.client.net.runtime import Future
 from pulsar_txn.client.net.tickets import Ticket
-from pulsar_txn.client.sync._callbacks import Callbacks
-from pulsar_txn.client.sync._closing import close_at_exit, close_hastily
-from pulsar_txn.client.sync._loop_thread import LoopThread
+from pulsar_txn.client.sync.callbacks import Callbacks
+from pulsar_txn.client.sync.closing import close_at_exit, close_hastily
+from pulsar_txn.client.sync.loop_thread import LoopThread
 
 logger = logging.getLogger("pulsar_txn.client.sync")
 

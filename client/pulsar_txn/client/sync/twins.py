@@ -33,11 +33,11 @@ from pulsar_txn.client.send.batching import EncodedBatch
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer
-from pulsar_txn.client.sync._opening import Opening, opened
-from pulsar_txn.client.sync._receiving import Reading, Receiving
-from pulsar_txn.client.sync._sending import OwnCode, Sending
-from pulsar_txn.client.sync._twin import GenericTwin, SyncLoop, Twin, inner
-from pulsar_txn.client.sync._units import Stop, run_pipeline, run_transaction
+from pulsar_txn.client.sync.opening import Opening, opened
+from pulsar_txn.client.sync.receiving import Reading, Receiving
+from pulsar_txn.client.sync.sending import OwnCode, Sending
+from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
+from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
 from pulsar_txn.client.txn.ambient import Surroundings
 from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
