@@ -39,7 +39,7 @@ from pulsar_txn.compat.policies import (
     CryptoKeyReader,
 )
 from pulsar_txn.compat.schema import BytesSchema, Schema
-from pulsar_txn.compat.transactions import AsyncManagedTransaction, AsyncTransaction
+from pulsar_txn.compat.transactions import AsyncManagedTransaction, AsyncTransaction, native
 
 __all__ = ["Client", "Consumer", "Producer", "PulsarException", "Reader"]
 
@@ -58,9 +58,12 @@ class Consumer(_consuming.Consuming):
     """A subscription's consumer. Made by `Client.subscribe`."""
 
     @awaiting
-    async def receive(self) -> Message:
-        """The next message, waiting for it. If cancelled, no message is lost."""
-        return Message(await self._twin.receive(), self._schema)
+    async def receive(self, *, txn: Any = None) -> Message:
+        """The next message, waiting for it. If cancelled, no message is lost.
+
+        With `txn` the message joins the transaction: its commit acknowledges the message, and its abort brings it back.
+        """
+        return Message(await self._twin.receive(txn=native(txn)), self._schema)
 
     acknowledge = awaiting(_consuming.acknowledge)
     acknowledge_cumulative = awaiting(_consuming.acknowledge_cumulative)

@@ -13,6 +13,7 @@ from pulsar_txn.compat.exceptions import BY_NAME, mapped
 from pulsar_txn.compat.messages import Message
 from pulsar_txn.compat.policies import ConsumerBatchReceivePolicy
 from pulsar_txn.compat.schema import Schema
+from pulsar_txn.compat.transactions import native
 
 DEFAULT_BATCH_RECEIVE = ConsumerBatchReceivePolicy(-1, 10 * 1024 * 1024, 100)
 
@@ -110,21 +111,24 @@ class Consumer(_consuming.Consuming):
         return Message(self._twin.receive(None), self._schema)
 
     @mapped
-    def receive(self, timeout_millis: int | None = None) -> Message:
-        """The next message, waiting for it; Timeout after `timeout_millis`."""
+    def receive(self, timeout_millis: int | None = None, *, txn: Any = None) -> Message:
+        """The next message, waiting for it; Timeout after `timeout_millis`.
+
+        With `txn` the message joins the transaction: its commit acknowledges the message, and its abort brings it back.
+        """
         self._listening.check_none("receive")
-        return Message(self._twin.receive(_consuming.seconds(timeout_millis)), self._schema)
+        return Message(self._twin.receive(_consuming.seconds(timeout_millis), txn=native(txn)), self._schema)
 
     @mapped
-    def batch_receive(self) -> list[Message]:
-        """Messages until the policy's bounds are reached; empty when nothing came in time."""
+    def batch_receive(self, *, txn: Any = None) -> list[Message]:
+        """Messages until the policy's bounds are reached; empty when nothing came in time. `txn` as in `receive`."""
         self._listening.check_none("batch_receive")
         found: list[Message] = []
-        policy, size = self._policy, 0
+        policy, size, unit = self._policy, 0, native(txn)
         deadline = monotonic_seconds() + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
         while not _full(policy, len(found), size):
             wait = None if deadline is None else max(0.0, deadline - monotonic_seconds())
-            more = self._twin.receive_nowait(1) or self._twin.receive_many(1, max_wait=wait)
+            more = self._twin.receive_nowait(1, txn=unit) or self._twin.receive_many(1, max_wait=wait, txn=unit)
             if not more:
                 break
             found.append(Message(more[0], self._schema))  # a message in hand is never put back
