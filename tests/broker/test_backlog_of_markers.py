@@ -1,4 +1,4 @@
-"""Markers and aborted entries are acknowledged with what lies before them, however that came to be acknowledged."""
+"""Markers and aborted entries are acknowledged with what is before them, however that came to be acknowledged."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ async def test_what_was_trimmed_is_still_in_the_copy_and_what_is_not_compacted_i
     await compact(bench, client)
     topic = bench.broker.topics[FULL + "a"]
     for message in (("b", b"2"), ("b", b"3")):
-        topic.sweep()  # cuts before the message, and trims up to the cut if nobody needs what lies before it
+        topic.sweep()  # cuts before the message, and trims up to the cut if nobody needs what is before it
         await client.settle()
         await send(client, message)
     topic.sweep()

@@ -276,7 +276,7 @@ async def test_a_reader_starts_where_it_says_and_is_gone_with_its_consumer(clien
     positions = [await client.sent(b"%d" % number) for number in range(4)]
     start = pb.MessageIdData(ledgerId=positions[1][0], entryId=positions[1][1])
     await client.subscribe("a", "r", durable=False, start_message_id=start)
-    assert await client.payloads(3) == [b"1", b"2", b"3"]  # a client that starts behind the first one skips it
+    assert await client.payloads(3) == [b"1", b"2", b"3"]  # a client that starts after the first one skips it
     await client.request("close_consumer", consumer_id=0)
     assert bench.broker.topics[FULL + "a"].subscriptions == {}
 

@@ -211,7 +211,7 @@ async def test_a_transaction_goes_on_across_an_unload(admin: Admin, client: RawC
 async def test_what_is_said_of_a_transaction_is_the_same_when_nobody_has_opened_its_topics_again(
     admin: Admin, client: RawClient
 ) -> None:
-    """Named after a story of the conformance suite that asked before its client was back, behind a restart."""
+    """Named after a story of the conformance suite that asked before its client was back, after a restart."""
     await client.producer("a", producer_name="p")
     await client.subscribe("a")
     txn = await client.new_txn()

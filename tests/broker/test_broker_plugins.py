@@ -1,4 +1,4 @@
-"""Plug-ins chosen by Pulsar's keys; a buffer with logs of its own behind the same broker."""
+"""Plug-ins chosen by Pulsar's keys; a buffer with logs of its own below the same broker."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def test_markers_leave_no_ack_holes_behind_an_unacknowledged_message(clien
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
 async def test_an_abort_rewinds_a_subscription_that_keeps_order(client: RawClient, kind: int) -> None:
-    """As on stock: clients drop what they have queued, so what lies behind the released message has to come again, too."""
+    """As on stock: clients drop what they have queued, so what is after the released message has to come again as well."""
     await client.producer("a")
     await client.subscribe("a", kind=kind)
     for payload in (b"0", b"1", b"2"):
@@ -359,7 +359,7 @@ async def test_a_message_that_only_half_parses_is_refused_and_its_coordinator_go
     txn = await client.new_txn()
     await client.add_topics(txn, FULL + "a")
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=5, publish_time=1).SerializeToString()
-    half = metadata + b"\x22\x01\xff"  # a property that is none; and the transaction stands in the command only
+    half = metadata + b"\x22\x01\xff"  # a property that is none; and the transaction is in the command only
     client.send(b"first", txn=txn)  # asks the coordinator; what follows waits for its answer
     client.raw(b"".join(encode_send(0, 5, 1, len(half).to_bytes(4) + half + b"x", txn=txn)))
     await client.until(lambda: client.send_errors)

@@ -1,4 +1,4 @@
-"""More coordinators over HTTP: at once, for good, and only ever more. Answers as stock 4.2.4 gives them."""
+"""More coordinators over HTTP: at once, permanently, and only ever more. Answers as stock 4.2.4 gives them."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ async def test_open_transactions_with_many_participants_and_more_aborts_survive_
         assert stored is not None
         assert len(stored.data) > segment_bytes // 4, "more than a snapshot had room for"
         await clients.coordinators.close()
-        for _ in range(2):  # what failed failed at every later start, too
+        for _ in range(2):  # what failed failed at every later start as well
             clients = _Clients(store, snapshot_every=every)
             await clients.open()
             machine: Any = clients.host.machine

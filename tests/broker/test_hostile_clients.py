@@ -36,7 +36,7 @@ CODES = {int(code) for code in ServerError}
 
 
 def entries() -> list[bytes]:
-    """Messages of all kinds; those without magic and checksum let a mutation through to what is behind them."""
+    """Messages of all kinds; those without magic and checksum let a mutation through to what is after them."""
     now: dict[str, Any] = {"producer_name": "p", "sequence_id": 1, "publish_time": 1_700_000_000_000}
     kinds = [
         (pb.MessageMetadata(**now, partition_key="k", ordering_key=b"o"), b"payload"),
@@ -216,7 +216,7 @@ class Clients:
         self.now = connection
 
     def again(self) -> None:
-        """Behind a connection that was closed: what it had of its own goes, the usual channels stay."""
+        """After a connection that was closed: what it had of its own goes, the usual channels stay."""
         assert self._first is not None
         before, usual = self.now.session, self._first.connection.session
         for producer_id, producer in usual.producers.items():
@@ -274,6 +274,6 @@ async def test_mutated_frames_get_typed_answers_or_a_closed_connection(benches: 
         check_bounds(bench)
     assert unhandled == []
     assert log.records == []
-    for kind in (RECEIPT, SEND_ERROR, MESSAGE, ERROR, ACK_RESPONSE):  # the frames did reach what is behind the reader
+    for kind in (RECEIPT, SEND_ERROR, MESSAGE, ERROR, ACK_RESPONSE):  # the frames did reach what is after the reader
         assert clients.said[kind] > FRAMES // SEEDS // 1000
     assert (await bench.client().request("lookupTopic", topic="t", authoritative=False)).response == 1

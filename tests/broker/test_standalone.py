@@ -50,7 +50,7 @@ async def test_a_folder_keeps_everything_through_a_restart(tmp_path: Path) -> No
 
 
 async def _slow(function: Any, *args: Any, **options: Any) -> Any:
-    """A raw client counts loop turns; with a disk behind them they need real time."""
+    """A raw client counts loop turns; with a disk below them they need real time."""
     sleep = asyncio.sleep
     asyncio.sleep = lambda _: sleep(0.001)  # type: ignore[assignment] # for the turns of `until`
     try:

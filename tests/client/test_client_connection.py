@@ -230,7 +230,7 @@ async def test_what_is_under_way_when_the_client_is_closed_is_not_left_hanging(s
 
 @pytest.mark.parametrize("silent", [None, "producer", "newTxn", "subscribe"])
 async def test_a_client_may_be_closed_in_any_turn_of_the_loop(silent):
-    """Named after a hang: what was registered behind the last look at what is to be closed was cut off without a word."""
+    """Named after a hang: what was registered after the last look at what is to be closed was cut off without a word."""
     for turns in range(40):
         broker = FakeBroker()
         broker.partitions[ASSIGN_TOPIC] = 1

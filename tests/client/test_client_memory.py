@@ -138,7 +138,7 @@ async def test_thousands_that_wait_are_all_sent_and_the_bound_holds():
         assert memory.used == 0
 
 
-# --- the sync client, compat ----------------------------------------------------------------------------------------
+# --- the blocking client, compat ----------------------------------------------------------------------------------------
 
 
 def test_the_bound_holds_for_the_sync_client(url):

@@ -430,7 +430,7 @@ async def test_a_commit_without_an_answer_is_resolved_before_the_pipeline_goes_o
             fields |= {"error": int(ServerError.TransactionNotFound), "message": "forgotten"}
         elif number == 3 and outcome == "aborted":
             fields |= {"error": int(ServerError.InvalidTxnStatus), "message": "was aborted"}
-            deliver_again(pipe, body)  # as a broker does behind the abort
+            deliver_again(pipe, body)  # as a broker does after the abort
         return command("endTxnResponse", **fields)
 
     async def handler(batch):

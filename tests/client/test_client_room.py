@@ -1,4 +1,4 @@
-"""Who waits for room in a producer's bounds is woken when there is some, whatever those before it did with their turn."""
+"""Whoever waits for room in a producer's bounds is woken when there is some, whatever those before it did with their turn."""
 
 import asyncio
 
@@ -70,7 +70,7 @@ async def cancelled(held):
 
 async def cancelled_when_woken(held):
     waiting = asyncio.create_task(held.producer.send(b"never"))
-    await held.ticket  # which wakes it, too
+    await held.ticket  # which wakes it as well
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

@@ -47,7 +47,7 @@ def trusted(authority, tmp_path):
 
 @pytest.fixture
 async def serve(authority):
-    """Start a fake broker behind TLS on loopback; its certificate is for these names."""
+    """Start a fake broker with TLS on loopback; its certificate is for these names."""
     servers = []
 
     async def start(*names, client_authority=None, route=None):
@@ -206,7 +206,7 @@ async def test_a_key_with_a_pass_phrase_is_refused_instead_of_asking_the_termina
         AsyncClient("pulsar+ssl://localhost", tls_certificate_file=certificate, tls_key_file=key)
 
 
-# --- a server behind TLS, and proxies -------------------------------------------------------------------------------
+# --- a server with TLS, and proxies -------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pulsar_txn.wire.frames import command
 
 
 class Clocked(FakeRuntime):
-    """Tells the time in the program's thread, too, as the real one does."""
+    """Tells the time in the program's thread as well, as the real one does."""
 
     def monotonic(self):
         return time.monotonic()

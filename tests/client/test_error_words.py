@@ -1,4 +1,4 @@
-"""What errors say is right for users of both clients: nobody of the sync client is told to await."""
+"""What errors say is right for users of both clients: nobody of the blocking client is told to await."""
 
 import ast
 import re

@@ -34,7 +34,7 @@ def samples(producer_id, consumer_id):
         encode_entry(metadata, b"x"),
         encode_entry(batch, encode_batch([(b"a",), (b"b",)])),
     ]
-    # Without magic and checksum a mutation reaches what is behind them.
+    # Without magic and checksum a mutation reaches what is after them.
     entries.append(entries[2][6:])
     frames = [
         b"".join(hot.encode_message(consumer_id, 1, 5, entry, ack_set=ack_set, batch_size=2, redelivery_count=1))
@@ -70,7 +70,7 @@ class Nowhere(asyncio.Transport):
 
 
 def attached(client, consumer, producer):
-    """A connection with a handshake behind it, a consumer and a producer on it, and nobody at the other end."""
+    """A connection after its handshake, a consumer and a producer on it, and nobody at the other end."""
     part, other = consumer.inside.parts.all[0], producer._partitions[0]
     connection = Connection(client.inside.runtime, client.inside.settings, "nowhere:1")
     connection.connection_made(Nowhere())

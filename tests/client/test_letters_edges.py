@@ -91,7 +91,7 @@ async def test_the_sender_of_a_message_does_not_choose_its_dead_letters_topic(br
         deliver(broker, "x1", 0, redelivered=2, REAL_TOPIC=said)
         await broker.until(lambda: broker.all("ack"))
         assert letters_to(broker) == {"x1-s-DLQ"}
-        await broker.until(lambda: not consumer.inside.letters._burying)  # it is told behind the acknowledgement
+        await broker.until(lambda: not consumer.inside.letters._burying)  # it is told after the acknowledgement
         assert not consumer.inside.letters._burying
         deliver(broker, "x1", 1, REAL_TOPIC=said)
         await consumer.reconsume_later(await consumer.receive(1))

@@ -82,7 +82,7 @@ async def test_arguments_are_checked_behind_the_interceptors(broker):
 
 
 async def test_what_fails_while_it_is_encoded_fails_its_batch_and_nothing_else(broker):
-    """A mapping that the program changes behind the call, say."""
+    """A mapping that the program changes after the call, say."""
     async with fake_client(broker) as client:
         producer = await client.create_producer("t", batching_type=BatchingType.KEY_BASED)
         properties = {"n": "1"}

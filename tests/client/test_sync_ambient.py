@@ -1,4 +1,4 @@
-"""`client.transaction(ambient=True)` of the sync client: what the block's thread does without `txn=` is part of it."""
+"""`client.transaction(ambient=True)` of the blocking client: what the block's thread does without `txn=` is part of it."""
 
 import contextlib
 import threading

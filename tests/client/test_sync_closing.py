@@ -1,4 +1,4 @@
-"""How a sync client ends: interrupted in a commit, left open by the program, made before a fork."""
+"""How a blocking client ends: interrupted in a commit, left open by the program, made before a fork."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""An interruption at any place of a sync call: nothing hangs behind it, and nothing else is lost."""
+"""An interruption at any place of a sync call: nothing hangs after it, and nothing else is lost."""
 
 import asyncio
 import importlib
@@ -15,7 +15,7 @@ EARLIEST = InitialPosition.EARLIEST
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def loop_of(request, monkeypatch):
-    """Interruptions can come inside asyncio's loop, too, which is written in Python."""
+    """Interruptions can come inside asyncio's loop as well, which is written in Python."""
     new_loop = asyncio.new_event_loop
     if request.param == "uvloop":
         new_loop = importlib.import_module("uvloop").new_event_loop

@@ -1,4 +1,4 @@
-"""The sync client's pipeline: the handler computes in the program's threads, the client goes on meanwhile."""
+"""The blocking client's pipeline: the handler computes in the program's threads, the client goes on meanwhile."""
 
 import threading
 import time

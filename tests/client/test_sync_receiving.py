@@ -1,4 +1,4 @@
-"""The sync client takes messages, and leaves acknowledgements, in the program's thread: each once, in order, none lost."""
+"""The blocking client takes messages, and leaves acknowledgements, in the program's thread: each once, in order, none lost."""
 
 import contextlib
 import itertools

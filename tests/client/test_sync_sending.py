@@ -1,4 +1,4 @@
-"""Sends of the sync client are left to its own thread: they keep their order, their bounds and their transactions."""
+"""Sends of the blocking client are left to its own thread: they keep their order, their bounds and their transactions."""
 
 import contextlib
 import contextvars

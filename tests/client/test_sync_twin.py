@@ -1,4 +1,4 @@
-"""The sync twin: the same names as the asyncio client, and the caller's thread never in the way of the connection."""
+"""The blocking client: the same names as the asyncio client, and the caller's thread never in the way of the connection."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""Part of a unit is never committed: a send of the sync client that is refused on the loop's thread dooms its transaction."""
+"""Part of a unit is never committed: a blocking send that is refused on the loop's thread dooms its transaction."""
 
 import contextlib
 

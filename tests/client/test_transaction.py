@@ -575,7 +575,7 @@ async def in_commit(sessions):
 
 
 async def test_a_block_that_is_cancelled_while_it_commits_waits_for_the_commit():
-    """Else the client would be closed under it, and nobody could say what became of the transaction."""
+    """Else the client would be closed under it, and nobody could say the outcome of the transaction."""
     sessions = ScriptedSessions()
     task, txn = await in_commit(sessions)
     task.cancel()

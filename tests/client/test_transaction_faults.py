@@ -110,7 +110,7 @@ async def test_a_coordinator_that_is_never_ready_is_unavailable(broker):
 
 
 async def test_a_program_that_holds_up_the_loop_cannot_send_behind_the_deadline(broker):
-    """Only the timer said that the time was over, and a stock broker keeps what comes behind the abort."""
+    """Only the timer said that the time was over, and a stock broker keeps what comes after the abort."""
     async with fake_client(broker) as client:
         producer = await client.create_producer("t")
         txn = await client.begin_transaction(timeout=0.2)

@@ -82,7 +82,7 @@ class Async:
 
 
 class Sync:
-    """The same with the sync client."""
+    """The same with the blocking client."""
 
     def __init__(self, url: str) -> None:
         client = sync.Client(url, operation_timeout=5)

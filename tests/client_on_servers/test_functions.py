@@ -101,7 +101,7 @@ async def test_what_a_function_returns_goes_to_the_output_with_where_it_came_fro
 
 @pytest.mark.parametrize("entries", [1, 10])
 async def test_in_a_transaction_an_exception_takes_back_output_and_everything_published(client, topic, entries):
-    """With several entries it takes back the output of those before it, too."""
+    """With several entries it takes back the output of those before it as well."""
     await produce(client, topic, b"a", b"b", b"c")
     told = config(topic, retainOrdering=True, transaction=MANAGED | {"transactionBatchingMaxEntries": entries})
     stats, seen = await run(client, told, Exclaim("b"), 3)

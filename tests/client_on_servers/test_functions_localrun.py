@@ -203,7 +203,7 @@ async def test_a_function_that_raises_what_nothing_mends_ends_the_command_with_c
 
 
 class Tens:
-    """Stops its run behind the fifth call."""
+    """Stops its run after the fifth call."""
 
     def __init__(self):
         self.seen = []

@@ -94,7 +94,7 @@ async def test_lanes_of_a_key_shared_pipeline_keep_the_order_of_keys(client, top
 
 
 async def test_batches_that_abort_after_their_acknowledgement_come_again_once(client, topic):
-    """The transaction is ended behind the batch's back, so that its acknowledgements are taken back by the server."""
+    """The transaction is ended without the batch's knowledge, so that its acknowledgements are taken back by the server."""
     await produce(client, topic, 30)
     target = await client.create_producer(f"{topic}-out")
     consumer = await client.subscribe(topic, "s", initial_position=EARLIEST)

@@ -242,7 +242,7 @@ async def test_every_flipped_byte_of_a_backup_is_found_before_anything_is_replac
 
 
 async def flip_back(files, folder, path, at):
-    """Take the backup anew from the closed store, which is the same."""
+    """Take the backup again from the closed store, which is the same."""
     for name in [p for p in files.files if p.startswith(f"{folder}/")]:
         if name != path:
             del files.files[name]

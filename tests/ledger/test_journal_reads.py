@@ -1,4 +1,4 @@
-"""What reading costs: as much as is read, however long the run is that it lies in."""
+"""What reading costs: as much as is read, however long the run is that it is in."""
 
 from journal_world import settled, simulated_store
 

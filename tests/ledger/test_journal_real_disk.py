@@ -113,7 +113,7 @@ def traced(library, tmp_path):
 
 
 async def power_losses(traced, points=16):
-    """Replay everything; behind that many calls, and behind the last one, the power goes."""
+    """Replay everything; after that many calls, and after the last one, the power goes."""
     rng, replay = random.Random(1), Replay()
     found = list(calls(traced.trace))
     chosen = {*rng.sample(range(len(found)), points), len(found) - 1}

@@ -84,7 +84,7 @@ class PendingAckModel(RuleBasedStateMachine):
         return self.host.cursor.acked | self.model.settled | self.model.settled_up_to
 
     def written(self, step: object) -> None:
-        """Note the model as it is behind the records of a Step."""
+        """Note the model as it is after the records of a Step."""
         while len(self.models) <= len(self.host.entries):
             self.models.append(copy.deepcopy(self.model))
 
@@ -252,7 +252,7 @@ class PendingAckModel(RuleBasedStateMachine):
         durable = ListedCursor(host.sizes)
         for change in host.changes[: host.stored]:
             durable.change(change)
-        # What the cursor had stored and what the log decided, nothing else. A reset behind the records that the cursor
+        # What the cursor had stored and what the log decided, nothing else. A reset after the records that the cursor
         # stored but the log lost is one that nobody was told of.
         undone = self.undone - host.cursor.acked
         self.model.settled -= undone

@@ -111,7 +111,7 @@ def test_ends_by_the_hundred_keep_the_numbers_of_coordinators_apart():
     records = [data(TxnId(0, 5)), data(TxnId(1, 1000)), data(TxnId(1, 3))]
     for least in range(1000, 1200):
         records += [data(TxnId(0, least)), marker(TxnId(0, least), COMMIT)]
-    buffer = buffer_with(*records)  # which checks the invariants behind every record
+    buffer = buffer_with(*records)  # which checks the invariants after every record
     for low_watermark in (4, 1100):
         assert buffer.decide(end(TxnId(0, 5), COMMIT, low_watermark), 0).records == (
             ("topic", marker(TxnId(0, 5), COMMIT, low_watermark)),

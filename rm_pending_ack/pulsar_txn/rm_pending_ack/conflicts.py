@@ -110,7 +110,7 @@ def _covered(state: PendingState, cursor: CursorView, item: AckItem) -> bool:
         return True
     if bits is None or mark_delete != (position[0], position[1] - 1):
         return False
-    # The entry right behind mark-delete: nothing is new when its indexes up to here are acknowledged as well.
+    # The entry directly after mark-delete: nothing is new when its indexes up to here are acknowledged as well.
     left = cursor.ack_set(position)
     return left is not None and not bits & left
 

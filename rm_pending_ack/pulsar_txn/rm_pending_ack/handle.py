@@ -109,7 +109,7 @@ class PendingAckHandle:
         return encode_record(record)
 
     def decode(self, log: str, data: bytes) -> Record:
-        """The record of an entry; raises WireError when the bytes are none, or of a newer version."""
+        """The record of an entry; raises WireError for other bytes, and for a newer version."""
         return decode_record(data)
 
     def recovered(self, now_ms: int) -> Step[Record]:
@@ -134,7 +134,7 @@ class PendingAckHandle:
         return write_slices(self._state)
 
     def restore(self, part: bytes) -> None:
-        """Take over the next slice of a snapshot; raises WireError when it is none, or of a newer version."""
+        """Take over the next slice of a snapshot; raises WireError for other bytes, and for a newer version."""
         read_slice(self._state, part)
 
     def trim_before(self, log: str) -> Position | None:
@@ -312,7 +312,7 @@ class PendingAckHandle:
         return NOTHING
 
     def _step(self, record: Record, *effects: Effect, before: Step[Record] = NOTHING) -> Step[Record]:
-        """A Step that writes one record (behind those of `before`), and asks for a snapshot when it is time."""
+        """A Step that writes one record (after those of `before`), and asks for a snapshot when it is time."""
         nth = self._state.applied + len(before.records) + 1
         ask = () if nth % self._snapshot_every else (WriteSnapshot(LOG),)
         return Step((*before.records, (LOG, record)), (*before.effects, *effects, *ask))
@@ -329,7 +329,7 @@ def _redelivery(freed: Iterable[Held]) -> tuple[Redeliver, ...]:
     """What aborted transactions held individually, to be delivered again.
 
     A cumulative ack brings nothing back by itself, as on stock Pulsar: its consumer has the messages in its hands and
-    may have gone on; given again behind its back, it would skip them with its next cumulative ack. They come again when
+    may have gone on; given again without its knowledge, it would skip them with its next cumulative ack. They come again when
     the consumer asks, or reconnects.
     """
     positions = tuple((position, bits) for held in freed for position, (bits, _) in held.items.items())

@@ -140,7 +140,7 @@ class ManyItems(Sequence[AckItem]):
 class Settled:
     """Acks that are decided and may not be in the cursor's durable state yet. Nothing of it changes.
 
-    `sequence` is the number of their MoveCursor, counted anew in every life. `at` is the position of the record that
+    `sequence` is the number of their MoveCursor, counted from the start in every life. `at` is the position of the record that
     settled them, `first` the oldest position that a replay needs for them.
     """
 

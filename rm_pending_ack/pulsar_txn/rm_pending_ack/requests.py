@@ -1,7 +1,7 @@
 """What one may ask of a pending-ack handle.
 
 Ack sets: in requests `acked` has bit i set when batch index i is acknowledged by this request (the complement of
-what travels on the wire); None stands for the whole entry. `batch_size` is 0 for unbatched entries.
+what travels on the wire); None means the whole entry. `batch_size` is 0 for unbatched entries.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AckIndividual:
     A transaction that is not known here gives VerifyRegistered first. What this transaction holds already is not written
     again; when it holds all of it, the request is a repeat and has the first answer. Refusals: TransactionConflict
     (acknowledged already, or pending in another transaction; nothing of the request counts then), NotAllowedError
-    (the transaction ended here, lies at or below the low watermark, or would hold more than it may), TooManyRequests (all of
+    (the transaction ended here, is at or below the low watermark, or would hold more than it may), TooManyRequests (all of
     them would).
 
     An item without bits names every message of its entry. Whoever acknowledges a whole entry means what its consumer was
@@ -106,8 +106,8 @@ class CursorStored:
 
 @value
 class CursorReset:
-    """Seek or skip: the cursor was reset. Pending acks of positions in front of `mark_delete` go on being held; those
-    at or behind it are dropped from their transactions, and commits are not applied to the cursor again.
+    """Seek or skip: the cursor was reset. Pending acks of positions before `mark_delete` continue to be held; those
+    at or after it are dropped from their transactions, and commits are not applied to the cursor again.
 
     Sent after the cursor's own `reset`, whose change must not become durable later than this record. The host answers
     the seek when both are durable (an empty Step: nothing was held).

@@ -23,7 +23,7 @@ that is still OPEN below a new watermark is stale (its ack came too late for the
 the end that brought the watermark: all of them, and never the transaction that is just ending, which ends as it was told.
 
 Acknowledgements outside transactions take what they touch out of the transactions that hold it; the transaction stays
-open with the rest. A reset of the cursor drops what lies at or behind the new place, and forgets commits that wait for
+open with the rest. A reset of the cursor drops what is at or after the new place, and forgets commits that wait for
 the cursor: a seek back must give their messages again, and a seek forward has passed them.
 
 Individual and cumulative acks of one transaction live side by side and end together. One transaction at a time may hold

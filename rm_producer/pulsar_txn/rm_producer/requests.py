@@ -10,7 +10,7 @@ logs (`"half"`, `"op"`) are written with its `encode` and read with its `decode`
 A plain (non-transactional) publish does not pass `decide`: the host appends it and calls
 `apply("topic", position, PLAIN)`. So that replay sees what was seen live, the host refuses plain sends whose metadata
 names a transaction or a marker type, and stamps the transaction of CommandSend into the metadata of those that lack it
-(`wire.entries.with_txn_id`). The topic is never trimmed behind max_read_position.
+(`wire.entries.with_txn_id`). The topic is never trimmed after max_read_position.
 
 What readers see: after each `apply` the host notes (position applied, buffer.max_read_position) when the latter
 changed, and publishes the newest note whose position is confirmed. So a marker that is in flight raises nothing,

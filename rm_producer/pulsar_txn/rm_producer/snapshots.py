@@ -3,7 +3,7 @@
 A column is `base` and the differences to it, in the narrowest of 1, 2, 4 or 8 bytes that holds them all: about ten
 bytes for an aborted transaction, and 100,000 of them take milliseconds to write, not a second of varints. No
 checksum: the ledger that stores the snapshot has one. Every slice but the last of its kind has the same number of objects, so
-that equal states give equal slices. Version 1 was one piece without a kind, with the columns of all kinds one behind the other.
+that equal states give equal slices. Version 1 was one piece without a kind, with the columns of all kinds one after the other.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def pack_columns(columns: Sequence[Sequence[int]]) -> bytes:
 
 
 def unpack_columns(data: bytes, offset: int = 0) -> Iterator[list[int]]:
-    """The inverse of `pack_columns`, from an offset on. WireError when it is none."""
+    """The inverse of `pack_columns`, from an offset on. WireError for other bytes."""
     while offset < len(data):
         try:
             code, length, base = _HEAD.unpack_from(data, offset)

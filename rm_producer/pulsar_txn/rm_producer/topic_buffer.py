@@ -3,7 +3,7 @@
 The whole buffer is two maps and a position. `ongoing` keeps, in the order of the log, where each open transaction
 began and which position was applied just before; the oldest one's "just before" is max_read_position, and with
 nothing open it is the position applied last. `aborted` keeps where the last entry of each aborted transaction lies,
-so that it can be forgotten when the topic was trimmed behind it. What happens to a transaction: `transitions`.
+so that it can be forgotten when the topic was trimmed after it. What happens to a transaction: `transitions`.
 
 Both maps may have millions of keys. So nothing works on all of one in one go: transactions that a low watermark covers are
 aborted a few hundred at a time (by `expire`, when they are more), what was trimmed is forgotten so, and snapshots are slices.
@@ -120,7 +120,7 @@ class TopicTransactionBuffer:
         )
 
     def topic_trimmed(self, before: Position) -> bool:
-        """Forget aborted transactions whose last entry (their marker, as a rule) lies before `before`: some of them."""
+        """Forget aborted transactions whose last entry (their marker, as a rule) is before `before`: some of them."""
         aborted = self._aborted
         for _ in range(_FORGOTTEN_AT_ONCE):
             oldest = aborted.first()

@@ -211,7 +211,7 @@ class TransactionCoordinator:
         return self._succeed(self._fencing, owner, opened, reply, now_ms)
 
     def _succeed(self, fencing: Fencing, owner: Owner, opened: tuple[str, Record], reply: Reply, now_ms: int) -> Step[Record]:
-        """Open a transaction of a transactional id: what older epochs left open is aborted in front of it."""
+        """Open a transaction of a transactional id: transactions that older epochs left open are aborted before it."""
         decisions: list[tuple[str, Record]] = []
         trailing: list[tuple[str, Record]] = []
         effects: list[Effect] = [reply]
@@ -266,7 +266,7 @@ class TransactionCoordinator:
             return Step((), (AwaitOutcome(token, txn_id),))
         if cell.act is REFUSE:
             refusal = _refusal(cell, txn_id, state, event)
-            if self._fencing is not None and state is not UNKNOWN:  # nobody knows any more what became of an unknown one
+            if self._fencing is not None and state is not UNKNOWN:  # the outcome of an unknown one is forgotten
                 self._fencing.check_asker(asker)
             raise refusal
         assert txn is not None  # noqa: S101 - the table's promise: only what is OPEN is decided
@@ -316,7 +316,7 @@ class TransactionCoordinator:
         return (decision, *self._carry_out(txn, to, now_ms))
 
     def _carry_out(self, txn: Transaction, state: TxnStatus, now_ms: int) -> tuple[_Records, _Effects]:
-        """Tell every participant; where there is none, the end is reached at once."""
+        """Tell every participant; without participants the end is reached at once."""
         participants = txn.participants()
         if not participants:
             return self._finish(txn.txn_id, state, now_ms)

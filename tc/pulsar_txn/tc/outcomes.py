@@ -1,11 +1,11 @@
-"""The window of outcomes: what became of the last transactions, in two bits and an owner each.
+"""The window of outcomes: the outcomes of the last transactions, in two bits and an owner each.
 
 END_TXN is idempotent because of it (S16): a repeat is answered as the first was. Ids are kept in pages of 4,096; when
-the first id of a page is given, pages are dropped that lie wholly more than `retention` ids behind it. So at least
+the first id of a page is given, pages are dropped that are wholly more than `retention` ids before it. So at least
 `retention` ids are answered from the window, at most two pages more, in 2.3 MiB for a million.
 
 A transaction that was open for so long that most of the window passed it would be forgotten soon after its end, or
-at once. Those that end more than half a window behind are therefore remembered one by one, for a window from their
+at once. Those that end more than half a window below are therefore remembered one by one, for a window from their
 end; there are few of them. So every outcome can be asked for during half a window after the end, at the least.
 
 Who may ask is kept as a 16-bit index into a list of owners, 0 for "anybody". Indexes of owners that no page names

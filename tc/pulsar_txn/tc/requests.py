@@ -1,6 +1,6 @@
 """What one may ask of a coordinator. `token` comes back in the Reply (see `pulsar_txn.ledger.machine`).
 
-Every request carries who asks: `principal` (None without authentication) and `identity`, the
+Every request names its sender: `principal` (None without authentication) and `identity`, the
 (transactional_id, epoch) of a fenced client, None for plain Pulsar clients. What NewTxn named of both is the owner:
 later requests must name it alike, or else the transaction is not found. What it left out is not asked for.
 """

@@ -128,7 +128,7 @@ ACTION_OF: Final[Mapping[State, TxnAction]] = {
     ABORTING: TxnAction.ABORT,
     ABORTED: TxnAction.ABORT,
 }
-"""The outcome that a state stands for."""
+"""The outcome that a state represents."""
 
 INVARIANTS: Final[Mapping[str, str]] = {
     "S2": "a transaction that takes room is OPEN, COMMITTING or ABORTING: what ended is only in the window of outcomes",

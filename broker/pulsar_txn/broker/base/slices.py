@@ -49,7 +49,7 @@ class LoopBudget:
         return False
 
     async def enter(self) -> None:
-        """Before the first piece of a work: return at once, or after everybody who waits already.
+        """Before the first piece of a work: return at once, or after all works that already wait.
 
         If cancelled: the place in the queue is given up.
         """

@@ -275,7 +275,7 @@ class _TopicSkin(Skin):
         return False
 
     def ask(self, txn_id: TxnId, answer: Callable[[bool | None], None]) -> None:
-        """It answers once everything that lies in a log now is durable."""
+        """It answers after everything that is in a log now is durable."""
         needs = {name: log.last_appended for name, log in self._topic.logs.items()}
         self._questions.append((needs, txn_id, answer))
 

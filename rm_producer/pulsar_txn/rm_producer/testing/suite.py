@@ -1,6 +1,6 @@
 """What every transaction buffer promises, as test methods; subclass it and set `factory`.
 
-A buffer may hold plain entries back behind an open transaction (as Pulsar's does) or not (as half messages do), and
+A buffer may hold plain entries back after an open transaction (as Pulsar's does) or not (as half messages do), and
 may show transactions in the order of their first entries or of their commits; the suite accepts both. What it does
 not accept: an entry of an open or aborted transaction in sight, a committed one lost, doubled or torn, an answer
 before what it promises is durable, a late write, an end that does its work twice, and a restart, at any record, with
