@@ -1,0 +1,335 @@
+"""What every transaction coordinator promises, as test methods; subclass it and set `factory`.
+
+The suite does not accept: an id that is given twice, an answer before what it promises is durable, a participant that hears of
+an outcome before the decision is durable, two outcomes of one transaction, a participant that is added after the decision, an
+outcome that is told to a stranger, a transaction that outlives its timeout, and a restart, at any record, with or without a
+snapshot, that leads anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from pulsar_txn.ledger.machine import AwaitOutcome, Step
+from pulsar_txn.ledger.protocols import Snapshot
+from pulsar_txn.tc.requests import EndTxn
+from pulsar_txn.wire.errors import Refusal, ServerError, WireError
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
+
+from .host import TC_ID, Factory, HostedCoordinator
+
+COMMIT, ABORT = TxnAction.COMMIT, TxnAction.ABORT
+TOPIC, OTHER, SUBSCRIPTION = Participant("t"), Participant("u"), Participant("t", "s")
+STATES = ("open", "committing", "committed", "aborting", "aborted")
+
+
+class TransactionCoordinatorSuite:
+    """The suite. `factory(tc_id)` gives a fresh coordinator."""
+
+    factory: ClassVar[Any]
+
+    def host(self) -> HostedCoordinator:
+        """A fresh coordinator with an empty log."""
+        factory: Factory = type(self).factory  # not self.factory: a function must not become a method
+        return HostedCoordinator(factory)
+
+    # ---- ids
+
+    def test_an_id_is_given_after_its_record_is_durable(self) -> None:
+        host = self.host()
+        token = host.new()
+        assert token not in host.answers
+        host.confirm()
+        assert host.answers[token].most == TC_ID
+
+    def test_ids_ascend_and_none_is_given_twice_also_after_a_crash(self) -> None:
+        host = self.host()
+        given = [host.opened() for _ in range(3)]
+        for _ in range(3):
+            host.new()  # never confirmed
+            host = host.crashed()
+            given.append(host.opened())
+        assert given == sorted(set(given))
+
+    def test_a_timeout_that_lies_in_the_past_is_refused(self) -> None:
+        host = self.host()
+        token = host.new(-1)
+        host.confirm()
+        assert host.answers[token] is ServerError.NotAllowedError
+
+    # ---- participants
+
+    def test_a_participant_is_registered_after_its_record_is_durable(self) -> None:
+        host = self.host()
+        txn_id = host.opened()
+        token = host.add(txn_id, TOPIC, SUBSCRIPTION)
+        assert token not in host.answers
+        host.confirm()
+        assert host.answers[token] is None
+        assert [host.machine.is_registered(txn_id, each) for each in (TOPIC, SUBSCRIPTION, OTHER)] == [True, True, False]
+        written = len(host.entries)
+        again = host.add(txn_id, TOPIC)
+        host.confirm()
+        assert host.answers[again] is None
+        assert len(host.entries) == written, "what is registered is not written again"
+
+    def test_participants_are_asked_for_in_the_order_of_the_log(self) -> None:
+        host = self.host()
+        txn_id = host.opened()
+        host.add(txn_id, TOPIC)
+        token = host.asks(txn_id, TOPIC)
+        assert token not in host.answers, "the registration is not durable yet"
+        host.confirm()
+        assert host.answers[token] is True
+
+    def test_nothing_is_added_after_the_decision(self) -> None:
+        for state in STATES[1:]:
+            host = self.host()
+            txn_id = self._in_state(host, state)
+            token = host.add(txn_id, OTHER)
+            host.confirm()
+            assert host.answers[token] is ServerError.InvalidTxnStatus
+            assert not host.machine.is_registered(txn_id, TOPIC)
+            assert all(tell.participant != OTHER for tell in host.told)
+
+    # ---- ends
+
+    def test_participants_hear_of_an_outcome_after_the_decision_is_durable(self) -> None:
+        for action in TxnAction:
+            host = self.host()
+            txn_id = host.opened()
+            host.add(txn_id, TOPIC, SUBSCRIPTION)
+            host.confirm()
+            token = host.end(txn_id, action)
+            assert host.told == []
+            host.confirm()
+            assert {(tell.participant, tell.action) for tell in host.told} == {(TOPIC, action), (SUBSCRIPTION, action)}
+            assert token not in host.answers, "the participants do not hold it yet"
+            host.settle()
+            assert token in host.answers
+            assert host.ended == {txn_id: action}
+
+    def test_a_transaction_without_participants_ends_by_its_decision(self) -> None:
+        host = self.host()
+        txn_id = host.opened()
+        token = host.end(txn_id, COMMIT)
+        assert token not in host.answers
+        host.confirm()
+        assert token in host.answers
+        assert host.ended == {txn_id: COMMIT}
+
+    def test_a_repeated_end_is_answered_like_the_first_one(self) -> None:
+        for action in TxnAction:
+            host = self.host()
+            txn_id = host.opened()
+            host.add(txn_id, TOPIC)
+            first, joined = host.end(txn_id, action), host.end(txn_id, action)
+            host.confirm()
+            assert not {first, joined} & host.answers.keys()
+            host.settle()
+            late = host.end(txn_id, action)
+            host.confirm()
+            assert [host.answers[token] for token in (first, joined, late)] == [None] * 3
+            assert len(host.told) == 1
+
+    def test_the_first_outcome_stays(self) -> None:
+        for state in STATES[1:]:
+            host = self.host()
+            txn_id = self._in_state(host, state)
+            other = ABORT if state.startswith("commit") else COMMIT
+            token = host.end(txn_id, other)
+            host.settle()
+            assert host.answers[token] is ServerError.InvalidTxnStatus
+            assert host.ended == {txn_id: ABORT if other is COMMIT else COMMIT}
+
+    def test_an_end_that_nobody_decided_cannot_be_done(self) -> None:
+        host = self.host()
+        refusal = host.done(self._in_state(host, "open"))
+        assert refusal is not None
+        assert refusal.code is ServerError.InvalidTxnStatus
+
+    def test_the_low_watermark_covers_nothing_that_is_open_or_ending(self) -> None:
+        host = self.host()
+        first, second, third = (host.opened() for _ in range(3))
+        for txn_id in (first, second, third):
+            host.add(txn_id, TOPIC)
+        for txn_id in (second, first, third):
+            host.end(txn_id, COMMIT)
+            host.settle()
+        assert [tell.low_watermark for tell in host.told] == [-1, -1, second.least]
+
+    # ---- strangers
+
+    def test_what_was_never_given_is_not_found(self) -> None:
+        host = self.host()
+        for txn_id in (TxnId(TC_ID, 99), TxnId(TC_ID + 1, host.opened().least)):
+            tokens = host.add(txn_id, TOPIC), host.end(txn_id, COMMIT)
+            host.confirm()
+            assert [host.answers[token] for token in tokens] == [ServerError.TransactionNotFound] * 2
+            assert not host.machine.is_registered(txn_id, TOPIC)
+
+    def test_a_transaction_is_found_by_its_owner_and_a_superuser_only(self) -> None:
+        for state in STATES:
+            host = self.host()
+            txn_id = self._in_state(host, state, "anna")
+            action = ABORT if state.startswith("abort") else COMMIT
+            tokens = host.end(txn_id, action, "bert"), host.end(txn_id, action), host.add(txn_id, OTHER, principal="bert")
+            host.confirm()
+            assert [host.answers[token] for token in tokens] == [ServerError.TransactionNotFound] * 3
+            found = host.end(txn_id, action, "anna"), host.end(txn_id, action, superuser=True)
+            host.settle()
+            assert [host.answers[token] for token in found] == [None] * 2
+
+    # ---- time
+
+    def test_an_open_transaction_is_aborted_when_its_timeout_is_over(self) -> None:
+        for timeout_ms in (0, 1, 500):
+            host = self.host()
+            txn_id = host.opened(timeout_ms)
+            if timeout_ms:
+                host.add(txn_id, TOPIC)
+                host.advance(timeout_ms - 1)
+                assert host.machine.is_registered(txn_id, TOPIC)
+            host.advance(1)
+            host.settle()
+            assert host.ended == {txn_id: ABORT}
+
+    def test_a_timeout_does_not_touch_what_is_decided(self) -> None:
+        host = self.host()
+        txn_id = self._in_state(host, "committing")
+        host.advance(10**9)
+        host.settle()
+        assert host.ended == {txn_id: COMMIT}
+
+    def test_a_timeout_counts_across_a_restart(self) -> None:
+        host = self.host()
+        txn_id = host.opened(500)
+        host = host.crashed()
+        host.advance(499)
+        assert host.ended == {}
+        host.advance(1)
+        host.confirm()
+        assert host.ended == {txn_id: ABORT}
+
+    def test_time_does_not_go_back_behind_the_log(self) -> None:
+        host = self.host()
+        host.advance(10_000)
+        host.opened()
+        assert host.crashed().machine.newest_time_ms >= host.now_ms
+
+    # ---- restarts
+
+    def test_what_was_answered_holds_after_a_crash(self) -> None:
+        for action in TxnAction:
+            host = self.host()
+            txn_id = host.opened()
+            host.add(txn_id, TOPIC)
+            host.confirm()
+            assert host.crashed().machine.is_registered(txn_id, TOPIC)
+            host.end(txn_id, action)
+            host.settle()
+            again = host.crashed()
+            token = again.end(txn_id, action)
+            again.settle()
+            assert again.answers[token] is None
+
+    def test_a_decision_that_is_durable_is_carried_out_again(self) -> None:
+        for action in TxnAction:
+            host = self.host()
+            txn_id = host.opened()
+            host.add(txn_id, TOPIC, OTHER)
+            host.end(txn_id, action)
+            host.confirm()
+            again = host.crashed()
+            again.settle()
+            assert {(tell.participant, tell.action) for tell in again.told} == {(TOPIC, action), (OTHER, action)}
+            assert again.ended == {txn_id: action}
+
+    def test_a_restart_at_every_record_leads_to_one_outcome_of_each_transaction(self) -> None:
+        host, decided = self._history()
+        for count in range(len(host.entries) + 1):
+            again = host.crashed(count)
+            again.advance(0)  # what recovery left to `expire`
+            again.settle()
+            known = dict(again.ended)
+            assert all(decided[txn_id] is action for txn_id, action in known.items())
+            again.advance(10**9)
+            again.settle()
+            assert all(action is ABORT for txn_id, action in again.ended.items() if txn_id not in known)
+
+    def test_a_restart_with_any_snapshot_equals_one_without(self) -> None:
+        for host, count, snapshots in self._crashes():
+            expected = _observe(host.crashed(count))
+            for snapshot in snapshots:
+                assert _observe(host.crashed(count, snapshot)) == expected
+
+    def test_a_crash_in_recovery_is_a_restart_like_any_other(self) -> None:
+        for host, count, _ in self._crashes():
+            again = host.crashed(count)
+            expected = _observe(again)
+            assert _observe(again.crashed(len(again.entries))) == expected
+
+    def test_bytes_that_are_no_record_are_refused(self) -> None:
+        machine = self.host().machine
+        for decode in (lambda data: machine.decode(machine.logs[0], data), machine.restore):
+            try:
+                decode(b"\xff\xff\xff\xff")
+            except WireError:
+                continue
+            raise AssertionError("what is no record, or no slice of a snapshot, was taken for one")
+
+    # ----
+
+    def _in_state(self, host: HostedCoordinator, state: str, principal: str | None = None) -> TxnId:
+        txn_id = host.opened(principal=principal)
+        host.add(txn_id, TOPIC, principal=principal)
+        host.confirm()
+        if state != "open":
+            host.end(txn_id, COMMIT if state.startswith("commit") else ABORT, principal)
+            host.confirm()
+        if state in ("committed", "aborted"):
+            host.settle()
+        return txn_id
+
+    def _history(self) -> tuple[HostedCoordinator, dict[TxnId, TxnAction]]:
+        """A coordinator with transactions in every state, and what was decided."""
+        host = self.host()
+        return host, self._write(host)
+
+    def _write(self, host: HostedCoordinator) -> dict[TxnId, TxnAction]:
+        decided: dict[TxnId, TxnAction] = {}
+        for round_ in range(2):
+            for state in STATES:
+                txn_id = self._in_state(host, state, "anna" if round_ else None)
+                if state != "open":
+                    decided[txn_id] = COMMIT if state.startswith("commit") else ABORT
+                host.advance(7)
+        return decided
+
+    def _crashes(self) -> Iterator[tuple[HostedCoordinator, int, list[Snapshot]]]:
+        """Every prefix of a history: its host, how many entries are kept, and the snapshots that the disk may hold."""
+        host = self.host()
+        snapshots = [(0, host.covered())]
+        host.on_record = lambda: snapshots.append((len(host.entries), host.covered()))
+        self._write(host)
+        for count in range(len(host.entries) + 1):
+            yield host, count, [snapshot for at, snapshot in snapshots if 0 < at <= count]
+
+
+def _observe(host: HostedCoordinator) -> tuple[object, ...]:
+    """Everything that may be asked of a coordinator, without a trace."""
+    host.confirm()
+    machine = host.machine
+    seen: list[tuple[object, ...]] = []
+    for least in range(12):
+        txn_id = TxnId(TC_ID, least)
+        seen.append((machine.is_registered(txn_id, TOPIC), machine.is_registered(txn_id, OTHER)))
+        for action in TxnAction:
+            try:
+                step: Step[Any] = machine.decide(EndTxn(0, txn_id, action, superuser=True), host.now_ms)
+            except Refusal as refusal:
+                seen.append((refusal.code,))
+            else:
+                seen.append((bool(step.records), any(isinstance(effect, AwaitOutcome) for effect in step.effects)))
+    return machine.deadline(), machine.newest_time_ms, seen
