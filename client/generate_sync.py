@@ -141,9 +141,6 @@ DOCS = {
 }
 """What the docstring of a method says in addition."""
 
-INTERNAL = {
-    "Producer": {"flush_nowait"},
-}
 PROTOCOLS = {
     "Acknowledges[Given]": "Consumer[Any]",
     "Sends[": "Producer[",
@@ -297,7 +294,7 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
         text += (
             f'\n    @property\n    def {each}(self) -> {returns}:\n        """{says}"""\n        return self._inner.{each}\n'
         )
-    return text + "".join(_method(name, node) for node in nodes if _is_public(name, node.name))
+    return text + "".join(_method(name, node) for node in nodes if _is_public(node.name))
 
 
 def _client_init(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
@@ -306,10 +303,8 @@ def _client_init(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     return CLIENT_INIT.format(arguments=_signature("Client", node), options=f"{{{given}{more}}}")
 
 
-def _is_public(cls: str, method: str) -> bool:
-    if method == DOOR or method in INTERNAL.get(cls, ()):
-        return False
-    return method in DUNDERS or not method.startswith("_")
+def _is_public(method: str) -> bool:
+    return method != DOOR and (method in DUNDERS or not method.startswith("_"))
 
 
 def _method(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:

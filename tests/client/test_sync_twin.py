@@ -19,7 +19,7 @@ from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 
 CHECKOUT = Path(__file__).parents[2]
 GENERATOR = CHECKOUT / "client" / "generate_sync.py"
-INTERNAL = {"inside", "flush_nowait"}
+INTERNAL = {"inside"}
 
 
 def names(cls):

@@ -340,7 +340,11 @@ class AsyncClient:
         first = {"start_message_id": EARLIEST_ID}
         reader = await self._read("create_table_view", topic, schema or BytesSchema(), options, first)
         view: AsyncTableView[Any] = AsyncTableView(self._core, reader)
-        await view._start()  # noqa: SLF001 - its other half
+        try:
+            await asyncio.shield(view.inside)
+        except BaseException:
+            await view.close()
+            raise
         return view
 
     async def _consume(

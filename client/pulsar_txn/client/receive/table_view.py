@@ -49,6 +49,11 @@ class AsyncTableView(Generic[T]):
         self._task = core.spawn(self._follow())
 
     @property
+    def inside(self) -> asyncio.Future[None]:
+        """Done when everything that the topic holds has been read: for the client that makes the view, not for programs."""
+        return self._caught_up
+
+    @property
     def topic(self) -> str:
         """The topic's name."""
         return self._reader.topic
@@ -148,14 +153,6 @@ class AsyncTableView(Generic[T]):
         if last.entry_id < 0:
             return False
         return seen is None or (seen.position, seen.batch_index) < (last.position, last.batch_index)
-
-    async def _start(self) -> None:
-        """Until all that the topic holds has been read."""
-        try:
-            await asyncio.shield(self._caught_up)
-        except BaseException:
-            await self.close()
-            raise
 
     async def _follow(self) -> None:
         try:

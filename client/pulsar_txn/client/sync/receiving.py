@@ -48,7 +48,7 @@ class Taking(Generic[T]):
         return self.many(max_messages, self._consumer.inside.enough(max_messages, max_wait))
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Leave work to the loop; wait for it only when the loop is after."""
+        """Leave work to the loop; wait for it only while too much waits for the loop."""
         if not self._loop.do_soon(work):
             self._loop.call(work)
 
