@@ -42,7 +42,7 @@ COORDINATOR_SLACK: Final = 2.0
 class Request(Hold):
     """Messages that one request acknowledges in a transaction."""
 
-    __slots__ = ("conflicts", "ids", "is_finished", "joined")
+    __slots__ = ("conflicts", "ids", "is_finished", "is_released", "joined")
 
     answer: asyncio.Future[Any] | None
 
@@ -56,6 +56,8 @@ class Request(Hold):
         """Whether it was refused, and its messages were tried one by one."""
         self.is_finished = False
         """Whether the transaction was told how it ended."""
+        self.is_released = False
+        """Whether copies are welcome, because nobody knew how the transaction ends."""
 
     @property
     def is_taken(self) -> bool:
@@ -228,11 +230,12 @@ class Acknowledgements:
 
     def acknowledge_rest(self, share: Share, txn: Enlisting) -> None:
         """The commit begins: acknowledge what joined and is not acknowledged yet. Raises as `Enlisting.enlist_ack`."""
-        places = places_of(self._owners.known(share.held).items())
-        if not places:
+        known = self._owners.known(share.held)
+        if not known:
             return
+        places = places_of(known.items())
         try:
-            request, work = self._begin(places, txn, share, cumulative=False)
+            request, work = self._begin(places, txn, share, cumulative=False, rest=True)
         except TransactionConflict:
             return  # the transaction knows
         task = self._line.core.spawn(_quietly(work))
@@ -281,9 +284,12 @@ class Acknowledgements:
             await work
 
     def _begin(
-        self, places: Sequence[Place], txn: Enlisting, share: Share, *, cumulative: bool
+        self, places: Sequence[Place], txn: Enlisting, share: Share, *, cumulative: bool, rest: bool = False
     ) -> tuple[Request, Coroutine[Any, Any, None]]:
-        """Start an acknowledgement: what is returned has to be awaited. Raises as `enlist_ack`, and TransactionConflict."""
+        """Start an acknowledgement: what is returned has to be awaited. Raises as `enlist_ack`, and TransactionConflict.
+
+        `rest`: the places are all that has joined and is not acknowledged yet.
+        """
         line = self._line
         _, index, size = places[-1]
         if cumulative and 0 <= index < size - 1:
@@ -293,6 +299,8 @@ class Acknowledgements:
         try:
             if cumulative:
                 self._claim_up_to(request, places[-1], share)
+            elif rest:
+                self._claim_rest(request, txn, share)
             else:
                 self._claim(request, places, txn, share)
             self._know(txn, share)
@@ -325,6 +333,14 @@ class Acknowledgements:
             if joined:
                 request.joined[position] = joined
             self._owners.give(request, position, bits, size)
+
+    def _claim_rest(self, request: Request, txn: Enlisting, share: Share) -> None:
+        """Nobody else can have them; but another consumer of this client may have acknowledged copies."""
+        if len(_SHARES.get(txn, ())) > share.is_known:
+            for position, (bits, size, _) in self._owners.known(share.held).items():
+                self._check(position, bits, size, txn, share)
+        request.joined = dict(share.held.entries)
+        self._owners.give_all(share.held, request)
 
     def _claim_up_to(self, request: Request, place: Place, share: Share) -> None:
         if self._owners.held_up_to(place[:2], but=share):
@@ -465,9 +481,11 @@ class Acknowledgements:
         line = self._line
         for request in share.requests:
             if outcome is TxnAction.COMMIT:
-                self._settle_ids(request.ids)
+                if request.is_released or request.up_to is not None:
+                    self._settle_ids(request.ids)
                 self._owners.settle_all(request)
             else:
+                request.is_released = True
                 self._owners.release(request)
         if outcome is not None:
             share.requests.clear()

@@ -282,7 +282,11 @@ class Owners:
 
     def give(self, hold: Hold, position: Position, bits: int, size: int, generation: int = UNKNOWN) -> None:
         """These messages are this owner's from now on, whoever had them before. `generation` is that of their delivery."""
-        self._assign(position, bits, size, hold, generation)
+        if position in self._rows or hold.state > State.ASKED:
+            self._assign(position, bits, size, hold, generation)
+        else:
+            hold.entries[position] = bits
+            self._rows[position] = (generation, size, ((hold, bits),))
 
     def want(self, position: Position, bits: int, size: int, generation: int) -> None:
         """These are asked for again, but for what units have. Without `bits` it is all of an entry, if that is known."""
@@ -327,8 +331,15 @@ class Owners:
 
     def give_all(self, hold: Hold, to: Hold) -> None:
         """Everything of one owner becomes another's."""
-        for position, bits in list(hold.entries.items()):
-            self._assign(position, bits, 0, to, UNKNOWN)
+        if to.state > State.ASKED or to.entries:
+            for position, bits in list(hold.entries.items()):
+                self._assign(position, bits, 0, to, UNKNOWN)
+            return
+        rows = self._rows
+        for position in hold.entries:
+            generation, size, holds = rows[position]
+            rows[position] = (generation, size, tuple([(to if each is hold else each, bits) for each, bits in holds]))
+        to.entries, hold.entries = hold.entries, to.entries
 
     def release(self, hold: Hold) -> None:
         """Its messages are free, or will come again by themselves: copies of them are welcome."""
@@ -372,8 +383,13 @@ class Owners:
 
     def settle_all(self, hold: Hold) -> None:
         """Its transaction has committed."""
-        for position, bits in list(hold.entries.items()):
-            self.settle(position, bits, self._rows[position][1])
+        entries, rows = hold.entries, self._rows
+        for position, bits in list(entries.items()):
+            _, size, holds = rows[position]
+            if len(holds) == 1 and bits == full(size):  # nobody else has anything of it, and all of it is settled
+                del rows[position], entries[position]
+            else:
+                self.settle(position, bits, size)
         if hold in self._ranges:
             self._ranges.remove(hold)
 
@@ -424,9 +440,11 @@ class Owners:
 
     def _put(self, position: Position, row: Row) -> None:
         self._rows[position] = row
-        if any(hold.state <= State.ASKED for hold, _ in row[2]):
-            self._idle.pop(position, None)
-        elif position not in self._idle:
+        for hold, _ in row[2]:
+            if hold.state <= State.ASKED:
+                self._idle.pop(position, None)
+                return
+        if position not in self._idle:
             self._idle[position] = None
             if len(self._idle) > LIMIT:
                 self._forget(next(iter(self._idle)))
