@@ -34,7 +34,8 @@ async def test_a_pattern_receives_from_what_matches_and_from_what_comes_to_match
 
 async def test_a_pattern_may_stand_for_nothing_yet(client):
     consumer = await client.subscribe(re.compile("soon-.*"), "s", pattern_discovery_period=0.05)
-    assert (consumer.topic, consumer.topics, consumer.is_connected) == ("public/default/soon-.*", [], True)
+    whole = "persistent://public/default/soon-.*"
+    assert (consumer.topic, consumer.topics, consumer.is_connected) == (whole, [], True)
     waiting = asyncio.create_task(consumer.receive(5))
     await (await client.create_producer("soon-now")).send(b"m")
     assert (await waiting).value == b"m"
@@ -257,3 +258,12 @@ async def test_who_looks_for_changes_does_not_take_part_in_the_unit_in_which_he_
         monkeypatch.setattr(type(client.inside.lookup), "topics", found)
         assert await asyncio.wait_for(seen, 5) is None
         assert AMBIENT.get() is txn.inside
+
+
+@pytest.mark.parametrize("said", ["soon-.*", "public/default/soon-.*", "persistent://public/default/soon-.*"])
+async def test_the_topic_of_a_pattern_is_the_whole_pattern_as_the_official_client_says_it(client, said):
+    """It was the first topic that the pattern had found, and another one later."""
+    await client.create_producer("soon-now")
+    consumer = await client.subscribe(re.compile(said), "s")
+    assert consumer.topics == ["persistent://public/default/soon-now"]
+    assert consumer.topic == "persistent://public/default/soon-.*"

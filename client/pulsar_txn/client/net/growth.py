@@ -114,11 +114,16 @@ class TopicPattern:
 
     namespace: str
     names: Pattern[str]
+    domain: str = "persistent"
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.namespace}/{self.names.pattern}"
 
     @classmethod
     def parse(cls, pattern: Pattern[str]) -> TopicPattern:
         """Read `persistent://tenant/namespace/regex`, `tenant/namespace/regex` or `regex`. InvalidTopicName."""
-        text = _DOMAIN.sub("", pattern.pattern, count=1)
+        domain = _DOMAIN.match(pattern.pattern)
+        text = pattern.pattern if domain is None else pattern.pattern[domain.end() :]
         parts = text.split("/", 2)
         if len(parts) == 1:
             parts = ["public", "default", *parts]
@@ -129,7 +134,8 @@ class TopicPattern:
             TopicName.parse(f"{tenant}/{namespace}/name")
         except InvalidName as error:
             raise InvalidTopicName(str(error), hint="only the name after the namespace may be a pattern") from None
-        return cls(f"{tenant}/{namespace}", re.compile(names, pattern.flags))
+        said = "persistent" if domain is None else domain[1]
+        return cls(f"{tenant}/{namespace}", re.compile(names, pattern.flags), said)
 
     def matches(self, topic: str) -> bool:
         """Whether it represents this topic, or for the topic of this partition."""

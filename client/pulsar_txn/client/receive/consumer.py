@@ -71,7 +71,7 @@ class AsyncConsumer(Generic[T]):
 
     @property
     def topic(self) -> str:
-        """The topic's name, of the first one when there are several; of a pattern, the pattern with its namespace."""
+        """The topic's name, of the first one when there are several; of a pattern, the whole pattern."""
         return self.inside.parts.topic
 
     @property

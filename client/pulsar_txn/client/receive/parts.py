@@ -68,9 +68,9 @@ class Parts:
 
     @property
     def topic(self) -> str:
-        """The pattern, if there is one; else the topic's name, of the first one when there are several."""
+        """The whole pattern, if there is one; else the topic's name, of the first one when there are several."""
         if self._pattern is not None:
-            return f"{self._pattern.namespace}/{self._pattern.names.pattern}"
+            return str(self._pattern)
         return self.all[0].topic
 
     # --- finding ------------------------------------------------------------------------------------------------------

@@ -352,7 +352,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
 
     @property
     def topic(self) -> str:
-        """The topic's name, of the first one when there are several; of a pattern, the pattern with its namespace."""
+        """The topic's name, of the first one when there are several; of a pattern, the whole pattern."""
         return self._inner.topic
 
     @property
