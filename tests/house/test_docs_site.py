@@ -76,6 +76,13 @@ def test_code_is_highlighted_and_can_be_copied(site: Path) -> None:
     assert '"content.code.copy"' in tutorial
 
 
+def test_the_reference_shows_what_programs_use_and_no_parts(site: Path) -> None:
+    shown = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").rglob("*.html"))
+    ids = set(re.findall(r'id="(pulsar_txn\.[\w.]+)"', shown))
+    assert {"pulsar_txn.client.AsyncConsumer.receive", "pulsar_txn.client.AsyncTransaction.commit"} <= ids
+    assert {name for name in ids if name.endswith((".inside", ".unit")) or "._" in name} == set()
+
+
 def test_llms_txt_lists_every_page_of_the_navigation_and_its_links_lead_somewhere(site: Path) -> None:
     text = (site / "llms.txt").read_text(encoding="utf-8")
     assert text.startswith("# pulsar-txn\n\n> Transactions for Apache Pulsar in Python")
