@@ -189,6 +189,16 @@ EXPECTED: dict[str, Callable[[Any, bytes], Any]] = {
     ),
 }
 
+
+def by_request_id(decoded: tuple[bytes, Any, Any]) -> tuple[int, Any, Any]:
+    """A request with its id in place of its head, which names the same transaction if it names one."""
+    head, *others = decoded
+    read = pb.CommandEndTxnResponse.FromString(head)
+    assert not read.HasField("txnid_least_bits") or ids_of(read) == others[0]
+    assert read.request_id == hot_txn.request_id_of(head)
+    return (read.request_id, *others)
+
+
 DECODERS: dict[str, Callable[[bytes], Any]] = {
     "send": hot.decode_send,
     "send_receipt": hot.decode_send_receipt,
@@ -196,10 +206,10 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "flow": hot.decode_flow,
     "ack": hot.decode_ack,
     "ackResponse": hot.decode_ack_response,
-    "newTxn": hot_txn.decode_new_txn,
-    "addPartitionToTxn": hot_txn.decode_add_partitions,
-    "addSubscriptionToTxn": hot_txn.decode_add_subscriptions,
-    "endTxn": hot_txn.decode_end_txn,
+    "newTxn": lambda frame: by_request_id(hot_txn.decode_new_txn(frame)),
+    "addPartitionToTxn": lambda frame: by_request_id(hot_txn.decode_add_partitions(frame)),
+    "addSubscriptionToTxn": lambda frame: by_request_id(hot_txn.decode_add_subscriptions(frame)),
+    "endTxn": lambda frame: by_request_id(hot_txn.decode_end_txn(frame)),
     "newTxnResponse": lambda frame: hot_txn.decode_response(frame, 51),
     "addPartitionToTxnResponse": lambda frame: hot_txn.decode_response(frame, 53),
     "addSubscriptionToTxnResponse": lambda frame: hot_txn.decode_response(frame, 55),

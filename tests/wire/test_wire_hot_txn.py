@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_txn.wire import hot_txn
+from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.frames import NAMES, command
 from pulsar_txn.wire.ids import TxnId, signed64, unsigned64
 
@@ -20,25 +21,34 @@ def ids(txn: TxnId) -> dict[str, int]:
     return {"txnid_least_bits": unsigned64(txn.least), "txnid_most_bits": unsigned64(txn.most)}
 
 
+def head_of(request_id: int, txn: TxnId) -> bytes:
+    """The fields with which a request of a transaction and its response begin."""
+    return pb.CommandEndTxnResponse(request_id=request_id, **ids(txn)).SerializeToString()
+
+
 @given(U64, U64, U64)
 def test_new_txn(request_id: int, timeout_ms: int, tc_id: int):
     frame = hot_txn.encode_new_txn(request_id, timeout_ms, tc_id)
     assert frame == command("newTxn", request_id=request_id, txn_ttl_millis=timeout_ms, tc_id=tc_id)
-    assert hot_txn.decode_new_txn(frame[4:]) == (request_id, timeout_ms, tc_id)
+    head, *others = hot_txn.decode_new_txn(frame[4:])
+    assert others == [timeout_ms, tc_id]
+    assert hot_txn.request_id_of(head) == request_id
+    txn = TxnId(signed64(tc_id), signed64(timeout_ms))
+    assert hot_txn.with_txn(head, txn) == head_of(request_id, txn)
 
 
 @given(U64, TXN, st.sampled_from([0, 1]))
 def test_end_txn(request_id: int, txn: TxnId, action: int):
     frame = hot_txn.encode_end_txn(request_id, txn, action)
     assert frame == command("endTxn", request_id=request_id, txn_action=action, **ids(txn))
-    assert hot_txn.decode_end_txn(frame[4:]) == (request_id, txn, action)
+    assert hot_txn.decode_end_txn(frame[4:]) == (head_of(request_id, txn), txn, action)
 
 
 @given(U64, TXN, st.lists(st.text(max_size=200), max_size=3))
 def test_add_partitions(request_id: int, txn: TxnId, topics: list[str]):
     frame = hot_txn.encode_add_partitions(request_id, txn, topics)
     assert frame == command("addPartitionToTxn", request_id=request_id, partitions=topics, **ids(txn))
-    assert hot_txn.decode_add_partitions(frame[4:]) == (request_id, txn, topics)
+    assert hot_txn.decode_add_partitions(frame[4:]) == (head_of(request_id, txn), txn, topics)
 
 
 @given(U64, TXN, st.lists(st.tuples(st.text(max_size=200), st.text(max_size=200)), max_size=3))
@@ -46,7 +56,7 @@ def test_add_subscriptions(request_id: int, txn: TxnId, pairs: list[tuple[str, s
     frame = hot_txn.encode_add_subscriptions(request_id, txn, pairs)
     named = [{"topic": topic, "subscription": subscription} for topic, subscription in pairs]
     assert frame == command("addSubscriptionToTxn", request_id=request_id, subscription=named, **ids(txn))
-    assert hot_txn.decode_add_subscriptions(frame[4:]) == (request_id, txn, pairs)
+    assert hot_txn.decode_add_subscriptions(frame[4:]) == (head_of(request_id, txn), txn, pairs)
 
 
 @pytest.mark.parametrize("kind", sorted(hot_txn.RESPONSES))
@@ -54,6 +64,6 @@ def test_add_subscriptions(request_id: int, txn: TxnId, pairs: list[tuple[str, s
 def test_responses(kind: int, request_id: int, txn: TxnId, error: int | None, message: str | None):
     fields: dict[str, Any] = {"error": error, "message": message}
     given_fields = {name: value for name, value in fields.items() if value is not None}
-    frame = hot_txn.encode_response(kind, request_id, txn, error=error, message=message)
+    frame = hot_txn.encode_response(kind, head_of(request_id, txn), error=error, message=message)
     assert frame == command(NAMES[kind], request_id=request_id, **ids(txn), **given_fields)
     assert hot_txn.decode_response(frame[4:], kind) == (request_id, txn, error, message)

@@ -2,7 +2,8 @@
 
 As in `wire.hot`: plain values in and out, encoders put bytes together by hand, decoders know the shapes that peers
 really send and ask protobuf for everything else. A transaction has four of them and as many answers, so for short
-transactions they weigh more than its messages. Ids that are absent read as 0, as the protocol's defaults say.
+transactions they weigh more than its messages. Requests come with a `head`, the bytes of their
+first fields, with which the response begins as well. Ids that are absent read as 0, as the protocol's defaults say.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .errors import MalformedFrame
 from .frames import NAMES, decode_command
 from .hot import _ends, _shape, _starts, _txn_id  # the parts of which all hand-written codecs are made
 from .ids import TxnId
-from .varints import LAST, MORE, NUMBERS, varint
+from .varints import LAST, MORE, NUMBERS, read_varint, varint
 
 NEW_TXN, ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN, END_TXN = 50, 52, 54, 56
 """Command types; the type of the response is the next number."""
@@ -50,11 +51,11 @@ _STARTS: Final = {kind: _starts(prefix) for kind, prefix in _PREFIX.items()}
 _BODY: Final = 9
 """Where a body of less than 128 bytes begins."""
 
-_NEW_TXN_SHAPE: Final = _shape(rb"\x08N(?:\x10N)?(?:\x18N)?")
-_END_TXN_SHAPE: Final = _shape(rb"\x08N\x10N\x18N(?:\x20([\x00\x01]))?")
+_NEW_TXN_SHAPE: Final = _shape(rb"(\x08N)(?:\x10N)?(?:\x18N)?")
+_END_TXN_SHAPE: Final = _shape(rb"(\x08N\x10N\x18N)(?:\x20([\x00\x01]))?")
 _RESPONSE_SHAPE: Final = _shape(rb"\x08N\x10N\x18N")
-_PARTITION_SHAPE: Final = _shape(rb"\x08N\x10N\x18N\x22([\x00-\x7f])(.*)")
-_SUBSCRIPTION_SHAPE: Final = _shape(rb"\x08N\x10N\x18N\x22([\x00-\x7f])(\x0a([\x00-\x7f])(.*))")
+_PARTITION_SHAPE: Final = _shape(rb"(\x08N\x10N\x18N)\x22([\x00-\x7f])(.*)")
+_SUBSCRIPTION_SHAPE: Final = _shape(rb"(\x08N\x10N\x18N)\x22([\x00-\x7f])(\x0a([\x00-\x7f])(.*))")
 
 
 def _frame(kind: int, body: bytes) -> bytes:
@@ -82,14 +83,14 @@ def encode_new_txn(request_id: int, timeout_ms: int, tc_id: int) -> bytes:
     return _frame(NEW_TXN, b"\x08" + varint(request_id) + b"\x10" + varint(timeout_ms) + b"\x18" + varint(tc_id))
 
 
-def decode_new_txn(frame: bytes) -> tuple[int, int, int]:
-    """`(request_id, timeout_ms, tc_id)`, unsigned as they travel. MalformedFrame."""
+def decode_new_txn(frame: bytes) -> tuple[bytes, int, int]:
+    """`(head, timeout_ms, tc_id)`, numbers unsigned as they travel; `head` holds the request id. MalformedFrame."""
     end = _ENDS[NEW_TXN].get(frame[:_BODY])
     if end is not None and end <= len(frame) and (found := _NEW_TXN_SHAPE(frame, _BODY, end)) is not None:
-        request_id, timeout_ms, tc_id = found.groups(b"\0")
-        return NUMBERS[request_id], NUMBERS[timeout_ms], NUMBERS[tc_id]
+        head, _, timeout_ms, tc_id = found.groups(b"\0")
+        return head, NUMBERS[timeout_ms], NUMBERS[tc_id]
     body = _body(frame, NEW_TXN).newTxn
-    return body.request_id, body.txn_ttl_millis, body.tc_id
+    return b"\x08" + varint(body.request_id), body.txn_ttl_millis, body.tc_id
 
 
 def encode_end_txn(request_id: int, txn: TxnId, action: int) -> bytes:
@@ -97,13 +98,13 @@ def encode_end_txn(request_id: int, txn: TxnId, action: int) -> bytes:
     return _frame(END_TXN, _ids(request_id, txn) + b"\x20" + varint(action))
 
 
-def decode_end_txn(frame: bytes) -> tuple[int, TxnId, int]:
-    """`(request_id, txn, action)`; no action means commit. MalformedFrame."""
+def decode_end_txn(frame: bytes) -> tuple[bytes, TxnId, int]:
+    """`(head, txn, action)`; no action means commit. MalformedFrame."""
     end = _ENDS[END_TXN].get(frame[:_BODY])
     if end is not None and end <= len(frame) and (found := _END_TXN_SHAPE(frame, _BODY, end)) is not None:
-        request_id, least, most, action = found.groups(b"\0")
+        head, _, least, most, action = found.groups(b"\0")
         return (
-            NUMBERS[request_id],
+            head,
             (
                 _new(TxnId, (NUMBERS[most], NUMBERS[least]))
                 if len(least) <= _LONGEST_USUAL >= len(most)
@@ -112,7 +113,8 @@ def decode_end_txn(frame: bytes) -> tuple[int, TxnId, int]:
             action[0],
         )
     body = _body(frame, END_TXN).endTxn
-    return body.request_id, _txn_id(body.txnid_least_bits, body.txnid_most_bits), int(body.txn_action)
+    txn = _txn_id(body.txnid_least_bits, body.txnid_most_bits)
+    return _ids(body.request_id, txn), txn, int(body.txn_action)
 
 
 # ---------------------------------------------------------------- ADD_PARTITION_TO_TXN and ADD_SUBSCRIPTION_TO_TXN
@@ -127,14 +129,14 @@ def encode_add_partitions(request_id: int, txn: TxnId, topics: Iterable[str]) ->
     return _frame(ADD_PARTITION_TO_TXN, b"".join(parts))
 
 
-def decode_add_partitions(frame: bytes) -> tuple[int, TxnId, list[str]]:
-    """`(request_id, txn, topics)`. MalformedFrame."""
+def decode_add_partitions(frame: bytes) -> tuple[bytes, TxnId, list[str]]:
+    """`(head, txn, topics)`. MalformedFrame."""
     end = _ENDS[ADD_PARTITION_TO_TXN].get(frame[:_BODY])
     if end is not None and end <= len(frame) and (found := _PARTITION_SHAPE(frame, _BODY, end)) is not None:
-        request_id, least, most, size, topic = found.groups()
+        head, _, least, most, size, topic = found.groups()
         if len(topic) == size[0] and (text := _text(topic)) is not None:
             return (
-                NUMBERS[request_id],
+                head,
                 (
                     _new(TxnId, (NUMBERS[most], NUMBERS[least]))
                     if len(least) <= _LONGEST_USUAL >= len(most)
@@ -143,7 +145,8 @@ def decode_add_partitions(frame: bytes) -> tuple[int, TxnId, list[str]]:
                 [text],
             )
     body = _body(frame, ADD_PARTITION_TO_TXN).addPartitionToTxn
-    return body.request_id, _txn_id(body.txnid_least_bits, body.txnid_most_bits), list(body.partitions)
+    txn = _txn_id(body.txnid_least_bits, body.txnid_most_bits)
+    return _ids(body.request_id, txn), txn, list(body.partitions)
 
 
 @lru_cache(4096)
@@ -165,14 +168,14 @@ def encode_add_subscriptions(request_id: int, txn: TxnId, subscriptions: Iterabl
     return _frame(ADD_SUBSCRIPTION_TO_TXN, b"".join(parts))
 
 
-def decode_add_subscriptions(frame: bytes) -> tuple[int, TxnId, list[tuple[str, str]]]:
-    """`(request_id, txn, [(topic, subscription)])`. MalformedFrame."""
+def decode_add_subscriptions(frame: bytes) -> tuple[bytes, TxnId, list[tuple[str, str]]]:
+    """`(head, txn, [(topic, subscription)])`. MalformedFrame."""
     end = _ENDS[ADD_SUBSCRIPTION_TO_TXN].get(frame[:_BODY])
     if end is not None and end <= len(frame) and (found := _SUBSCRIPTION_SHAPE(frame, _BODY, end)) is not None:
-        request_id, least, most, size, pair, first, rest = found.groups()
+        head, _, least, most, size, pair, first, rest = found.groups()
         if len(pair) == size[0] and (named := _pair(first[0], rest)) is not None:
             return (
-                NUMBERS[request_id],
+                head,
                 (
                     _new(TxnId, (NUMBERS[most], NUMBERS[least]))
                     if len(least) <= _LONGEST_USUAL >= len(most)
@@ -181,8 +184,8 @@ def decode_add_subscriptions(frame: bytes) -> tuple[int, TxnId, list[tuple[str, 
                 [named],
             )
     body = _body(frame, ADD_SUBSCRIPTION_TO_TXN).addSubscriptionToTxn
-    named_ones = [(each.topic, each.subscription) for each in body.subscription]
-    return body.request_id, _txn_id(body.txnid_least_bits, body.txnid_most_bits), named_ones
+    txn = _txn_id(body.txnid_least_bits, body.txnid_most_bits)
+    return _ids(body.request_id, txn), txn, [(each.topic, each.subscription) for each in body.subscription]
 
 
 @lru_cache(4096)
@@ -200,20 +203,26 @@ def _pair(size: int, data: bytes) -> tuple[str, str] | None:
 # ---------------------------------------------------------------- responses
 
 
-def encode_response(kind: int, request_id: int, txn: TxnId, *, error: int | None = None, message: str | None = None) -> bytes:
-    """The frame of a response; `kind` is its own type, `error` a ServerError and `message` what its user reads."""
+def request_id_of(head: bytes) -> int:
+    """The request id at the beginning of a head."""
+    return read_varint(head, 1)[0]
+
+
+def with_txn(head: bytes, txn: TxnId) -> bytes:
+    """The head of the response to a NEW_TXN, whose own head has no transaction yet."""
     most, least = txn
-    if error is None and message is None and 0 <= most < 16384 and 0 <= least < _2_28 and request_id >= 0:
-        body = (
-            b"\x08"
-            + (MORE[request_id & 16383] + LAST[request_id >> 14] if 16384 <= request_id < _2_28 else varint(request_id))
-            + b"\x10"
-            + (LAST[least] if least < 16384 else MORE[least & 16383] + LAST[least >> 14])
-            + b"\x18"
-            + LAST[most]
-        )
-        return _STARTS[kind][len(body)] + body
-    body = _ids(request_id, txn)
+    usual = MORE[least & 16383] + LAST[least >> 14] if 16384 <= least < _2_28 else varint(least)
+    return head + b"\x10" + usual + b"\x18" + (LAST[most] if 0 <= most < 16384 else varint(most))
+
+
+def encode_response(kind: int, head: bytes, *, error: int | None = None, message: str | None = None) -> bytes:
+    """The frame of a response; `kind` is its own type, `error` a ServerError and `message` what its user reads.
+
+    `head` holds the request id and the transaction, as the request brought them: the bytes are the same in both.
+    """
+    if error is None and message is None and len(head) < len(_STARTS[kind]):
+        return _STARTS[kind][len(head)] + head
+    body = head
     if error is not None:
         body += b"\x20" + varint(error)
     if message is not None:

@@ -15,8 +15,8 @@ from pulsar_txn.wire.ids import TxnId
 REMEMBERED: Final = 1024
 """How many transactions one connection remembers; the oldest is forgotten first."""
 
-Asked: TypeAlias = tuple[int, int]
-"""Coordinator and request id of a NEW_TXN."""
+Asked: TypeAlias = tuple[int, bytes]
+"""Coordinator and request id of a NEW_TXN, the id as it travels."""
 
 
 class OpenedTransactions:

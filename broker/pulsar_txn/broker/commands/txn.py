@@ -18,15 +18,16 @@ from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
 from .checks import check_subscription_name
+from .opened import Asked
 from .session import FrameHandler, Handler, Session
 
 _MAX_PARTICIPANTS: Final = 1000
 _ACTIONS: Final = {int(action): action for action in TxnAction}
 
 
-def _no_coordinators(session: Session, request_id: int) -> None:
+def _no_coordinators(session: Session, head: bytes) -> None:
     """Answer a request that `Connection` counts where transactions are switched off."""
-    session.connection.answer(_switched_off(request_id))
+    session.connection.answer(_switched_off(hot_txn.request_id_of(head)))
 
 
 def _switched_off(request_id: int) -> bytes:
@@ -71,44 +72,44 @@ async def _identify(session: Session, body: Any, coordinators: int) -> dict[str,
 
 def on_new_txn(session: Session, frame: bytes) -> None:
     """NEW_TXN: a repeat of a request that is answered already means the same transaction."""
-    request_id, timeout_ms, tc_id = hot_txn.decode_new_txn(frame)
+    head, timeout_ms, tc_id = hot_txn.decode_new_txn(frame)
     coordinators = session.services.coordinators
     if coordinators is None:
-        _no_coordinators(session, request_id)
+        _no_coordinators(session, head)
         return
-    asked, opened = (tc_id, request_id), session.opened
+    asked, opened = (tc_id, head), session.opened
     txn_id = opened.answered.get(asked)
     if txn_id is not None:
-        session.connection.answer(hot_txn.encode_response(hot_txn.NEW_TXN_RESPONSE, request_id, txn_id))
+        session.connection.answer(hot_txn.encode_response(hot_txn.NEW_TXN_RESPONSE, hot_txn.with_txn(head, txn_id)))
     elif not opened.waits(asked):
         coordinators.new_txn(tc_id, timeout_ms, session.principal, session.identity, partial(_answer_new, session, asked))
 
 
-def _answer_new(session: Session, asked: tuple[int, int], value: TxnId | None, error: ServerError | None, message: str) -> None:
-    tc_id, request_id = asked
-    txn_id = TxnId(tc_id, 0) if value is None else value
+def _answer_new(session: Session, asked: Asked, value: TxnId | None, error: ServerError | None, message: str) -> None:
+    tc_id, head = asked
+    whole = hot_txn.with_txn(head, TxnId(tc_id, 0) if value is None else value)
     for _ in range(session.opened.settle(asked, value)):
-        _answer(session.connection, hot_txn.NEW_TXN_RESPONSE, request_id, txn_id, None, error, message)
+        _answer(session.connection, hot_txn.NEW_TXN_RESPONSE, whole, None, error, message)
 
 
 def on_add_partition(session: Session, frame: bytes) -> None:
     """ADD_PARTITION_TO_TXN."""
-    request_id, txn_id, topics = hot_txn.decode_add_partitions(frame)
-    _add(session, request_id, txn_id, hot_txn.ADD_PARTITION_TO_TXN_RESPONSE, [(topic, None) for topic in topics])
+    head, txn_id, topics = hot_txn.decode_add_partitions(frame)
+    _add(session, head, txn_id, hot_txn.ADD_PARTITION_TO_TXN_RESPONSE, [(topic, None) for topic in topics])
 
 
 def on_add_subscription(session: Session, frame: bytes) -> None:
     """ADD_SUBSCRIPTION_TO_TXN."""
-    request_id, txn_id, subscriptions = hot_txn.decode_add_subscriptions(frame)
-    _add(session, request_id, txn_id, hot_txn.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, subscriptions)
+    head, txn_id, subscriptions = hot_txn.decode_add_subscriptions(frame)
+    _add(session, head, txn_id, hot_txn.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, subscriptions)
 
 
-def _add(session: Session, request_id: int, txn_id: TxnId, response: int, named: Sequence[tuple[str, str | None]]) -> None:
+def _add(session: Session, head: bytes, txn_id: TxnId, response: int, named: Sequence[tuple[str, str | None]]) -> None:
     coordinators = session.services.coordinators
     if coordinators is None:
-        _no_coordinators(session, request_id)
+        _no_coordinators(session, head)
         return
-    answer = partial(_answer, session.connection, response, request_id, txn_id)
+    answer = partial(_answer, session.connection, response, head)
     if len(named) > _MAX_PARTICIPANTS:
         text = f"{len(named)} participants in one request; {_MAX_PARTICIPANTS} are the most, send several"
         answer(None, ServerError.NotAllowedError, text)
@@ -137,12 +138,12 @@ def _participant(named: tuple[str, str | None]) -> Participant:
 
 def on_end_txn(session: Session, frame: bytes) -> None:
     """END_TXN: answered when every participant holds the outcome."""
-    request_id, txn_id, action = hot_txn.decode_end_txn(frame)
+    head, txn_id, action = hot_txn.decode_end_txn(frame)
     coordinators = session.services.coordinators
     if coordinators is None:
-        _no_coordinators(session, request_id)
+        _no_coordinators(session, head)
         return
-    answer = partial(_answer, session.connection, hot_txn.END_TXN_RESPONSE, request_id, txn_id)
+    answer = partial(_answer, session.connection, hot_txn.END_TXN_RESPONSE, head)
     known = _ACTIONS.get(action)
     if known is None:
         answer(None, ServerError.NotAllowedError, f"{action} is no action; 0 commits and 1 aborts")
@@ -165,16 +166,15 @@ def on_end_txn_on_participant(response: str, session: Session, body: Any) -> Non
 def _answer(
     connection: Connection,
     response: int,
-    request_id: int,
-    txn_id: TxnId,
+    head: bytes,
     value: Any,  # an Answer's first argument; these have none
     error: ServerError | None,
     message: str,
 ) -> None:
     if error is None:
-        connection.answer(hot_txn.encode_response(response, request_id, txn_id))
+        connection.answer(hot_txn.encode_response(response, head))
     else:
-        connection.answer(hot_txn.encode_response(response, request_id, txn_id, error=int(error), message=message))
+        connection.answer(hot_txn.encode_response(response, head, error=int(error), message=message))
 
 
 REQUESTS: Final[dict[int, FrameHandler]] = {
