@@ -24,6 +24,10 @@ CALLS = {
     "send_nowait": lambda made: made.producer.send_nowait(b"x"),
     "wait_for_room": lambda made: made.producer.wait_for_room(),
     "flush": lambda made: made.producer.flush(),
+    "commit": lambda made: made.txn.commit(),
+    "abort": lambda made: made.txn.abort(),
+    "resolve": lambda made: made.txn.resolve(),
+    "wait_closed": lambda made: made.txn.wait_closed(),
     "close of a producer": lambda made: made.producer.close(),
 }
 
@@ -34,6 +38,7 @@ class Made:
     async def make(self, url):
         self.client = AsyncClient(url)
         self.producer = await self.client.create_producer("t")
+        self.txn = self.client.attach_transaction("(0,1)")
         return self
 
     async def call(self, name):

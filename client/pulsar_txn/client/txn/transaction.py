@@ -144,6 +144,7 @@ class AsyncTransaction:
         not answered in time, the commit could not be sent, or the coordinator had ended it), TransactionAborted,
         CommitOutcomeUnknown, TransactionStateError. When an abort is asked for instead, and fails, a note says so.
         """
+        self.inside.check_here()
         if self.inside.options.managed:
             raise TransactionStateError(
                 "the transaction is committed by leaving its block",
@@ -159,10 +160,12 @@ class AsyncTransaction:
         timedelta;         default: the commit timeout) less what END_TXN needs. Raises the error of END_TXN; the
         coordinator then aborts at the transaction's timeout.
         """
+        self.inside.check_here()
         await self.inside.ending.finish(TxnAction.ABORT, None if timeout is None else seconds_of(timeout, "timeout"))
 
     async def wait_closed(self) -> None:
         """Wait for a commit or abort under way, and raise its error. Returns immediately if there is no such call."""
+        self.inside.check_here()
         await self.inside.ending.wait_closed()
 
     async def resolve(self) -> TransactionState:
@@ -173,6 +176,7 @@ class AsyncTransaction:
         repeat of what it has done. Raises an error when it cannot ask (ConnectionLost, OperationTimeout, …), and
         TransactionStateError before the commit was sent. Safe to cancel and to repeat.
         """
+        self.inside.check_here()
         return await self.inside.ending.resolve()
 
 

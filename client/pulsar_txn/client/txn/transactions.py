@@ -47,6 +47,7 @@ class Transactions:
             txn_id=txn_id,
             observers=self.observers,
             empty=self._empty,
+            check_here=self._core.check_here,
         )
         self._units.add(unit)
         unit.when_ended(lambda _outcome: self._units.discard(unit))

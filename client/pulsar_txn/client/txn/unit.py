@@ -66,7 +66,10 @@ class Unit:
         txn_id: TxnId | None = None,
         observers: UnitObservers | None = None,
         empty: EmptyCommits | None = None,
+        check_here: Callable[[], None] = lambda: None,
     ) -> None:
+        self.check_here = check_here
+        """Raises WrongEventLoop outside of the event loop of its client."""
         self.life = Life(options, monotonic, txn_id)
         self._core = core
         self._monotonic = monotonic
