@@ -47,6 +47,16 @@ def test_decoded_record_is_what_was_encoded(record: Record) -> None:
     assert encode_record(decode_record(data)) == data
 
 
+@given(records)
+def test_a_record_has_the_bytes_that_protobuf_writes(record: Record) -> None:
+    data = encode_record(record)
+    entry = pb.PendingAckMetadataEntry.FromString(data)
+    assert entry.SerializeToString(deterministic=True) == data
+    named = (entry.txnid_most_bits, entry.txnid_least_bits) if entry.HasField("txnid_least_bits") else NO_TXN
+    assert named == record.txn_id
+    assert [item.HasField("batch_size") for item in entry.pending_ack_metadata] == [size > 0 for _, _, size in record.items]
+
+
 def test_record_is_pulsars_message_with_our_fields_behind() -> None:
     data = encode_record(Record(Op.ACK, TxnId(0, 5), (((3, 9), 0b101, 4),)))
     entry = pb.PendingAckMetadataEntry.FromString(data)

@@ -1,15 +1,16 @@
 """The records of the redo log: Pulsar's PendingAckMetadataEntry with our fields from 100 up.
 
-One entry of the log is one record. What Pulsar itself would write decodes here (its batched form, which starts with
-0x0e01 and is off by default, does not). A decoded record keeps the bytes it came from, so what a newer version added
-survives an `encode`.
+One entry of the log is one record. Records are written by hand, because each acknowledgement in a transaction writes one
+(0.7 us, where protobuf's objects take 1.1), and tests compare the bytes. Protobuf reads them. Pulsar's own records decode here,
+except its batched form, which starts with 0x0e01 and is off by default. A decoded record keeps the bytes it came from, so what
+a newer version added survives an `encode`.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -17,15 +18,15 @@ from pulsar_txn.rm_pending_ack import records_pb2 as pb
 from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position, TxnId, ack_set_from_words, ack_set_to_words, full_ack_set, signed64, unsigned64
-
-if TYPE_CHECKING:
-    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+from pulsar_txn.wire.varints import varint
 
 NO_TXN: Final = TxnId(-1, -1)
 """Of a record that belongs to no transaction."""
 
 RECORD_VERSION: Final = 1
 """Version of what this code writes; a record of a newer one is refused by `decode`."""
+
+_VERSION_FIELD: Final = b"\xa0\x06" + varint(RECORD_VERSION)
 
 
 class Op(enum.IntEnum):
@@ -58,20 +59,25 @@ class Record(NamedTuple):
 
 
 def encode_record(record: Record) -> bytes:
-    """The bytes of a record; those it was decoded from, if it was."""
+    """The bytes of a record; the bytes it was decoded from, if it was."""
     op, txn_id, items, cumulative, low_watermark, data = record
     if data is not None:
         return data
-    entry = pb.PendingAckMetadataEntry()
-    entry.pending_ack_op = op  # type: ignore[assignment]  # our Op has the numbers of the generated enum
-    entry.ack_type = pb.Cumulative if cumulative else pb.Individual
-    entry.record_version = RECORD_VERSION
-    if txn_id is not NO_TXN:
-        entry.txnid_most_bits, entry.txnid_least_bits = txn_id
-    if low_watermark >= 0:
-        entry.low_watermark = low_watermark
-    put_items(entry.pending_ack_metadata, items)
-    return entry.SerializeToString()
+    named = b"" if txn_id is NO_TXN else b"\x18%b\x20%b" % (varint(txn_id[1]), varint(txn_id[0]))
+    told = b"" if low_watermark < 0 else b"\xa8\x06%b" % varint(low_watermark)
+    return b"\x08%c\x10%c%b%b%b%b" % (op, cumulative, named, b"".join(map(_encode_item, items)), _VERSION_FIELD, told)
+
+
+def _encode_item(item: AckItem) -> bytes:
+    """What `put_item` writes, as an element of the entry."""
+    (ledger_id, entry_id), bits, batch_size = item
+    body = b"\x08%b\x10%b" % (varint(ledger_id), varint(entry_id))
+    if bits is not None:
+        words = ack_set_to_words(full_ack_set(batch_size) & ~bits, batch_size)
+        body += b"".join([b"\x18" + varint(word) for word in words])
+    if batch_size:
+        body += b"\x20" + varint(batch_size)
+    return b"\x2a%b%b" % (varint(len(body)), body)
 
 
 def decode_record(data: bytes) -> Record:
@@ -120,12 +126,6 @@ def get_item(source: pb.PendingAckMetadata) -> AckItem:
         return (position, None, source.batch_size)
     batch_size = source.batch_size or 64 * len(source.ack_set)
     return (position, full_ack_set(batch_size) & ~ack_set_from_words(list(source.ack_set)), batch_size)
-
-
-def put_items(target: RepeatedCompositeFieldContainer[pb.PendingAckMetadata], items: Iterable[AckItem]) -> None:
-    """Append ack items to a repeated field."""
-    for item in items:
-        put_item(target.add(), item)
 
 
 def get_items(source: Iterable[pb.PendingAckMetadata]) -> tuple[AckItem, ...]:

@@ -1,10 +1,10 @@
 """The records of the coordinator's log: how they are made, written and read.
 
-The bytes are Pulsar's TransactionMetadataEntry, with our fields from 100 up (`records.proto`). Every transaction writes four
-records, so they are written by hand (0.7 us for a decision, where protobuf's objects take 1.4), and tests compare the bytes.
-Protobuf reads them: its parser is quicker than Python code, and it runs in recovery only. A record that was read keeps its
-bytes, so fields of a newer version survive. Batched entries of a stock coordinator's log (PIP-160) are read too, never
-written.
+The bytes are Pulsar's TransactionMetadataEntry, with our fields from 100 up (`records.proto`). Every transaction writes five
+records or so, and they are written by hand: a decision takes 0.6 us, where protobuf's objects take 0.85, and `apply` reads a
+tuple. Tests compare the bytes. Protobuf reads records: its parser is quicker than Python code, and it runs in recovery only. A
+record that was read keeps its bytes, so fields of a newer version survive. Batched entries of a stock coordinator's log
+(PIP-160) are read too, never written.
 """
 
 from __future__ import annotations
