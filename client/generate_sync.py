@@ -104,10 +104,9 @@ BODIES = {
     "        return run_transaction(self._loop, lambda: self.transaction(timeout=timeout, name=name), work, left)",
     "Client.pipeline": "if not isinstance(consumer, Consumer):\n"
     '            raise refused("consumer", consumer, "a consumer of this client")\n'
-    "        run = functools.partial(self._inner.pipeline, inner(consumer), max_messages=max_messages, max_wait=max_wait,"
-    " timeout=timeout, concurrency=concurrency, on_poison=on_poison, max_aborts=max_aborts,"
-    " dead_letter_topic=dead_letter_topic,"
-    " observer=None if observer is None else functools.partial(self._loop.callbacks.tell, observer))\n"
+    '        concurrency = options_of(PipelineOptions, options, "pipeline").concurrency\n'
+    "        told = None if observer is None else functools.partial(self._loop.callbacks.tell, observer)\n"
+    "        run = functools.partial(self._inner.pipeline, inner(consumer), observer=told, **options)\n"
     "        batch = functools.partial(TransactionalBatch, self._loop)\n"
     "        return run_pipeline(self._loop, run, handler, batch, stop, concurrency)",
     "Client.add_interceptors": "self._opening.interceptors.add(interceptors)",

@@ -20,7 +20,7 @@ from pulsar_txn.client.errors import (
     TransactionTimedOut,
 )
 from pulsar_txn.client.loop.lanes import is_blamed
-from pulsar_txn.client.loop.pipeline import Poison
+from pulsar_txn.client.loop.options import Poison
 from pulsar_txn.client.loop.suspects import Suspects
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy, letter_topic

@@ -17,6 +17,7 @@ import pytest
 
 from pulsar_txn.client import AsyncClient, Client, InvalidConfiguration
 from pulsar_txn.client._options import OFFICIAL
+from pulsar_txn.client.loop.options import PipelineOptions, PipelineOptionsDict
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerOptionsDict, ReaderOptionsDict
 from pulsar_txn.client.send.options import ProducerOptions, ProducerOptionsDict
 
@@ -56,7 +57,14 @@ def flat(kind: object) -> frozenset[object]:
     return frozenset({kind})
 
 
-@pytest.mark.parametrize(("options", "typed"), [(ProducerOptions, ProducerOptionsDict), (ConsumerOptions, ConsumerOptionsDict)])
+OPTIONS = [
+    (ProducerOptions, ProducerOptionsDict),
+    (ConsumerOptions, ConsumerOptionsDict),
+    (PipelineOptions, PipelineOptionsDict),
+]
+
+
+@pytest.mark.parametrize(("options", "typed"), OPTIONS)
 def test_the_options_that_checkers_know_are_those_of_the_class_with_what_it_accepts(options: type, typed: type) -> None:
     fields = attrs.fields_dict(attrs.resolve_types(options))
     assert {name: flat(kind) for name, kind in get_type_hints(typed).items()} == {

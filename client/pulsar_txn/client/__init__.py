@@ -67,9 +67,10 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.errors import UnsupportedVersionError as UnsupportedVersionError
     from pulsar_txn.client.errors import UsageError as UsageError
     from pulsar_txn.client.errors import WrongEventLoop as WrongEventLoop
-    from pulsar_txn.client.loop.pipeline import PipelineEvent as PipelineEvent
-    from pulsar_txn.client.loop.pipeline import PipelineResult as PipelineResult
-    from pulsar_txn.client.loop.pipeline import Poison as Poison
+    from pulsar_txn.client.loop.options import PipelineEvent as PipelineEvent
+    from pulsar_txn.client.loop.options import PipelineOptionsDict as PipelineOptionsDict
+    from pulsar_txn.client.loop.options import PipelineResult as PipelineResult
+    from pulsar_txn.client.loop.options import Poison as Poison
     from pulsar_txn.client.net.authentication import Authentication as Authentication
     from pulsar_txn.client.net.authentication import BasicAuthentication as BasicAuthentication
     from pulsar_txn.client.net.authentication import TlsAuthentication as TlsAuthentication
@@ -159,7 +160,7 @@ _NAMES_OF_MODULES = {
     "TransactionError TransactionFenced TransactionNotFound TransactionOperationFailed TransactionStateError "
     "TransactionTimedOut TransactionalIdUnsupported TransactionsDisabled UnknownError UnsupportedVersionError "
     "UsageError WrongEventLoop",
-    "client.loop.pipeline": "PipelineEvent PipelineResult Poison",
+    "client.loop.options": "PipelineEvent PipelineOptionsDict PipelineResult Poison",
     "client.net.authentication": "Authentication BasicAuthentication TlsAuthentication TokenAuthentication",
     "client.net.failover": "AutoClusterFailover",
     "client.net.oauth2": "OAuth2Authentication",

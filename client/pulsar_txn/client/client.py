@@ -26,7 +26,9 @@ from pulsar_txn.client._options import options_of, unknown_option
 from pulsar_txn.client._shared_interceptors import SharedInterceptors
 from pulsar_txn.client.client_stats import ClientStats, client_stats
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
-from pulsar_txn.client.loop.pipeline import Handler, Pipeline, PipelineEvent, PipelineOptions, PipelineResult, Poison
+from pulsar_txn.client.loop.options import PipelineEvent, PipelineOptions, PipelineOptionsDict, PipelineResult
+from pulsar_txn.client.loop.pipeline import Pipeline
+from pulsar_txn.client.loop.poison import Work
 from pulsar_txn.client.net.authentication import Authentication
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.failover import AutoClusterFailover
@@ -514,24 +516,19 @@ class AsyncClient:
     async def pipeline(
         self,
         consumer: AsyncConsumer[T],
-        handler: Handler[T],
+        handler: Work[T],
         *,
-        max_messages: int = 500,
-        max_wait: float | timedelta = 0.2,
-        timeout: float | timedelta = 30.0,
-        concurrency: int = 1,
-        on_poison: Poison = Poison.DEAD_LETTER,
-        max_aborts: int = 3,
-        dead_letter_topic: str | None = None,
         stop: asyncio.Event | None = None,
         observer: Callable[[PipelineEvent], object] | None = None,
+        **options: Unpack[PipelineOptionsDict],
     ) -> PipelineResult:
         """Consume, process, produce, until `stop` is set: `await handler(batch)` in one transaction per batch.
 
         The handler sends with `txn=batch.txn`; every message of the batch is acknowledged in the same transaction.
-        Batches hold up to `max_messages`, waited for up to `max_wait` seconds; `timeout` is each transaction's.
-        `concurrency` lanes work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
-        A message that has failed alone `max_aborts` times is poison: `on_poison` says what happens to it;
+        Batches hold up to `max_messages` (500), waited for up to `max_wait` seconds (0.2); `timeout` (30 s) is each
+        transaction's.
+        `concurrency` lanes (1) work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
+        A message that has failed alone `max_aborts` times (3) is poison: `on_poison` says what happens to it (a dead letter);
         `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default. `observer` is called with each event.
 
         Returns the counts after `stop` is set and the messages taken are finished. Raises errors that no retry can repair
@@ -539,22 +536,14 @@ class AsyncClient:
         CommitOutcomeUnknown when no coordinator can say whether a batch was committed. See `pulsar_txn.client.loop.pipeline`.
         If cancelled: open transactions are aborted, their messages come again.
         """
-        options = PipelineOptions(
-            max_messages=max_messages,
-            max_wait=max_wait,
-            timeout=seconds_of(timeout, "timeout"),
-            concurrency=concurrency,
-            on_poison=on_poison,
-            max_aborts=max_aborts,
-            dead_letter_topic=dead_letter_topic,
-        )
+        chosen = options_of(PipelineOptions, options, "pipeline")
         if not isinstance(consumer, AsyncConsumer):
             raise refused("consumer", consumer, "a consumer of this client")
         if stop is not None:
             check_methods("stop", stop, ("is_set", "wait"), "an asyncio.Event")
         if observer is not None:
             check_call("observer", observer, "a function of an event")
-        pipeline = Pipeline(self._core, self.create_producer, consumer, handler, options, stop or asyncio.Event(), observer)
+        pipeline = Pipeline(self._core, self.create_producer, consumer, handler, chosen, stop or asyncio.Event(), observer)
         return await pipeline.run()
 
     def add_observer(self, observer: object) -> None:

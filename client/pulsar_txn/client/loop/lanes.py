@@ -20,8 +20,10 @@ import enum
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Generic, TypeVar
+
+import attrs
 
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -36,9 +38,15 @@ from pulsar_txn.client.errors import (
     TransactionStateError,
     TransactionTimedOut,
 )
+from pulsar_txn.client.loop.options import PipelineOptions
+from pulsar_txn.client.loop.poison import Remedy, Work
+from pulsar_txn.client.loop.report import Report
+from pulsar_txn.client.loop.suspects import Suspects
+from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.acknowledging import COORDINATOR_SLACK
 from pulsar_txn.client.receive.batch import AsyncTransactionalBatch
-from pulsar_txn.client.receive.holder import Key, key_of
+from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.holder import Holder, Key, key_of
 from pulsar_txn.client.receive.inbox import whole_entries
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerType
@@ -47,14 +55,9 @@ from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.stats import TransactionState
 from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback
 
-if TYPE_CHECKING:
-    from pulsar_txn.client.loop.pipeline import Pipeline
-    from pulsar_txn.client.net.core import Core
-
 logger = logging.getLogger("pulsar_txn.client.pipeline")
 
 T = TypeVar("T")
-Work: TypeAlias = "Callable[[AsyncTransactionalBatch[T]], Awaitable[object]]"
 
 _STOPS: Final = (AlreadyClosed, ForkedClientError, TransactionStateError, TransactionsDisabled)
 
@@ -69,18 +72,38 @@ class Outcome(enum.Enum):
     """Aborted, and its messages come again from the broker."""
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class Shared(Generic[T]):
+    """What the lanes of a pipeline share."""
+
+    core: Core
+    consumer: AsyncConsumer[T]
+    holder: Holder[T]
+    """Has what the lanes have."""
+    handler: Work[T]
+    options: PipelineOptions
+    stop: asyncio.Event
+    suspects: Suspects
+    remedy: Remedy[T]
+    report: Report
+    room: asyncio.Event
+    """Set when a lane holds less, or holds what it has for others to come."""
+    queued_for: Callable[[Lane[T]], list[Message[T]]]
+    """Takes from the consumer's queue what has to go back together with the messages of a lane."""
+
+
 class Lane(Generic[T]):
     """Works through its backlog, one transaction at a time."""
 
-    def __init__(self, pipeline: Pipeline[T]) -> None:
+    def __init__(self, shared: Shared[T]) -> None:
         self.backlog: deque[Message[T]] = deque()
         self.woken = asyncio.Event()
         """Set when there may be something to do."""
-        self._pipeline = pipeline
-        self._consumer = pipeline.consumer
-        self._holder = pipeline.holder
-        self._kind = pipeline.consumer.consumer_type
-        self._backoff = pipeline.core.backoff()
+        self._shared = shared
+        self._consumer = shared.consumer
+        self._holder = shared.holder
+        self._kind = shared.consumer.consumer_type
+        self._backoff = shared.core.backoff()
         self._missing: set[Key] = set()
         """What has to come again before the lane goes on."""
         self._ending = False
@@ -114,7 +137,7 @@ class Lane(Generic[T]):
         pending = messages
         try:
             while pending:
-                group = self._pipeline.suspects.next_group(pending)
+                group = self._shared.suspects.next_group(pending)
                 outcome = await self._settle(group)
                 rest = pending[len(group) :]
                 if outcome is Outcome.COMMITTED:
@@ -124,13 +147,13 @@ class Lane(Generic[T]):
                 if outcome is Outcome.RETURNED:
                     pending = []
                     self._on_returned(group, rest)
-                elif self._pipeline.stop.is_set():
+                elif self._shared.stop.is_set():
                     pending, left = [], pending
                     self._give_back(left)
-                if self._pipeline.suspects.has_shrunk(group):
+                if self._shared.suspects.has_shrunk(group):
                     self._backoff.reset()  # a smaller group is another attempt than the one that failed: nothing to wait for
                 else:
-                    await rest_until(self._pipeline.core, self._backoff.next(), self._pipeline.stop)
+                    await rest_until(self._shared.core, self._backoff.next(), self._shared.stop)
         except BaseException:
             self._give_back(pending)
             raise
@@ -145,11 +168,12 @@ class Lane(Generic[T]):
         """These and the backlog come again, so that nothing overtakes what comes again already."""
         mine = [*messages, *self.backlog]
         self.backlog.clear()
-        self._holder.give_back([*mine, *self._pipeline.recalled(self)])
+        self._shared.room.set()
+        self._holder.give_back([*mine, *self._shared.queued_for(self)])
 
     def _on_returned(self, group: Sequence[Message[T]], rest: Sequence[Message[T]]) -> None:
         """The group comes again; `rest` was to follow it."""
-        if self._kind.is_single or self._pipeline.stop.is_set():
+        if self._kind.is_single or self._shared.stop.is_set():
             self._give_back(rest)
             return
         self.backlog.extendleft(reversed(rest))
@@ -158,7 +182,7 @@ class Lane(Generic[T]):
         self._missing = {key_of(message) for message in group} - {key_of(message) for message in self.backlog}
         if self._missing:
             self._holder.expect(group, self._found)
-            self._pipeline.look_for_room()
+            self._shared.room.set()
         else:
             self._sort()
 
@@ -172,32 +196,32 @@ class Lane(Generic[T]):
 
     def _sort(self) -> None:
         self.backlog = deque(sorted(self.backlog, key=key_of))
-        self._pipeline.look_for_room()
+        self._shared.room.set()
 
     async def _settle(self, group: Sequence[Message[T]]) -> Outcome:
         """One attempt with the handler, and what has to be done about a poison message."""
-        outcome, error = await self._attempt(group, self._pipeline.handler)
+        outcome, error = await self._attempt(group, self._shared.handler)
         if error is None:
-            self._pipeline.suspects.settled(group)
-            self._pipeline.committed(group)
+            self._shared.suspects.settled(group)
+            self._shared.report.committed(group)
             return outcome
-        poison = is_blamed(error) and self._pipeline.suspects.failed(group)
-        self._pipeline.aborted(group, error)
+        poison = is_blamed(error) and self._shared.suspects.failed(group)
+        self._shared.report.aborted(group, error)
         if not poison or outcome is not Outcome.KEPT:
             return outcome
-        work = self._pipeline.against_poison(group, error)
+        work = self._shared.remedy.against(group, error)
         outcome, failed = await self._attempt(group, work)
         if failed is None:
-            self._pipeline.removed(group, error)
-            self._pipeline.suspects.settled(group)
+            self._shared.report.removed(group, error)
+            self._shared.suspects.settled(group)
         else:
-            self._pipeline.aborted(group, failed)
+            self._shared.report.aborted(group, failed)
         return outcome
 
     async def _attempt(self, group: Sequence[Message[T]], work: Work[T]) -> tuple[Outcome, Exception | None]:
         """One transaction. Returns why it was aborted, None after a commit; raises what ends the pipeline."""
-        options = TransactionOptions(timeout=self._pipeline.options.timeout, name="pipeline", managed=True)
-        unit = self._pipeline.core.new_transaction(options)
+        options = TransactionOptions(timeout=self._shared.options.timeout, name="pipeline", managed=True)
+        unit = self._shared.core.new_transaction(options)
         txn = AsyncTransaction(unit)
         error: Exception | None = None
         try:
@@ -222,18 +246,18 @@ class Lane(Generic[T]):
 
     async def _abort(self, txn: AsyncTransaction) -> None:
         """Until the coordinator has aborted it, as it was asked to or because the time was over, or the pipeline stops."""
-        pipeline = self._pipeline
-        backoff = pipeline.core.backoff()
+        shared = self._shared
+        backoff = shared.core.backoff()
         self._ending = True
-        pipeline.look_for_room()
+        shared.room.set()
         try:
             async with asyncio.timeout(seconds_until_aborted(txn)):
-                while txn.state not in FINAL and not pipeline.stop.is_set():
+                while txn.state not in FINAL and not shared.stop.is_set():
                     try:
                         await txn.abort()
                     except PulsarError as error:
                         logger.debug("%s is not aborted yet: %s", txn.id, error)
-                        await pipeline.core.rest(backoff.next())
+                        await shared.core.rest(backoff.next())
         except TimeoutError:
             pass  # its coordinator has aborted it
         finally:
@@ -244,18 +268,18 @@ class Lane(Generic[T]):
 
         Going on would be a guess: working on the messages again may double them, and leaving them out may lose them.
         """
-        pipeline = self._pipeline
-        end = pipeline.core.runtime.monotonic() + pipeline.options.timeout + pipeline.core.settings.operation_timeout
-        backoff = pipeline.core.backoff()
+        shared = self._shared
+        end = shared.core.runtime.monotonic() + shared.options.timeout + shared.core.settings.operation_timeout
+        backoff = shared.core.backoff()
         while True:
             try:
                 if await txn.resolve() is not TransactionState.UNKNOWN:
                     return
             except PulsarError as error:
                 pause = backoff.next()
-                if not error.retriable or pipeline.core.runtime.monotonic() + pause >= end:
+                if not error.retriable or shared.core.runtime.monotonic() + pause >= end:
                     raise unknown from error
-                await pipeline.core.rest(pause)
+                await shared.core.rest(pause)
             else:
                 unknown.add_note("its coordinator has forgotten the transaction: look whether its output is there, then decide")
                 raise unknown

@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Any, Never, NoReturn, Self, TypeVar, Unpack, overload
 
 from pulsar_txn.client._checks import refused
+from pulsar_txn.client._options import options_of
 from pulsar_txn.client.client import DEFAULT_TIMEOUT, AsyncClient
 from pulsar_txn.client.client_stats import ClientStats
 from pulsar_txn.client.errors import AlreadyClosed
-from pulsar_txn.client.loop.pipeline import PipelineEvent, PipelineResult, Poison
+from pulsar_txn.client.loop.options import PipelineEvent, PipelineOptions, PipelineOptionsDict, PipelineResult
 from pulsar_txn.client.net.authentication import Authentication
 from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.net.resource_stats import ConsumerStats, ProducerStats
@@ -1053,22 +1054,17 @@ class Client(Twin[AsyncClient]):
         consumer: Consumer[T],
         handler: Callable[[TransactionalBatch[T]], object],
         *,
-        max_messages: int = 500,
-        max_wait: float | timedelta = 0.2,
-        timeout: float | timedelta = 30.0,
-        concurrency: int = 1,
-        on_poison: Poison = Poison.DEAD_LETTER,
-        max_aborts: int = 3,
-        dead_letter_topic: str | None = None,
         stop: Stop | None = None,
         observer: Callable[[PipelineEvent], object] | None = None,
+        **options: Unpack[PipelineOptionsDict],
     ) -> PipelineResult:
         """Consume, process, produce, until `stop` is set: `handler(batch)` in one transaction per batch.
 
         The handler sends with `txn=batch.txn`; every message of the batch is acknowledged in the same transaction.
-        Batches hold up to `max_messages`, waited for up to `max_wait` seconds; `timeout` is each transaction's.
-        `concurrency` lanes work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
-        A message that has failed alone `max_aborts` times is poison: `on_poison` says what happens to it;
+        Batches hold up to `max_messages` (500), waited for up to `max_wait` seconds (0.2); `timeout` (30 s) is each
+        transaction's.
+        `concurrency` lanes (1) work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
+        A message that has failed alone `max_aborts` times (3) is poison: `on_poison` says what happens to it (a dead letter);
         `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default. `observer` is called with each event.
 
         Returns the counts after `stop` is set and the messages taken are finished. Raises errors that no retry can repair
@@ -1082,18 +1078,9 @@ class Client(Twin[AsyncClient]):
         """
         if not isinstance(consumer, Consumer):
             raise refused("consumer", consumer, "a consumer of this client")
-        run = functools.partial(
-            self._inner.pipeline,
-            inner(consumer),
-            max_messages=max_messages,
-            max_wait=max_wait,
-            timeout=timeout,
-            concurrency=concurrency,
-            on_poison=on_poison,
-            max_aborts=max_aborts,
-            dead_letter_topic=dead_letter_topic,
-            observer=None if observer is None else functools.partial(self._loop.callbacks.tell, observer),
-        )
+        concurrency = options_of(PipelineOptions, options, "pipeline").concurrency
+        told = None if observer is None else functools.partial(self._loop.callbacks.tell, observer)
+        run = functools.partial(self._inner.pipeline, inner(consumer), observer=told, **options)
         batch = functools.partial(TransactionalBatch, self._loop)
         return run_pipeline(self._loop, run, handler, batch, stop, concurrency)
 

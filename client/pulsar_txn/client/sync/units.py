@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from pulsar_txn.client._callables import check_takes_one, not_awaitable
 from pulsar_txn.client._checks import check_methods
-from pulsar_txn.client.loop.pipeline import PipelineResult
+from pulsar_txn.client.loop.options import PipelineResult
 from pulsar_txn.client.sync.desk import Desk
 from pulsar_txn.client.sync.twin import SyncLoop
 from pulsar_txn.client.txn.ambient import apart
