@@ -245,3 +245,13 @@ def test_a_copy_of_what_is_asked_for_is_noted_until_the_answer_is_there():
     request.answer.here = True
     assert table.admit(position(0), 1, 0) == 1
     assert table.owner(position(0), -1) is None
+
+
+def test_what_was_committed_of_an_entry_is_known_until_all_of_it_is():
+    table = Owners()
+    for bits, known in ((0b001, True), (0b110, False)):
+        request = Hold(State.ASKED, "t1")
+        table.give(request, position(1), bits, 3)
+        table.settle_all(request)
+        assert (table.in_the_way(position(1), bits, 3, "t2") is not None) == known
+        assert len(table) == known
