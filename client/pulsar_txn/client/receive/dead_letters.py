@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import attrs
 from attrs.validators import optional
@@ -19,7 +19,8 @@ from attrs.validators import optional
 from pulsar_txn.client._checks import check_subscription_name, check_text, flag, text, whole
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName, PulsarError
 from pulsar_txn.client.net.core import Core
-from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.message import Message, Source
+from pulsar_txn.client.receive.owners import Place
 from pulsar_txn.client.schema.base import EncodedPair, Schema, SchemaInfo, WrittenSchema
 from pulsar_txn.client.send.options import ProducerOptions
 from pulsar_txn.client.send.producer import AsyncProducer, open_producer
@@ -27,8 +28,8 @@ from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import Position
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
-if TYPE_CHECKING:
-    from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
+Acknowledge: TypeAlias = Callable[[Sequence[Place]], Awaitable[None]]
+"""Acknowledges messages of one partition, and returns when the broker has answered."""
 
 logger = logging.getLogger("pulsar_txn.client.consumer")
 
@@ -153,11 +154,11 @@ class DeadLetters:
         self._burying: set[tuple[int, Position]] = set()
         self._is_closed = False
 
-    def bury_soon(self, part: PartitionConsumer, position: Position, messages: Sequence[Message[Any]]) -> None:
+    def bury_soon(self, source: Source, position: Position, messages: Sequence[Message[Any]], acknowledge: Acknowledge) -> None:
         """Send an entry's messages to the dead-letter topic and acknowledge them, in the background."""
-        if (part.id, position) not in self._burying:
-            self._burying.add((part.id, position))
-            self._core.spawn(self._bury(part, position, messages))
+        if (source.id, position) not in self._burying:
+            self._burying.add((source.id, position))
+            self._core.spawn(self._bury(source, position, messages, acknowledge))
 
     def _dead_topic(self, message: Message[Any]) -> str:
         """Those of a consumer with a retry topic go together; those of a pattern by the topic that they came from first."""
@@ -184,7 +185,9 @@ class DeadLetters:
         retry = TopicName.parse(self.policy.retry_topic(self._first_topic, self._subscription))
         return TopicName.parse(message.topic).base == retry.base
 
-    async def _bury(self, part: PartitionConsumer, position: Position, messages: Sequence[Message[Any]]) -> None:
+    async def _bury(
+        self, source: Source, position: Position, messages: Sequence[Message[Any]], acknowledge: Acknowledge
+    ) -> None:
         topic = "its dead letters' topic"
         try:
             topic = self._dead_topic(messages[0])
@@ -192,13 +195,13 @@ class DeadLetters:
             await asyncio.gather(
                 *(self._send(producer, message, self._properties(message), None, None) for message in messages)
             )
-            await part.acks.with_receipt([(position, each.index, each.entry.batch_size) for each in messages], cumulative=False)
-            logger.info("%s %s went to %s", part.topic, position, topic)
+            await acknowledge([(position, each.index, each.entry.batch_size) for each in messages])
+            logger.info("%s %s went to %s", source.topic, position, topic)
         except (PulsarError, InvalidName) as error:
-            logger.warning("%s %s cannot go to %s yet: %s", part.topic, position, topic, error)
-            self._core.runtime.call_later(RETRY_AFTER_FAILURE, part.recall.entries, [position])
+            logger.warning("%s %s cannot go to %s yet: %s", source.topic, position, topic, error)
+            self._core.runtime.call_later(RETRY_AFTER_FAILURE, source.deliver_again, {position: (0, 0, 0)})
         finally:
-            self._burying.discard((part.id, position))
+            self._burying.discard((source.id, position))
 
     async def put_off(
         self, message: Message[Any], delay: float, properties: Mapping[str, str] | None, txn: AsyncTransaction | None

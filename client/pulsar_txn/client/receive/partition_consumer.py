@@ -19,7 +19,7 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import attrs
 from google.protobuf.message import DecodeError
@@ -35,6 +35,7 @@ from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.acknowledging import Acknowledgements
 from pulsar_txn.client.receive.chunks import Chunking
+from pulsar_txn.client.receive.dead_letters import DeadLetters
 from pulsar_txn.client.receive.entry_checks import BeyondUsError, checked, decompressed, permits_of, why_discarded
 from pulsar_txn.client.receive.inbox import Inbox, Post
 from pulsar_txn.client.receive.line import Line
@@ -62,16 +63,6 @@ MAX_OVERRUN: Final = 10_000
 """Entries in a row (one more for each 50 KiB of theirs) that may come while the queue is full already."""
 
 
-class Letters(Protocol):
-    """Where messages go that were delivered too often; see `dead_letters`."""
-
-    limit: int
-
-    def bury_soon(self, part: PartitionConsumer, position: Position, messages: Sequence[Message[Any]]) -> None:
-        """Send an entry's messages there and acknowledge them."""
-        ...
-
-
 @attrs.frozen(kw_only=True)
 class Common:
     """What the partitions of one consumer share."""
@@ -82,7 +73,7 @@ class Common:
     consumer_name: str
     schema: Schema[Any]
     timeouts: AckTimeouts | None
-    letters: Letters | None
+    letters: DeadLetters | None
     failed: Callable[[PartitionConsumer, PulsarError], None]
     """Called with a partition that will never receive again."""
 
@@ -418,7 +409,7 @@ class PartitionConsumer:
             messages = [Message(entry, index, row) for index, row in enumerate(rows) if live >> index & 1 and not row[7]]
         letters = self._common.letters
         if letters is not None and messages and entry.redelivery_count > letters.limit:
-            letters.bury_soon(self, position, messages)
+            letters.bury_soon(self, position, messages, functools.partial(self.acks.with_receipt, cumulative=False))
             messages = []
         skipped = len(rows) - len(messages)
         if messages and self.recall.admits(messages):
