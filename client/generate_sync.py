@@ -64,7 +64,10 @@ BODIES = {
     "Transaction.acknowledge": "consumer.acknowledge(message, txn=self)",
     "ManagedTransaction.__aenter__": "txn = self._loop.run(self._inner.__aenter__)\n"
     "        self._around.enter(txn.inside if self._inner.ambient else None)\n        return Transaction(self._loop, txn)",
-    "ManagedTransaction.__aexit__": LEAVE,
+    "ManagedTransaction.__aexit__": "self._around.leave()\n"
+    "        swallowed: bool = from_here(self._loop.run, lambda: self._inner.__aexit__(kind, error, traceback))\n"
+    "        return swallowed",
+    "Transaction.commit": "from_here(self._loop.run, lambda: self._inner.commit(timeout=timeout))",
     "TransactionalBatchBlock.__aenter__": "batch = self._loop.run(self._inner.__aenter__)\n"
     "        self._around.enter(None)\n        return TransactionalBatch(self._loop, batch)",
     "TransactionalBatchBlock.__aexit__": LEAVE,
@@ -129,8 +132,8 @@ DOCS = {
     "Producer.send": "Interceptors, schema and router run in this thread.",
     "Producer.send_nowait": "Callbacks of the future run on the client's thread for callbacks, in the order of the receipts."
     " ProducerQueueFull is also raised while ten thousand callbacks wait.",
-    "Client.close": "Commits and aborts that are under way are waited for, for two seconds at most; so is what observers,"
-    " interceptors and callbacks are to be told. KeyboardInterrupt ends the waiting: the client is closed at once, and it is"
+    "Client.close": "Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt"
+    " ends the waiting: the client is closed at once, and it is"
     " raised. No effect in a forked child.",
     "Client.run_transaction": "`work` runs in the thread that calls.",
     "Client.pipeline": "`stop` is a `threading.Event`, or anything else that has `is_set()`. The handler is a plain function:"
@@ -198,6 +201,7 @@ from pulsar_txn.client.sync.sending import OwnCode, Sending
 from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
 from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
 from pulsar_txn.client.txn.ambient import Surroundings
+from pulsar_txn.client.txn.empty_commits import from_here
 
 T = TypeVar("T")
 '''

@@ -301,3 +301,14 @@ def test_transactional_finds_the_client_wherever_the_function_has_it(url):
         assert [consumer.receive(5).data for _ in range(5)] == [b"1", b"2", b"3", b"4", b"5"]
         with pytest.raises(TypeError, match="client"):
             behind(b"6")
+
+
+def test_a_commit_with_nothing_in_it_is_warned_of_at_the_programs_line(url, caplog):
+    with sync.Client(url) as client:
+        for _ in range(2):
+            with client.transaction():
+                pass
+        client.begin_transaction(eager=False).commit()
+    said = [record.getMessage() for record in caplog.records if "nothing in it" in record.getMessage()]
+    assert len(said) == 2
+    assert all(f"at {__file__}:" in line for line in said)

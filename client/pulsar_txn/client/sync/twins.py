@@ -41,6 +41,7 @@ from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
 from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
 from pulsar_txn.client.txn.ambient import Surroundings
 from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
+from pulsar_txn.client.txn.empty_commits import from_here
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.stats import TransactionState, TransactionStats
 from pulsar_txn.client.txn.transaction import AsyncTransaction
@@ -118,7 +119,7 @@ class Transaction(Twin[AsyncTransaction]):
         not answered in time, the commit could not be sent, or the coordinator had ended it), TransactionAborted,
         CommitOutcomeUnknown, TransactionStateError. When an abort is asked for instead, and fails, a note says so.
         """
-        self._loop.run(lambda: self._inner.commit(timeout=timeout))
+        from_here(self._loop.run, lambda: self._inner.commit(timeout=timeout))
 
     def abort(self, *, timeout: float | timedelta | None = None) -> None:
         """Abort the transaction; without effect on an aborted one. Legal in every open state.
@@ -160,7 +161,8 @@ class ManagedTransaction(Twin[AsyncManagedTransaction]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
         """End as the table says."""
         self._around.leave()
-        return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))
+        swallowed: bool = from_here(self._loop.run, lambda: self._inner.__aexit__(kind, error, traceback))
+        return swallowed
 
 
 class Producer(GenericTwin[AsyncProducer[T], T]):
@@ -1118,9 +1120,8 @@ class Client(Twin[AsyncClient]):
         Commits under way and the aborts have two seconds; after that the coordinators end the transactions at their
         timeout. Waiting messages are sent; the client waits for receipts, at most `operation_timeout`.
 
-        Commits and aborts that are under way are waited for, for two seconds at most; so is what observers, interceptors and
-        callbacks are to be told. KeyboardInterrupt ends the waiting: the client is closed at once, and it is raised. No effect
-        in a forked child.
+        Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt ends the waiting:
+        the client is closed at once, and it is raised. No effect in a forked child.
         """
         self._opening.close()
 

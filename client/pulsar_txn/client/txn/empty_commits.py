@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import logging
+from collections.abc import Callable
 from types import FrameType
-from typing import Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 logger = logging.getLogger("pulsar_txn.client.txn")
 
@@ -16,7 +20,11 @@ _NOT_THE_PROGRAM: Final = ("pulsar_txn.", "asyncio.", "concurrent.", "contextlib
 
 
 def calling_place() -> str | None:
-    """`file:line` of the code of the program that is running, as far as it can be seen from here."""
+    """`file:line` of the code of the program that is running or waits, as far as it can be seen from here."""
+    return _place() or _CALLER.get()
+
+
+def _place() -> str | None:
     frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         name = str(frame.f_globals.get("__name__", "")) + "."
@@ -24,6 +32,19 @@ def calling_place() -> str | None:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return None
+
+
+_CALLER: Final[contextvars.ContextVar[str | None]] = contextvars.ContextVar("pulsar_txn_caller", default=None)
+"""The place of a program that waits in another thread."""
+
+
+def from_here(function: Callable[..., T], *arguments: Any) -> T:
+    """`function(*arguments)`, which hands work to another thread; a place that is asked for there is the caller's."""
+    before = _CALLER.set(_place())
+    try:
+        return function(*arguments)
+    finally:
+        _CALLER.reset(before)
 
 
 class EmptyCommits:
