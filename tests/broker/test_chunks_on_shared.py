@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+from insides import takers_of, waiting_chunks_of
 from raw_client import FULL, RawClient
 
 from pulsar_txn.broker.dispatch import chunks
@@ -50,7 +51,7 @@ async def test_each_message_is_with_one_consumer_whole_and_in_order(client: RawC
     assert all(ids == [0, 1, 2, 3, 4] for of_one in got for ids in of_one.values())
     assert sum(len(each.messages[0]) for each in clients) == 20
     dispatcher = bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher
-    assert not dispatcher._chunks._takers
+    assert not takers_of(dispatcher)
 
 
 async def test_a_chunk_waits_for_its_consumer_and_others_go_on(client: RawClient, bench: Any) -> None:
@@ -123,8 +124,8 @@ async def test_messages_that_are_never_completed_are_forgotten(
     for number in range(50):
         await send_chunk(client, f"m{number}" + 1000 * "long", 0, 2)
     dispatcher = bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher
-    assert len(dispatcher._chunks._takers) == 5
-    assert sum(map(len, dispatcher._chunks._takers)) < 1000
+    assert len(takers_of(dispatcher)) == 5
+    assert sum(map(len, takers_of(dispatcher))) < 1000
     assert sum(len(each.messages[0]) for each in clients) == 50
 
 
@@ -141,7 +142,7 @@ async def test_chunks_that_wait_are_bounded(client: RawClient, bench: Any, monke
     await client.sent(b"plain")
     await client.settle()
     dispatcher = bench.broker.topics[FULL + "a"].subscriptions["s"].dispatcher
-    assert len(dispatcher._chunks._waiting) == 3
+    assert len(waiting_chunks_of(dispatcher)) == 3
     first.flow(100)
     await client.settle()
     assert seen([first, second]) in [

@@ -68,6 +68,11 @@ def test_every_subscription_type_receives_what_was_sent(
         consumer.receive(100)
 
 
+def broker_of(thread):
+    """The broker that a thread of its own serves."""
+    return thread._started.result().broker
+
+
 def test_what_was_acknowledged_does_not_come_again_and_the_rest_does(official: pulsar.Client, name: str) -> None:
     consumer = official.subscribe(name, "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = official.create_producer(name)
@@ -194,7 +199,7 @@ def test_partitioned_topics_are_produced_to_and_consumed_from(thread: Any, offic
     async def create(broker: Any) -> None:
         await broker.catalog.create_partitioned(TopicName.parse(name), 3)
 
-    broker = thread._started.result().broker
+    broker = broker_of(thread)
     asyncio.run_coroutine_threadsafe(create(broker), thread._loop).result(10)
     assert len(official.get_topic_partitions(name)) == 3
     consumer = official.subscribe(name, "s", consumer_type=pulsar.ConsumerType.Shared)
@@ -259,7 +264,7 @@ def test_the_official_client_reads_committed_data_only(
     thread: Any, official: pulsar.Client, name: str, action: TxnAction
 ) -> None:
     consumer = official.subscribe(name, "s")
-    broker = thread._started.result().broker
+    broker = broker_of(thread)
 
     async def begin() -> Any:
         client = RawClient(broker)
@@ -391,7 +396,7 @@ def test_a_partitioned_topic_written_by_our_transaction_is_read_whole_by_the_off
     async def create(broker: Any) -> None:
         await broker.catalog.create_partitioned(TopicName.parse(name), 3)
 
-    broker = thread._started.result().broker
+    broker = broker_of(thread)
     asyncio.run_coroutine_threadsafe(create(broker), thread._loop).result(10)
     consumer = official.subscribe(name, "s")
     with Client(thread.service_url) as ours:

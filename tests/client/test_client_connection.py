@@ -7,6 +7,7 @@ import pytest
 from fake_broker import SILENCE, FakeBroker, fake_client
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from insides import partitions_of
 
 from pulsar_txn.client import AsyncClient, TokenAuthentication
 from pulsar_txn.client.errors import (
@@ -282,7 +283,7 @@ async def test_the_rest_of_a_message_that_looks_like_a_receipt_is_none():
         broker.on["send"] = lambda _pipe, _body: SILENCE
         ticket = producer.send_nowait(b"x")
         await broker.until(lambda: broker.all("send"))
-        receipt = hot.encode_send_receipt(producer._partitions[0].id, 0, 1, 1)
+        receipt = hot.encode_send_receipt(partitions_of(producer)[0].id, 0, 1, 1)
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
         entry = encode_entry(metadata, b"payload" + receipt)
         frame = b"".join(hot.encode_message(consumer.inside.parts.all[0].id, 1, 1, entry))

@@ -3,6 +3,8 @@
 import gc
 from collections import Counter
 
+from insides import budget_of, coordinators_of, observers_of, partitions_of
+
 from pulsar_txn.client import ConsumerType
 
 GROUP = 50
@@ -53,20 +55,20 @@ async def transactions(client, source, consumer, producer, count):
 async def test_three_thousand_transactions_leave_what_one_thousand_leave(client):
     consumer = await client.subscribe("in", "s", consumer_type=ConsumerType.SHARED)
     source, producer = await client.create_producer("in", batching=False), await client.create_producer("out")
-    part, sender = consumer.inside.parts.all[0], producer._partitions[0]
+    part, sender = consumer.inside.parts.all[0], partitions_of(producer)[0]
     looked_at = [
         client,
         client.inside,
-        client._transactions.observers,
+        observers_of(client),
         consumer,
         part,
         part.acks.tracker,
         part.owners,
         producer,
         sender,
-        producer._budget,
+        budget_of(producer),
     ]
-    looked_at += client._transactions.coordinators._sessions
+    looked_at += coordinators_of(client)._sessions
     await transactions(client, source, consumer, producer, 1000)
     before, held = kinds(), sizes(*looked_at)
     await transactions(client, source, consumer, producer, 2000)
@@ -87,8 +89,8 @@ async def test_messages_that_went_through_leave_nothing(client):
                 received += len(messages)
                 await consumer.acknowledge(messages, receipt=received == GROUP)
 
-    part, sender = consumer.inside.parts.all[0], producer._partitions[0]
-    looked_at = [client.inside, consumer, part, part.acks.tracker, producer, sender, producer._budget, part.line.connection]
+    part, sender = consumer.inside.parts.all[0], partitions_of(producer)[0]
+    looked_at = [client.inside, consumer, part, part.acks.tracker, producer, sender, budget_of(producer), part.line.connection]
     await through(1000)
     before, held = kinds(), sizes(*looked_at)
     await through(3000)

@@ -10,6 +10,7 @@ import re
 
 import pytest
 from fake_broker import SILENCE, FakeBroker, FakeRuntime
+from insides import coordinators_of
 from memory_network import VirtualLoop
 
 from pulsar_txn.client import AsyncClient, ConsumerType
@@ -58,7 +59,7 @@ class World:
         consumers += [self.pattern]
         reader = await client.create_reader("t0")
         await (await client.begin_transaction()).abort()
-        sessions = client._transactions.coordinators._sessions
+        sessions = coordinators_of(client)._sessions
         self.resources = [*producers, *consumers, reader, *sessions]
         return self
 

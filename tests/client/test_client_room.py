@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from fake_broker import SILENCE, fake_client
+from insides import budget_of, partitions_of
 
 from pulsar_txn.client import AccessMode
 from pulsar_txn.client.errors import AlreadyClosed, SchemaMismatch
@@ -87,7 +88,7 @@ async def test_who_takes_no_room_leaves_it_to_the_next(held, before):
     async with asyncio.timeout(5):
         await asyncio.gather(first, *others)
     assert held.producer.stats().in_flight_messages == 0
-    assert not held.producer._budget._waiters
+    assert not budget_of(held.producer)._waiters
 
 
 async def test_waiters_that_were_cancelled_are_forgotten(held):
@@ -95,7 +96,7 @@ async def test_waiters_that_were_cancelled_are_forgotten(held):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.001):
                 await held.producer.send(b"never")
-    assert not held.producer._budget._waiters
+    assert not budget_of(held.producer)._waiters
     held.let_go()
     await held.ticket
 
@@ -114,7 +115,7 @@ def frames_of(error):
 async def test_a_failure_that_is_raised_again_and_again_does_not_grow(broker, client, kind):
     """Each raise had made the one exception's traceback longer, and that kept the frames with their payloads."""
     resource = await (client.create_producer("t") if kind == "producer" else client.subscribe("t", "s"))
-    (part,) = resource._partitions if kind == "producer" else resource.inside.parts.all
+    (part,) = partitions_of(resource) if kind == "producer" else resource.inside.parts.all
     (part._attachment if kind == "producer" else part.line.attachment).fail(AlreadyClosed("for good"))
     counts = set()
     for _ in range(10):
@@ -127,7 +128,7 @@ async def test_a_failure_that_is_raised_again_and_again_does_not_grow(broker, cl
 async def test_a_sequence_id_that_is_none_fails_the_send_and_not_only_the_log(client):
     """Its future was never done, and `flush` was content."""
     producer = await client.create_producer("t", access_mode=AccessMode.SHARED)
-    producer._partitions[0]._sealer.next_sequence_id = "x"
+    partitions_of(producer)[0]._sealer.next_sequence_id = "x"
     ticket = producer.send_nowait(b"a")
     async with asyncio.timeout(5):
         with pytest.raises(Exception, match="cannot be encoded"):

@@ -11,6 +11,7 @@ import random
 
 import pytest
 from fake_broker import FakeBroker, fake_client
+from insides import partitions_of
 from mutations import mutate
 
 from pulsar_txn.client.errors import PulsarError
@@ -71,7 +72,7 @@ class Nowhere(asyncio.Transport):
 
 def attached(client, consumer, producer):
     """A connection after its handshake, a consumer and a producer on it, and nobody at the other end."""
-    part, other = consumer.inside.parts.all[0], producer._partitions[0]
+    part, other = consumer.inside.parts.all[0], partitions_of(producer)[0]
     connection = Connection(client.inside.runtime, client.inside.settings, "nowhere:1")
     connection.connection_made(Nowhere())
     connection.data_received(command("connected", server_version="x", protocol_version=21, max_message_size=5_000_000))
@@ -96,7 +97,7 @@ async def test_a_million_mutated_frames_end_in_nothing_but_typed_errors(seed):
         async with fake_client(FakeBroker()) as client:
             consumer = await client.subscribe("t", "s", receiver_queue_size=100)
             producer = await client.create_producer("t")
-            healthy = samples(producer._partitions[0].id, consumer.inside.parts.all[0].id)
+            healthy = samples(partitions_of(producer)[0].id, consumer.inside.parts.all[0].id)
             connection = attached(client, consumer, producer)
             for fed in range(FRAMES // 4):
                 if connection.closed:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from fake_broker import SILENCE, FakeTransaction, fake_client, sent_entry
+from insides import partitions_of
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import BatchingType, MessageId, ProducerInterceptor, TxnId, sync
@@ -250,7 +251,7 @@ async def test_a_producer_asks_a_transaction_once_for_its_end_and_forgets_it(bro
         for _ in range(3):
             await producer.send(b"x", txn=txn)
         assert len(txn.end_callbacks) == 1
-        partition = producer._partitions[0]
+        partition = partitions_of(producer)[0]
         assert len(partition._fates) == 1
         del txn
         assert len(partition._fates) == 0

@@ -62,6 +62,8 @@ LATER_THAN_THE_CLASSES = [
 ]
 """What `from pulsar_txn.client import AsyncClient, Client` leaves out."""
 
+HOMES = client._HOMES
+
 
 def loaded_by(statement: str) -> set[str]:
     """The modules of a fresh interpreter after a statement."""
@@ -95,14 +97,14 @@ def for_checkers() -> dict[str, str]:
 
 
 def test_type_checkers_see_the_names_that_there_are_from_where_they_are() -> None:
-    assert for_checkers() == client._HOMES
-    assert client.__all__ == sorted(client._HOMES)
+    assert for_checkers() == HOMES
+    assert client.__all__ == sorted(HOMES)
     assert set(client.__all__) <= set(dir(client))
 
 
 @pytest.mark.parametrize("name", client.__all__)
 def test_a_name_can_be_imported(name: str) -> None:
-    assert getattr(client, name) is getattr(importlib.import_module(client._HOMES[name]), name)
+    assert getattr(client, name) is getattr(importlib.import_module(HOMES[name]), name)
 
 
 def test_every_error_class_is_a_name_of_the_client() -> None:

@@ -4,7 +4,7 @@ import contextlib
 import threading
 
 import pytest
-from sync_sides import loop_of
+from sync_sides import loop_of, pretend_looking
 
 from pulsar_txn.client import InitialPosition, sync
 from pulsar_txn.client.client import AsyncClient as AsyncioClient
@@ -128,12 +128,12 @@ def test_what_another_thread_has_left_to_the_loop_is_not_part_of_the_block_that_
     producer = client.create_producer("t")
     loop, tickets = loop_of(client), []
     with pytest.raises(UndoError), client.transaction(ambient=True):
-        loop._looks = True  # as in the millisecond in which the loop is going to look again by itself
+        pretend_looking(loop, True)  # as in the millisecond in which the loop is going to look again by itself
         beside = threading.Thread(target=lambda: tickets.append(producer.send_nowait(b"plain", key="k")))
         beside.start()
         beside.join()
         asks(client, producer)
-        loop._looks = False
+        pretend_looking(loop, False)
         raise UndoError
     assert tickets[0].result(5)
     assert seen(client, "t") == 1

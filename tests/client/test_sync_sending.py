@@ -9,7 +9,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
-from sync_sides import inner, loop_of
+from insides import partitions_of
+from sync_sides import inner, loop_of, pretend_looking, put_inbox, take_inbox
 
 from pulsar_txn.client import InitialPosition, errors, sync
 from pulsar_txn.client.sync.loop_thread import LoopThread
@@ -169,7 +170,7 @@ def test_a_send_that_is_interrupted_before_the_loop_has_it_is_not_made(url, inte
 def test_a_send_that_is_interrupted_later_goes_out_all_the_same(url, interrupt):
     with sync.Client(url) as client:
         producer = client.create_producer("t")
-        (partition,) = inner(producer)._partitions
+        (partition,) = partitions_of(inner(producer))
         answer, partition.on_receipt = partition.on_receipt, lambda *receipt: late.append(receipt)
         late = []
         interrupt(0.3)
@@ -218,7 +219,7 @@ def has_ended(loop):
 def test_who_comes_to_a_loop_that_has_ended_meanwhile_is_told(way, end, looks, monkeypatch):
     loop = LoopThread()
     loop.call(lambda: None)
-    loop._looks = looks
+    pretend_looking(loop, looks)
     monkeypatch.setattr(loop, "check", lambda: end(loop))  # it was open when it was looked at
     with pytest.raises(errors.AlreadyClosed):
         way(loop)
@@ -227,7 +228,7 @@ def test_who_comes_to_a_loop_that_has_ended_meanwhile_is_told(way, end, looks, m
 def test_a_future_that_was_given_up_does_not_hold_up_the_end_of_the_loop():
     loop = LoopThread()
     loop.call(lambda: None)
-    loop._looks = True
+    pretend_looking(loop, True)
     given_up, other = (loop.submit_soon(lambda ticket: None, lambda waiting: True) for _ in range(2))
     assert given_up.cancel()
     loop.stop()
@@ -239,7 +240,7 @@ def test_a_future_that_was_given_up_does_not_hold_up_the_end_of_the_loop():
 def test_a_send_that_waits_is_told_when_closing_was_interrupted_before_it_began(url, interrupt):
     client = sync.Client(url)
     producer = client.create_producer("t")
-    (partition,) = inner(producer)._partitions
+    (partition,) = partitions_of(inner(producer))
     partition.on_receipt = lambda *receipt: None
     with ThreadPoolExecutor(2) as pool:
         waiting, ticket = pool.submit(producer.send, b"x"), producer.send_nowait(b"y")
@@ -260,11 +261,11 @@ def test_who_waits_for_a_loop_that_ends_is_told():
     with ThreadPoolExecutor(1) as pool:
         with busy(loop):
             asking = pool.submit(loop.ask, lambda answer: answer.set_result(None))
-            while not loop._inbox:
+            while not loop.waiting:
                 pass
-            loop._inbox, inbox = type(loop._inbox)(), loop._inbox  # it ends before it looks there
+            inbox = take_inbox(loop)  # it ends before it looks there
         loop.call(lambda: None)
-        loop._inbox = inbox
+        put_inbox(loop, inbox)
         loop.stop()
         with pytest.raises(errors.AlreadyClosed):
             asking.result(10)

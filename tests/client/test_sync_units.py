@@ -5,6 +5,7 @@ import contextlib
 import attrs
 import pytest
 from fake_broker import SILENCE, FakeBroker, FakeRuntime
+from insides import partitions_of
 from sync_sides import inner, loop_of
 
 from pulsar_txn import compat
@@ -104,7 +105,7 @@ def test_send_nowait_of_a_fenced_producer_counts_as_one_failure():
     broker = new_broker()
     with client_of(broker) as client:
         producer = client.create_producer("t")
-        partition = inner(producer)._partitions.only
+        partition = partitions_of(inner(producer)).only
         loop_of(client).call(lambda: partition._on_failed(errors.ProducerFenced("another one")))
         left(client, producer, errors.ProducerFenced)
 

@@ -11,6 +11,7 @@ import pytest
 from admin import TRANSACTIONS, AdminError, eventually, get_json, of_topic, post, put, topic_path, topic_stats
 from coordinators import id_of
 from differences import Observed
+from insides import coordinators_of
 from rows import row
 from targets import Target
 from transactions import PATIENCE, data_of, received, visible
@@ -132,7 +133,7 @@ async def test_a_transaction_with_a_topic_that_is_gone_is_shown(
 ) -> None:
     txn = await client.begin_transaction()
     assert txn.id is not None
-    await client._transactions.coordinators.add_partitions(txn.id, [topic])
+    await coordinators_of(client).add_partitions(txn.id, [topic])
     seen = await status_of(pulsar, f"/transactionMetadata/{bits(txn)}")
     await txn.abort()
     observed(pulsar, 123, "HTTP status of a transaction with a topic that there is not", seen)

@@ -8,6 +8,7 @@ import pytest
 from admin import TRANSACTIONS, get_json
 from coordinators import id_of, is_known, metadata, what_came_of
 from differences import Observed
+from insides import coordinators_of
 from rows import row
 from targets import Target
 from transactions import eventually_visible, visible
@@ -36,9 +37,7 @@ async def test_what_was_committed_is_asked_to_end_once_more(
     async with client.transaction() as txn:
         await producer.send(b"x", txn=txn)
     action = TxnAction.COMMIT if again else TxnAction.ABORT
-    seen = await what_came_of(
-        client._transactions.coordinators.end_txn(id_of(txn), action), "COMMITTED" if again else "ABORTED"
-    )
+    seen = await what_came_of(coordinators_of(client).end_txn(id_of(txn), action), "COMMITTED" if again else "ABORTED")
     observed(pulsar, 96, "a commit repeated after its end" if again else "an abort of what was committed", seen)
     assert await visible(client, topic) == [b"x"]
 
@@ -86,7 +85,7 @@ async def test_topics_and_subscriptions_are_added_to_a_transaction_once_each(
         await client.subscribe(name, "a")
         await client.subscribe(name, "b")
     txn = await client.begin_transaction()
-    coordinators = client._transactions.coordinators
+    coordinators = coordinators_of(client)
     for _ in range(2):
         await coordinators.add_partitions(id_of(txn), topics[:2])
         await coordinators.add_partitions(id_of(txn), topics[2:])
@@ -104,7 +103,7 @@ async def test_topics_and_subscriptions_are_added_to_a_transaction_once_each(
 async def test_a_coordinator_that_there_is_not_cannot_be_asked(pulsar: Target, client: AsyncClient) -> None:
     count = len(await get_json(pulsar, f"{TRANSACTIONS}/coordinators"))
     with pytest.raises(CoordinatorUnavailable):
-        await client._transactions.coordinators.end_txn(TxnId(count, 0), TxnAction.COMMIT)
+        await coordinators_of(client).end_txn(TxnId(count, 0), TxnAction.COMMIT)
     assert not await is_known(pulsar, TxnId(count, 0))
 
 
@@ -113,7 +112,7 @@ async def test_a_coordinator_that_there_is_not_cannot_be_asked(pulsar: Target, c
 async def test_behind_its_end_a_transaction_takes_nothing_more(
     pulsar: Target, client: AsyncClient, topic: str, observed: Observed, first: TxnAction
 ) -> None:
-    coordinators = client._transactions.coordinators
+    coordinators = coordinators_of(client)
     txn_id = await coordinators.new_txn(60_000)
     await coordinators.add_partitions(txn_id, [topic])
     await coordinators.end_txn(txn_id, first)
@@ -172,9 +171,9 @@ async def test_a_client_that_is_closed_aborts_its_transaction_and_asks_no_coordi
 
 @row(121)
 async def test_the_sessions_with_the_coordinators_are_ready_before_the_first_transaction_is(client: AsyncClient) -> None:
-    assert client._transactions.coordinators.count == 0
+    assert coordinators_of(client).count == 0
     txn = await client.begin_transaction()
-    assert client._transactions.coordinators.endpoint(id_of(txn).most) is not None
+    assert coordinators_of(client).endpoint(id_of(txn).most) is not None
     await txn.abort()
 
 

@@ -23,6 +23,7 @@ from admin import TRANSACTIONS, AdminError, buffer_stats, eventually, get_json, 
 from coordinators import begun_at, id_of, metadata, what_came_of
 from differences import Observed
 from fake_broker import FakeTransaction
+from insides import coordinators_of, partitions_of
 from our_broker import OurBroker
 from rows import not_applicable, row
 from stock_pulsar import StockPulsar
@@ -137,15 +138,15 @@ async def named(stack: AsyncExitStack, own: Server, name: str) -> AsyncClient:
 
 
 async def end(client: AsyncClient, txn_id: TxnId, _topic: str) -> None:
-    await client._transactions.coordinators.end_txn(txn_id, TxnAction.COMMIT)
+    await coordinators_of(client).end_txn(txn_id, TxnAction.COMMIT)
 
 
 async def add_topic(client: AsyncClient, txn_id: TxnId, topic: str) -> None:
-    await client._transactions.coordinators.add_partitions(txn_id, [topic])
+    await coordinators_of(client).add_partitions(txn_id, [topic])
 
 
 async def add_subscription(client: AsyncClient, txn_id: TxnId, topic: str) -> None:
-    await client._transactions.coordinators.add_subscriptions(txn_id, [(topic, "s")])
+    await coordinators_of(client).add_subscriptions(txn_id, [(topic, "s")])
 
 
 @row(77)
@@ -162,7 +163,7 @@ async def test_only_its_owner_and_superusers_may_use_a_transaction(
         alice, mallory, admin = [await named(stack, own, name) for name in ("alice", "mallory", "admin")]
         await alice.subscribe(topic, "s")
         for somebody in (alice, admin):
-            txn_id = await alice._transactions.coordinators.new_txn(30_000)
+            txn_id = await coordinators_of(alice).new_txn(30_000)
             with pytest.raises(TransactionNotFound):
                 await what(mallory, txn_id, topic)
             await what(somebody, txn_id, topic)
@@ -182,7 +183,7 @@ async def ended_without_a_trace(client: AsyncClient) -> TxnId:
 
 async def late_send(producer: AsyncProducer[bytes], txn_id: TxnId) -> str:
     """Send in a transaction without the coordinator's knowledge."""
-    ticket = producer._partitions[0].add((b"late",), FakeTransaction(txn_id))  # type: ignore[arg-type]  # enough of one
+    ticket = partitions_of(producer)[0].add((b"late",), FakeTransaction(txn_id))  # type: ignore[arg-type]  # enough of one
     return await what_came_of(ticket, "stored")
 
 

@@ -10,6 +10,7 @@ import pytest
 from admin import TRANSACTIONS, delete, eventually, get_json, of_topic, topic_path
 from coordinators import id_of, what_came_of
 from differences import Observed
+from insides import coordinators_of
 from rows import row
 from targets import Target
 from transactions import received, stays_silent, visible
@@ -97,17 +98,17 @@ async def test_a_client_tells_a_participant_that_its_transaction_is_committed(
 
 
 async def a_topic_that_never_was(_pulsar: Target, client: AsyncClient, topic: str, txn: AsyncTransaction) -> None:
-    await client._transactions.coordinators.add_partitions(id_of(txn), [f"{topic}-never"])
+    await coordinators_of(client).add_partitions(id_of(txn), [f"{topic}-never"])
 
 
 async def a_subscription_that_never_was(_pulsar: Target, client: AsyncClient, topic: str, txn: AsyncTransaction) -> None:
-    await client._transactions.coordinators.add_subscriptions(id_of(txn), [(topic, "never")])
+    await coordinators_of(client).add_subscriptions(id_of(txn), [(topic, "never")])
 
 
 async def a_subscription_of_a_topic_that_never_was(
     _pulsar: Target, client: AsyncClient, topic: str, txn: AsyncTransaction
 ) -> None:
-    await client._transactions.coordinators.add_subscriptions(id_of(txn), [(f"{topic}-never", "never")])
+    await coordinators_of(client).add_subscriptions(id_of(txn), [(f"{topic}-never", "never")])
 
 
 async def a_topic_that_was_deleted(pulsar: Target, client: AsyncClient, topic: str, txn: AsyncTransaction) -> None:

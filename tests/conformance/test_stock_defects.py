@@ -6,6 +6,7 @@ import pytest
 from coordinators import what_came_of
 from differences import Observed
 from fake_broker import FakeTransaction
+from insides import partitions_of
 from rows import row
 from subscriptions import chosen, filled, subscribed
 from targets import Target
@@ -45,7 +46,7 @@ async def test_a_transactional_send_to_a_topic_that_keeps_nothing(
     assert isinstance(txn.id, TxnId)
     async with AsyncClient(pulsar.service_url) as victim:
         fleeting = await victim.create_producer(topic.replace("persistent:", "non-persistent:"), send_timeout=1.0)
-        ticket = fleeting._partitions[0].add((b"x",), FakeTransaction(txn.id))  # type: ignore[arg-type]  # enough of one
+        ticket = partitions_of(fleeting)[0].add((b"x",), FakeTransaction(txn.id))  # type: ignore[arg-type]  # enough of one
         seen = await what_came_of(ticket, "sent")
         durable = await victim.create_producer(topic)
         reader = await victim.create_reader(topic)

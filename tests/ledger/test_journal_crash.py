@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+from insides import logs_of, syncer_of
 from journal_world import Workload, check_against, seen, simulated_store
 
 from pulsar_txn.ledger.journal import check, checkpoint
@@ -65,7 +66,7 @@ class Crashes:
         await log.close()
         await store.delete("another")
         for name in store.names():
-            await store._logs[name].close()
+            await logs_of(store)[name].close()
         before = await seen(store)
         await store.close()
         assert await check("/data", files=left) == []
@@ -137,7 +138,7 @@ async def first_loss(prepare, seed=1, calls=60):
 
 
 def confirm_before_the_sync(store, files):
-    store._syncer.request = lambda command, fd, done: asyncio.get_running_loop().call_soon(done, 0)
+    syncer_of(store).request = lambda command, fd, done: asyncio.get_running_loop().call_soon(done, 0)
 
 
 def forget_folder_syncs(store, files):

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from insides import logs_of
 from journal_world import Workload, seen, settled, simulated_store
 
 from pulsar_txn.ledger.journal import check
@@ -65,7 +66,7 @@ async def outcomes(files, truth):
     for name, entries in truth.items():
         try:
             assert await read_all(store, name) == entries
-            snapshot = await store._logs[name].latest_snapshot()
+            snapshot = await logs_of(store)[name].latest_snapshot()
             assert name != NAMES[0] or snapshot.data == b"state" * 100
             found.append("whole")
         except LogDamaged as error:

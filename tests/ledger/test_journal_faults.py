@@ -8,6 +8,7 @@ import signal
 import struct
 
 import pytest
+from insides import syncer_of
 from journal_world import Workload, check_against, seen, settled, simulated_store
 
 from pulsar_txn.ledger.journal import JournalStore, segments, syncer
@@ -210,7 +211,7 @@ async def test_a_killed_helper_fails_the_store_and_recovery_finds_everything_con
     log.listen(heard := Recorder())
     log.append(b"confirmed")
     await log.flush()
-    os.kill(store._syncer.pid, signal.SIGKILL)
+    os.kill(syncer_of(store).pid, signal.SIGKILL)
     with pytest.raises(StorageFailed, match="helper"):
         while True:
             log.append(b"perhaps")
@@ -233,7 +234,7 @@ async def test_an_idle_store_notices_a_killed_helper(tmp_path):
     recorder = Recorder()
     recorder.log_failed = failed.set_result
     log.listen(recorder)
-    os.kill(store._syncer.pid, signal.SIGKILL)
+    os.kill(syncer_of(store).pid, signal.SIGKILL)
     assert isinstance(await asyncio.wait_for(failed, 10), StorageFailed)
     await store.close()
 

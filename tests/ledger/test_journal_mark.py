@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from insides import logs_of
 from journal_world import settled, simulated_store
 
 from pulsar_txn.ledger.journal import check
@@ -152,7 +153,7 @@ async def test_a_roll_costs_no_sync_more_than_the_one_of_the_folder():
     before = store.writer.planned_segment
     operations = []
     files.on_operation = operations.append
-    log, groups = store._logs["a"], 0
+    log, groups = logs_of(store)["a"], 0
     while store.writer.planned_segment == before:
         log.append(bytes(1500))
         await log.flush()

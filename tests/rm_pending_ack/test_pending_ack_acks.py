@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from insides import state_of
 
 from pulsar_txn.ledger.machine import NOTHING, MoveCursor, Redeliver, Reply, Step, WriteSnapshot
 from pulsar_txn.rm_pending_ack import CursorStored, PendingAckHandle, PlainAcked, State, held
@@ -368,7 +369,7 @@ def test_ids_that_wait_behind_an_old_transaction_are_forgotten_some_with_each_en
     host.send(ack(TxnId(0, 1), whole(0)))
     for least in range(2, 1_000):
         host.send(end(TxnId(0, least), TxnAction.COMMIT, 0))
-    known = handle_of(host)._state.coordinators[0]
+    known = state_of(handle_of(host)).coordinators[0]
     assert len(known.ended) == 998
     host.send(end(TxnId(0, 1), TxnAction.ABORT, 999))
     ends = 1
@@ -384,7 +385,7 @@ def test_ids_that_wait_behind_an_old_transaction_are_forgotten_some_with_each_en
 def test_ids_below_the_low_watermark_are_forgotten(host: Subscription) -> None:
     for least in range(1, 50):
         host.send(end(TxnId(0, least), TxnAction.COMMIT, least - 2))
-    assert len(handle_of(host)._state.coordinators[0].ended) == 2
+    assert len(state_of(handle_of(host)).coordinators[0].ended) == 2
     assert handle_of(host).transaction_state(TxnId(0, 3)) is State.PAST
     assert handle_of(host).transaction_state(TxnId(0, 48)) is State.COVERED
 
@@ -444,7 +445,7 @@ def test_refusals_of_the_suite_say_what_was_promised() -> None:
 
 def test_broken_states_are_named(host: Subscription) -> None:
     host.send(ack(FIRST, indexes(1, 0)))
-    state = handle_of(host)._state
+    state = state_of(handle_of(host))
     state.pending[at(1)] = 0b11
     with pytest.raises(AssertionError, match="S12 pending"):
         host.machine.check_invariants()

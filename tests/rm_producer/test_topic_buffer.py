@@ -1,6 +1,7 @@
 """The in-topic buffer on its own: positions, watermarks, trims, snapshots, and what it refuses."""
 
 import pytest
+from insides import aborted_in, leasts_of, open_in
 from machine_states import restored, state_of
 
 from pulsar_txn.ledger.machine import NOTHING, PublishMaxRead, Reply, WriteSnapshot
@@ -230,10 +231,10 @@ def test_one_old_transaction_does_not_make_the_buffer_remember_those_that_ended(
         txn_id = TxnId(0, least)
         buffer.apply("topic", (1, 2 * least), data(txn_id))
         buffer.apply("topic", (1, 2 * least + 1), marker(txn_id, COMMIT))
-    assert len(buffer._leasts[0]) <= SLACK + 4
+    assert len(leasts_of(buffer)[0]) <= SLACK + 4
     buffer.check_invariants()
     buffer.apply("topic", (2, 0), marker(A, COMMIT))
-    assert buffer._leasts == {}
+    assert leasts_of(buffer) == {}
     assert buffer.max_read_position == (2, 0)
 
 
@@ -275,14 +276,14 @@ def put(kept, items):
 @pytest.mark.parametrize(
     ("broken", "invariant"),
     [
-        (lambda buffer: put(buffer._ongoing, {B: ((0, 0), (0, 0))}), "S9"),
-        (lambda buffer: put(buffer._aborted, {A: (1, 0)}), "S11"),
-        (lambda buffer: put(buffer._aborted, {B: (1, 9)}), "S10"),
-        (lambda buffer: put(buffer._aborted, {B: (1, 1), C: (1, 0)}), "S10"),
+        (lambda buffer: put(open_in(buffer), {B: ((0, 0), (0, 0))}), "S9"),
+        (lambda buffer: put(aborted_in(buffer), {A: (1, 0)}), "S11"),
+        (lambda buffer: put(aborted_in(buffer), {B: (1, 9)}), "S10"),
+        (lambda buffer: put(aborted_in(buffer), {B: (1, 1), C: (1, 0)}), "S10"),
         (lambda buffer: setattr(buffer, "_has_ongoing", False), "S9"),
         (lambda buffer: setattr(buffer, "_max_read", (1, 1)), "S9"),
-        (lambda buffer: buffer._leasts.clear(), "heap"),
-        (lambda buffer: buffer._leasts[0].heap.clear(), "heap"),
+        (lambda buffer: leasts_of(buffer).clear(), "heap"),
+        (lambda buffer: leasts_of(buffer)[0].heap.clear(), "heap"),
     ],
 )
 def test_a_state_that_contradicts_itself_is_named(broken, invariant):

@@ -12,6 +12,7 @@ import copy
 import random
 
 import attrs
+from insides import logs_of
 
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.journal.simulated import SimulatedFiles
@@ -101,8 +102,8 @@ class Workload:
         self.acknowledged = 1
         self._calls_of = {}
         self.writers = {}
-        self.handles = dict(store._logs)
-        for log in store._logs.values():
+        self.handles = dict(logs_of(store))
+        for log in logs_of(store).values():
             log.listen(self)
             await log.open_cursor("sub")  # a crash may have come between a log and its cursor
             found.logs[log.name].cursors.setdefault("sub", set(range(log.first_entry)))

@@ -7,7 +7,7 @@ from typing import Any
 from pulsar_txn.client.sync.loop_thread import LoopThread
 from pulsar_txn.client.sync.twin import inner
 
-__all__ = ["inner", "loop_of"]
+__all__ = ["inner", "loop_of", "pretend_looking", "put_inbox", "take_inbox"]
 
 
 def loop_of(twin: Any) -> Any:
@@ -15,3 +15,19 @@ def loop_of(twin: Any) -> Any:
     loop = twin._loop
     assert isinstance(loop, LoopThread)
     return loop
+
+
+def pretend_looking(loop: Any, looks: bool) -> None:
+    """Have a loop thread believe that it is going to look for calls by itself, or that it is not."""
+    loop._looks = looks
+
+
+def take_inbox(loop: Any) -> Any:
+    """The calls that wait for a loop thread; it has none of them any more until `put_inbox`."""
+    inbox, loop._inbox = loop._inbox, type(loop._inbox)()
+    return inbox
+
+
+def put_inbox(loop: Any, inbox: Any) -> None:
+    """Give it the calls back."""
+    loop._inbox = inbox

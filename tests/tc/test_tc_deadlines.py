@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from insides import state_of
 from tc_host import TcHost
 
 from pulsar_txn.ledger.machine import NOTHING, Outcome, TellParticipant
@@ -111,7 +112,7 @@ def test_deadlines_of_ended_transactions_do_not_pile_up() -> None:
         (reply,) = txn_id.effects
         host.carry_out(host.tc.decide(EndTxn(None, reply.value, TxnAction.COMMIT), host.now))  # type: ignore[union-attr,arg-type]  # a Reply with an id
     host.tc.check_invariants()
-    assert len(host.tc._state.deadlines) <= SLACK + 2
+    assert len(state_of(host.tc).deadlines) <= SLACK + 2
 
 
 def test_adding_participants_does_not_prolong_a_transaction() -> None:

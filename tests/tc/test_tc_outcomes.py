@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from insides import state_of
 from tc_host import TcHost
 
 from pulsar_txn.tc import EndTxn, NewTxn, TransactionCoordinator
@@ -165,7 +166,7 @@ def test_nobody_but_the_owner_ever_gets_an_outcome() -> None:
 
 def test_an_outcome_of_nobody_is_a_superusers_business_only() -> None:
     tc = TransactionCoordinator(3)
-    tc._state.outcomes.owners.limit = 0
+    state_of(tc).outcomes.owners.limit = 0
     host = TcHost()
     host.tc = tc
     txn_id = TxnId(3, 0)
@@ -191,7 +192,7 @@ def test_a_transaction_open_across_the_window_is_found_and_its_end_may_be_repeat
     old = host.new(10**9, principal="anna")
     for _ in range(3 * PAGE):
         host.carry_out(host.tc.decide(NewTxn(None, 0), 0))
-    assert host.tc._state.outcomes.lookup(old.least) == (NO_OUTCOME, ANYBODY)
+    assert state_of(host.tc).outcomes.lookup(old.least) == (NO_OUTCOME, ANYBODY)
     host.tc.check_invariants()
     host.end(old, TxnAction.COMMIT, principal="anna")
     assert host.tc.status(old) is TxnStatus.COMMITTED

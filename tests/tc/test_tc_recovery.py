@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from insides import state_of
 from tc_host import LEDGER, TcHost
 
 from pulsar_txn.ledger.machine import Outcome, TellParticipant, WriteSnapshot
@@ -103,7 +104,7 @@ def test_trimming_goes_up_to_what_the_last_snapshot_covers() -> None:
     host.in_state(TxnStatus.COMMITTED)
     assert host.tc.trim_before("log") == covered
     assert host.recover().trim_before("log") == covered
-    assert host.tc._state.last_applied > EARLIEST
+    assert state_of(host.tc).last_applied > EARLIEST
 
 
 def test_a_snapshot_is_asked_for_once_in_a_round_of_records() -> None:
@@ -233,35 +234,35 @@ def test_equal_requests_give_equal_bytes_whatever_the_hash_seed() -> None:
 
 
 def broken_status(tc: TransactionCoordinator) -> None:
-    tc._state.transactions[0].status = TxnStatus.COMMITTED
+    state_of(tc).transactions[0].status = TxnStatus.COMMITTED
 
 
 def broken_ids(tc: TransactionCoordinator) -> None:
-    tc._state.next_id = 0
+    state_of(tc).next_id = 0
 
 
 def broken_order(tc: TransactionCoordinator) -> None:
-    tc._state.transactions[0] = tc._state.transactions.pop(0)  # type: ignore[assignment]  # it is there
+    state_of(tc).transactions[0] = state_of(tc).transactions.pop(0)  # type: ignore[assignment]  # it is there
 
 
 def broken_window(tc: TransactionCoordinator) -> None:
-    tc._state.outcomes.pages[0].outcomes[0] = 0
+    state_of(tc).outcomes.pages[0].outcomes[0] = 0
 
 
 def broken_owner(tc: TransactionCoordinator) -> None:
-    tc._state.transactions[0].owner = ("bert", None)
+    state_of(tc).transactions[0].owner = ("bert", None)
 
 
 def ghost_in_the_window(tc: TransactionCoordinator) -> None:
-    tc._state.outcomes.pages[0].outcomes[100] = 1
+    state_of(tc).outcomes.pages[0].outcomes[100] = 1
 
 
 def lost_deadline(tc: TransactionCoordinator) -> None:
-    tc._state.deadlines.heap.clear()
+    state_of(tc).deadlines.heap.clear()
 
 
 def heaped_deadlines(tc: TransactionCoordinator) -> None:
-    tc._state.deadlines.heap += [(10**9, n) for n in range(4 * SLACK)]
+    state_of(tc).deadlines.heap += [(10**9, n) for n in range(4 * SLACK)]
 
 
 @pytest.mark.parametrize(

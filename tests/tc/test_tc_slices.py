@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from insides import state_of
 from tc_host import LEDGER, TcHost
 
 from pulsar_txn.ledger import ordered
@@ -246,9 +247,9 @@ def _count_looks(machine: TransactionCoordinator) -> list[int]:
                 yield key, value
 
     watched = Watched()
-    for key, value in machine._state.transactions.items():
+    for key, value in state_of(machine).transactions.items():
         watched[key] = value
-    machine._state.transactions = watched
+    state_of(machine).transactions = watched
     return looked
 
 
@@ -292,12 +293,12 @@ def test_deadlines_are_swept_a_few_at_a_time_and_the_earliest_stays_known() -> N
     keep = [log.new(timeout_ms=10**6 + number) for number in range(500)]
     longest = 0
     for _ in range(6_000):
-        before = len(machine._state.deadlines.heap)
+        before = len(state_of(machine).deadlines.heap)
         log.end(log.new(timeout_ms=rng.randrange(10**6)))
-        longest = max(longest, abs(len(machine._state.deadlines.heap) - before))
+        longest = max(longest, abs(len(state_of(machine).deadlines.heap) - before))
         machine.check_invariants() if rng.random() < 0.01 else None
     deadline = machine.deadline()
     while deadline is not None and deadline < 10**6:
         deadline = machine.deadline()
     assert deadline == 10**6
-    assert [txn.txn_id.least for txn in machine._state.due(10**7, 3)] == keep[:3]
+    assert [txn.txn_id.least for txn in state_of(machine).due(10**7, 3)] == keep[:3]

@@ -1,0 +1,70 @@
+"""Where tests look inside: what no interface shows, each in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def coordinators_of(client: Any) -> Any:
+    """The sessions of an asyncio client with the transaction coordinators."""
+    return client._transactions.coordinators
+
+
+def observers_of(client: Any) -> Any:
+    """The observers of an asyncio client's transactions."""
+    return client._transactions.observers
+
+
+def partitions_of(producer: Any) -> Any:
+    """The partition producers of an asyncio producer."""
+    return producer._partitions
+
+
+def budget_of(producer: Any) -> Any:
+    """What an asyncio producer may have in flight."""
+    return producer._budget
+
+
+def state_of(machine: Any) -> Any:
+    """The state that a machine folds its log into."""
+    return machine._state
+
+
+def logs_of(store: Any) -> Any:
+    """The logs of a journal by their names."""
+    return store._logs
+
+
+def syncer_of(store: Any) -> Any:
+    """What syncs the files of a journal."""
+    return store._syncer
+
+
+def twin_of(official: Any) -> Any:
+    """The object of ours behind one with official names."""
+    return official._twin
+
+
+def takers_of(dispatcher: Any) -> Any:
+    """Which consumer takes the chunks of each message that a dispatcher has begun."""
+    return dispatcher._chunks._takers
+
+
+def waiting_chunks_of(dispatcher: Any) -> Any:
+    """Chunks that a dispatcher keeps back until their consumer takes more."""
+    return dispatcher._chunks._waiting
+
+
+def leasts_of(buffer: Any) -> Any:
+    """The heaps by which a topic buffer knows the least position of its open transactions."""
+    return buffer._leasts
+
+
+def open_in(buffer: Any) -> Any:
+    """The open transactions of a topic buffer."""
+    return buffer._ongoing
+
+
+def aborted_in(buffer: Any) -> Any:
+    """The aborted transactions of a topic buffer."""
+    return buffer._aborted
