@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from pulsar_txn.client import AsyncClient, Client, WrongEventLoop
+from pulsar_txn.client import LATEST_ID, AsyncClient, Client, WrongEventLoop
 
 CALLS = {
     "create_producer": lambda made: made.client.create_producer("t"),
@@ -24,12 +24,25 @@ CALLS = {
     "send_nowait": lambda made: made.producer.send_nowait(b"x"),
     "wait_for_room": lambda made: made.producer.wait_for_room(),
     "flush": lambda made: made.producer.flush(),
+    "receive": lambda made: made.consumer.receive(0.01),
+    "receive_many": lambda made: made.consumer.receive_many(5, max_wait=0.01),
+    "receive_nowait": lambda made: made.consumer.receive_nowait(),
+    "acknowledge": lambda made: made.consumer.acknowledge(made.message),
+    "acknowledge_cumulative": lambda made: made.consumer.acknowledge_cumulative(made.message),
+    "negative_acknowledge": lambda made: made.consumer.negative_acknowledge(made.message),
+    "seek": lambda made: made.consumer.seek(made.message.message_id),
+    "close of a consumer": lambda made: made.consumer.close(),
+    "read_next": lambda made: made.reader.read_next(0.01),
+    "close of a reader": lambda made: made.reader.close(),
     "commit": lambda made: made.txn.commit(),
     "abort": lambda made: made.txn.abort(),
     "resolve": lambda made: made.txn.resolve(),
     "wait_closed": lambda made: made.txn.wait_closed(),
     "close of a producer": lambda made: made.producer.close(),
 }
+
+AT_ONCE = {"send_nowait", "acknowledge", "acknowledge_cumulative", "negative_acknowledge", "seek"}
+"""Calls that look at their thread, and for the end of their loop, and not for another loop of the same thread."""
 
 
 class Made:
@@ -38,6 +51,11 @@ class Made:
     async def make(self, url):
         self.client = AsyncClient(url)
         self.producer = await self.client.create_producer("t")
+        self.consumer = await self.client.subscribe("t", "s")
+        self.reader = await self.client.create_reader("t", LATEST_ID)
+        await self.producer.send(b"before")
+        self.message = await self.consumer.receive(5)
+        await self.reader.read_next(5)
         self.txn = self.client.attach_transaction("(0,1)")
         return self
 
@@ -46,9 +64,7 @@ class Made:
         return await result if inspect.isawaitable(result) else result
 
 
-@pytest.mark.parametrize(
-    "name", sorted(CALLS.keys() - {"send_nowait"})
-)  # which looks for an end of its loop, and at its thread
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - AT_ONCE))
 def test_in_a_second_asyncio_run_the_error_says_so_and_what_to_do(url, name):
     with asyncio.Runner() as first:
         made = first.run(Made().make(url))

@@ -183,6 +183,7 @@ class AsyncConsumer(Generic[T]):
         unit = inside.unit(txn)
         if unit is not None:
             unit.looks_for_input(inside.core)
+        inside.core.check_here()
         inside.inbox.check()
         check_whole("max_messages", max_messages)
         return inside.take(max_messages, unit)

@@ -15,6 +15,7 @@ from pulsar_txn.client._checks import check_whole, number_of_seconds
 from pulsar_txn.client.errors import AlreadyClosed, InvalidConfiguration
 from pulsar_txn.client.net.core import Closable, Core
 from pulsar_txn.client.net.growth import TopicPattern
+from pulsar_txn.client.net.runtime import thread_id
 from pulsar_txn.client.receive.dead_letters import DeadLetters, check_letters
 from pulsar_txn.client.receive.inbox import Inbox, Post
 from pulsar_txn.client.receive.interceptors import ConsumerChain
@@ -51,6 +52,8 @@ class Inside(Generic[T]):
         beside: Iterable[str],
     ) -> None:
         self.core = core
+        self._loop = asyncio.get_running_loop()
+        self._thread = thread_id()
         self.options = options
         self.subscription = subscription
         self.consumer_name = options.consumer_name or f"{int(core.runtime.random() * 16**8):08x}"
@@ -96,7 +99,9 @@ class Inside(Generic[T]):
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """AlreadyClosed when the consumer is closed."""
+        """AlreadyClosed when the consumer is closed, WrongEventLoop in another loop than its client's."""
+        if thread_id() != self._thread or self._loop.is_closed():  # a third of the cost of `check_here`
+            self.core.check_here()
         if self.is_closed:
             raise AlreadyClosed(f"the consumer of {self.parts.topic} is closed")
 
@@ -112,6 +117,7 @@ class Inside(Generic[T]):
 
     async def close(self) -> None:
         """See `AsyncConsumer.close`."""
+        self.core.check_here()
         if self.is_closed:
             return
         self.is_closed = True
@@ -147,6 +153,7 @@ class Inside(Generic[T]):
 
     async def wait(self, messages: int, deadline: float | None) -> bool:
         """Until so many are queued; False when the time is over before."""
+        self.core.check_here()
         for part in self.parts:
             part.flush_permits()
         return await self.inbox.wait(messages, deadline)
