@@ -63,7 +63,7 @@ _STOPS: Final = (AlreadyClosed, ForkedClientError, TransactionStateError, Transa
 
 
 class Outcome(enum.Enum):
-    """What became of a group."""
+    """The outcome of a group."""
 
     COMMITTED = enum.auto()
     KEPT = enum.auto()
@@ -301,7 +301,7 @@ def seconds_until_aborted(txn: AsyncTransaction) -> float:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether the error, or one of the failed operations that it stands for, is fatal."""
+    """Whether the error, or one of the failed operations that it represents, is fatal."""
     causes = error.failures if isinstance(error, TransactionOperationFailed) else (error,)
     return any(isinstance(cause, PulsarError) and cause.fatal for cause in causes)
 

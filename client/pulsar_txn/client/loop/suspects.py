@@ -1,7 +1,7 @@
 """Which message of a pipeline's aborted groups is at fault.
 
 It is found by halving: once a message was in `max_aborts` aborted groups, its groups are cut in half at every further
-abort, until it fails alone; when it has failed alone `max_aborts` times, too, it is poison. So a message that shared its
+abort, until it fails alone; when it has failed alone `max_aborts` times as well, it is poison. So a message that shared its
 batches with a poison one is not taken for one because of one failure of its own.
 """
 

@@ -73,7 +73,7 @@ class Attachment:
         self._failure: PulsarError | None = None
 
     async def start(self, timeout: float | None = None) -> None:
-        """Attach for the first time; raises what is in the way once `timeout` (the operation timeout) is over."""
+        """Attach for the first time; raises the last error when `timeout` (the operation timeout) is over."""
         await self._core.retrying(self._attach, f"opening {self.topic}", timeout=timeout)
 
     async def _attach(self) -> None:

@@ -391,7 +391,7 @@ class Acknowledgements:
     def _on_answered(
         self, request: Request, places: Sequence[Place], share: Share, txn: Enlisting, error: BaseException | None
     ) -> None:
-        """The broker has said what became of it, or has never seen it; `error` is what the program was told."""
+        """The broker has said its outcome, or has never seen it; `error` is the error that the program got."""
         if request.is_finished:
             return
         if request.answer is not None and not request.answer.done():
@@ -474,7 +474,7 @@ class Acknowledgements:
     def _on_txn_ended(self, share: Share, outcome: TxnAction | None) -> None:
         """What it had acknowledged is nobody's any more.
 
-        After an abort a single consumer starts over: the server rewinds the subscription, too, but without a word, and
+        After an abort a single consumer starts over: the server rewinds the subscription as well, but without a word, and
         what is queued here would be handed out before what has to come first. A server does nothing when it was a
         cumulative acknowledgement, so that it has to be asked anyway.
         """

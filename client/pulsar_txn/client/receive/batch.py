@@ -7,8 +7,9 @@
 | any other way | as a managed block: the transaction aborts, and the messages come again |
 
 The messages join the transaction, as with `receive_many(txn=…)`. It opens with the first operation in it, or on entering
-with `eager=True`. The acknowledgement names every message and is never cumulative: a cumulative one would take along what
-another consumer has settled, and what was never delivered here. So it conflicts when anybody else has settled a message.
+with `eager=True`. The acknowledgement names every message and is never cumulative: a cumulative one would include messages
+that another consumer has settled, and messages that were never delivered here. So it conflicts when anybody else has
+settled a message.
 
 After an abort the broker delivers again what was acknowledged, and is asked for the rest. If nobody could tell the
 coordinator to abort, acknowledged messages come again after it has ended the transaction at its timeout. After a commit
@@ -37,7 +38,7 @@ T = TypeVar("T")
 class AsyncTransactionalBatch(Sequence[Message[T]]):
     """The messages, in the order in which they were received, and `txn`, the transaction that acknowledges them.
 
-    The block acknowledges all of them, but for those that the program refuses or takes out of the transaction.
+    The block acknowledges all of them, except those that the program refuses or takes out of the transaction.
     """
 
     def __init__(self, consumer: AsyncConsumer[T], messages: Sequence[Message[T]], txn: AsyncTransaction) -> None:
@@ -49,7 +50,7 @@ class AsyncTransactionalBatch(Sequence[Message[T]]):
         """The transaction to send in; it opens with its first operation."""
 
     def redeliver(self) -> None:
-        """Have the messages delivered again; after a commit whose outcome was unknown and turned out as aborted."""
+        """Ask for redelivery of the messages, after a commit whose outcome was unknown and turned out as aborted."""
         self.consumer.give_back(self.messages)
 
     def __len__(self) -> int:

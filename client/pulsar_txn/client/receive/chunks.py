@@ -1,7 +1,7 @@
 """Messages that are larger than a broker takes, put together again from their chunks (PIP-37); and entries that are left.
 
 A chunk says which message it belongs to (uuid), its number, how many there are, and the size of the whole. Chunks of one
-message come in order; those of several producers may be mixed. The message stands at the position of its last chunk;
+message come in order; those of several producers may be mixed. The message has the position of its last chunk;
 acknowledging it, or asking for it again, means all of its chunks.
 """
 
@@ -49,7 +49,7 @@ class _Partial:
 class ChunkedMessages:
     """The chunks of one partition's consumer. At most `max_pending` incomplete messages, of `max_bytes` each, are kept.
 
-    `left` has what stays with the broker: it is to come again, and not to be acknowledged along with what is behind it.
+    `left` has what stays with the broker: it is to come again, and not to be acknowledged together with later messages.
     """
 
     def __init__(self, topic: str, max_pending: int, max_bytes: int, left: LeftEntries) -> None:
@@ -70,7 +70,7 @@ class ChunkedMessages:
 
     @property
     def remembers_any(self) -> bool:
-        """Whether there are messages that stand for more than their own entry."""
+        """Whether there are messages that consist of more than their own entry."""
         return bool(self._behind)
 
     def add(
@@ -111,7 +111,7 @@ class ChunkedMessages:
             del self._ends[bisect.bisect_left(self._ends, oldest)]
 
     def _begin(self, position: Position, metadata: pb.MessageMetadata, now: float) -> list[Position]:
-        """The first chunk, for the first time or sent or delivered anew; positions that were given up for it."""
+        """The first chunk, for the first time or sent or delivered again; positions that were given up for it."""
         uuid = metadata.uuid
         before = self._partial.pop(uuid, None)
         self._evicted.pop(uuid, None)

@@ -32,8 +32,8 @@ T = TypeVar("T")
 class AsyncConsumer(Generic[T]):
     """A subscription's consumer. Made by `Client.subscribe`; an async context manager that closes it, and an async iterator.
 
-    Messages of one partition come in order (on Exclusive and Failover); those of several partitions are mixed. What was
-    received and not acknowledged comes again after a reconnect.
+    Messages of one partition come in order (on Exclusive and Failover); those of several partitions are mixed.
+    Messages that were received and not acknowledged come again after a reconnect.
 
     A message that is received in a transaction (`txn=`) joins it: the commit acknowledges it, and it comes again when the
     transaction aborts, times out or is dropped. Until then a copy of it is not handed out.
@@ -91,7 +91,7 @@ class AsyncConsumer(Generic[T]):
 
     @property
     def is_active(self) -> bool:
-        """Whether it gets messages; on a Failover subscription only one consumer per partition does."""
+        """Whether this consumer gets messages; on a Failover subscription only one consumer per partition gets them."""
         return any(part.is_active for part in self.inside.parts)
 
     @property
@@ -105,7 +105,7 @@ class AsyncConsumer(Generic[T]):
         return len(self.inside.inbox.queue)
 
     def stats(self) -> ConsumerStats:
-        """What the program has received and settled so far, and the queue of this moment."""
+        """Counters of received and settled messages, and the size of the queue."""
         return ConsumerStats(
             received=self.inside.inbox.received,
             acknowledged=self.inside.settling.acknowledged,
@@ -122,15 +122,15 @@ class AsyncConsumer(Generic[T]):
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     async def receive(self, timeout: float | timedelta | None = None, *, txn: AsyncTransaction | None = None) -> Message[T]:
-        """The next message, waiting for it; OperationTimeout after `timeout` (seconds or a timedelta).
+        """Wait for the next message and return it; OperationTimeout after `timeout` (seconds or a timedelta).
 
-        With `txn` it joins the transaction: the commit acknowledges it, after an abort it comes again. To wait opens no
-        transaction and starts no clock. `acknowledge(message, txn=txn)` inside the transaction is not needed and does no
-        harm; `negative_acknowledge(message)` takes it out of the transaction and has it delivered again,
+        With `txn` it joins the transaction: the commit acknowledges it, after an abort it comes again. Waiting opens no
+        transaction and starts no clock. `acknowledge(message, txn=txn)` inside the transaction is not needed, but
+        allowed; `negative_acknowledge(message)` takes it out of the transaction and asks for redelivery,
         `leave_out(message)` takes it out and leaves it to the program. Any other acknowledgement of it raises
         TransactionStateError or TransactionConflict.
 
-        Raises AlreadyClosed, or what ended the consumer for good; with `txn` also TransactionStateError and
+        Raises AlreadyClosed, or the error that ended the consumer; with `txn` also TransactionStateError and
         TransactionTimedOut, when the transaction has ended. If cancelled, no message is lost.
         """
         inside = self.inside
@@ -162,10 +162,10 @@ class AsyncConsumer(Generic[T]):
     async def receive_many(
         self, max_messages: int = 500, *, max_wait: float | timedelta | None = None, txn: AsyncTransaction | None = None
     ) -> list[Message[T]]:
-        """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
+        """Return up to `max_messages`, after waiting for so many, at most `max_wait` seconds.
 
-        The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
-        With `txn` they join the transaction. Raises as `receive`. If cancelled, no message is lost.
+        The list is empty when no message came in time. Without `max_wait` it waits for one message, and returns all that
+        are there. With `txn` they join the transaction. Raises as `receive`. If cancelled, no message is lost.
         """
         inside = self.inside
         unit = inside.unit(txn)
@@ -174,11 +174,11 @@ class AsyncConsumer(Generic[T]):
         while True:
             await inside.ready(max_messages, max_wait)
             taken = inside.take(max_messages, unit)
-            if taken or max_wait is not None:  # a thread of the sync client may have been faster
+            if taken or max_wait is not None:  # a thread of the blocking client may have been faster
                 return taken
 
     def receive_nowait(self, max_messages: int = 500, *, txn: AsyncTransaction | None = None) -> list[Message[T]]:
-        """Up to `max_messages` of those that are queued; does not wait, may be empty. Arguments and errors as `receive`."""
+        """Return up to `max_messages` queued messages without waiting; may be empty. Arguments and errors as `receive`."""
         inside = self.inside
         unit = inside.unit(txn)
         if unit is not None:
@@ -218,7 +218,7 @@ class AsyncConsumer(Generic[T]):
         txn: AsyncTransaction | None = None,
         receipt: bool | None = None,
     ) -> None:
-        """Acknowledge a message, an id, or many of them. Without effect for topics that a pattern has lost.
+        """Acknowledge a message, an id, or many of them. It has no effect for topics that no longer match a pattern.
 
         Outside a transaction acknowledgements are collected for `ack_group_delay` and this returns at once; with `receipt`
         (or the consumer's `ack_receipt`) they leave now, and this returns when the broker has answered. In a transaction
@@ -255,12 +255,12 @@ class AsyncConsumer(Generic[T]):
         await self.inside.settling.acknowledge_cumulative(message, self.inside.unit(txn), receipt=receipt)
 
     def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
-        """Have the message delivered again after `delay`; of an id without a batch index, all messages of its entry.
+        """Ask for redelivery of a message after `delay`; for an id without a batch index, of all messages of its entry.
 
-        By default that is the consumer's `negative_ack_delay`, or what its `negative_ack_backoff` says of this delivery.
+        The default is the consumer's `negative_ack_delay`, or the delay of its `negative_ack_backoff` for this delivery.
         A message that has joined a transaction leaves it.
 
-        On Exclusive and Failover everything that is not acknowledged comes again, because their order is kept.
+        On Exclusive and Failover every unacknowledged message comes again, because their order is kept.
         Raises TransactionStateError when the message is acknowledged in an open transaction.
         """
         self.inside.check_open()
@@ -274,26 +274,26 @@ class AsyncConsumer(Generic[T]):
         properties: Mapping[str, str] | None = None,
         txn: AsyncTransaction | None = None,
     ) -> None:
-        """Put a message off: send it to the retry topic, to come again after `delay`, and acknowledge it here.
+        """Postpone a message: send it to the retry topic, from which it comes again after `delay`, and acknowledge it here.
 
-        With `properties` more is said of it. What was put off `max_redeliver_count` times goes to the dead-letter topic.
-        In a transaction both happen or neither; without one a crash in between leaves it twice. Needs a
+        `properties` are added to it. A message that was postponed `max_redeliver_count` times goes to the dead-letter topic.
+        In a transaction both happen or neither; without one a crash between the two leaves it twice. Needs a
         `dead_letter_policy` with `retry`, else InvalidConfiguration. Raises as `Producer.send` and `acknowledge`.
         """
         self.inside.check_open()
         await self.inside.settling.reconsume_later(message, delay, properties, txn, self.inside.unit(txn))
 
     def give_back(self, messages: Sequence[Message[T]]) -> None:
-        """Have messages that were received here delivered again, now, to whoever gets them.
+        """Ask for immediate redelivery of messages that were received here, to any consumer of the subscription.
 
-        On Exclusive and Failover everything of their partitions that is not acknowledged comes again, in order. Messages
-        that have joined a transaction leave it; those that are acknowledged in an open one stay with it. No effect once
-        the consumer is closed, because what is not acknowledged comes again then anyway.
+        On Exclusive and Failover every unacknowledged message of their partitions comes again, in order. Messages
+        that have joined a transaction leave it; those that are acknowledged in an open one stay with it. No effect after
+        the consumer was closed, because unacknowledged messages then come again anyway.
         """
         self.inside.settling.give_back(messages)
 
     def leave_out(self, message: Message[T] | Sequence[Message[T]]) -> None:
-        """Take messages out of the transaction that they joined: neither its commit nor its abort concerns them any more.
+        """Take messages out of the transaction that they joined: its commit does not acknowledge them, its abort leaves them.
 
         The program settles them itself, as if it had received them without `txn`. No effect for messages that are
         acknowledged in the transaction already, or are in none.
@@ -301,7 +301,7 @@ class AsyncConsumer(Generic[T]):
         self.inside.settling.leave_out([message] if isinstance(message, Message) else message)
 
     def redeliver_unacknowledged(self) -> None:
-        """Have everything delivered again that was received here and is not acknowledged; the queue starts over.
+        """Ask for redelivery of all unacknowledged messages that were received here; the queue starts over.
 
         Messages that have joined a transaction stay with it.
         """
@@ -325,7 +325,7 @@ class AsyncConsumer(Generic[T]):
         `max_messages` and `max_wait` (seconds) as `receive_many`; the batch may be empty. `timeout` and `name` as
         `client.transaction()`; the transaction opens with the first operation in it, with `eager` on entering.
         Leaving the block normally acknowledges every message and commits; any exception aborts, and the messages come
-        again. Raises what receiving and leaving a managed block raise; see `pulsar_txn.client.receive.batch`.
+        again. Raises the errors of receiving and of managed blocks; see `pulsar_txn.client.receive.batch`.
         """
         options = TransactionOptions(timeout=seconds_of(timeout, "timeout"), name=name, managed=True)
         return AsyncTransactionalBatchBlock(
@@ -371,7 +371,7 @@ class AsyncConsumer(Generic[T]):
         return {part.topic: answer[0] for part, answer in zip(parts, answers, strict=True)}
 
     async def has_message_available(self) -> bool:
-        """Whether `receive` would find a message that is stored at this moment.
+        """Whether `receive` would find a stored message at this moment.
 
         Raises as `get_last_message_id`. Safe to cancel.
         """
@@ -381,7 +381,7 @@ class AsyncConsumer(Generic[T]):
         return any(await asyncio.gather(*(part.place.has_more() for part in self.inside.parts)))
 
     async def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`.
+        """Delete the subscription and close. Raises ConsumerBusy or a similar error when others use it, unless `force`.
 
         If cancelled, some of several partitions may be unsubscribed already; call it again.
         """

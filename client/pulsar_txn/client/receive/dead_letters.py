@@ -64,7 +64,7 @@ def check_topic(topic: str, what: str = "dead_letter_topic") -> None:
 
 
 def check_letters(subscription: str, kind: str = "DLQ", topics: Sequence[str] = ()) -> None:
-    """InvalidConfiguration where the subscription's name cannot be part of a topic's, or not behind those of `topics`."""
+    """InvalidConfiguration where the subscription's name cannot be part of a topic's, or not after those of `topics`."""
     hint = "name the topic: dead_letter_topic=" if kind == "DLQ" else "name the topic: retry_letter_topic="
     if "/" in subscription:
         raise InvalidConfiguration(
@@ -85,8 +85,8 @@ class DeadLetterPolicy:
     A message is handed out `max_redeliver_count` times after its first delivery; instead of once more it is sent to
     `dead_letter_topic` (`<topic>-<subscription>-DLQ` without it) and acknowledged. `initial_subscription` is created
     there, so that no letter is lost. With `retry` (or a `retry_letter_topic`, else `<topic>-<subscription>-RETRY`) the
-    consumer receives from that topic, too, and has `reconsume_later`; a consumer of a pattern needs the name.
-    InvalidConfiguration below 1, InvalidTopicName for names that are none.
+    consumer receives from that topic as well, and has `reconsume_later`; a consumer of a pattern needs the name.
+    InvalidConfiguration below 1, InvalidTopicName for other names.
     """
 
     max_redeliver_count: int = attrs.field(validator=whole(1))

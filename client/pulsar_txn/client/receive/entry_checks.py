@@ -32,7 +32,7 @@ def why_discarded(error: Exception) -> int:
 
 
 def decompressed(metadata: pb.MessageMetadata, payload: bytes | memoryview, most: int) -> bytes | memoryview:
-    """The payload behind its compression; BeyondUsError when that is unknown, or the payload larger than `most` bytes.
+    """The payload after its compression; BeyondUsError when that is unknown, or the payload larger than `most` bytes.
 
     MalformedBatch when it is not what it is said to be.
     """

@@ -1,4 +1,4 @@
-"""The queue of one consumer: what has come from all its partitions, and who waits for it."""
+"""The queue of one consumer: what has come from all its partitions, and the calls that wait for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Post: TypeAlias = Callable[[Callable[[], object]], object]
 class Inbox(Generic[T]):
     """Messages that wait to be received.
 
-    With `shared`, threads of the sync client take messages as well (`take_beside`), and whoever takes messages or drops
+    With `shared`, threads of the blocking client take messages as well (`take_beside`), and whoever takes messages or drops
     them holds the `guard`.
     """
 
@@ -147,7 +147,7 @@ class Inbox(Generic[T]):
         return taken
 
     def take_beside(self, max_messages: int, enough: int, post: Post) -> list[Message[T]] | None:
-        """In a thread of the sync client: what is queued, without asking the loop for it.
+        """In a thread of the blocking client: what is queued, without asking the loop for it.
 
         None where the loop has to be asked: fewer than `enough` are there, or others wait for them. `post` has a function
         called on the loop.

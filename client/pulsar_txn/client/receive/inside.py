@@ -1,4 +1,4 @@
-"""The inside of a consumer: its parts, and the door for the sync client, the official package's twin, and loops.
+"""The inside of a consumer: its parts, and the door for the blocking client, the official package's twin, and loops.
 
 Programs hold an `AsyncConsumer`; whatever of this house works on one opens `consumer.inside`.
 """
@@ -195,7 +195,7 @@ class Inside(Generic[T]):
         if self.chain is not None:
             self.chain.received(messages)
 
-    # --- for the sync client, in any thread ---------------------------------------------------------------------------
+    # --- for the blocking client, in any thread ---------------------------------------------------------------------------
 
     def share_queue(self) -> None:
         """Threads take messages as well from now on."""

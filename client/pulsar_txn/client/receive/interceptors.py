@@ -1,6 +1,6 @@
 """Code of the program's own around receiving and acknowledging: for tracing and auditing.
 
-Interceptors run on the event loop, so they must be quick; the sync client calls them in a thread for that. What one of them
+Interceptors run on the event loop, so they must be quick; the blocking client calls them in a thread for that. What one of them
 raises is logged, and the message goes its way.
 """
 

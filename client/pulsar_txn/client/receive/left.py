@@ -2,7 +2,7 @@
 
 An entry is left when it is more than this program takes, or a chunk of a message that was given up: it stays with the
 broker, to be delivered again another time. When the server starts over (see `partition_consumer`) what was left comes again,
-too; until it has, or something behind it has, it may not be acknowledged along either.
+too; until it has, or something after it has, it may not be acknowledged along either.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from pulsar_txn.wire.ids import Position
 
 LIMIT: Final = 10_000
-"""Places that are remembered one by one; of those behind them only the first."""
+"""Places that are remembered one by one; of those after them only the first."""
 
 
 class LeftEntries:
@@ -55,5 +55,5 @@ class LeftEntries:
         self._places, self._others = [], None
 
     def came(self, position: Position) -> None:
-        """The server has delivered this; what is not behind it is owed no more."""
+        """The server has delivered this; what is not after it is owed no more."""
         del self.owed[: bisect.bisect_right(self.owed, position)]

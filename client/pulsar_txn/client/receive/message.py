@@ -1,4 +1,4 @@
-"""What a consumer hands out: one message, cheap to make, with what it says of itself as attributes."""
+"""A received message: cheap to make, with its fields as attributes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Source(Protocol):
         ...
 
     def took_beside(self, message: Message[Any], post: Callable[[Callable[[], object]], object]) -> None:
-        """A thread of the sync client has taken a message, and holds the queue's guard."""
+        """A thread of the blocking client has taken a message, and holds the queue's guard."""
         ...
 
     def deliver_again(self, entries: Mapping[Position, tuple[int, int, int]]) -> None:
@@ -92,7 +92,7 @@ class Message(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The payload decoded by the consumer's schema, anew at each access; None for a tombstone. SchemaMismatch."""
+        """The payload decoded by the consumer's schema, again at each access; None for a tombstone. SchemaMismatch."""
         consumer = self.entry.consumer
         if consumer.pairs is not None:
             return self._pair(consumer.pairs, consumer.writers)  # type: ignore[no-any-return]  # T is what the schema makes
@@ -114,19 +114,19 @@ class Message(Generic[T]):
 
     @property
     def message_id(self) -> MessageId:
-        """Its place; unique in its topic."""
+        """The message's place; unique in its topic."""
         entry = self.entry
         ledger_id, entry_id = entry.position
         return MessageId(ledger_id, entry_id, entry.consumer.partition, self.index, entry.batch_size if self.index >= 0 else 0)
 
     @property
     def topic(self) -> str:
-        """The full name of the topic partition it came from."""
+        """The full name of the topic partition that it came from."""
         return self.entry.consumer.topic
 
     @property
     def key(self) -> str | None:
-        """The partition key; in Base64 where the sender had bytes, as with `KeyValueSchema`: see `key_bytes`."""
+        """The partition key; in Base64 if the sender had bytes, as with `KeyValueSchema`: see `key_bytes`."""
         return self._row[2]
 
     @property
@@ -147,7 +147,7 @@ class Message(Generic[T]):
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The properties; empty when there are none."""
+        """The message's properties; may be empty."""
         return self._row[1] or {}
 
     @property
@@ -162,7 +162,7 @@ class Message(Generic[T]):
 
     @property
     def broker_index(self) -> int | None:
-        """Which message of its partition it is, counted by the broker without gaps from 0; None where it does not count.
+        """The message's number in its partition, counted by the broker without gaps from 0; None if the broker does not count.
 
         Stock brokers do with `AppendIndexMetadataInterceptor` among their `brokerEntryMetadataInterceptors`, and tell with
         `exposingBrokerEntryMetadataToClientEnabled`.
@@ -186,7 +186,7 @@ class Message(Generic[T]):
 
     @property
     def producer_name(self) -> str:
-        """Who sent it."""
+        """The name of the producer that sent it."""
         return self.entry.metadata.producer_name
 
     @property
@@ -209,12 +209,12 @@ class Message(Generic[T]):
 
     @property
     def encryption_context(self) -> EncryptionContext | None:
-        """How it was encrypted end to end; None when it was not."""
+        """The end-to-end encryption of the message; None for a plain one."""
         return encryption_context(self.entry.metadata, decryption_failed=self.entry.undecrypted)
 
     @property
     def is_tombstone(self) -> bool:
-        """Whether it says that there is no value for its key (any more)."""
+        """Whether the message deletes the value of its key."""
         return self._row[6]
 
     def __repr__(self) -> str:

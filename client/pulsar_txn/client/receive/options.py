@@ -61,7 +61,7 @@ class InitialPosition(enum.IntEnum):
 
 
 class RegexSubscriptionMode(enum.IntEnum):
-    """Which topics a pattern stands for (protocol enum Mode of GET_TOPICS_OF_NAMESPACE)."""
+    """Which topics a pattern represents (protocol enum Mode of GET_TOPICS_OF_NAMESPACE)."""
 
     PERSISTENT_ONLY = 0
     NON_PERSISTENT_ONLY = 1

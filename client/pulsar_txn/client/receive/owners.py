@@ -32,14 +32,14 @@ States of one message:
 (1) Only where the table knows the entry: then everything that it does not name was handed out in this generation, and
     is still with somebody here. Of an entry that the table does not know every message is handed out.
 (2) Of a message that was received in the unit: nothing, it is done already. Otherwise a conflict: this is a second copy.
-(3) A seek takes messages out of their units: what lies before the new place is settled by it, the rest comes again.
+(3) A seek takes messages out of their units: what is before the new place is settled by it, the rest comes again.
 (4) Only where the table knows the entry.
 A copy that makes a message FREE is handed out.
 
 A *generation* ends when everything comes again that is not acknowledged: with a new connection, after a rewind, when all
 is asked for. Then nothing is free here any more; what is held, asked or taken stays with its unit.
 
-Cumulative acknowledgements cover everything up to a place; they are few, and stand in a list beside the table.
+Cumulative acknowledgements cover everything up to a place; they are few, and are in a list beside the table.
 
 Memory: entries of which nothing is held or asked are forgotten beyond `LIMIT`, oldest first. What is forgotten is handed
 out like new when it comes again.
@@ -223,7 +223,7 @@ class Owners:
         return next((each for each in self._ranges if each.up_to is not None and (position, index) <= each.up_to), None)
 
     def has_free(self, position: Position, bits: int) -> int:
-        """Those of the bits that nobody has: they may be received in a unit. What is wanted and is here is not any more."""
+        """Those of the bits that nobody has: they may be received in a unit. A wanted message that is here is free."""
         row = self._rows.get(position)
         if row is not None:
             for hold, taken in row[2]:
@@ -274,7 +274,7 @@ class Owners:
         }
 
     def widened(self, position: Position, bits: int, size: int) -> tuple[int, int]:
-        """Bits and size of what an id stands for: one without an index is all of its entry."""
+        """Bits and size of what an id represents: one without an index is all of its entry."""
         row = self._rows.get(position)
         return (bits, size) if size or row is None else (full(row[1]), row[1])
 
@@ -289,7 +289,7 @@ class Owners:
             self._rows[position] = (generation, size, ((hold, bits),))
 
     def want(self, position: Position, bits: int, size: int, generation: int) -> None:
-        """These are asked for again, but for what units have. Without `bits` it is all of an entry, if that is known."""
+        """These are asked for again, except for what units have. Without `bits` it is all of an entry, if that is known."""
         row = self._rows.get(position)
         if row is not None:
             bits = bits or full(row[1])
@@ -348,7 +348,7 @@ class Owners:
             self._ranges.remove(hold)
 
     def settle(self, position: Position, bits: int, size: int) -> None:
-        """These are acknowledged for good. An entry of which all is acknowledged is forgotten."""
+        """These are acknowledged permanently. An entry of which all is acknowledged is forgotten."""
         if size or position in self._rows:
             self._assign(position, bits, size, self.settled, UNKNOWN)
             row = self._rows[position]
@@ -488,12 +488,12 @@ def full(size: int) -> int:
 
 
 def bit_of(index: int) -> int:
-    """The bit of a batch index; of an entry that is one message, too."""
+    """The bit of a batch index; of an entry that is one message as well."""
     return 1 << index if index > 0 else 1
 
 
 def indexes(bits: int, size: int) -> Iterable[int]:
-    """The batch indexes that bits stand for; -1 for an entry that is one message."""
+    """The batch indexes that bits represent; -1 for an entry that is one message."""
     if not size:
         return (-1,) if bits else ()
     return (index for index in range(size) if bits >> index & 1)

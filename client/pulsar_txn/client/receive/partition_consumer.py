@@ -89,7 +89,7 @@ class PartitionConsumer:
         self.reached_end = False
         self.last: Message[Any] | None = None
         self.taken_beside = 0
-        """Messages that threads of the sync client have taken, and whose permits nobody has given back yet."""
+        """Messages that threads of the blocking client have taken, and whose permits nobody has given back yet."""
         self.inbox = common.inbox
         self.line = Line(
             core,
@@ -132,7 +132,7 @@ class PartitionConsumer:
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Subscribe; raises what stands in the way once the operation timeout is over."""
+        """Subscribe; raises the last error when the operation timeout is over."""
         try:
             await self.line.attachment.start()
         except BaseException:
@@ -437,7 +437,7 @@ class PartitionConsumer:
     # --- what the queue tells -----------------------------------------------------------------------------------------
 
     def took_beside(self, message: Message[Any], post: Post) -> None:
-        """A thread of the sync client has taken a message, and holds the queue's guard."""
+        """A thread of the blocking client has taken a message, and holds the queue's guard."""
         self.last = message
         self.taken_beside += 1
         if self.taken_beside == self._flow_at:

@@ -1,4 +1,4 @@
-"""The reader: looks at a topic from a place of its choice, without a subscription that outlives it."""
+"""The reader: reads a topic from any place, without a subscription that outlives it."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class AsyncReader(Generic[T]):
         return self._consumer.is_connected
 
     async def read_next(self, timeout: float | timedelta | None = None) -> Message[T]:
-        """The next message, waiting for it; OperationTimeout after `timeout`, seconds or a timedelta.
+        """Wait for the next message and return it; OperationTimeout after `timeout`, seconds or a timedelta.
 
-        If cancelled, none is lost.
+        If cancelled, no message is lost.
         """
         message = await self._consumer.receive(timeout)
         await self._consumer.acknowledge_cumulative(message, receipt=False)

@@ -96,7 +96,7 @@ class Settling:
         self._settled([message], None)
 
     def acknowledge_soon(self, messages: Sequence[Message[Any]], *, cumulative: bool) -> None:
-        """For the sync client: outside of transactions, and nobody waits or is told."""
+        """For the blocking client: outside of transactions, and nobody waits or is told."""
         places = self.places(messages, None)
         if cumulative:
             for part, those in places.items():
@@ -236,7 +236,7 @@ class Settling:
         return self._parts.of_id(message)
 
     def _sized(self, part: PartitionConsumer, message_id: MessageId) -> Place:
-        """An id's place; without the size of its batch an index of it would stand for the whole batch."""
+        """An id's place; without the size of its batch an index of it would represent the whole batch."""
         place = _place(message_id)
         if place[1] >= place[2] and place[1] >= 0:
             known = (each for each in (part.last, *self._inbox.queue) if each is not None)

@@ -14,7 +14,7 @@ from pulsar_txn.wire.ids import MessageId, ack_set_to_words, full_ack_set, unsig
 
 
 class Start:
-    """Where a subscription was told to start: behind a message, or at it."""
+    """Where a subscription was told to start: after a message, or at it."""
 
     __slots__ = ("inclusive", "message_id", "position")
 
@@ -24,7 +24,7 @@ class Start:
         self.inclusive = inclusive
 
     def field(self) -> dict[str, Any]:
-        """For a cursor without memory. With a batch index the entry itself is delivered, too; what of it was not asked
+        """For a cursor without memory. With a batch index the entry itself is delivered as well; what of it was not asked
         for is skipped by the consumer."""
         start, index = self.message_id, self.message_id.batch_index
         if index < 0 and self.inclusive and start not in (EARLIEST_ID, LATEST_ID):
@@ -101,6 +101,6 @@ def message_id_of(data: Any, partition: int) -> MessageId:
 
 
 def order_of(message_id: MessageId) -> tuple[int, int, int]:
-    """For comparing: an id without batch index stands for the whole entry, so behind all of its indexes."""
+    """For comparing: an id without batch index represents the whole entry, so after all of its indexes."""
     index = message_id.batch_index
     return (message_id.ledger_id, message_id.entry_id, index if index >= 0 else 1 << 31)

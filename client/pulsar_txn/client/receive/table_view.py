@@ -31,9 +31,9 @@ _POLL: Final = 0.2
 class AsyncTableView(Generic[T]):
     """Key and newest value of a topic's committed messages. Made by `Client.create_table_view`; an async context manager.
 
-    Messages without a key are left out, a tombstone takes its key away. Looking up never waits; it raises what ended the
-    reading for good, or AlreadyClosed. A key whose newest value cannot be decoded has none: `get` raises SchemaMismatch for
-    it, until a newer one can be read, and it is logged.
+    Messages without a key are left out, a tombstone takes its key away. Looking up never waits; it raises the error that
+    ended the reading, or AlreadyClosed. A key whose newest value cannot be decoded has none: `get` raises SchemaMismatch
+    for it, until a newer one can be read, and it is logged.
     """
 
     def __init__(self, core: Core, reader: AsyncReader[T]) -> None:
@@ -60,7 +60,7 @@ class AsyncTableView(Generic[T]):
 
     @property
     def size(self) -> int:
-        """How many keys have a value."""
+        """The number of keys that have a value."""
         return len(self._values)
 
     def __len__(self) -> int:
@@ -77,19 +77,19 @@ class AsyncTableView(Generic[T]):
         return self._values.get(key)
 
     def keys(self) -> list[str]:
-        """The keys that have a value, by now."""
+        """The keys that have a value at this moment."""
         self._check()
         return list(self._values)
 
     def snapshot(self) -> dict[str, T]:
-        """All keys and values by now, as a dict of the caller's own."""
+        """All keys and values at this moment, as a new dict."""
         self._check()
         return dict(self._values)
 
     async def for_each(self, action: Action[T]) -> None:
         """Call `action(key, value)` for every key by now, one after another; what it raises is raised here.
 
-        It may be a coroutine function. If cancelled, those behind are not called.
+        It may be a coroutine function. If cancelled, the remaining calls are not made.
         """
         for key, value in self.snapshot().items():
             await _done(action, key, value)
@@ -97,8 +97,8 @@ class AsyncTableView(Generic[T]):
     async def for_each_and_listen(self, action: Action[T]) -> None:
         """As `for_each`, and then, as long as the view is open, for every change, in order; value None: the key has gone.
 
-        The view does not go on while `action` is busy. What it raises on a change is logged. If cancelled, it is not called
-        any more.
+        The view waits while `action` is busy. Its exceptions on changes are logged. If cancelled, it is called no
+        more.
         """
         listener: _Listener[T] = _Listener(action)
         self._check()
@@ -197,7 +197,7 @@ class AsyncTableView(Generic[T]):
 
 
 class _Listener(Generic[T]):
-    """Who is told of changes."""
+    """The listeners for changes."""
 
     def __init__(self, action: Action[T]) -> None:
         self.turn = asyncio.Lock()

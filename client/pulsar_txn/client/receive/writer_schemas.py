@@ -1,7 +1,7 @@
 """What the messages of one topic were written with: schema versions, fetched once each, before a message is handed out.
 
 `Message.value` cannot wait, so the waiting is here: an entry of a version that is not known yet is held back, with
-everything behind it, until GET_SCHEMA is answered. Held entries keep their permits, and are dropped with the queue.
+everything after it, until GET_SCHEMA is answered. Held entries keep their permits, and are dropped with the queue.
 """
 
 from __future__ import annotations

@@ -375,7 +375,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
 
     @property
     def is_active(self) -> bool:
-        """Whether it gets messages; on a Failover subscription only one consumer per partition does."""
+        """Whether this consumer gets messages; on a Failover subscription only one consumer per partition gets them."""
         return self._inner.is_active
 
     @property
@@ -389,19 +389,19 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         return self._inner.queued
 
     def stats(self) -> ConsumerStats:
-        """What the program has received and settled so far, and the queue of this moment."""
+        """Counters of received and settled messages, and the size of the queue."""
         return self._loop.call(self._inner.stats)
 
     def receive(self, timeout: float | timedelta | None = None, *, txn: Transaction | None = None) -> Message[T]:
-        """The next message, waiting for it; OperationTimeout after `timeout` (seconds or a timedelta).
+        """Wait for the next message and return it; OperationTimeout after `timeout` (seconds or a timedelta).
 
-        With `txn` it joins the transaction: the commit acknowledges it, after an abort it comes again. To wait opens no
-        transaction and starts no clock. `acknowledge(message, txn=txn)` inside the transaction is not needed and does no
-        harm; `negative_acknowledge(message)` takes it out of the transaction and has it delivered again,
+        With `txn` it joins the transaction: the commit acknowledges it, after an abort it comes again. Waiting opens no
+        transaction and starts no clock. `acknowledge(message, txn=txn)` inside the transaction is not needed, but
+        allowed; `negative_acknowledge(message)` takes it out of the transaction and asks for redelivery,
         `leave_out(message)` takes it out and leaves it to the program. Any other acknowledgement of it raises
         TransactionStateError or TransactionConflict.
 
-        Raises AlreadyClosed, or what ended the consumer for good; with `txn` also TransactionStateError and
+        Raises AlreadyClosed, or the error that ended the consumer; with `txn` also TransactionStateError and
         TransactionTimedOut, when the transaction has ended.
         """
         return self._receiving.receive(timeout, inner(txn))
@@ -409,15 +409,15 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
     def receive_many(
         self, max_messages: int = 500, *, max_wait: float | timedelta | None = None, txn: Transaction | None = None
     ) -> list[Message[T]]:
-        """Up to `max_messages`: those that are there, after waiting for so many or until `max_wait` seconds are over.
+        """Return up to `max_messages`, after waiting for so many, at most `max_wait` seconds.
 
-        The list is empty when nothing came in time. Without `max_wait`: at least one, as many as there are then.
-        With `txn` they join the transaction. Raises as `receive`.
+        The list is empty when no message came in time. Without `max_wait` it waits for one message, and returns all that
+        are there. With `txn` they join the transaction. Raises as `receive`.
         """
         return self._receiving.receive_many(max_messages, max_wait, inner(txn))
 
     def receive_nowait(self, max_messages: int = 500, *, txn: Transaction | None = None) -> list[Message[T]]:
-        """Up to `max_messages` of those that are queued; does not wait, may be empty. Arguments and errors as `receive`."""
+        """Return up to `max_messages` queued messages without waiting; may be empty. Arguments and errors as `receive`."""
         return self._receiving.receive_nowait(max_messages, inner(txn))
 
     def messages(self, *, txn: Transaction | None = None) -> Iterator[Message[T]]:
@@ -445,7 +445,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
     def acknowledge(
         self, message: Acknowledged | Sequence[Acknowledged], *, txn: Transaction | None = None, receipt: bool | None = None
     ) -> None:
-        """Acknowledge a message, an id, or many of them. Without effect for topics that a pattern has lost.
+        """Acknowledge a message, an id, or many of them. It has no effect for topics that no longer match a pattern.
 
         Outside a transaction acknowledgements are collected for `ack_group_delay` and this returns at once; with `receipt`
         (or the consumer's `ack_receipt`) they leave now, and this returns when the broker has answered. In a transaction
@@ -470,12 +470,12 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         self._receiving.acknowledge_cumulative(message, inner(txn), receipt)
 
     def negative_acknowledge(self, message: Acknowledged, *, delay: float | timedelta | None = None) -> None:
-        """Have the message delivered again after `delay`; of an id without a batch index, all messages of its entry.
+        """Ask for redelivery of a message after `delay`; for an id without a batch index, of all messages of its entry.
 
-        By default that is the consumer's `negative_ack_delay`, or what its `negative_ack_backoff` says of this delivery.
+        The default is the consumer's `negative_ack_delay`, or the delay of its `negative_ack_backoff` for this delivery.
         A message that has joined a transaction leaves it.
 
-        On Exclusive and Failover everything that is not acknowledged comes again, because their order is kept.
+        On Exclusive and Failover every unacknowledged message comes again, because their order is kept.
         Raises TransactionStateError when the message is acknowledged in an open transaction.
         """
         self._loop.call(lambda: self._inner.negative_acknowledge(message, delay=delay))
@@ -488,25 +488,25 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         properties: Mapping[str, str] | None = None,
         txn: Transaction | None = None,
     ) -> None:
-        """Put a message off: send it to the retry topic, to come again after `delay`, and acknowledge it here.
+        """Postpone a message: send it to the retry topic, from which it comes again after `delay`, and acknowledge it here.
 
-        With `properties` more is said of it. What was put off `max_redeliver_count` times goes to the dead-letter topic.
-        In a transaction both happen or neither; without one a crash in between leaves it twice. Needs a
+        `properties` are added to it. A message that was postponed `max_redeliver_count` times goes to the dead-letter topic.
+        In a transaction both happen or neither; without one a crash between the two leaves it twice. Needs a
         `dead_letter_policy` with `retry`, else InvalidConfiguration. Raises as `Producer.send` and `acknowledge`.
         """
         self._loop.run(lambda: self._inner.reconsume_later(message, delay=delay, properties=properties, txn=inner(txn)))
 
     def give_back(self, messages: Sequence[Message[T]]) -> None:
-        """Have messages that were received here delivered again, now, to whoever gets them.
+        """Ask for immediate redelivery of messages that were received here, to any consumer of the subscription.
 
-        On Exclusive and Failover everything of their partitions that is not acknowledged comes again, in order. Messages
-        that have joined a transaction leave it; those that are acknowledged in an open one stay with it. No effect once
-        the consumer is closed, because what is not acknowledged comes again then anyway.
+        On Exclusive and Failover every unacknowledged message of their partitions comes again, in order. Messages
+        that have joined a transaction leave it; those that are acknowledged in an open one stay with it. No effect after
+        the consumer was closed, because unacknowledged messages then come again anyway.
         """
         self._loop.call(lambda: self._inner.give_back(messages))
 
     def leave_out(self, message: Message[T] | Sequence[Message[T]]) -> None:
-        """Take messages out of the transaction that they joined: neither its commit nor its abort concerns them any more.
+        """Take messages out of the transaction that they joined: its commit does not acknowledge them, its abort leaves them.
 
         The program settles them itself, as if it had received them without `txn`. No effect for messages that are
         acknowledged in the transaction already, or are in none.
@@ -514,7 +514,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         self._loop.call(lambda: self._inner.leave_out(message))
 
     def redeliver_unacknowledged(self) -> None:
-        """Have everything delivered again that was received here and is not acknowledged; the queue starts over.
+        """Ask for redelivery of all unacknowledged messages that were received here; the queue starts over.
 
         Messages that have joined a transaction stay with it.
         """
@@ -534,7 +534,7 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         `max_messages` and `max_wait` (seconds) as `receive_many`; the batch may be empty. `timeout` and `name` as
         `client.transaction()`; the transaction opens with the first operation in it, with `eager` on entering.
         Leaving the block normally acknowledges every message and commits; any exception aborts, and the messages come
-        again. Raises what receiving and leaving a managed block raise; see `pulsar_txn.client.receive.batch`.
+        again. Raises the errors of receiving and of managed blocks; see `pulsar_txn.client.receive.batch`.
         """
         return TransactionalBatchBlock[T](
             self._loop,
@@ -563,14 +563,14 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         return self._loop.run(self._inner.get_last_message_ids)
 
     def has_message_available(self) -> bool:
-        """Whether `receive` would find a message that is stored at this moment.
+        """Whether `receive` would find a stored message at this moment.
 
         Raises as `get_last_message_id`.
         """
         return self._loop.run(self._inner.has_message_available)
 
     def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription and close. Raises ConsumerBusy and the like when others use it, unless `force`."""
+        """Delete the subscription and close. Raises ConsumerBusy or a similar error when others use it, unless `force`."""
         self._loop.run(lambda: self._inner.unsubscribe(force=force))
 
     def close(self) -> None:
@@ -602,7 +602,7 @@ class TransactionalBatch(GenericTwin[AsyncTransactionalBatch[T], T], Sequence[Me
         self.consumer: Consumer[T] = Consumer(loop, inner_object.consumer)
 
     def redeliver(self) -> None:
-        """Have the messages delivered again; after a commit whose outcome was unknown and turned out as aborted."""
+        """Ask for redelivery of the messages, after a commit whose outcome was unknown and turned out as aborted."""
         self._loop.call(self._inner.redeliver)
 
     def __len__(self) -> int:
@@ -655,7 +655,7 @@ class Reader(GenericTwin[AsyncReader[T], T]):
         return self._inner.is_connected
 
     def read_next(self, timeout: float | timedelta | None = None) -> Message[T]:
-        """The next message, waiting for it; OperationTimeout after `timeout`, seconds or a timedelta."""
+        """Wait for the next message and return it; OperationTimeout after `timeout`, seconds or a timedelta."""
         return self._reading.read_next(timeout)
 
     def read_many(self, max_messages: int = 500, *, max_wait: float | timedelta | None = None) -> list[Message[T]]:
@@ -717,7 +717,7 @@ class TableView(GenericTwin[AsyncTableView[T], T]):
 
     @property
     def size(self) -> int:
-        """How many keys have a value."""
+        """The number of keys that have a value."""
         return self._inner.size
 
     def __len__(self) -> int:
@@ -728,11 +728,11 @@ class TableView(GenericTwin[AsyncTableView[T], T]):
         return self._loop.call(lambda: self._inner.get(key))
 
     def keys(self) -> list[str]:
-        """The keys that have a value, by now."""
+        """The keys that have a value at this moment."""
         return self._loop.call(self._inner.keys)
 
     def snapshot(self) -> dict[str, T]:
-        """All keys and values by now, as a dict of the caller's own."""
+        """All keys and values at this moment, as a new dict."""
         return self._loop.call(self._inner.snapshot)
 
     def for_each(self, action: Action[T]) -> None:
@@ -743,7 +743,7 @@ class TableView(GenericTwin[AsyncTableView[T], T]):
     def for_each_and_listen(self, action: Action[T]) -> None:
         """As `for_each`, and then, as long as the view is open, for every change, in order; value None: the key has gone.
 
-        The view does not go on while `action` is busy. What it raises on a change is logged.
+        The view waits while `action` is busy. Its exceptions on changes are logged.
         """
         heard = functools.partial(self._loop.callbacks.hear, action)
         self._loop.run(lambda: self._inner.for_each_and_listen(heard))
