@@ -228,7 +228,7 @@ class Lowest:
             self._places[held.txn_id] = lowest
 
     def upto(self, position: Position) -> Iterator[TxnId]:
-        """Those that hold something at or before a position; nothing must change meanwhile."""
+        """The transactions that hold something at or before a position; nothing may change meanwhile."""
         for lowest, txn_id in self._order:
             if lowest > position:
                 return

@@ -27,7 +27,7 @@ watermark ends it.
 
 WATERMARK is the end of *another* transaction of the same coordinator whose low watermark covers this one. A transaction
 that is ongoing then was never registered, or its end is lost: it is aborted here, with a marker of our own, wherever it
-stands, and never the one that is being ended. These markers come before the marker of the ending one, which carries the
+lies, and never the one that is being ended. These markers come before the marker of the ending one, which carries the
 watermark (WATERMARK_READ). One Step aborts some hundreds. When there are more, the others are STALE after it: nothing more is
 written in them, and they are aborted in Steps of their own, due at once (DUE), also after a crash. Their own end, should it
 still come, counts. An end that writes no marker leaves no watermark in the log; a late write is then refused by asking.

@@ -324,7 +324,7 @@ class TransactionCoordinator:
         return (), tuple([TellParticipant(txn_id, participant, action, low_watermark) for participant in participants])
 
     def _drive_again(self, now_ms: int) -> Step[Record]:
-        """Carry out the next unfinished ends. Those that write a record are asked for again until it is applied."""
+        """Carry out the next unfinished ends. An end that writes a record comes again until that record is applied."""
         again: list[int] = []
         trailing: list[tuple[str, Record]] = []
         effects: list[Effect] = []

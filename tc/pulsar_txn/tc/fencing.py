@@ -107,7 +107,7 @@ class Fencing:
             self._open_of.setdefault((principal, identity[0]), {})[least] = None
 
     def left_open(self, owner: Owner, least: int) -> None:
-        """It was decided."""
+        """The transaction `least` of `owner` was decided: it is no longer OPEN."""
         principal, identity = owner
         if identity is not None:
             name = (principal, identity[0])
