@@ -15,7 +15,7 @@ from typing import Any, Never, Union, Unpack, get_args, get_origin, get_type_hin
 import attrs
 import pytest
 
-from pulsar_txn.client import AsyncClient, Client, InvalidConfiguration
+from pulsar_txn.client import AsyncClient, Client, InvalidConfiguration, transactional
 from pulsar_txn.client._options import OFFICIAL
 from pulsar_txn.client.loop.options import PipelineOptions, PipelineOptionsDict
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerOptionsDict, ReaderOptionsDict
@@ -264,6 +264,17 @@ def test_an_unknown_option_of_the_client_is_answered_with_the_right_one(kind: An
     with pytest.raises(InvalidConfiguration, match=r"\(\) has no option") as caught:
         kind("pulsar://localhost", **{option: 1})
     assert answer in str(caught.value)
+
+
+def test_an_unknown_option_of_the_decorator_is_found_where_it_decorates() -> None:
+    with pytest.raises(InvalidConfiguration, match=r"transactional\(\) has no option 'attemps': did you mean 'attempts'"):
+        transactional(attemps=3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("call", ["create_producer", "subscribe"])
+async def test_interceptors_that_are_no_sequence_are_refused_by_both_clients(call: str) -> None:
+    said = await refusal(call, *["t", "s"][: 1 if call == "create_producer" else 2], interceptors=5)
+    assert "interceptors must be a sequence" in said
 
 
 def test_every_option_of_the_official_client_is_known_here_or_answered() -> None:

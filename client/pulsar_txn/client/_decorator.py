@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
+from pulsar_txn.client._options import check_known
 from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.sync import Client, Transaction
 from pulsar_txn.client.txn.attempts import Pauses
@@ -96,6 +97,7 @@ def transactional(
     `client_arg`, wherever it is, as in `async def pay(self, client, txn)`, or else the first argument.
     `options` are those of `run_transaction`.
     """
+    check_known("transactional", options, RunOptionsDict.__annotations__)
     if work is None:
         return functools.partial(_decorated, client_arg, options)
     return _decorated(client_arg, options, work)

@@ -12,9 +12,11 @@ from pulsar_txn.client._shared_interceptors import SharedInterceptors
 from pulsar_txn.client.client import AsyncClient, schema_of_producer
 from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.receive.reader import AsyncReader
 from pulsar_txn.client.receive.table_view import AsyncTableView
 from pulsar_txn.client.schema.base import Schema
+from pulsar_txn.client.send.options import ProducerOptions
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.sync.callbacks import (
     DRAIN_SECONDS,
@@ -77,20 +79,22 @@ class Opening:
     def producer(self, topic: str, schema: Schema[Any] | None, options: dict[str, Any]) -> tuple[AsyncProducer[Any], OwnCode]:
         """A producer of encoded payloads, and what encodes them: the program's schema, router and interceptors."""
         known = self._loop.run(lambda: schema_of_producer(self._client.inside, topic, schema))
-        own = OwnCode(schema=known, interceptors=(*self.interceptors.of_producers, *options.pop("interceptors", ())))
+        given = ProducerOptions(interceptors=options.pop("interceptors", ())).interceptors  # which are checked there
+        own = OwnCode(schema=known, interceptors=(*self.interceptors.of_producers, *given))
         if callable(options.get("routing")):
             own = attrs.evolve(own, router=options.pop("routing"))
         self._ask_for_keys(options)
         if isinstance(options.get("crypto_keys"), AskedKeys):
             options["crypto_keys"].fetch(options.get("encryption_keys", ()))
-        given = EncodedBefore(own.schema)
-        return self._loop.run(lambda: self._client.create_producer(topic, schema=given, **options)), own
+        encoded = EncodedBefore(own.schema)
+        return self._loop.run(lambda: self._client.create_producer(topic, schema=encoded, **options)), own
 
     def consumer(
         self, topic: Any, subscription: str, schema: Schema[Any] | None, options: dict[str, Any], twin_of: Callable[[Any], T]
     ) -> T:
         """The twin of a new consumer, which its interceptors are told of."""
-        given = (*self.interceptors.of_consumers, *options.get("interceptors", ()))
+        own = ConsumerOptions(interceptors=options.get("interceptors", ())).interceptors  # which are checked there
+        given = (*self.interceptors.of_consumers, *own)
         told = [ToldInterceptor(self._loop.callbacks, each) for each in given]
         if told:
             options["interceptors"] = told
