@@ -2,7 +2,7 @@
 
 Environment: PULSAR_TXN_CRASH_POINT names the point, PULSAR_TXN_CRASH_LOG the file that gets a line of JSON before each kill
 (what was in flight), PULSAR_TXN_CRASH_NTH says at which unit whom: `80=worker`, `20=broker 40=worker`. A target that has a
-line in the log is not killed again. PULSAR_TXN_CRASH_BROKER is the ready file of the broker, in which its pid stands.
+line in the log is not killed again. PULSAR_TXN_CRASH_BROKER is the ready file of the broker, which has its pid.
 The broker and the Spark sink have points of their own and write the same kind of lines.
 """
 

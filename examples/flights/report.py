@@ -21,8 +21,8 @@ td.n { text-align: right; font-variant-numeric: tabular-nums } th { background: 
 """
 
 _HELD_BACK = (
-    "What is stored in a transaction is behind maxReadPosition until the transaction is decided. A killed worker's open "
-    "transaction holds readers back until its five seconds are over; then everything behind it appears at once."
+    "Messages of a transaction are beyond maxReadPosition until the transaction is decided. A killed worker's open "
+    "transaction holds readers back until its five seconds are over; then everything after it appears at once."
 )
 
 RESULTS = ("run", "settled", "lost", "doubled", "net total", "truth", "kills", "commits", "aborts", "s")

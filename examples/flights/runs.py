@@ -104,7 +104,7 @@ def topics_of(prefix: str, mode: str) -> Topics:
 
 
 class WorkerRun:
-    """One run in one mode. `topics` and `url` are known once it has begun; a broker of ours is left running."""
+    """One run in one mode. `topics` and `url` are known once it has begun; our broker is left running."""
 
     def __init__(self, stage: Stage, mode: str) -> None:
         self.mode = mode

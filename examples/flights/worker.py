@@ -67,7 +67,7 @@ class Worker:
         self.stopping = False
 
     async def run(self, idle_seconds: float, published: Callable[[], bool]) -> None:
-        """Work until `stopping`, or until nothing has come for `idle_seconds` over a connection that stands.
+        """Work until `stopping`, or until nothing has come for `idle_seconds` over a working connection.
 
         Idleness counts only once `published` says that all flights are there.
         """

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def done(result: T | Awaitable[T]) -> T:
-    """The result of a method of ours, blocking or asyncio."""
+    """The result of a method of the client, blocking or asyncio."""
     if inspect.isawaitable(result):
         return await result
     return result

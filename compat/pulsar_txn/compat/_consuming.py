@@ -14,7 +14,7 @@ from pulsar_txn.compat.transactions import native
 
 
 class Receiving:
-    """A consumer or reader of ours, blocking or asyncio, after the official names."""
+    """A consumer or reader of the client, blocking or asyncio, under the official names."""
 
     def __init__(self, twin: Any, schema: Schema, *, seek_inclusive: bool) -> None:
         self._twin = twin
@@ -33,7 +33,7 @@ class Receiving:
 
 
 class Consuming(Receiving):
-    """A consumer of ours, blocking or asyncio, after the official names."""
+    """A consumer of the client, blocking or asyncio, under the official names."""
 
     def subscription_name(self) -> str:
         """The subscription."""

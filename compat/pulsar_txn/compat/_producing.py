@@ -16,7 +16,7 @@ from pulsar_txn.compat.transactions import native
 
 
 class Producing:
-    """A producer of ours, blocking or asyncio, after the official names."""
+    """A producer of the client, blocking or asyncio, under the official names."""
 
     def __init__(
         self, twin: Any, schema: Schema, initial_sequence_id: int | None, router: Callable[[Any, int], int] | None

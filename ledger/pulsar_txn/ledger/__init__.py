@@ -1,4 +1,4 @@
-"""The append-only log behind every machine, its providers, and the metadata store beside them.
+"""The append-only log of every machine, its providers, and the metadata store beside them.
 
 It knows bytes, positions and durability. It must never know what an entry means: no transaction, no
 topic, no protobuf command. `protocols` and `machine` are the doors that other rooms may use; providers

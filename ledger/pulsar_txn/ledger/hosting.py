@@ -86,7 +86,7 @@ class Registration(Protocol):
 
 
 class Skin:
-    """What stands around a host and does its IO. Each kind of machine has a skin that overrides what it needs."""
+    """The part around a host that does its IO. Each kind of machine has a skin that overrides what it needs."""
 
     def turn_beginner(self) -> Callable[[], None]:
         """What the host calls when it has work for the first time in a turn.

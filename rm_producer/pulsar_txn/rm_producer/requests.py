@@ -139,7 +139,7 @@ class TransactionBuffer(Machine[Request, TopicRecord], Protocol):
         """Whether the transaction is known as aborted here."""
 
     def first_position(self, txn_id: TxnId) -> Position | None:
-        """Where an open transaction's first entry lies, None when it is not ongoing here."""
+        """The position of an open transaction's first entry; None when it is not ongoing here."""
 
     def stats(self) -> BufferStats:
         """Counters at this moment."""

@@ -2,7 +2,7 @@
 
 The whole buffer is two maps and a position. `ongoing` keeps, in the order of the log, where each open transaction
 began and which position was applied just before; the oldest one's "just before" is max_read_position, and with
-nothing open it is the position applied last. `aborted` keeps where the last entry of each aborted transaction lies,
+nothing open it is the position applied last. `aborted` keeps the position of each aborted transaction's last entry,
 so that it can be forgotten when the topic was trimmed after it. What happens to a transaction: `transitions`.
 
 Both maps may have millions of keys. So nothing works on all of one in one go: transactions that a low watermark covers are
@@ -103,7 +103,7 @@ class TopicTransactionBuffer:
         return OVER if covered else UNKNOWN
 
     def first_position(self, txn_id: TxnId) -> Position | None:
-        """Where an open transaction's first entry lies, None when it is not ongoing here."""
+        """The position of an open transaction's first entry; None when it is not ongoing here."""
         entry = self._ongoing.get(txn_id)
         return None if entry is None else entry[0]
 

@@ -73,7 +73,7 @@ def _answer(topic: Topic, position: Position, entry: bytes) -> web.Response:
     if metadata.compression:
         try:
             body = decompress(metadata.compression, body, metadata.uncompressed_size, max_size=_MAX_SIZE)
-        except WireError:  # encrypted first, or too large: as it lies there
+        except WireError:  # encrypted first, or too large: as it is stored
             said["compression"] = pb.CompressionType.Name(metadata.compression)
     return web.Response(body=body, headers={f"X-Pulsar-{name}": _printable(value) for name, value in said.items()})
 

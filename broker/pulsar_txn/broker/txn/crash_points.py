@@ -1,6 +1,6 @@
 """Named points at which tests and the demo end this broker with SIGKILL, with something in flight.
 
-PULSAR_TXN_CRASH_POINT names the point; without one of ours nothing here is installed and nothing is asked later.
+PULSAR_TXN_CRASH_POINT names the point; without a known one nothing here is installed and nothing is asked later.
 PULSAR_TXN_CRASH_LOG is a file that gets a line of JSON before the kill: what was in flight. A point that has a line
 there does not fire again, so that the environment may stay as it is for the restart.
 PULSAR_TXN_CRASH_NTH (default 1) is the commit that fires; PULSAR_TXN_CRASH_AFTER names a file: commits count from the

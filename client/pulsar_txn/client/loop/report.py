@@ -13,7 +13,7 @@ logger = logging.getLogger("pulsar_txn.client.pipeline")
 
 
 class Report:
-    """The counts of one pipeline, and who is told of each event."""
+    """The counts of one pipeline, and the observer of its events."""
 
     def __init__(self, observer: Callable[[PipelineEvent], object] | None, *, skips: bool) -> None:
         self._observer = observer

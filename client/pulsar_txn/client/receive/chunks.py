@@ -181,7 +181,7 @@ class ChunkedMessages:
             those.clear()
 
     def holds_before(self, position: Position) -> bool:
-        """Whether in front of a position there is what must not be acknowledged along.
+        """Whether there is something before a position that must not be acknowledged together with it.
 
         That is a chunk of a message that is not complete, or is complete further on, or an entry that was left.
         """
@@ -195,7 +195,7 @@ class ChunkedMessages:
         )
 
     def with_chunks(self, positions: Sequence[Position]) -> list[Position]:
-        """Positions, and those of the other chunks of messages that stand there."""
+        """Positions, and those of the other chunks of the messages that are there."""
         behind = self._behind
         return [each for position in positions for each in (*behind.get(position, ()), position)]
 

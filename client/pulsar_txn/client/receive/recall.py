@@ -170,7 +170,7 @@ class Recall:
         self._asking = AskAgain(runtime, self._ask_for_first, self._give_up, first=max(wait, FIRST_PAUSE))
 
     def keep_nothing_back(self) -> None:
-        """Hand out what comes. What was kept back has to be asked for."""
+        """Hand out incoming messages again. Messages that were kept back must be asked for."""
         if self._asking is not None:
             self._asking.cancel()
             self._asking = None

@@ -1,7 +1,7 @@
 """The producer of one topic partition: open batches, what is in flight, reconnecting and resending.
 
 Order: what leaves has ascending sequence ids, and is answered in that order. After a reconnect everything without a
-receipt is sent again, in the same order and with the same sequence ids, but for sends of a transaction that is over, and for
+receipt is sent again, in the same order and with the same sequence ids, except sends of a transaction that is over, and for
 those that would be in their transaction twice if the broker has them (`not_again`).
 
 A batch leaves at the end of the loop's turn when no earlier batch of its transaction (or of none) is in flight; else when
@@ -194,7 +194,7 @@ class PartitionProducer:
     ) -> SendTicket:
         """Queue one message, with its future if that is there already.
 
-        Raises its failure, MessageTooLarge, or the transaction's refusal; then nothing is queued. A failure (but for being
+        Raises its failure, MessageTooLarge, or the transaction's refusal; then nothing is queued. A failure (except for being
         closed) and MessageTooLarge doom the transaction, as a refusal by the broker would.
         """
         if self._failure is not None:

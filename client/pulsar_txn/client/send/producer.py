@@ -353,7 +353,7 @@ async def open_producer(
 ) -> AsyncProducer[T]:
     """A producer that its broker knows, for a topic of `count` partitions (0: it has none).
 
-    Raises the error that prevented it; then, or if cancelled, nothing stays behind.
+    Raises the error that prevented it; then, or if cancelled, nothing remains.
     """
     bounds = (options.max_pending_messages, options.max_pending_bytes)
     budget = Budget(*bounds) if core.memory is None else LimitedBudget(*bounds, core.memory)

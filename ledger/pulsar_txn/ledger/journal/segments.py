@@ -147,7 +147,7 @@ class OpenSegments:
             self._close_oldest(but=segment)
 
     def _close_oldest(self, but: Segment | None = None) -> bool:
-        """Close the segment that was not read for longest, of those that are not the writer's; False: there is none."""
+        """Close the segment that was not read for longest, of those that are not the writer's; False if none can be closed."""
         oldest = next(
             (other for other in self._read_lately.values() if other.number < self.busy_from and other is not but), None
         )

@@ -40,7 +40,7 @@ class StoredSnapshot:
         return self.first <= serial < self.first + self.count
 
     def place(self, serial: int) -> int:
-        """Where the part lies, -1 when that is not known."""
+        """The place of the part, -1 when it is not known."""
         return self.places[serial - self.first]
 
     def put(self, usage: Usage, ledger_id: int, serial: int, place: int, size: int) -> None:

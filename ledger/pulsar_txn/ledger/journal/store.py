@@ -456,7 +456,7 @@ class JournalStore:
             raise self._closed
 
     def abandon(self) -> None:
-        """Let go of files, helper and lock without writing: what a killed process leaves behind. A failed store does this."""
+        """Let go of files, helper and lock without writing: as a killed process does, and a failed store."""
         self.holds.close()
         self.segment_files.close()
         if self._syncer is not None:

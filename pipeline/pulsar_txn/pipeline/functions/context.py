@@ -181,7 +181,7 @@ class Context:
         self._instance.ack(getattr(msgid, "_id", msgid), topic)
 
     def incr_counter(self, key: str, amount: int) -> NoReturn:
-        """Refused with UsageError: state lives in BookKeeper's table service, of which there is none here."""
+        """Refused with UsageError: state lives in BookKeeper's table service, which does not exist here."""
         self._no_state()
 
     def get_counter(self, key: str) -> NoReturn:

@@ -66,7 +66,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes) -> Record:
-    """The inverse; SinkStateLost when it is nothing of ours, since then the topic is somebody else's."""
+    """The inverse; SinkStateLost for other bytes, because then the topic belongs to another program."""
     try:
         fields = json.loads(data)
         return _KINDS[fields.pop("v"), fields.pop("kind")](**fields)

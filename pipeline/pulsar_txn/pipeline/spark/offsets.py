@@ -28,7 +28,7 @@ def to_offset(places: Mapping[str, Place]) -> dict[str, Any]:
 
 
 def from_offset(offset: Mapping[str, Any]) -> Places:
-    """What Spark gives back. OptionError when it is none of ours."""
+    """The offsets that Spark gives back. OptionError for other text."""
     if not isinstance(offset, Mapping) or offset.get("v") != VERSION or not isinstance(offset.get("p"), Mapping):
         raise OptionError(f"not an offset of this source: {offset!r}; it looks like {to_offset({'topic': (12, 345)})}")
     return {topic: _place(topic, value) for topic, value in offset["p"].items()}

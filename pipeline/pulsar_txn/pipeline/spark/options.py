@@ -110,7 +110,7 @@ def _read(field: attrs.Attribute[Any], text: str) -> Any:
 
 
 def _refuse_unknown(name: str) -> None:
-    """Spark adds options of its own, so only what looks like a misspelt one of ours is an error."""
+    """Spark adds its own options, so only a name that looks like a misspelling of one of these is an error."""
     if name.lower() in _OF_SPARK:
         return
     close = difflib.get_close_matches(name.lower(), [*_BY_NAME, *_ALIASES], n=1, cutoff=0.75)
