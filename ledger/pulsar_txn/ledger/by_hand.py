@@ -1,6 +1,6 @@
 """A host that is driven by hand: what is durable, what fails and when it crashes, the caller says. For tests and simulations.
 
-`HandLog` is a log in memory. `hosted` recovers a machine from such logs; its `Skin` is the caller's. `ByToken` stands between a
+`HandLog` is a log in memory. `hosted` recovers a machine from such logs; its `Skin` is the caller's. `ByToken` is put between a
 host and a machine whose tokens are any values, and remembers what was decided. The public suites of the machines are built on
 them, so they check a plug-in with the same `hosting.Host` that serves it in a broker.
 """
