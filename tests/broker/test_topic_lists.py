@@ -17,6 +17,12 @@ from pulsar_txn.wire.topics import TopicName
 TOPICS = "/admin/v2/persistent/public/default"
 
 
+@pytest.fixture(autouse=True)
+def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Telling rests after a list that took long; on a busy machine a short list may take long, and a test would wait."""
+    monkeypatch.setattr(topic_lists, "_SHORT_SECONDS", float("inf"))
+
+
 async def watch(client: RawClient, pattern: str = "public/default/(a|p).*", watcher_id: int = 7, **fields: Any) -> Any:
     names = {"namespace": "public/default", **fields}
     return await client.request("watchTopicList", watcher_id=watcher_id, topics_pattern=pattern, **names)
