@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -40,3 +41,9 @@ def test_a_sample_that_is_not_run_is_python(sample: Sample) -> None:
 
 def test_the_readme_has_a_sample_that_runs() -> None:
     assert [sample for sample in SAMPLES if sample.page.name == "README.md" and sample.runs]
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=named)
+def test_a_sample_that_awaits_takes_the_asyncio_client(sample: Sample) -> None:
+    """Also one that is not run: `Client` blocks, `AsyncClient` awaits."""
+    assert not re.search(r"async with (\w+\.)?Client\(", sample.code)
