@@ -146,8 +146,8 @@ async def test_several_workers_on_one_shared_consumer_neither_lose_nor_double_in
 async def test_a_block_that_waits_longer_than_its_timeout_for_its_first_message_commits(client, kind):
     consumer = await client.subscribe("in", "s", consumer_type=kind)
     producer = await client.create_producer("out")
-    async with client.transaction(timeout=0.2) as txn:
-        asyncio.get_running_loop().call_later(0.6, lambda: tasks.append(asyncio.ensure_future(fill(client, 1, batching=False))))
+    async with client.transaction(timeout=2) as txn:
+        asyncio.get_running_loop().call_later(2.2, lambda: tasks.append(asyncio.ensure_future(fill(client, 1, batching=False))))
         tasks = []
         message = await consumer.receive(PATIENCE, txn=txn)
         await producer.send(message.data, txn=txn)
