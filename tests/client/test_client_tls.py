@@ -173,7 +173,12 @@ async def test_a_client_without_the_certificate_that_is_wanted_does_not_hang(ser
 
 
 async def test_a_plain_port_is_recognised(unused_tcp_port):
-    server = await asyncio.start_server(lambda _reader, writer: writer.write(b"no TLS here"), "127.0.0.1", unused_tcp_port)
+    async def plain(reader, writer):
+        writer.write(b"no TLS here")
+        await reader.read()
+        writer.close()  # since Python 3.12 a server waits for its connections when it closes
+
+    server = await asyncio.start_server(plain, "127.0.0.1", unused_tcp_port)
     async with server, AsyncClient(f"pulsar+ssl://127.0.0.1:{unused_tcp_port}", operation_timeout=2) as client:
         with pytest.raises(ConnectionLost, match="is this a TLS port"):
             await client.get_topic_partitions("t")
