@@ -751,8 +751,8 @@ def test_actions_are_the_protocols():
 
 async def test_a_block_opens_its_transaction_with_its_first_operation_and_its_clock_starts_then():
     sessions = ScriptedSessions()
-    async with AsyncManagedTransaction(new_transaction(sessions, managed=True, timeout=0.02).inside) as txn:
-        await asyncio.sleep(0.1)  # an hour without a message
+    async with AsyncManagedTransaction(new_transaction(sessions, managed=True, timeout=1).inside) as txn:
+        await asyncio.sleep(1.1)  # an hour without a message
         assert (txn.id, txn.state, txn.deadline, sessions.asked) == (None, TransactionState.NOT_STARTED, None, [])
         await sent(txn)
         assert txn.state is TransactionState.OPEN
