@@ -291,3 +291,10 @@ def test_a_state_that_contradicts_itself_is_named(broken, invariant):
     broken(buffer)
     with pytest.raises(AssertionError, match=f"^{invariant}"):
         buffer.check_invariants()
+
+
+def test_an_open_transaction_of_another_coordinator_with_the_same_number_makes_nothing_due():
+    buffer = buffer_with(data(A), data(D), data(C), marker(A, COMMIT), marker(C, COMMIT, low_watermark=A.least))
+    assert buffer.first_position(D) is not None
+    assert buffer.deadline() is None
+    assert buffer.expire(0) is NOTHING

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tc_host import TcHost
 
 from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.tc import FencingCoordinator, TransactionCoordinator
+from pulsar_txn.tc import Fencing, FencingCoordinator, TransactionCoordinator
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus
 
@@ -216,3 +216,13 @@ def test_the_invariant_sees_a_zombie() -> None:
     host.tc.fencing.epochs[None, "app"] = (2, 0)
     with pytest.raises(AssertionError, match="fencing"):
         host.tc.check_invariants()
+
+
+def test_a_client_without_a_transactional_id_is_not_followed() -> None:
+    fencing, plain = Fencing(), ("anna", None)
+    fencing.opened(plain, 1)
+    fencing.note(plain, 5)
+    fencing.check_asker(plain)
+    fencing.left_open(plain, 1)
+    assert not fencing.open_of(plain)
+    assert not len(fencing.epochs)
