@@ -73,7 +73,7 @@ class Life:
         self.failures: list[BaseException] = []
         self.aborts = False
         """END_TXN abort leaves or has left: whatever follows it comes too late."""
-        self.made_at = self.opened_at = monotonic()
+        self.opened_at = monotonic()
         self.ended_at: float | None = None
         self.witness: Witness | None = None
         self.when_lost: Callable[[], None] = lambda: None
