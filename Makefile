@@ -39,7 +39,7 @@ QUICK_TESTS := tests/wire tests/tc tests/rm_producer tests/rm_pending_ack tests/
 quick: $(if $(wildcard $(READY)),,$(QUICK_READY)) ## a minute: style, types and tests of machines, wire and client; no Spark, no Java, 100 MB
 	$(QUICK_BIN)/ruff check .
 	$(QUICK_BIN)/ruff format --check .
-	$(QUICK_BIN)/mypy $(QUICK_ROOMS) --exclude 'client/commands\.py$$'
+	$(QUICK_BIN)/mypy --cache-dir .mypy_cache/quick $(QUICK_ROOMS) --exclude 'client/commands\.py$$'
 	PYTHONDONTWRITEBYTECODE=1 $(QUICK_BIN)/python -m pytest -q -n 2 --dist worksteal -m "not stock and not slow" -k "not ours" --hypothesis-profile=quick $(QUICK_TESTS) $(ARGS)
 
 demo: $(READY) ## flights through Pulsar and Spark, killed at the worst moments; totals to the cent
