@@ -17,7 +17,7 @@ from typing import Any, Final
 import attrs
 
 MODES: Final = ("Exclusive", "Failover", "Shared", "Key_Shared")
-STYLES: Final = ("single", "interleaved", "batch", "pipeline", "sync")
+STYLES: Final = ("single", "interleaved", "batch", "received", "pipeline", "sync")
 """How a worker consumes, processes and produces; see `chain_styles`."""
 HOPS: Final = 3
 CHAINS: Final = 4

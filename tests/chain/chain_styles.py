@@ -5,6 +5,7 @@
 | single | a transaction for a few messages; each is sent on and acknowledged by itself, so batches are taken in pieces |
 | interleaved | several transactions at once, the messages of one batch spread over them, ended in any order |
 | batch | `consumer.transactional_batch()`: everything is acknowledged together at the end |
+| received | a block of the README: `receive_many(txn=…)`, and the commit acknowledges |
 | pipeline | `client.pipeline()` |
 | sync | as single, with the blocking client, on a thread |
 
@@ -256,6 +257,26 @@ async def batch(place: Place, recorder: HopRecorder, rng: random.Random) -> None
             await asyncio.sleep(AFTER_A_FAILURE)
 
 
+async def received(place: Place, recorder: HopRecorder, rng: random.Random) -> None:
+    """See the module's table."""
+    while not place.stop.is_set():
+        fate, messages = Fate(rng), list[Message[bytes]]()
+        transaction = place.client.transaction(timeout=fate.timeout)
+        txn: AsyncTransaction | None = None
+        try:
+            async with transaction as txn:
+                messages = await place.consumer.receive_many(rng.randint(1, 12), max_wait=WAIT, txn=txn)
+                taken = AsyncTransactionalBatch(place.consumer, messages, txn)
+                await _work_on(taken, place, recorder, fate, fate.timeout)
+        except CommitOutcomeUnknown as unknown:
+            if await resolved(unknown, place.stop) is not TransactionState.COMMITTED:
+                place.consumer.give_back(messages)
+        except PulsarError:
+            if txn is not None and messages:
+                place.transactions.gave_up(txn)
+            await asyncio.sleep(AFTER_A_FAILURE)
+
+
 async def pipeline(place: Place, recorder: HopRecorder, rng: random.Random) -> None:
     """See the module's table."""
     lanes = rng.randint(1, 3)
@@ -387,5 +408,11 @@ def _blocking_resolved(
     return TransactionState.UNKNOWN
 
 
-STYLES: Final[dict[str, Style]] = {"single": single, "interleaved": interleaved, "batch": batch, "pipeline": pipeline}
+STYLES: Final[dict[str, Style]] = {
+    "single": single,
+    "interleaved": interleaved,
+    "batch": batch,
+    "received": received,
+    "pipeline": pipeline,
+}
 """Those of asyncio."""

@@ -26,7 +26,7 @@ from history_format import HistoryWriter
 from pulsar_txn.client import AsyncClient, BatchingType, ConsumerType, InitialPosition, PulsarError
 from pulsar_txn.client import sync as blocking
 
-LANES: Final = {"single": 2, "interleaved": 1, "batch": 2, "pipeline": 1}
+LANES: Final = {"single": 2, "interleaved": 1, "batch": 2, "received": 2, "pipeline": 1}
 """How many of a style work at once on one consumer."""
 CLIENT: Final[dict[str, Any]] = {"operation_timeout": 10.0}
 REOPEN_SECONDS: Final = 0.2

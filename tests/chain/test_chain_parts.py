@@ -40,7 +40,7 @@ def test_fifty_seeds_have_every_style_on_every_type():
         for worker in phase.workers
         for hop, style in zip(phase.chain_of(worker).hops, worker.styles, strict=True)
     }
-    assert drawn == set(itertools.product(MODES, ("single", "interleaved", "batch", "pipeline", "sync")))
+    assert drawn == set(itertools.product(MODES, ("single", "interleaved", "batch", "received", "pipeline", "sync")))
 
 
 def test_the_processes_read_the_schedule_that_was_drawn():

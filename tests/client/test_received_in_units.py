@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import functools
 import gc
+import operator
 
 import pytest
 from fake_broker import FakeBroker, fake_client
@@ -464,3 +466,21 @@ async def test_a_hundred_thousand_messages_join_and_leave_without_a_trace(broker
                 assert len(await consumer.receive_many(10_000, max_wait=5, txn=txn)) == 10_000
                 assert len(part.owners) == 100
             assert len(part.owners) == 0
+
+
+async def test_very_many_messages_are_acknowledged_and_asked_for_in_pieces_that_fit_into_frames(broker, monkeypatch):
+    monkeypatch.setattr("pulsar_txn.client.receive.acknowledging.ENTRIES_PER_REQUEST", 10)
+    monkeypatch.setattr("pulsar_txn.client.receive.recall.ASKED_TOGETHER", 10)
+    async with fake_client(broker) as client:
+        consumer = await client.subscribe("t", "s", consumer_type=SHARED)
+        deliver(broker, *range(50))
+        async with client.transaction() as txn:
+            await consumer.receive_many(25, max_wait=1, txn=txn)
+        with failing():
+            async with client.transaction() as txn:
+                await consumer.receive_many(25, max_wait=1, txn=txn)
+                raise ZeroDivisionError
+        await broker.until(lambda: len(asked(broker)) == 3)
+    assert [len(each) for each in acks(broker)] == [10, 10, 5]
+    assert [len(each) for each in asked(broker)] == [10, 10, 5]
+    assert sorted(functools.reduce(operator.iadd, asked(broker), [])) == list(range(25, 50))

@@ -35,6 +35,9 @@ from pulsar_txn.wire.ids import MessageId, Position, TxnAction, TxnId, full_ack_
 
 ACKS_PER_FRAME: Final = 1000
 
+ENTRIES_PER_REQUEST: Final = 50_000
+"""Entries that one request acknowledges at the commit: a million of them would not fit into a frame."""
+
 COORDINATOR_SLACK: Final = 2.0
 """Seconds after a transaction's deadline after which its coordinator has surely aborted it."""
 
@@ -230,12 +233,14 @@ class Acknowledgements:
 
     def acknowledge_rest(self, share: Share, txn: Enlisting) -> None:
         """The commit begins: acknowledge what joined and is not acknowledged yet. Raises as `Enlisting.enlist_ack`."""
-        known = self._owners.known(share.held)
-        if not known:
-            return
-        places = places_of(known.items())
+        known = list(self._owners.known(share.held).items())
+        for first in range(0, len(known), ENTRIES_PER_REQUEST):
+            those = known[first : first + ENTRIES_PER_REQUEST]
+            self._acknowledge_joined(places_of(those), txn, share, rest=len(those) == len(known))
+
+    def _acknowledge_joined(self, places: Sequence[Place], txn: Enlisting, share: Share, *, rest: bool) -> None:
         try:
-            request, work = self._begin(places, txn, share, cumulative=False, rest=True)
+            request, work = self._begin(places, txn, share, cumulative=False, rest=rest)
         except TransactionConflict:
             return  # the transaction knows
         task = self._line.core.spawn(_quietly(work))

@@ -30,6 +30,8 @@ TIMES: Final = 5
 FIRST_PAUSE: Final = 0.1
 """Seconds before the first request, doubled after each."""
 NOBODY: Final = -1
+ASKED_TOGETHER: Final = 50_000
+"""Entries that are asked for in one command: a million of them would not fit into a frame."""
 
 
 class AskAgain:
@@ -128,7 +130,8 @@ class Recall:
         if positions and self._line.connection is not None:
             self._before()
             places = [{"ledgerId": each[0], "entryId": each[1]} for each in self._with_chunks(positions)]
-            self._line.say("redeliverUnacknowledgedMessages", message_ids=places)
+            for first in range(0, len(places), ASKED_TOGETHER):
+                self._line.say("redeliverUnacknowledgedMessages", message_ids=places[first : first + ASKED_TOGETHER])
 
     # --- waiting for some of them -------------------------------------------------------------------------------------
 
