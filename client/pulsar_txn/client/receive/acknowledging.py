@@ -25,7 +25,7 @@ from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, Trans
 from pulsar_txn.client.receive.acks import AckTracker, cumulative_id, named_ids
 from pulsar_txn.client.receive.chunks import ChunkedMessages
 from pulsar_txn.client.receive.line import Line
-from pulsar_txn.client.receive.owners import Hold, Owners, Place, State, bit_of, full, merged, places_of
+from pulsar_txn.client.receive.owners import Delivery, Hold, Owners, Place, State, bit_of, full, merged, places_of
 from pulsar_txn.client.receive.recall import Recall
 from pulsar_txn.client.receive.redelivery import AckTimeouts
 from pulsar_txn.client.txn.enlist import Enlisting
@@ -221,14 +221,14 @@ class Acknowledgements:
             share = self._shares[txn] = Share()
         return share
 
-    def join(self, share: Share, position: Position, bits: int, size: int, generation: int) -> int:
+    def join(self, share: Share, position: Position, bits: int, size: int, delivery: Delivery) -> int:
         """Messages that were just received join; those that somebody has already do not, they are second copies."""
         kept = 0 if share.keeper is None else share.keeper.entries.get(position, 0) & bits
         bits = self._owners.has_free(position, bits) | kept
         if bits:
             place = (position, (bits & -bits).bit_length() - 1 if size else -1)
             share.first = place if share.first is None else min(place, share.first)
-            self._owners.give(share.held, position, bits, size, generation)
+            self._owners.give(share.held, position, bits, size, delivery)
         return bits
 
     def acknowledge_rest(self, share: Share, txn: Enlisting) -> None:
@@ -417,12 +417,12 @@ class Acknowledgements:
         """Nothing was acknowledged: what had joined is held again, and copies that were dropped are asked for again."""
         known = self._owners.known(request)
         joined, again = request.joined, {}
-        for position, (bits, size, generation) in known.items():
+        for position, (bits, size, delivery) in known.items():
             held = joined.get(position, 0) & bits
             if held and not share.is_over:
                 self._owners.give(share.held, position, held, size)
             elif held or position in request.copies:
-                again[position] = (bits, size, generation)
+                again[position] = (bits, size, delivery)
         self._owners.release(request)
         if again:
             self._recall.these(again)

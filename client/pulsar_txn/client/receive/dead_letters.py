@@ -20,7 +20,7 @@ from pulsar_txn.client._checks import check_subscription_name, check_text, flag,
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName, PulsarError
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.message import Message, Source
-from pulsar_txn.client.receive.owners import Place
+from pulsar_txn.client.receive.owners import UNKNOWN, Place
 from pulsar_txn.client.schema.base import EncodedPair, Schema, SchemaInfo, WrittenSchema
 from pulsar_txn.client.send.options import ProducerOptions
 from pulsar_txn.client.send.producer import AsyncProducer, open_producer
@@ -199,7 +199,7 @@ class DeadLetters:
             logger.info("%s %s went to %s", source.topic, position, topic)
         except (PulsarError, InvalidName) as error:
             logger.warning("%s %s cannot go to %s yet: %s", source.topic, position, topic, error)
-            self._core.runtime.call_later(RETRY_AFTER_FAILURE, source.deliver_again, {position: (0, 0, 0)})
+            self._core.runtime.call_later(RETRY_AFTER_FAILURE, source.deliver_again, {position: (0, 0, UNKNOWN)})
         finally:
             self._burying.discard((source.id, position))
 

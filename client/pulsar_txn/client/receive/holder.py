@@ -46,7 +46,7 @@ class Holder(Generic[T]):
             free = part.owners.has_free(entry.position, bits_of(run))
             if free:
                 hold = self._holds.setdefault(part, Hold(State.HELD, self))
-                part.owners.give(hold, entry.position, free, entry.batch_size, entry.generation)
+                part.owners.give(hold, entry.position, free, entry.batch_size, entry.delivery)
             for message in run:
                 bit = bit_of(message.index)
                 if free & bit:

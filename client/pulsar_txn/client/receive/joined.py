@@ -47,7 +47,7 @@ class Joined:
                 share = self._shares[part] = part.acks.share(txn)
             if keepers is not None:
                 share.keeper = keepers.get(part)
-            bits = part.acks.join(share, entry.position, bits_of(run), entry.batch_size, entry.generation)
+            bits = part.acks.join(share, entry.position, bits_of(run), entry.batch_size, entry.delivery)
             for message in run:
                 bit = bit_of(message.index)
                 if bits & bit:

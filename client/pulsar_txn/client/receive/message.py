@@ -46,15 +46,15 @@ class Source(Protocol):
         """A thread of the blocking client has taken a message, and holds the queue's guard."""
         ...
 
-    def deliver_again(self, entries: Mapping[Position, tuple[int, int, int]]) -> None:
-        """Ask the broker for messages again: by entry `(bits, batch size, generation)`, where bits 0 are all of it."""
+    def deliver_again(self, entries: Mapping[Position, tuple[int, int, tuple[int, int]]]) -> None:
+        """Ask the broker for messages again: by entry `(bits, batch size, delivery)`, where bits 0 are all of it."""
         ...
 
 
 class Entry:
     """What the messages of one entry share."""
 
-    __slots__ = ("batch_size", "broker", "consumer", "generation", "metadata", "position", "redelivery_count", "undecrypted")
+    __slots__ = ("batch_size", "broker", "consumer", "delivery", "metadata", "position", "redelivery_count", "undecrypted")
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class Entry:
         self.metadata = metadata
         self.batch_size = batch_size
         self.redelivery_count = redelivery_count
-        self.generation = -1
-        """That of `owners`, when it was delivered."""
+        self.delivery = (-1, 0)
+        """The generation of `owners` in which it came, and the bits that were live."""
         self.undecrypted = False
         self.broker: pb.BrokerEntryMetadata | None = None
 

@@ -29,8 +29,9 @@ States of one message:
 | the unit aborts | | WANTED | | WANTED | | |
 | the subscription is moved | | FREE (3) | stays | stays | forgotten | forgotten |
 
-(1) Only where the table knows the entry: then everything that it does not name was handed out in this generation, and
-    is still with somebody here. Of an entry that the table does not know every message is handed out.
+(1) Only where the table knows that the message was delivered here in this generation: if nobody is named it is still
+    with the program. What was not delivered yet, because another consumer had it, is handed out; and so is every message
+    of an entry that the table does not know.
 (2) Of a message that was received in the unit: nothing, it is done already. Otherwise a conflict: this is a second copy.
 (3) A seek takes messages out of their units: what is before the new place is settled by it, the rest comes again.
 (4) Only where the table knows the entry.
@@ -60,8 +61,11 @@ Place: TypeAlias = tuple[Position, int, int]
 LIMIT: Final = 100_000
 """Entries of which nothing is held that are remembered; the broker knows them anyway."""
 
-UNKNOWN: Final = -1
-"""The generation of an entry when nobody can say in which one it was delivered."""
+Delivery: TypeAlias = tuple[int, int]
+"""The generation in which an entry was delivered here, and the bits of it that were delivered."""
+
+UNKNOWN: Final[Delivery] = (-1, 0)
+"""Nobody can say when an entry was delivered, or what of it."""
 
 
 class State(enum.IntEnum):
@@ -128,8 +132,8 @@ class Wanted(Hold):
         self.came = came
 
 
-Row: TypeAlias = tuple[int, int, tuple[tuple[Hold, int], ...]]
-"""The generation of the entry's last delivery, the size of its batch, and who has which bits of it."""
+Row: TypeAlias = tuple[Delivery, int, tuple[tuple[Hold, int], ...]]
+"""What was delivered of the entry, the size of its batch, and who has which bits of it."""
 
 
 class Owners:
@@ -168,7 +172,10 @@ class Owners:
         row = self._rows.get(position)
         if row is None:
             return live
-        welcome = live if row[0] != self.generation else 0
+        generation, seen = row[0]
+        if generation != self.generation:
+            seen = 0
+        welcome = live & ~seen
         kept: list[tuple[Hold, int]] = []
         for hold, bits in row[2]:
             here = bits & live
@@ -182,7 +189,7 @@ class Owners:
                 _shrink(hold, position, bits)
             if bits:
                 kept.append((hold, bits))
-        self._put(position, (self.generation, size, tuple(kept)))
+        self._put(position, ((self.generation, seen | live), size, tuple(kept)))
         return welcome
 
     def new_generation(self) -> None:
@@ -266,8 +273,8 @@ class Owners:
         holds += [(hold, bits) for hold in self._ranges if _covers(hold, position, bits, size)]
         return next((_first_index(both, size) for hold, both in holds if both and hold.unit is unit), None)
 
-    def known(self, hold: Hold) -> dict[Position, tuple[int, int, int]]:
-        """`(bits, batch size, generation of the delivery)` of everything that it has, in the order of the partition."""
+    def known(self, hold: Hold) -> dict[Position, tuple[int, int, Delivery]]:
+        """`(bits, batch size, delivery)` of everything that it has, in the order of the partition."""
         return {
             position: (bits, self._rows[position][1], self._rows[position][0])
             for position, bits in sorted(hold.entries.items())
@@ -280,16 +287,16 @@ class Owners:
 
     # --- what changes hands -------------------------------------------------------------------------------------------
 
-    def give(self, hold: Hold, position: Position, bits: int, size: int, generation: int = UNKNOWN) -> None:
-        """These messages are this owner's from now on, whoever had them before. `generation` is that of their delivery."""
+    def give(self, hold: Hold, position: Position, bits: int, size: int, delivery: Delivery = UNKNOWN) -> None:
+        """These messages are this owner's from now on, whoever had them before. `delivery` is that of their entry."""
         if position in self._rows or hold.state > State.ASKED:
-            self._assign(position, bits, size, hold, generation)
+            self._assign(position, bits, size, hold, delivery)
         else:
             hold.entries[position] = bits
-            self._rows[position] = (generation, size, ((hold, bits),))
+            self._rows[position] = (delivery, size, ((hold, bits),))
 
-    def want(self, position: Position, bits: int, size: int, generation: int) -> None:
-        """These are asked for again, except for what units have. Without `bits` it is all of an entry, if that is known."""
+    def want(self, position: Position, bits: int, size: int, delivery: Delivery) -> None:
+        """These are asked for again, but for what units have. Without `bits` it is all of an entry, if that is known."""
         row = self._rows.get(position)
         if row is not None:
             bits = bits or full(row[1])
@@ -297,7 +304,7 @@ class Owners:
                 if other.state <= State.ASKED or isinstance(other, Wanted):
                     bits &= ~had
         if bits:
-            self._assign(position, bits, size, self.wanted, generation)
+            self._assign(position, bits, size, self.wanted, delivery)
 
     def expect(self, by: Wanted, position: Position, bits: int) -> None:
         """Somebody waits for those of these messages that come again after an abort, and have not come yet."""
@@ -337,8 +344,8 @@ class Owners:
             return
         rows = self._rows
         for position in hold.entries:
-            generation, size, holds = rows[position]
-            rows[position] = (generation, size, tuple([(to if each is hold else each, bits) for each, bits in holds]))
+            delivery, size, holds = rows[position]
+            rows[position] = (delivery, size, tuple([(to if each is hold else each, bits) for each, bits in holds]))
         to.entries, hold.entries = hold.entries, to.entries
 
     def release(self, hold: Hold) -> None:
@@ -416,12 +423,12 @@ class Owners:
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
-    def _assign(self, position: Position, bits: int, size: int, to: Hold | None, generation: int) -> None:
+    def _assign(self, position: Position, bits: int, size: int, to: Hold | None, delivery: Delivery) -> None:
         row = self._rows.get(position)
         if row is None:
             if to is not None:
                 to.entries[position] = bits
-                self._put(position, (generation, size, ((to, bits),)))
+                self._put(position, (delivery, size, ((to, bits),)))
             return
         kept: list[tuple[Hold, int]] = []
         for hold, had in row[2]:
@@ -436,7 +443,7 @@ class Owners:
         if to is not None:
             to.entries[position] = bits
             kept.append((to, bits))
-        self._put(position, (max(row[0], generation), row[1] or size, tuple(kept)))
+        self._put(position, (_both(row[0], delivery), row[1] or size, tuple(kept)))
 
     def _put(self, position: Position, row: Row) -> None:
         self._rows[position] = row
@@ -456,6 +463,11 @@ class Owners:
     def _forget_row(self, position: Position) -> Row:
         self._idle.pop(position, None)
         return self._rows.pop(position)
+
+
+def _both(one: Delivery, other: Delivery) -> Delivery:
+    """What is known of two deliveries of an entry: both together, or the later one, if everything came again in between."""
+    return (one[0], one[1] | other[1]) if one[0] == other[0] else max(one, other)
 
 
 def _shrink(hold: Hold, position: Position, rest: int) -> None:
@@ -499,7 +511,7 @@ def indexes(bits: int, size: int) -> Iterable[int]:
     return (index for index in range(size) if bits >> index & 1)
 
 
-def places_of(entries: Iterable[tuple[Position, tuple[int, int, int]]]) -> list[Place]:
+def places_of(entries: Iterable[tuple[Position, tuple[int, int, Delivery]]]) -> list[Place]:
     """The places of what `Owners.known` says."""
     return [(position, index, size) for position, (bits, size, _) in entries for index in indexes(bits, size)]
 

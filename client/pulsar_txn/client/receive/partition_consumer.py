@@ -398,9 +398,9 @@ class PartitionConsumer:
     def _queue(self, entry: Entry, rows: Sequence[Any], ack_words: tuple[int, ...]) -> None:
         size, position = entry.batch_size, entry.position
         live = self._live_bits(entry, ack_words)
+        entry.delivery = (self.owners.generation, live)
         if self.owners:
             live = self.owners.admit(position, live, size)
-        entry.generation = self.owners.generation
         if not size:
             messages: list[Message[Any]] = [Message(entry, -1, rows[0])] if live else []
         elif live == (1 << size) - 1:

@@ -18,13 +18,13 @@ from typing import Any, Final, TypeAlias
 from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.client.receive.line import Line
 from pulsar_txn.client.receive.message import Message
-from pulsar_txn.client.receive.owners import Owners, Place, Wanted
+from pulsar_txn.client.receive.owners import UNKNOWN, Delivery, Owners, Place, Wanted
 from pulsar_txn.wire.ids import Position
 
 logger = logging.getLogger("pulsar_txn.client.consumer")
 
-Bits: TypeAlias = "tuple[int, int, int]"
-"""`(bits, batch size, generation)` of an entry's messages that are wanted again; bits 0 are all of it."""
+Bits: TypeAlias = "tuple[int, int, Delivery]"
+"""`(bits, batch size, delivery)` of an entry's messages that are wanted again; bits 0 are all of it."""
 
 TIMES: Final = 5
 FIRST_PAUSE: Final = 0.1
@@ -115,8 +115,8 @@ class Recall:
 
     def these(self, entries: Mapping[Position, Bits]) -> None:
         """Ask for these messages; on Exclusive and Failover for everything, because their order is kept."""
-        for position, (bits, size, generation) in entries.items():
-            self._owners.want(position, bits, size, generation)
+        for position, (bits, size, delivery) in entries.items():
+            self._owners.want(position, bits, size, delivery)
         if self._line.single:
             self.everything()
         else:
@@ -124,7 +124,7 @@ class Recall:
 
     def entries(self, positions: Iterable[Position]) -> None:
         """Ask for whole entries."""
-        self.these(dict.fromkeys(positions, (0, 0, 0)))
+        self.these(dict.fromkeys(positions, (0, 0, UNKNOWN)))
 
     def _ask_for(self, positions: Sequence[Position]) -> None:
         if positions and self._line.connection is not None:

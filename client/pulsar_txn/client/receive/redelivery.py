@@ -13,7 +13,7 @@ from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.client.net.timer import NearestTimer
 from pulsar_txn.client.receive.message import Message, Source
-from pulsar_txn.client.receive.owners import Place, bit_of
+from pulsar_txn.client.receive.owners import UNKNOWN, Delivery, Place, bit_of
 from pulsar_txn.wire.ids import Position
 
 SLACK = 0.01
@@ -55,12 +55,12 @@ class NackTracker:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._heap: list[tuple[float, int, Position]] = []
-        self._waiting: dict[tuple[int, Position], tuple[Source, tuple[int, int, int]]] = {}
+        self._waiting: dict[tuple[int, Position], tuple[Source, tuple[int, int, Delivery]]] = {}
         """By partition and entry: where it comes from, and which messages of it are wanted."""
         self._timer = NearestTimer(runtime, self._on_due)
 
-    def add(self, source: Source, position: Position, bits: tuple[int, int, int], delay: float) -> None:
-        """Have messages of an entry again in `delay` seconds: `(bits, batch size, generation)`, where bits 0 are all of it.
+    def add(self, source: Source, position: Position, bits: tuple[int, int, Delivery], delay: float) -> None:
+        """Have messages of an entry again in `delay` seconds: `(bits, batch size, delivery)`, where bits 0 are all of it.
 
         When others of the entry wait already, these come with them.
         """
@@ -68,7 +68,7 @@ class NackTracker:
         waiting = self._waiting.get(key)
         if waiting is not None:
             both = bits[0] | waiting[1][0] if bits[0] and waiting[1][0] else 0
-            self._waiting[key] = (source, (both, *bits[1:]))
+            self._waiting[key] = (source, (both, bits[1], bits[2]))
             return
         self._waiting[key] = (source, bits)
         heapq.heappush(self._heap, (self._runtime.monotonic() + delay, *key))
@@ -82,7 +82,7 @@ class NackTracker:
 
     def _on_due(self, now: float) -> None:
         until = now + SLACK
-        due: dict[Source, dict[Position, tuple[int, int, int]]] = {}
+        due: dict[Source, dict[Position, tuple[int, int, Delivery]]] = {}
         while self._heap and self._heap[0][0] <= until:
             _, part_id, position = heapq.heappop(self._heap)
             source, bits = self._waiting.pop((part_id, position))
@@ -152,7 +152,7 @@ class AckTimeouts:
 
     def _on_due(self, now: float) -> None:
         until = now + self.SLACK
-        late: dict[Source, dict[Position, tuple[int, int, int]]] = {}
+        late: dict[Source, dict[Position, tuple[int, int, Delivery]]] = {}
         while self._heap and self._heap[0][0] <= until:
             due, part_id, position, index = heapq.heappop(self._heap)
             known = self._waiting.get((part_id, position, index))
@@ -160,8 +160,8 @@ class AckTimeouts:
                 del self._waiting[part_id, position, index]
                 entry = known[1].entry
                 those = late.setdefault(entry.consumer, {})
-                bits = those.get(position, (0, 0, 0))[0] | bit_of(index)
-                those[position] = (bits, entry.batch_size, entry.generation)
+                bits = those.get(position, (0, 0, UNKNOWN))[0] | bit_of(index)
+                those[position] = (bits, entry.batch_size, entry.delivery)
         for source, entries in late.items():
             source.deliver_again(entries)
         self._set_timer()

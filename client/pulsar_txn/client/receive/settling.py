@@ -151,8 +151,8 @@ class Settling:
         self.refused += 1
         if self._chain is not None:
             self._chain.refused(message)
-        generation = message.entry.generation if isinstance(message, Message) else UNKNOWN
-        self._nacks.add(part, position, (left, place[2], generation), seconds)
+        delivery = message.entry.delivery if isinstance(message, Message) else UNKNOWN
+        self._nacks.add(part, position, (left, place[2], delivery), seconds)
 
     def _nack_delay(self, message: Acknowledged, delay: float | timedelta | None) -> float:
         if delay is not None:
@@ -195,8 +195,8 @@ class Settling:
             part, entry = self._parts.of_message(run[0]), run[0].entry
             if part is not None:
                 those = found.setdefault(part, {})
-                before = those.get(entry.position, (0, 0, 0))[0]
-                those[entry.position] = (before | bits_of(run), entry.batch_size, entry.generation)
+                before = those.get(entry.position, (0, 0, UNKNOWN))[0]
+                those[entry.position] = (before | bits_of(run), entry.batch_size, entry.delivery)
         return found
 
     def leave_out(self, messages: Sequence[Message[Any]]) -> None:
