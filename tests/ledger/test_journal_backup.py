@@ -9,12 +9,12 @@ import random
 
 import pytest
 from journal_world import SEGMENT_BYTES, Workload, check_against, seen, settled, simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.journal.backup import BackupRefused, back_up, cut_of_closed, read_backup, verify
 from pulsar_txn.ledger.journal.holds import MAX_HOLDS, TooManyHolds
 from pulsar_txn.ledger.journal.restore import restore
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import LogDamaged, StoreInUse
 
 NOW = 1_700_000_000

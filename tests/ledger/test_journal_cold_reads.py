@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 from journal_world import simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal.files import RealFiles
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import LogClosed, LogDamaged
 
 ALWAYS = 1 << 60

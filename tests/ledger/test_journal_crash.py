@@ -6,9 +6,9 @@ import random
 import pytest
 from insides import logs_of, syncer_of
 from journal_world import Workload, check_against, seen, simulated_store
+from simulated_files import LOSSES, SimulatedFiles
 
 from pulsar_txn.ledger.journal import check, checkpoint
-from pulsar_txn.ledger.journal.simulated import LOSSES, SimulatedFiles
 from pulsar_txn.ledger.protocols import LogDamaged
 
 

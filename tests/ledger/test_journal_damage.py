@@ -5,10 +5,10 @@ import random
 import pytest
 from insides import logs_of
 from journal_world import Workload, seen, settled, simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import check
 from pulsar_txn.ledger.journal.frame import ALIGNMENT, HEADER, frame_prefix
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import LogDamaged, Snapshot
 
 NAMES = ["log-0", "log-1", "log-2"]

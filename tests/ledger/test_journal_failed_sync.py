@@ -6,9 +6,9 @@ import random
 
 import pytest
 from journal_world import Workload, check_against, seen, simulated_store
+from simulated_files import LOSSES, SimulatedFiles
 
 from pulsar_txn.ledger.journal.frame import TRAILER, decode_trailer
-from pulsar_txn.ledger.journal.simulated import LOSSES, SimulatedFiles
 from pulsar_txn.ledger.protocols import StorageFailed
 from pulsar_txn.ledger.testing import all_entries
 

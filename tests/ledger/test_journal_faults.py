@@ -10,10 +10,10 @@ import struct
 import pytest
 from insides import syncer_of
 from journal_world import Workload, check_against, seen, settled, simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import JournalStore, segments, syncer
 from pulsar_txn.ledger.journal.checkpoint import Checkpoint
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.journal.writer import JournalGroup
 from pulsar_txn.ledger.protocols import DiskFull, LogClosed, NameRefused, Snapshot, StateTooLarge, StorageFailed
 from pulsar_txn.ledger.testing import Recorder, all_entries

@@ -1,9 +1,9 @@
 """Few files are open however many segments there are; logs in old segments are read all the same."""
 
 from journal_world import settled, simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import segments
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.testing import all_entries
 
 

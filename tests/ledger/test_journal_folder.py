@@ -6,11 +6,11 @@ import random
 
 import pytest
 from journal_world import simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import JournalStore, check
 from pulsar_txn.ledger.journal.files import RealFiles, is_network
 from pulsar_txn.ledger.journal.folder import FORMAT_VERSION, read_format
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import (
     LogDamaged,
     StorageFailed,

@@ -6,10 +6,10 @@ import random
 
 import pytest
 from journal_world import SEGMENT_BYTES, settled, simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import JournalStore, check, checkpoint
 from pulsar_txn.ledger.journal.checkpoint import SLICE_BYTES, Checkpoint
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.journal.writer import JournalWriter
 from pulsar_txn.ledger.protocols import EntryTooLarge, StateTooLarge
 from pulsar_txn.ledger.testing import all_entries

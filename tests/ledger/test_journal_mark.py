@@ -5,10 +5,10 @@ import random
 import pytest
 from insides import logs_of
 from journal_world import settled, simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import check
 from pulsar_txn.ledger.journal.mark import marked_segment
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import LogDamaged, StorageFailed
 from pulsar_txn.ledger.testing import Recorder, all_entries
 

@@ -5,9 +5,9 @@ import asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from journal_world import Workload, settled, simulated_store
+from simulated_files import LOSSES, SimulatedFiles
 
 from pulsar_txn.ledger.journal import check
-from pulsar_txn.ledger.journal.simulated import LOSSES, SimulatedFiles
 
 PLANS = st.lists(st.sampled_from(["calls", "calls", "calls", "flush", "restart", "rest", *LOSSES]), min_size=2, max_size=14)
 

@@ -5,10 +5,10 @@ import struct
 import pytest
 from crc32c import crc32c
 from journal_world import simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import check
 from pulsar_txn.ledger.journal.frame import ALIGNMENT, HEADER, RUN
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import LogDamaged
 
 

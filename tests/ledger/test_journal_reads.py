@@ -1,10 +1,10 @@
 """What reading costs: as much as is read, however long the run is that it is in."""
 
 from journal_world import settled, simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.journal.segments import OpenSegments
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 
 
 async def read_in_steps(log, step):

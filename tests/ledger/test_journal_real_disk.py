@@ -12,10 +12,10 @@ import textwrap
 
 import pytest
 from disk_trace import RENAME, Replay, build, calls, environment
+from simulated_files import LOSSES
 
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.journal.folder import read_format
-from pulsar_txn.ledger.journal.simulated import LOSSES
 from pulsar_txn.ledger.testing import all_entries
 
 SEGMENT_BYTES = 256 << 10

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 from journal_world import Workload, settled, simulated_store
-
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
+from simulated_files import SimulatedFiles
 
 
 @pytest.mark.parametrize("seed", range(8))

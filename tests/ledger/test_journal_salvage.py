@@ -7,11 +7,11 @@ import random
 
 import pytest
 from journal_world import Workload, settled, simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import check
 from pulsar_txn.ledger.journal.frame import ALIGNMENT, HEADER, MAGIC, SEAL, TRAILER
 from pulsar_txn.ledger.journal.salvage import CannotSalvage, carry_out, plan_frame, plan_index, plan_reset, reset_log
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import LogDamaged, Snapshot
 
 NAMES = ["log-0", "log-1", "log-2"]

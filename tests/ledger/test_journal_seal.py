@@ -4,10 +4,10 @@ import random
 
 import pytest
 from journal_world import settled, simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import check
 from pulsar_txn.ledger.journal.frame import ALIGNMENT
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.testing import all_entries
 
 

@@ -4,9 +4,9 @@ import random
 
 import pytest
 from journal_world import settled, simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import JournalStore, check
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import LogDamaged, Snapshot
 
 PARTS = tuple(bytes([number % 251]) * 2500 for number in range(100))

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from journal_world import settled, simulated_store
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import JournalStore, check, segments
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import LogDamaged, ReadFailed, StorageFailed
 from pulsar_txn.ledger.testing import all_entries
 

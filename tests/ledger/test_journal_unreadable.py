@@ -7,10 +7,10 @@ import struct
 
 import pytest
 from journal_world import settled, simulated_store
+from simulated_files import SECTOR_BYTES, SimulatedFiles
 
 from pulsar_txn.ledger.journal import check
 from pulsar_txn.ledger.journal.frame import ALIGNMENT, HEADER, SEAL, TRAILER, crc32c, encode_trailer
-from pulsar_txn.ledger.journal.simulated import SECTOR_BYTES, SimulatedFiles
 from pulsar_txn.ledger.protocols import LogDamaged, ReadFailed
 from pulsar_txn.ledger.testing import all_entries
 

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from simulated_files import SimulatedFiles
 from targets import lacking
-
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 
 CREATE, WRITE, TRUNCATE, SYNC_BEGIN, SYNC_END, RENAME, UNLINK = range(1, 8)
 FOLDER_INODE = 0

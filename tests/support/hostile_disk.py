@@ -19,9 +19,9 @@ import random
 import sys
 
 from journal_world import Model, Workload, seen, settled, simulated_store
+from simulated_files import LOSSES, SECTOR_BYTES, SimulatedFiles
 
 from pulsar_txn.ledger.journal import check
-from pulsar_txn.ledger.journal.simulated import LOSSES, SECTOR_BYTES, SimulatedFiles
 from pulsar_txn.ledger.protocols import LedgerError, LogDamaged, ReadFailed, StorageFailed, StoreTooNew, StoreUnsupported
 
 BLOCK_BYTES = 4096

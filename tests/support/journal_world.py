@@ -13,9 +13,9 @@ import random
 
 import attrs
 from insides import logs_of
+from simulated_files import SimulatedFiles
 
 from pulsar_txn.ledger.journal import JournalStore
-from pulsar_txn.ledger.journal.simulated import SimulatedFiles
 from pulsar_txn.ledger.protocols import Snapshot
 
 SEGMENT_BYTES = 48 << 10

@@ -6,7 +6,7 @@ frame     the form of a group          recovery   from segments to the state the
 scan      the frames of a segment           findings   what is wrong with a journal
 mark      which segment was begun last
 records   everything that is not an entry   reclaim    trim, drop, copy forward
-index     where entries are                 files      the file operations layer (`simulated`: in memory)
+index     where entries are                 files      the file operations layer
 reader    entries, checksums checked        syncer     whoever waits for the disk (`sync_helper`: its process)
 """
 

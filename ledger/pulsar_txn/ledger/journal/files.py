@@ -1,7 +1,7 @@
 """The file operations layer: the journal reaches files through this protocol and nothing else.
 
-`RealFiles` is the operating system. `simulated.SimulatedFiles` keeps files in memory, records every operation and
-can say which states a power loss may leave. `FailingFiles` makes the Nth operation of another layer fail.
+`RealFiles` is the operating system. Tests use `SimulatedFiles` of `tests/support/simulated_files.py`: it keeps files in
+memory, records every operation and can say which states a power loss may leave.
 """
 
 from __future__ import annotations
