@@ -102,8 +102,6 @@ OUR_BATCHING: Final = {
     BatchingType.KeyBased: ours.BatchingType.KEY_BASED,
 }
 
-OUR_CONSUMER_TYPE: Final = {kind: ours.ConsumerType(int(kind)) for kind in ConsumerType}
-
 _NAMES: Final = (
     "Ok UnknownError InvalidConfiguration Timeout LookupError ConnectError ReadError AuthenticationError AuthorizationError "
     "ErrorGettingAuthenticationData BrokerMetadataError BrokerPersistenceError ChecksumError ConsumerBusy NotConnected "

@@ -108,10 +108,6 @@ class CursorState:
             return sum(self._count(number, self.mark + 1, entry) for number in self._order[: place + 1])
         return self.deleted_count - sum(self._count(number, entry + 1, END) for number in self._order[place:])
 
-    def grows(self, entry: int) -> bool:
-        """Whether deleting `entry` would take more memory."""
-        return entry > self.mark + 1 and entry >> _SHIFT not in self._bits
-
     def delete(self, entry: int) -> bool:
         """Acknowledge one entry; False when it was acknowledged already."""
         if entry <= self.mark:

@@ -37,11 +37,6 @@ class Inbox(Generic[T]):
         """The partition, when there is one and there never was another."""
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
 
-    @property
-    def has_waiters(self) -> bool:
-        """Whether somebody waits for messages."""
-        return bool(self._waiters)
-
     # --- what comes in ------------------------------------------------------------------------------------------------
 
     def put(self, messages: Sequence[Message[T]]) -> None:

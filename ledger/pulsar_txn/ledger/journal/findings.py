@@ -46,8 +46,6 @@ RESTORE_FOLDER: Final = (
     "restore the whole folder from a copy; `pulsar-txn salvage` and the page Backup and salvage say what else helps"
 )
 
-LOSES_NOTHING: Final[frozenset[FindingKind]] = frozenset({"index", "unused"})
-
 
 @attrs.frozen
 class Finding:

@@ -46,10 +46,6 @@ class Syncer(Protocol):
         """Give up what was not carried out. Idempotent."""
 
 
-SyncerFactory: TypeAlias = Callable[[Callable[[], None]], Syncer]
-"""Makes a syncer of the running loop, given its `on_death`."""
-
-
 class HelperSyncer:
     """The sync helper process at the other end of a socket."""
 
