@@ -52,10 +52,7 @@ PARTS = {
 }
 """The hand-written parts of a class: a further argument of its constructor, and how they are made."""
 
-SEND = (
-    "value, inner(txn), key, ordering_key, properties, event_time_ms,"
-    " sequence_id, deliver_at, deliver_after, replicate_to, partition"
-)
+MORE = "more = key, ordering_key, properties, event_time_ms, sequence_id, deliver_at, deliver_after, replicate_to, partition"
 NEXT = "try:\n            return self.{}()\n        except AlreadyClosed:\n            raise StopIteration from None"
 OBSERVE = "self._opening.observe(self._inner.{}_observer, observer, functools.partial(Transaction, self._loop))"
 LEAVE = "self._around.leave()\n        return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))"
@@ -71,8 +68,8 @@ BODIES = {
     "TransactionalBatchBlock.__aenter__": "batch = self._loop.run(self._inner.__aenter__)\n"
     "        self._around.enter(None)\n        return TransactionalBatch(self._loop, batch)",
     "TransactionalBatchBlock.__aexit__": LEAVE,
-    "Producer.send": f"return self._sending.send({SEND})",
-    "Producer.send_nowait": f"return self._sending.send_nowait({SEND})",
+    "Producer.send": f"{MORE}\n        return self._sending.send(value, inner(txn), more)",
+    "Producer.send_nowait": f"{MORE}\n        return self._sending.send_nowait(value, inner(txn), more)",
     "Producer.send_encoded": "return self._sending.send_encoded(batch, inner(txn), key, partition)",
     "Producer.send_encoded_nowait": "return self._sending.send_encoded_nowait(batch, inner(txn), key, partition)",
     "Producer.wait_for_room": "self._sending.wait_for_room()",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import attrs
 
@@ -21,6 +21,9 @@ from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
 
 T = TypeVar("T")
+
+More: TypeAlias = tuple[str | None, bytes | None, Mapping[str, str] | None, int | None, *tuple[Any, ...]]
+"""What `AsyncProducer.send` takes in addition to the value and the transaction, in the order of its arguments."""
 
 _REST: Final = ("sequence_id", "deliver_at", "deliver_after", "replicate_to", "partition")
 _NOTHING_MORE: Final = (None,) * (4 + len(_REST))
@@ -71,29 +74,17 @@ class Sending(Generic[T]):
         straight = self._chain is None and own.router is None and not isinstance(own.schema, PairSchema)
         self._encode = own.schema.encode if straight else None
 
-    def send(
-        self,
-        value: T | None,
-        unit: Any,
-        key: str | None,
-        ordering_key: bytes | None,
-        properties: Mapping[str, str] | None,
-        event_time_ms: int | None,
-        *rest: Any,
-    ) -> MessageId:
-        """As `AsyncProducer.send`, with all of its arguments in order."""
-        more = (key, ordering_key, properties, event_time_ms, *rest)
+    def send(self, value: T | None, unit: Any, more: More) -> MessageId:
+        """As `AsyncProducer.send`."""
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
             return self._send_payload(self._encode(value), unit_of(unit))
-        message = OutgoingMessage(
-            value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms
-        )
+        message = _message(value, more)
         if self._chain is None:
-            arguments = self._arguments(message, unit, rest)
+            arguments = self._arguments(message, unit, more[4:])
             return self._loop.run(lambda: self._producer.send(**arguments))
         steps = self._chain.before(message)
         try:
-            arguments = self._arguments(steps[-1], unit, rest)
+            arguments = self._arguments(steps[-1], unit, more[4:])
             message_id = self._loop.run(lambda: self._producer.send(**arguments))
         except BaseException as error:
             self._loop.callbacks.tell(self._chain.finish, steps, None, error)
@@ -101,31 +92,19 @@ class Sending(Generic[T]):
         self._loop.callbacks.tell(self._chain.finish, steps, message_id, None)
         return message_id
 
-    def send_nowait(
-        self,
-        value: T | None,
-        unit: Any,
-        key: str | None,
-        ordering_key: bytes | None,
-        properties: Mapping[str, str] | None,
-        event_time_ms: int | None,
-        *rest: Any,
-    ) -> Future[MessageId]:
-        """As `AsyncProducer.send_nowait`, with all of its arguments in order."""
+    def send_nowait(self, value: T | None, unit: Any, more: More) -> Future[MessageId]:
+        """As `AsyncProducer.send_nowait`."""
         self._check_callbacks()
-        more = (key, ordering_key, properties, event_time_ms, *rest)
         if self._encode is not None and value is not None and more == _NOTHING_MORE:
             payload: Any = self._encode(value)
             ticket = self._submit_payload(payload, unit_of(unit))
             return ticket or self._loop.submit(lambda: self._producer.send_nowait(payload, txn=unit))
-        message = OutgoingMessage(
-            value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms
-        )
+        message = _message(value, more)
         if self._chain is None:
-            return self._send_arguments(self._arguments(message, unit, rest))
+            return self._send_arguments(self._arguments(message, unit, more[4:]))
         steps = self._chain.before(message)
         try:
-            arguments = self._arguments(steps[-1], unit, rest)
+            arguments = self._arguments(steps[-1], unit, more[4:])
             ticket = self._loop.submit(lambda: self._producer.send_nowait(**arguments))
         except BaseException as error:
             self._loop.callbacks.tell(self._chain.finish, steps, None, error)
@@ -218,3 +197,8 @@ class Sending(Generic[T]):
         finish: Callable[..., None] = self._chain.finish  # type: ignore[union-attr]  # called for producers with a chain only
         error = None if ticket.cancelled() else ticket.exception()
         finish(steps, ticket.result() if error is None and not ticket.cancelled() else None, error)
+
+
+def _message(value: Any, more: More) -> OutgoingMessage:
+    key, ordering_key, properties, event_time_ms, *_ = more
+    return OutgoingMessage(value=value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms)

@@ -230,19 +230,8 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
 
         Interceptors, schema and router run in this thread.
         """
-        return self._sending.send(
-            value,
-            inner(txn),
-            key,
-            ordering_key,
-            properties,
-            event_time_ms,
-            sequence_id,
-            deliver_at,
-            deliver_after,
-            replicate_to,
-            partition,
-        )
+        more = key, ordering_key, properties, event_time_ms, sequence_id, deliver_at, deliver_after, replicate_to, partition
+        return self._sending.send(value, inner(txn), more)
 
     def send_nowait(
         self,
@@ -268,19 +257,8 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
         Callbacks of the future run on the client's thread for callbacks, in the order of the receipts. ProducerQueueFull is
         also raised while ten thousand callbacks wait.
         """
-        return self._sending.send_nowait(
-            value,
-            inner(txn),
-            key,
-            ordering_key,
-            properties,
-            event_time_ms,
-            sequence_id,
-            deliver_at,
-            deliver_after,
-            replicate_to,
-            partition,
-        )
+        more = key, ordering_key, properties, event_time_ms, sequence_id, deliver_at, deliver_after, replicate_to, partition
+        return self._sending.send_nowait(value, inner(txn), more)
 
     def stats(self) -> ProducerStats:
         """The producer's counters, and what is in flight."""
