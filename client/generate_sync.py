@@ -190,7 +190,6 @@ from typing import TypeVar
 from pulsar_txn.client._checks import refused
 from pulsar_txn.client.txn.attempts import Attempts, growing_pauses
 from pulsar_txn.client.errors import AlreadyClosed
-from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.net.runtime import Future
 from pulsar_txn.client.sync.opening import Opening, opened
 from pulsar_txn.client.sync.receiving import Reading, Receiving
@@ -213,7 +212,7 @@ CLIENT_INIT = '''
 
         So a client that was made before a fork works in the child where it is used first.
         """
-        loop, client = opened(service_url, {options})
+        loop, client = opened(locals())
         super().__init__(loop, client)
         self._opening = Opening(loop, client)
 '''
@@ -286,7 +285,8 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
     nodes = [node for cls in classes for node in cls.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     text = f'\n\nclass {name}({base}):\n    """{doc}"""\n'
     if name == "Client":
-        text += _client_init(next(node for node in nodes if node.name == "__init__"))
+        init = next(node for node in nodes if node.name == "__init__")
+        text += CLIENT_INIT.format(arguments=_signature(name, init))
     elif name in PARTS:
         argument, parts = PARTS[name]
         text += INIT.format(kind=kind, argument=f", {argument}" if argument else "", parts=parts)
@@ -295,12 +295,6 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
             f'\n    @property\n    def {each}(self) -> {returns}:\n        """{says}"""\n        return self._inner.{each}\n'
         )
     return text + "".join(_method(name, node) for node in nodes if _is_public(node.name))
-
-
-def _client_init(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    given = ", ".join(f"{each.arg!r}: {each.arg}" for each in node.args.kwonlyargs)
-    more = "" if node.args.kwarg is None else f", **{node.args.kwarg.arg}"
-    return CLIENT_INIT.format(arguments=_signature("Client", node), options=f"{{{given}{more}}}")
 
 
 def _is_public(method: str) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import attrs
 
 from pulsar_txn.client._shared_interceptors import SharedInterceptors
 from pulsar_txn.client.client import AsyncClient, schema_of_producer
-from pulsar_txn.client.net.failover import AutoClusterFailover
 from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.receive.reader import AsyncReader
@@ -32,13 +31,19 @@ from pulsar_txn.client.sync.twin import LAST_CALLS_SECONDS, SyncLoop
 
 T = TypeVar("T")
 
+_NO_OPTIONS: Final = frozenset({"self", "unknown", "__class__"})
 
-def opened(service_url: str | AutoClusterFailover, options: dict[str, Any]) -> tuple[SyncLoop, AsyncClient]:
-    """A loop that has not started yet, and the asyncio client that is going to live on it."""
+
+def opened(given: Mapping[str, Any]) -> tuple[SyncLoop, AsyncClient]:
+    """A loop that has not started yet, and the asyncio client that is going to live on it.
+
+    `given` has the local names of `Client.__init__`: its arguments, and what is no option.
+    """
+    options = {name: value for name, value in given.items() if name not in _NO_OPTIONS} | given["unknown"]
     loop = SyncLoop()
     if options.get("authentication") is not None:
         options["authentication"] = asked_authentication(loop.callbacks, options["authentication"])
-    client = loop.client = AsyncClient(service_url, **options)
+    client = loop.client = AsyncClient(**options)
     client.inside.ask = loop.callbacks.ask
     return loop, client
 

@@ -783,33 +783,7 @@ class Client(Twin[AsyncClient]):
 
         So a client that was made before a fork works in the child where it is used first.
         """
-        loop, client = opened(
-            service_url,
-            {
-                "operation_timeout": operation_timeout,
-                "connection_timeout": connection_timeout,
-                "keep_alive_interval": keep_alive_interval,
-                "initial_backoff": initial_backoff,
-                "max_backoff": max_backoff,
-                "authentication": authentication,
-                "tls_context": tls_context,
-                "tls_trust_certs_file": tls_trust_certs_file,
-                "tls_certificate_file": tls_certificate_file,
-                "tls_key_file": tls_key_file,
-                "tls_validate_hostname": tls_validate_hostname,
-                "tls_allow_insecure_connection": tls_allow_insecure_connection,
-                "listener_name": listener_name,
-                "max_lookup_redirects": max_lookup_redirects,
-                "memory_limit": memory_limit,
-                "description": description,
-                "sni_proxy_url": sni_proxy_url,
-                "transactions": transactions,
-                "transactional_id": transactional_id,
-                "fencing": fencing,
-                "runtime": runtime,
-                **unknown,
-            },
-        )
+        loop, client = opened(locals())
         super().__init__(loop, client)
         self._opening = Opening(loop, client)
 
