@@ -178,6 +178,33 @@ def test_a_registration_that_is_known_needs_no_question_and_the_record_is_append
     assert world.answers == [(b"sent", (0, 0))]
 
 
+def test_a_machine_that_asked_once_decides_once_about_what_is_known_and_asks_about_what_is_not(world: _World) -> None:
+    known, other = TxnId(0, 2), TxnId(0, 3)
+    world.registration.known |= {TXN, known}
+    world.ask(b"first", txn_id=TXN)
+    decisions = len(world.machine.times)
+    world.ask(b"second", txn_id=known)
+    assert len(world.machine.times) == decisions + 1
+    assert world.machine.records == [("log", b"first"), ("log", b"second")]
+    world.ask(b"third", txn_id=other)
+    assert [txn_id for txn_id, _ in world.registration.asked] == [other]
+    world.registration.known.add(other)
+    world.ask(b"fourth", txn_id=other)
+    assert len(world.machine.records) == 2, "the fourth does not overtake the third, whose answer is awaited"
+    world.registration.asked.pop()[1](True)
+    assert world.machine.records[2:] == [("log", b"third"), ("log", b"fourth")]
+    world.confirm()
+    assert [what for what, _ in world.answers] == [b"first", b"second", b"third", b"fourth"]
+
+
+def test_what_is_known_and_finds_no_room_is_refused_by_its_own_answer(world: _World) -> None:
+    world.registration.known.add(TXN)
+    world.ask(b"first", txn_id=TXN)
+    world.logs["log"].room = 0
+    world.ask(b"second", txn_id=TXN)
+    assert world.answers == [(b"second", ServerError.PersistenceError)]
+
+
 def test_what_comes_for_a_transaction_waits_while_its_registration_is_asked_for_and_other_requests_do_not(
     world: _World,
 ) -> None:

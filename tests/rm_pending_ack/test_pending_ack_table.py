@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,20 @@ def test_handle_does_what_the_table_says(state: State, event: Event) -> None:
     after.check_invariants()
     if cell.act is not Act.WRITE:
         assert b"".join(after.snapshot()) == before, "nothing written, nothing changed"
+
+
+def outcome(host: Subscription, request: Any) -> Any:
+    try:
+        return host.machine.decide(request, 0)
+    except Refusal as refusal:
+        return refusal.code, refusal.message
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.UNKNOWN], ids=lambda state: state.name)
+def test_an_ack_that_is_verified_before_the_handle_asks_is_decided_as_one_that_need_not_ask(state: State) -> None:
+    host = handle_in(state)
+    for request in (ack(TXN, indexes(1, 3)), ack_up_to(TXN, whole(2)), ack(TXN, whole(0), indexes(1, 0)), ack(TXN, whole(3))):
+        assert outcome(host, request) == outcome(host, Verified(request, registered=True))
 
 
 @pytest.mark.parametrize("event", READ, ids=lambda event: event.name)

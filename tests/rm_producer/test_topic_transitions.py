@@ -120,6 +120,12 @@ def test_the_table_names_every_pair():
     assert set(TRANSITIONS) == {(state, event) for state in TxnState for event in Event}
 
 
+@pytest.mark.parametrize("state", TxnState, ids=str)
+def test_a_send_that_is_verified_before_it_asks_is_decided_as_one_that_need_not_ask(state):
+    cell = TRANSITIONS[state, Event.PUBLISH]
+    assert cell.act is Act.ASK or cell == TRANSITIONS[state, Event.VERIFIED]
+
+
 @pytest.mark.parametrize(("state", "event"), sorted(TRANSITIONS, key=str), ids=str)
 def test_the_buffer_does_what_the_table_says(state, event):
     driven = Driven(state)

@@ -185,6 +185,7 @@ class Host(Generic[RequestT, RecordT]):
 
     `registration` and `verified` are for machines that want VerifyRegistered: whom to ask, and what makes the request that
     carries the answer. `verifying`: transactions that an answer is awaited for, with the requests that wait for it.
+    A machine that has asked for one request of a type will ask for others: what is known is told to it with the request.
     `in_turn`: the skin was told that the turn began; it takes the mark back when the turn ends, and looks at the machine's
     deadline then (H6). `expired`, `appended`: records that time wrote, and all records since the start, for metrics.
     """
@@ -212,6 +213,7 @@ class Host(Generic[RequestT, RecordT]):
         self.verifying: dict[TxnId, list[tuple[RequestT, bool]]] = {}
         self._registration = registration
         self._verified = verified
+        self._asked_for: dict[type, tuple[Callable[[TxnId], bool], Callable[[Any, bool], RequestT]]] = {}
         self._others = tuple(place for place in self.places.values() if place is not self.main)
         self._waiting: deque[_Waiting] = deque()
         self._awaiting: dict[TxnId, list[Answer]] = {}
@@ -253,18 +255,19 @@ class Host(Generic[RequestT, RecordT]):
         if not self.in_turn:
             self.in_turn = True
             self._turn_began()
+        named: Any = request
+        decided = request
+        asks = self._asked_for.get(type(request))
+        if asks is not None and asks[0](named.txn_id):  # known and durable: one decision instead of two
+            decided = asks[1](request, True)
         try:
-            self.carry_out(self.machine.decide(request, self.time.now_ms), reserve=reserve)
+            self.carry_out(self.machine.decide(decided, self.time.now_ms), reserve=reserve)
         except Refusal as refusal:
             token = token_of(request)
             if token is not None:
                 self.release_at_tail((Reply(token, error=refusal.code, message=refusal.message),))
         except (DiskFull, EntryTooLarge) as error:
-            token = token_of(request)
-            if token is not None:
-                token(None, ServerError.PersistenceError, str(error))
-            elif isinstance(error, DiskFull):
-                self._owe(request)
+            self._no_room(request, error)
         except LedgerError as error:
             self.fail(error)
             _refuse(request, RETRIABLE, f"{error}; retry")
@@ -361,6 +364,8 @@ class Host(Generic[RequestT, RecordT]):
         txn_id, request, registration = effect.txn_id, effect.request, self._registration
         if registration is None or self._verified is None:
             raise TypeError(f"{self.machine!r} asks for a registration, and its host knows nobody to ask")
+        if getattr(request, "txn_id", None) == txn_id:
+            self._asked_for[type(request)] = (registration.knows, self._verified)
         if registration.knows(txn_id):
             self.carry_out(self.machine.decide(self._verified(request, True), self.time.now_ms), reserve=reserve)
         else:
@@ -378,6 +383,13 @@ class Host(Generic[RequestT, RecordT]):
         self.skin.verification_ended(txn_id)
 
     # ---- facts that the disk has no room for
+
+    def _no_room(self, request: RequestT, error: DiskFull | EntryTooLarge) -> None:
+        token = token_of(request)
+        if token is not None:
+            token(None, ServerError.PersistenceError, str(error))
+        elif isinstance(error, DiskFull):
+            self._owe(request)
 
     def _owe(self, request: RequestT) -> None:
         """Nobody waits for an answer to it, so nobody would repeat it: it is told again until there is room."""

@@ -107,6 +107,9 @@ class VerifyRegistered:
 
     The host calls `decide(Verified(request, ok))`. Requests of the same transaction that arrive meanwhile, its end
     included, wait after it: otherwise an answer could be overtaken by the end, and a late write be let in.
+
+    A machine that has asked for one request of a type may get `Verified(request, True)` in place of the next ones, for
+    transactions that it knows as well: a host that knows the answer asks the machine once and not twice.
     """
 
     txn_id: TxnId

@@ -10,9 +10,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-EntryT = TypeVar("EntryT", int, tuple[int, int])
+
+class Comparable(Protocol):
+    """What a heap can order."""
+
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+EntryT = TypeVar("EntryT", bound=Comparable)
 
 SLACK: Final = 1024
 """Entries without meaning that are never worth a sweep."""

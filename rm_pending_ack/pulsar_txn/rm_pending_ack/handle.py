@@ -18,7 +18,7 @@ from pulsar_txn.rm_pending_ack.conflicts import (
     unheld,
     well_formed,
 )
-from pulsar_txn.rm_pending_ack.held import Held, bytes_of
+from pulsar_txn.rm_pending_ack.held import ITEM_BYTES, Held, bytes_of
 from pulsar_txn.rm_pending_ack.invariants import check_invariants
 from pulsar_txn.rm_pending_ack.records import Op, Record, decode_record, encode_record, position_record
 from pulsar_txn.rm_pending_ack.requests import (
@@ -199,7 +199,10 @@ class PendingAckHandle:
         if own is None and self._has_to_ask(request.txn_id, event):
             return Step(effects=(VerifyRegistered(request.txn_id, request),))
         items = request.items
-        items = (well_formed(items[0]),) if len(items) == 1 else merged(map(well_formed, items))
+        if len(items) != 1:
+            items = merged(map(well_formed, items))
+        elif items[0][1] is not None:
+            items = (well_formed(items[0]),)
         if own is not None and own.items:
             items = tuple(rest for item in items if (rest := unheld(own, item)) is not None)
         for item in items:
@@ -219,9 +222,10 @@ class PendingAckHandle:
         check_cumulative(self._state, self._cursor, own, item)
         return self._step(Record(Op.ACK, request.txn_id, (item,), cumulative=True), Reply(request.token))
 
-    def _check_room(self, txn_id: TxnId, own: Held | None, items: Iterable[AckItem]) -> None:
+    def _check_room(self, txn_id: TxnId, own: Held | None, items: Sequence[AckItem]) -> None:
         """Refuse what would be more than may be held: NotAllowedError for the transaction, TooManyRequests for all."""
-        more = sum([bytes_of(bits) for _, bits, _ in items])
+        one = len(items) == 1 and items[0][1] is None  # nearly always
+        more = ITEM_BYTES if one else sum([bytes_of(bits) for _, bits, _ in items])
         held = 0 if own is None else own.bytes
         if held + more > self._max_transaction_bytes:
             text = f"transaction {txn_id} holds {held} bytes of acks on {self.subscription} and cannot hold {more} more"

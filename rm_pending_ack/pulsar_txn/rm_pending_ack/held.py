@@ -72,7 +72,7 @@ class Held:
             before = bytes_of(own[0])
             bits, batch_size = union(own[0], bits), max(own[1], batch_size)
         self.items[position] = (bits, batch_size)
-        more = bytes_of(bits) - before
+        more = (ITEM_BYTES if bits is None else bytes_of(bits)) - before
         self.bytes += more
         return more
 

@@ -125,11 +125,12 @@ class PendingState:
         self.bytes += settled.bytes
         if settled.txn_id != NO_TXN:
             self._settling.add(settled.txn_id)
-        self.settled_cumulative = joined(self.settled_cumulative, settled.cumulative)
+        if settled.cumulative is not None:
+            self.settled_cumulative = joined(self.settled_cumulative, settled.cumulative)
 
     def _ack(self, position: Position, record: Record) -> None:
         txn_id = record.txn_id
-        coordinator = self.coordinator(txn_id[0])
+        coordinator = self.coordinators.get(txn_id[0]) or self.coordinator(txn_id[0])
         if (held := coordinator.open.get(txn_id[1])) is not None:
             coordinator.open.changing(txn_id[1])
         elif TRANSITIONS[self.state_of(txn_id), Event.ACK_READ].act is FOLD:
@@ -145,7 +146,7 @@ class PendingState:
     def _end(self, position: Position, record: Record) -> None:
         txn_id = record.txn_id
         act, to, _ = TRANSITIONS[self.state_of(txn_id), _END_READ[record.op]]
-        coordinator = self.coordinator(txn_id.most)
+        coordinator = self.coordinators.get(txn_id.most) or self.coordinator(txn_id.most)
         if act is FOLD:
             held = coordinator.open.pop(txn_id.least)
             if held is not None and to is COMMITTED:

@@ -12,7 +12,6 @@ aborted a few hundred at a time (by `expire`, when they are more), what was trim
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pulsar_txn.ledger.machine import NOTHING, PublishMaxRead, Reply, Step, VerifyRegistered, WriteSnapshot
@@ -73,9 +72,9 @@ class TopicTransactionBuffer:
         self._committed_count = 0
         self._aborted_count = 0
         self._ended_at_snapshot = 0  # the pace of snapshots, no state
-        # Derived from `ongoing`: the sequence numbers of each coordinator's transactions, so that those that a low
-        # watermark covers are found without a walk.
-        self._leasts: dict[int, SweptHeap[int]] = {}
+        # Derived from `ongoing`: the transactions of each coordinator, so that those that a low watermark covers are
+        # found without a walk.
+        self._leasts: dict[int, SweptHeap[TxnId]] = {}
 
     # ---- what readers ask
 
@@ -195,14 +194,13 @@ class TopicTransactionBuffer:
     ) -> list[tuple[str, TopicRecord]]:
         """Markers for transactions that a low watermark covers; not more than are quick to write, the oldest first."""
         leasts = self._leasts.get(most)
-        if leasts is None:
+        if leasts is None or (first := leasts.first()) is None or first.least > low_watermark:  # nearly always
             return []
-        found = leasts.smallest(_ABORTED_AT_ONCE, lambda least: least <= low_watermark)
-        covered = [TxnId(most, least) for least in dict.fromkeys(found) if (most, least) != ending]
+        found = leasts.smallest(_ABORTED_AT_ONCE, lambda txn_id: txn_id.least <= low_watermark)
         return [
             ("topic", self._make_marker(txn_id, TxnAction.ABORT))
-            for txn_id in covered
-            if TRANSITIONS[self.state_of(txn_id), event].act is WRITE
+            for txn_id in dict.fromkeys(found)
+            if txn_id != ending and TRANSITIONS[self.state_of(txn_id), event].act is WRITE
         ]
 
     # ---- apply
@@ -234,14 +232,10 @@ class TopicTransactionBuffer:
     def _begin(self, txn_id: TxnId, position: Position, before: Position) -> None:
         self._ongoing[txn_id] = (position, before)
         self._has_ongoing = True
-        most, least = txn_id
-        leasts = self._leasts.get(most)
+        leasts = self._leasts.get(txn_id.most)
         if leasts is None:
-            leasts = self._leasts[most] = SweptHeap(partial(self._is_ongoing, most))
-        leasts.add(least)
-
-    def _is_ongoing(self, most: int, least: int) -> bool:
-        return (most, least) in self._ongoing
+            leasts = self._leasts[txn_id.most] = SweptHeap(self._ongoing.__contains__)
+        leasts.add(txn_id)
 
     def _marker(self, txn_id: TxnId, position: Position, event: Event, low_watermark: int) -> None:
         cell = TRANSITIONS[self.state_of(txn_id), event]
@@ -285,8 +279,8 @@ class TopicTransactionBuffer:
         """The past while transactions are open that a known low watermark covers. Timeouts are the coordinator's."""
         if self._has_ongoing and self._ready:
             for most, leasts in self._leasts.items():
-                least = leasts.first()
-                if least is not None and least <= self._low_watermarks.get(most, -1):
+                first = leasts.first()
+                if first is not None and first.least <= self._low_watermarks.get(most, -1):
                     return 0
         return None
 
@@ -337,7 +331,7 @@ class TopicTransactionBuffer:
         for txn_id, (first, before) in self._ongoing.items():
             _invariant(previous <= before < first <= self._last, f"S9: {txn_id} is out of order at {first}")
             _invariant(txn_id not in self._aborted, f"S11: {txn_id} is ongoing and aborted")
-            _invariant(txn_id.least in heaps.get(txn_id.most, ()), f"heap: {txn_id} is missing")
+            _invariant(txn_id in heaps.get(txn_id.most, ()), f"heap: {txn_id} is missing")
             previous = first
         markers = list(self._aborted.values())
         _invariant(markers == sorted(set(markers)), "S10: aborted transactions are not in the order of the log")

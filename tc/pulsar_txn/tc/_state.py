@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, starmap
 from typing import Final, NamedTuple
 
 from pulsar_txn.ledger.ordered import OrderedMap
@@ -100,7 +100,7 @@ class Transaction:
 
     def participants(self) -> list[Participant]:
         """Topic partitions, then subscriptions, each in order of arrival; the same after a restore."""
-        return [Participant(topic) for topic in self.topics] + [Participant(*pair) for pair in self.subscriptions]
+        return [*map(Participant, self.topics), *starmap(Participant, self.subscriptions)]
 
 
 class CoordinatorState:
@@ -171,11 +171,6 @@ class CoordinatorState:
                 self.fencing.opened(txn.owner, txn.txn_id.least)
         else:
             self.ending[txn.txn_id.least] = None
-
-    def next_deadline(self) -> int | None:
-        """The earliest deadline of an OPEN transaction, or an earlier time when too many old deadlines precede it."""
-        entry = self.deadlines.first()
-        return None if entry is None else entry[0]
 
     def due(self, now_ms: int, limit: int) -> list[Transaction]:
         """At most `limit` OPEN transactions that are due, the earliest first."""

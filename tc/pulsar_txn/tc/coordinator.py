@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, TypeAlias, assert_never
 
 from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant
-from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, SKIP
+from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, SKIP, WRITE
 from pulsar_txn.tc import records, snapshots
 from pulsar_txn.tc._state import CoordinatorState, Transaction
 from pulsar_txn.tc.admission import Limits
@@ -30,6 +30,9 @@ _Effects: TypeAlias = tuple[Effect, ...]
 _EFFECTS_AT_ONCE: Final = 1024
 
 _ENDED_AS: Final = {WAS_COMMITTED: COMMITTED, WAS_ABORTED: ABORTED}
+_WRITTEN: Final = {at: cell.to for at, cell in TRANSITIONS.items() if cell.act is WRITE and cell.to is not None}
+"""(state, event) -> the state to which the record of a WRITE cell leads; no record leads to UNKNOWN."""
+
 _WISH: Final = {Event.ADD: "take participants", Event.COMMIT: "commit", Event.ABORT: "abort", Event.DONE: "be done"}
 
 
@@ -112,7 +115,10 @@ class TransactionCoordinator:
 
     def deadline(self) -> int | None:
         """The earliest deadline of an OPEN transaction; the past while ends have to be carried out again."""
-        return 0 if self._unfinished else self._state.next_deadline()
+        if self._unfinished.waiting and self._unfinished:
+            return 0
+        entry = self._state.deadlines.first()
+        return None if entry is None else entry[0]
 
     def expire(self, now_ms: int) -> Step[Record]:
         """Abort OPEN transactions that are due, the earliest first, at most `expire_limit` of them."""
@@ -308,8 +314,8 @@ class TransactionCoordinator:
 
         `told`: the effects that its Step has already. Where they are many, this end is carried out by `expire`.
         """
-        to = _written(OPEN, event)
-        decision = self._update(txn.txn_id, OPEN, to, now_ms)
+        to = _WRITTEN[OPEN, event]
+        decision = ((LOG, records.update_status(txn.txn_id.least, OPEN, to, now_ms, self._state.next_id - 1)),)
         if told >= _EFFECTS_AT_ONCE:
             self._unfinished.add(txn.txn_id.least)
             return decision, (), ()
@@ -342,11 +348,9 @@ class TransactionCoordinator:
 
     def _finish(self, txn_id: TxnId, state: State, now_ms: int) -> tuple[_Records, _Effects]:
         """The last record, which nobody waits for: decision and effects are durable, recovery would carry them out again."""
-        return self._update(txn_id, state, _written(state, Event.DONE), now_ms), (Outcome(txn_id, ACTION_OF[state]),)
-
-    def _update(self, txn_id: TxnId, expected: State, new: TxnStatus, now_ms: int) -> _Records:
-        assert expected is not None  # noqa: S101 - the table's promise: UNKNOWN has no way to an end
-        return ((LOG, records.update_status(txn_id.least, expected, new, now_ms, self._state.next_id - 1)),)
+        assert state is not None  # noqa: S101 - the table's promise: UNKNOWN has no way to an end
+        last = records.update_status(txn_id.least, state, _WRITTEN[state, Event.DONE], now_ms, self._state.next_id - 1)
+        return ((LOG, last),), (Outcome(txn_id, ACTION_OF[state]),)
 
     def _paced(self, step: Step[Record], overdue: bool = False) -> Step[Record]:
         """`step`, with WriteSnapshot last when it is time for one."""
@@ -370,13 +374,6 @@ class FencingCoordinator(TransactionCoordinator):
     ) -> None:
         self.fencing = Fencing(id_retention_ms=id_retention_ms, max_active_of_id=max_active_of_id)
         super().__init__(tc_id, fencing=self.fencing, **options)
-
-
-def _written(state: State, event: Event) -> TxnStatus:
-    """The state to which the record of a WRITE cell leads."""
-    to = TRANSITIONS[state, event].to
-    assert to is not None  # noqa: S101 - the table's promise: no record leads to UNKNOWN
-    return to
 
 
 def _refusal(cell: Cell, txn_id: TxnId, state: State, event: Event) -> Refusal:

@@ -141,7 +141,7 @@ class OutcomeWindow:
         page = self.pages.get(number)
         if page is None:
             page = self._turn_page(number)
-        else:
+        elif self.pages.moments:
             self.pages.changing(number)
         if self.late:
             self._forget_late()
@@ -157,7 +157,8 @@ class OutcomeWindow:
         number = least >> PAGE_SHIFT
         page = self.pages.get(number)
         if page is not None:
-            self.pages.changing(number)
+            if self.pages.moments:
+                self.pages.changing(number)
             at, shift = (least & 4095) >> 2, (least & 3) << 1
             page.outcomes[at] = page.outcomes[at] & ~(3 << shift) | outcome << shift
         if least + self.retention // 2 < next_id:

@@ -47,7 +47,10 @@ def _prefix(kind: int) -> bytes:
 
 _PREFIX: Final = {kind: _prefix(kind) for kind in range(50, 58)}
 _ENDS: Final = {kind: _ends(prefix) for kind, prefix in _PREFIX.items()}
-_STARTS: Final = {kind: _starts(prefix) for kind, prefix in _PREFIX.items()}
+STARTS: Final = {kind: _starts(prefix) for kind, prefix in _PREFIX.items()}
+"""By type, then by the size of the body: what comes before the body in its frame. For a response without an error, the body is
+the `head` of its request (see `encode_response`)."""
+
 _BODY: Final = 9
 """Where a body of less than 128 bytes begins."""
 
@@ -220,8 +223,8 @@ def encode_response(kind: int, head: bytes, *, error: int | None = None, message
 
     `head` holds the request id and the transaction, as the request brought them: the bytes are the same in both.
     """
-    if error is None and message is None and len(head) < len(_STARTS[kind]):
-        return _STARTS[kind][len(head)] + head
+    if error is None and message is None and len(head) < len(STARTS[kind]):
+        return STARTS[kind][len(head)] + head
     body = head
     if error is not None:
         body += b"\x20" + varint(error)

@@ -172,7 +172,8 @@ def _answer(
     message: str,
 ) -> None:
     if error is None:
-        connection.answer(hot_txn.encode_response(response, head))
+        starts, size = hot_txn.STARTS[response], len(head)
+        connection.answer(starts[size] + head if size < len(starts) else hot_txn.encode_response(response, head))
     else:
         connection.answer(hot_txn.encode_response(response, head, error=int(error), message=message))
 

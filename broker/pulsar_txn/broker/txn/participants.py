@@ -58,15 +58,12 @@ class NoRegistrations:
 class RegistrationOf:
     """The registrations of one participant."""
 
-    __slots__ = ("_all", "_participant")
+    __slots__ = ("_all", "_participant", "knows")
 
     def __init__(self, registrations: Registrations, participant: Participant) -> None:
         self._all = registrations
         self._participant = participant
-
-    def knows(self, txn_id: TxnId) -> bool:
-        """See `Registrations.knows`."""
-        return self._all.knows(txn_id, self._participant)
+        self.knows: Callable[[TxnId], bool] = partial(registrations.knows, participant=participant)
 
     def ask(self, txn_id: TxnId, answer: Callable[[bool | None], None]) -> None:
         """See `Registrations.ask`."""
