@@ -264,16 +264,17 @@ class PendingAckHandle:
             raise Refusal(cell.code, f"transaction {txn_id} is {known_as.name.lower()} on {self.subscription}")
         if cell.act is ANSWER:
             return Step(effects=(Reply(request.token),))
-        held = state.find(txn_id)
         commit = request.action is TxnAction.COMMIT
         known = state.coordinators.get(txn_id.most)
+        held = None if known is None else known.open.get(txn_id.least)
         freed = [] if known is None else known.stale(request.low_watermark, txn_id.least)
         effects: list[Effect] = []
         if held is not None and not commit:
             freed.insert(0, held)
         elif held is not None and (held.items or held.cumulative):
             effects.append(_move(held.ending(), held.cumulative, state.sequence + 1))
-        effects.extend(_redelivery(freed))
+        if freed:
+            effects.extend(_redelivery(freed))
         cumulative = held is not None and held.cumulative is not None
         op = Op.COMMIT if commit else Op.ABORT
         record = Record(op, txn_id, cumulative=cumulative, low_watermark=request.low_watermark)

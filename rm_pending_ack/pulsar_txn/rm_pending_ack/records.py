@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -19,7 +18,7 @@ from pulsar_txn.rm_pending_ack import records_pb2 as pb
 from pulsar_txn.rm_pending_ack.requests import AckItem
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position, TxnId, ack_set_from_words, ack_set_to_words, full_ack_set, signed64, unsigned64
-from pulsar_txn.wire.varints import varint
+from pulsar_txn.wire.varints import cached_varint, varint
 
 NO_TXN: Final = TxnId(-1, -1)
 """Of a record that belongs to no transaction."""
@@ -64,25 +63,21 @@ def encode_record(record: Record) -> bytes:
     op, txn_id, items, cumulative, low_watermark, data = record
     if data is not None:
         return data
-    named = b"" if txn_id is NO_TXN else b"\x18%b\x20%b" % (_number(txn_id[1]), _number(txn_id[0]))
-    told = b"" if low_watermark < 0 else b"\xa8\x06%b" % _number(low_watermark)
+    named = b"" if txn_id is NO_TXN else b"\x18%b\x20%b" % (cached_varint(txn_id[1]), cached_varint(txn_id[0]))
+    told = b"" if low_watermark < 0 else b"\xa8\x06%b" % cached_varint(low_watermark)
     return b"\x08%c\x10%c%b%b%b%b" % (op, cumulative, named, b"".join(map(_encode_item, items)), _VERSION_FIELD, told)
 
 
 def _encode_item(item: AckItem) -> bytes:
     """What `put_item` writes, as an element of the entry."""
     (ledger_id, entry_id), bits, batch_size = item
-    body = b"\x08%b\x10%b" % (_number(ledger_id), varint(entry_id))
+    body = b"\x08%b\x10%b" % (cached_varint(ledger_id), varint(entry_id))
     if bits is not None:
         words = ack_set_to_words(full_ack_set(batch_size) & ~bits, batch_size)
         body += b"".join([b"\x18" + varint(word) for word in words])
     if batch_size:
         body += b"\x20" + varint(batch_size)
-    return b"\x2a%b%b" % (_number(len(body)), body)
-
-
-_number: Final = lru_cache(1024)(varint)
-"""A number is written several times: an id in both records of its transaction, a ledger and a size in nearly all."""
+    return b"\x2a%b%b" % (cached_varint(len(body)), body)
 
 
 def decode_record(data: bytes) -> Record:

@@ -109,9 +109,12 @@ class PendingState:
         """Add items to what a transaction holds."""
         for place, bits, batch_size in items:
             if place not in held.items:
-                self._holders[place] = (*self.holders(place), held)
+                self._holders[place] = (*self.holders(place), held) if place in self._holders else (held,)
             self.bytes += held.put(place, bits, batch_size)
-            self.cover(place, bits)
+            if place in self.pending:
+                self.cover(place, bits)
+            else:
+                self.pending[place] = bits
         self.lowest.update(held)
 
     def cover(self, place: Position, bits: Bits) -> None:

@@ -44,10 +44,12 @@ class Transaction:
     """An open or ending transaction.
 
     Participants keep their order of arrival and are never taken out. `bytes` is the memory that the limits count for it.
+    `deadline_ms`: when the coordinator aborts it, unless it has ended before.
     """
 
     __slots__ = (
         "bytes",
+        "deadline_ms",
         "owner",
         "participant_count",
         "start_time_ms",
@@ -63,16 +65,12 @@ class Transaction:
         self.owner = owner
         self.start_time_ms = start_time_ms
         self.timeout_ms = timeout_ms
+        self.deadline_ms = start_time_ms + timeout_ms
         self.status = OPEN
         self.bytes = TRANSACTION_BYTES
         self.participant_count = 0
         self.topics: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
-
-    @property
-    def deadline_ms(self) -> int:
-        """The time at which the coordinator aborts it, unless it has ended before."""
-        return self.start_time_ms + self.timeout_ms
 
     def image(self) -> Image:
         """The transaction as it is now, for a snapshot."""
@@ -106,7 +104,7 @@ class Transaction:
 class CoordinatorState:
     """What the log says. `transactions` holds what is open or ending, by `least`, ascending; `bytes` is what the limits count.
 
-    `deadlines` has (deadline_ms, least) of every OPEN transaction, and some of transactions that are no longer open.
+    `open` has (deadline_ms, least) of every OPEN transaction; `deadlines` has them in order, and some that are no longer open.
     `fencing` follows which transactions of each transactional id are open, where the coordinator fences.
     """
 
@@ -118,12 +116,12 @@ class CoordinatorState:
         self.newest_time_ms = 0
         self.last_applied: Position = EARLIEST
         self.transactions: OrderedMap[int, Transaction] = OrderedMap(Transaction.image)
-        self.open_count = 0
+        self.open: set[tuple[int, int]] = set()
         self.ending: dict[int, None] = {}
         self.participant_count = 0
         self.bytes = 0
         self.is_restoring = False  # the head of a snapshot was read; no state
-        self.deadlines: SweptHeap[tuple[int, int]] = SweptHeap(self._is_waited_for)
+        self.deadlines: SweptHeap[tuple[int, int]] = SweptHeap(self.open.__contains__)
 
     def apply(self, position: Position, record: Record) -> None:
         """Fold one entry of the log in. Records that change nothing are legal: a stock log has some (see `table`)."""
@@ -149,11 +147,6 @@ class CoordinatorState:
                 self.transactions.changing(least)
             self.add_participants(txn, record.partitions, record.subscriptions)
 
-    def _is_waited_for(self, deadline: tuple[int, int]) -> bool:
-        """Whether its transaction is OPEN."""
-        txn = self.transactions.get(deadline[1])
-        return txn is not None and txn.status is OPEN
-
     def low_watermark(self) -> int:
         """The highest id such that it and all below it have ended: what is open or ending is never covered. -1: none."""
         oldest = self.transactions.first()
@@ -165,8 +158,9 @@ class CoordinatorState:
         self.participant_count += txn.participant_count
         self.bytes += txn.bytes
         if txn.status is OPEN:
-            self.open_count += 1
-            self.deadlines.add((txn.deadline_ms, txn.txn_id.least))
+            entry = (txn.deadline_ms, txn.txn_id.least)
+            self.open.add(entry)
+            self.deadlines.add(entry)
             if self.fencing is not None and txn.owner[1] is not None:
                 self.fencing.opened(txn.owner, txn.txn_id.least)
         else:
@@ -222,9 +216,9 @@ class CoordinatorState:
             self.outcomes.ended(least, outcome, txn.owner, self.next_id)
 
     def _left_open(self, txn: Transaction, least: int) -> None:
-        self.open_count -= 1
+        self.open.remove((txn.deadline_ms, least))
         self.ending[least] = None
-        self.deadlines.lost(self.open_count)
+        self.deadlines.lost(len(self.open))
         if self.fencing is not None and txn.owner[1] is not None:
             self.fencing.left_open(txn.owner, least)
 
@@ -246,9 +240,10 @@ class CoordinatorState:
         _demand(all(map(self._window_agrees, self.transactions.values())), "S16", "the window differs from what takes room")
         windowed = sum(least >> PAGE_SHIFT in self.outcomes.pages for least in ids)
         _demand(self.outcomes.count_open() == windowed, "S16", "the window calls ids open that take no room")
-        _demand(set(self._entries()) <= set(self.deadlines), "L1", "a deadline is missing")
+        _demand(self.open == set(self._entries()), "S2", "what is OPEN is not what is known as open")
+        _demand(self.open <= set(self.deadlines), "L1", "a deadline is missing")
         # While a sweep is under way, as many may have ended as a quarter of what it has to move.
-        _demand(len(self.deadlines) <= 4 * self.open_count + 3 * SLACK, "L7", f"{len(self.deadlines)} deadlines")
+        _demand(len(self.deadlines) <= 4 * len(self.open) + 3 * SLACK, "L7", f"{len(self.deadlines)} deadlines")
         ending = {least for least, txn in self.transactions.items() if txn.status is not OPEN}
         _demand(self.ending.keys() == ending, "S2", f"{self.ending.keys() ^ ending} are ending, or not")
         _demand(self.bytes == sum(txn.bytes for txn in self.transactions.values()), "L7", f"{self.bytes} bytes counted")

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from pulsar_txn.tc.owners import ANYBODY, Owner
 from pulsar_txn.tc.records_pb2 import BatchedTransactionMetadataEntry, TransactionMetadataEntry
 from pulsar_txn.wire.errors import WireError
-from pulsar_txn.wire.varints import varint
+from pulsar_txn.wire.varints import cached_varint, varint
 
 NEW: Final[int] = TransactionMetadataEntry.NEW
 ADD_PARTITION: Final[int] = TransactionMetadataEntry.ADD_PARTITION
@@ -114,8 +114,7 @@ class Writer:
         return self._added % (operation, _number(least), names, _number(modified_ms), _number(max_id))
 
 
-_number: Final = lru_cache(1024)(varint)
-"""A number is written several times: an id in each record of its transaction, a time in each record of a turn."""
+_number: Final = cached_varint
 
 
 def _text(tag: bytes, text: str) -> bytes:

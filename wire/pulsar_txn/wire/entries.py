@@ -18,7 +18,7 @@ from . import pulsar_pb2 as pb
 from ._protobuf import parse
 from .errors import ChecksumMismatch, MalformedFrame
 from .ids import DispatchHints, EntryHeader, MarkerType, TxnAction, TxnId, signed64, unsigned64
-from .varints import LAST, MORE, NUMBER, NUMBERS, read_varint, signed32, varint
+from .varints import LAST, MORE, NUMBER, NUMBERS, cached_varint, read_varint, signed32, varint
 
 MAGIC: Final = b"\x0e\x01"
 BROKER_MAGIC: Final = b"\x0e\x02"
@@ -308,14 +308,14 @@ def encode_marker(txn_id: TxnId, action: TxnAction, publish_time_ms: int, *, low
     metadata = b"".join(
         (
             _MARKER_START,
-            varint(publish_time_ms),
+            cached_varint(publish_time_ms),
             _COMMIT_KIND if action == TxnAction.COMMIT else _ABORT_KIND,
             (LAST[least] if least < 16384 else MORE[least & 16383] + LAST[least >> 14])
             if 0 <= least < 1 << 28
             else varint(least),
             b"\xb8\x01",
             LAST[most] if 0 <= most < 16384 else varint(most),
-            b"\xc0\x01" + varint(low_watermark + 1) if low_watermark >= 0 else b"",
+            b"\xc0\x01" + cached_varint(low_watermark + 1) if low_watermark >= 0 else b"",
         )
     )
     head = _SIZE.pack(len(metadata))

@@ -6,6 +6,7 @@ numbers are put together from 14-bit digits, each again a look-up.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 MASK64: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -46,6 +47,10 @@ def varint(value: int) -> bytes:
     if value < 1 << 56:
         return head + LAST[value >> 42]
     return head + MORE[value >> 42 & 16383] + LAST[value >> 56]
+
+
+cached_varint: Final = lru_cache(4096)(varint)
+"""`varint` of numbers that are written several times: a transaction's id in each of its records, a time in each of a turn."""
 
 
 NUMBER: Final = rb"([\x80-\xff]{0,8}[\x00-\x7f]|[\x80-\xff]{9}[\x00\x01])"

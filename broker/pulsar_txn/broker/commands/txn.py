@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from itertools import repeat
 from typing import Any, Final
 
 from pulsar_txn.broker.net.connection import Connection
@@ -95,7 +96,7 @@ def _answer_new(session: Session, asked: Asked, value: TxnId | None, error: Serv
 def on_add_partition(session: Session, frame: bytes) -> None:
     """ADD_PARTITION_TO_TXN."""
     head, txn_id, topics = hot_txn.decode_add_partitions(frame)
-    _add(session, head, txn_id, hot_txn.ADD_PARTITION_TO_TXN_RESPONSE, [(topic, None) for topic in topics])
+    _add(session, head, txn_id, hot_txn.ADD_PARTITION_TO_TXN_RESPONSE, [*zip(topics, repeat(None))])
 
 
 def on_add_subscription(session: Session, frame: bytes) -> None:

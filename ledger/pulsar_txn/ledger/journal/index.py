@@ -217,7 +217,9 @@ class Usage:
 
     def add_data(self, number: int, ledger_id: int, end: int, entries: int, size: int, runs: int = 1) -> None:
         """Some entries of a log, the last of them before `end`, lie in the segment."""
-        use = self.segment(number)
+        use = self.segments.get(number)
+        if use is None:
+            use = self.segment(number)
         taken = size + _ENTRY_OVERHEAD * entries + _RUN_OVERHEAD * runs
         known = use.logs.get(ledger_id)
         if known is None:

@@ -238,7 +238,9 @@ class JournalLog(BaseLog):
         self._run_group = group
         group.runs.append(run)
         group.logs[self] = None
-        self.store.writer.wake()
+        writer = self.store.writer
+        if not writer.awake:
+            writer.wake()
         return run
 
     def _make_room(self, size: int, *, reserve: bool) -> JournalGroup:

@@ -111,7 +111,7 @@ class JournalWriter:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Planned] = deque()
         self._segment: Segment | None = None
-        self._awake = False
+        self.awake = False
         self._busy = False
         self._stopped = False
         # The plan: where the next sealed group goes.
@@ -163,8 +163,8 @@ class JournalWriter:
 
     def wake(self) -> None:
         """Something joined the open group: seal it when the loop has carried out what is ready now."""
-        if not self._awake:
-            self._awake = True
+        if not self.awake:
+            self.awake = True
             self._loop.call_soon(self._turn)
 
     def last_group(self) -> JournalGroup | None:
@@ -258,7 +258,7 @@ class JournalWriter:
         return aligned(HEADER.size + self._planned_index.encoded_size(more_runs)) + TRAILER.size
 
     def _turn(self) -> None:
-        self._awake = False
+        self.awake = False
         self._advance()
 
     def _advance(self) -> None:
