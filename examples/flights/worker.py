@@ -119,11 +119,11 @@ class Worker:
         self, messages: Sequence[Message[bytes]], settlements: Sequence[Settlement], line: dict[str, Any]
     ) -> None:
         async with self._client.transaction(timeout=TRANSACTION_SECONDS) as txn:
-            line["txn_id"] = str(txn.id)
             acknowledging = asyncio.ensure_future(self._consumer.acknowledge(messages, txn=txn))
             try:
                 await self._send(settlements, line, txn)
             finally:
+                line["txn_id"] = None if txn.id is None else str(txn.id)  # it has one since its first operation
                 await acknowledging
             self._crash.reached(**_in_flight(settlements, line, "sent and acknowledged in it, END_TXN not sent"))
 

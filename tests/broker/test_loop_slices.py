@@ -104,8 +104,11 @@ async def test_a_work_that_is_cancelled_while_it_waits_keeps_nobody_else_waiting
     for step in range(0, 60, 2):
         await asyncio.sleep(0)
         tasks[step].cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    turns.stop()
+    try:
+        async with asyncio.timeout(10):
+            await asyncio.gather(*tasks, return_exceptions=True)
+    finally:
+        turns.stop()
     assert set(finished) >= set(range(1, 60, 2))
     assert budget.waiters == 0
 

@@ -176,7 +176,7 @@ async def test_only_its_owner_and_superusers_may_use_a_transaction(
 
 async def ended_without_a_trace(client: AsyncClient) -> TxnId:
     """A transaction that has ended, and of which no topic knows anything."""
-    async with client.transaction() as txn:
+    async with client.transaction(eager=True) as txn:
         pass
     return id_of(txn)
 

@@ -73,15 +73,15 @@ async def test_transactions_between_each_other_keep_the_order_of_the_topic(clien
 @row(21)
 async def test_another_client_commits_open_transactions_by_their_ids(pulsar: Target, client: AsyncClient, topic: str) -> None:
     ids = []
-    async with AsyncClient(pulsar.service_url) as gone:
-        producer = await gone.create_producer(topic, batching=False)
+    async with AsyncClient(pulsar.service_url) as beginner:  # open until the end: a client that closes aborts what it has begun
+        producer = await beginner.create_producer(topic, batching=False)
         for number in range(5):
-            txn = await gone.begin_transaction()
+            txn = await beginner.begin_transaction()
             await producer.send(b"%d" % number, txn=txn)
             ids.append(str(txn.id))
-    assert await visible(client, topic) == []
-    for txn_id in ids:
-        await client.attach_transaction(txn_id).commit()
+        assert await visible(client, topic) == []
+        for txn_id in ids:
+            await client.attach_transaction(txn_id).commit()
     assert await eventually_visible(client, topic, [b"%d" % number for number in range(5)])
 
 

@@ -20,6 +20,7 @@ MUTANTS = sorted(HERE.glob("*/*.patch"))
 TESTS_FAILED = 1
 SECONDS = 100
 NOT_THE_MUTANT = 99
+pytestmark = pytest.mark.timeout(2 * SECONDS + 30)  # a file that catches nothing is followed by the whole room
 
 # A pytest plugin of the run with the mutant. It makes hypothesis quick and repeatable, and fails the run unless every
 # module of the room came from the patched copy: otherwise a mutant that was never imported could pass for caught.
@@ -45,14 +46,13 @@ def pytest_sessionfinish(session, exitstatus):
 
 # What all runs import is imported once; each run is a fork of this, since half of its time would be imports otherwise.
 SERVER = """
-import hypothesis.stateful, json, os, pytest, pytest_asyncio.plugin, signal, sys, xdist.plugin
+import hypothesis.stateful, json, os, pytest, pytest_asyncio.plugin, sys, time, xdist.plugin
 import google.protobuf.message, pulsar_txn.wire.ids, pulsar_txn.wire.pulsar_pb2
 
 sys.dont_write_bytecode = True
 for line in sys.stdin:
     job = json.loads(line)
     if not (pid := os.fork()):
-        signal.alarm(job["seconds"])
         output = os.open(job["output"], os.O_WRONLY | os.O_CREAT)
         os.dup2(output, 1), os.dup2(output, 2)
         os.environ.update(job["environment"])
@@ -60,7 +60,12 @@ for line in sys.stdin:
         status = int(pytest.main(job["arguments"]))
         sys.stdout.flush()
         os._exit(status)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    until = time.monotonic() + job["seconds"]  # no alarm: pytest-timeout has the only one that a process has
+    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+        if time.monotonic() > until:
+            os.kill(pid, 9)
+        time.sleep(0.005)
+    print(os.waitstatus_to_exitcode(ended[1]), flush=True)
 """
 
 
@@ -73,7 +78,19 @@ class Runner:
     def run(self, room: str, copy: Path, file: str = "", *more: str) -> tuple[int, str]:
         """How pytest ended (negative: by which signal) and what it said, with the copy ahead of the installed room."""
         (copy / "mutant_guard.py").write_text(GUARD)
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "mutant_guard", "-p", "no:randomly", *more]
+        options = [
+            "-x",
+            "-q",
+            "-o",
+            f"timeout={SECONDS // 3}",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "mutant_guard",
+            "-p",
+            "no:randomly",
+            *more,
+        ]
         tests = ROOT / "tests" / room
         job = {
             "arguments": [*options, f"--confcutdir={tests}", str(tests / file)],

@@ -127,7 +127,10 @@ class Ending:
         self._running.add_done_callback(_retrieve)
 
     def _join(self, action: TxnAction) -> bool:
-        """Whether an end that is on its way, or done, is the answer; TransactionStateError when it is the other one."""
+        """Whether an end that is on its way, or done, is the answer; TransactionStateError when it is the other one.
+
+        A commit after the client was closed raises why the client aborted it.
+        """
         running, state = self._running is not None and not self._running.done(), self._life.state
         if action is TxnAction.ABORT:
             if state is TransactionState.ABORTED:
@@ -139,13 +142,15 @@ class Ending:
             return True
         other = TransactionState.UNKNOWN if action is TxnAction.ABORT else TransactionState.ABORTING
         if running or state in FINAL or state is other:
+            if self.closed_by is not None and action is TxnAction.COMMIT:
+                raise self.closed_by
             raise TransactionStateError(
                 f"{action.name.lower()} of a transaction that is {state.value}",
                 txn_id=self._life.id,
                 hint="ask the error's resolve() for the outcome"
                 if state is TransactionState.UNKNOWN
                 else "begin a new transaction for further work",
-            ) from self.closed_by
+            )
         return False
 
     # --- commit -------------------------------------------------------------------------------------------------------
