@@ -64,7 +64,10 @@ class AckCumulative:
 
 @value
 class Verified:
-    """The coordinator's answer to VerifyRegistered: `request` goes on if `registered`, else NotAllowedError."""
+    """The coordinator's answer to VerifyRegistered: `request` goes on if `registered`, else NotAllowedError.
+
+    It may come in place of `request` (see VerifyRegistered); in a state that does not ask, it is decided as `request` is.
+    """
 
     request: AckIndividual | AckCumulative
     registered: bool

@@ -55,7 +55,10 @@ class Publish:
 
 @value
 class Verified:
-    """The coordinator's answer to VerifyRegistered: `request` goes on if `registered`, else NotAllowedError."""
+    """The coordinator's answer to VerifyRegistered: `request` goes on if `registered`, else NotAllowedError.
+
+    It may come in place of `request` (see VerifyRegistered); in a state that does not ask, it is decided as `request` is.
+    """
 
     request: Publish
     registered: bool
