@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from scripted_machine import ScriptedMachine, ScriptedRequest
 
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock
 from pulsar_txn.broker.base.turn import Turn
@@ -19,57 +19,6 @@ from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import Position, TxnAction, TxnId
 
 TXN = TxnId(0, 1)
-
-
-class _Scripted:
-    """Decides what a request carries as its Step; remembers what was applied."""
-
-    logs = ("log",)
-
-    def __init__(self) -> None:
-        self.applied: list[bytes] = []
-        self.due: list[Step[bytes]] = []
-
-    def decide(self, request: Any, now_ms: int) -> Step[bytes]:
-        step: Step[bytes] = request.step
-        return step
-
-    def apply(self, log: str, position: Position, record: bytes) -> None:
-        self.applied.append(record)
-
-    def encode(self, log: str, record: bytes) -> bytes:
-        return record
-
-    def decode(self, log: str, data: bytes) -> bytes:
-        return data
-
-    def recovered(self, now_ms: int) -> Step[bytes]:
-        return Step()
-
-    def deadline(self) -> int | None:
-        return 0 if self.due and self.due[0].records[0][1] not in self.applied else None
-
-    def expire(self, now_ms: int) -> Step[bytes]:
-        return self.due[0]
-
-    def snapshot(self) -> Iterator[bytes]:
-        yield b"".join(self.applied)
-
-    def restore(self, part: bytes) -> None:
-        self.applied.append(part)
-
-    def trim_before(self, log: str) -> Position | None:
-        return None
-
-    def check_invariants(self) -> None:
-        """Nothing."""
-
-
-class _Request:
-    def __init__(self, step: Step[bytes], answers: list[Any] | None = None) -> None:
-        self.step = step
-        if answers is not None:
-            self.token = lambda value, error, _message: answers.append((value, error))
 
 
 class _Disk:
@@ -94,7 +43,7 @@ async def host(monkeypatch: pytest.MonkeyPatch) -> MachineHost[Any, bytes]:
     store = MemoryStore()
     failures: list[Exception] = []
     log = await store.open("log")
-    made: MachineHost[Any, bytes] = MachineHost(_Scripted(), {"log": log}, Turn(runtime, Clock(runtime)), failures.append)
+    made: MachineHost[Any, bytes] = MachineHost(ScriptedMachine(), {"log": log}, Turn(runtime, Clock(runtime)), failures.append)
     await made.recover()
     return made
 
@@ -110,7 +59,7 @@ async def test_an_end_that_the_disk_has_no_room_for_is_refused_once_and_not_answ
     host: MachineHost[Any, bytes],
 ) -> None:
     disk, answers = _Disk(host), []  # type: ignore[var-annotated] # pairs
-    request = _Request(Step(), answers)
+    request = ScriptedRequest(Step(), answers)
     request.step = Step((("log", b"decision"),), (AwaitOutcome(request.token, TXN),))
     disk.room = 0
     host.submit(request, reserve=True)
@@ -129,7 +78,7 @@ async def test_a_step_that_finds_no_room_for_its_trailing_record_fails_the_host_
     host: MachineHost[Any, bytes], records: int, awaits: bool
 ) -> None:
     disk, answers = _Disk(host), []  # type: ignore[var-annotated] # pairs
-    request = _Request(Step(), answers)
+    request = ScriptedRequest(Step(), answers)
     effect = AwaitOutcome(request.token, TXN) if awaits else Reply(request.token, "value")
     request.step = Step((("log", b"decision"),) * records, (effect, Outcome(TXN, TxnAction.COMMIT)), (("log", b"end"),))
     disk.room = records
@@ -146,11 +95,11 @@ async def test_what_nobody_waits_for_is_told_again_in_its_order_until_there_is_r
     done = Step(effects=(Outcome(TXN, TxnAction.COMMIT),), trailing=(("log", b"1"),))
     host.carry_out(Step(effects=(AwaitOutcome(lambda *answer: answers.append(answer), TXN),)))
     disk.room = 0
-    host.submit(_Request(done), reserve=True)
+    host.submit(ScriptedRequest(done), reserve=True)
     disk.room = 1
-    host.submit(_Request(Step((("log", b"2"),))), reserve=True)
-    host.submit(_Request(Step((("log", b"3"),))), reserve=True)
-    assert host.machine.applied == [], "the later ones wait behind the first"  # type: ignore[attr-defined] # of _Scripted
+    host.submit(ScriptedRequest(Step((("log", b"2"),))), reserve=True)
+    host.submit(ScriptedRequest(Step((("log", b"3"),))), reserve=True)
+    assert host.machine.applied == [], "the later ones wait behind the first"  # type: ignore[attr-defined] # of ScriptedMachine
     await _until(host, [b"1"])
     assert answers == [(None, None, "")]
     disk.room = 2
@@ -161,8 +110,8 @@ async def test_what_nobody_waits_for_is_told_again_in_its_order_until_there_is_r
 async def test_what_is_due_waits_for_room_and_does_not_fail_the_host(host: MachineHost[Any, bytes]) -> None:
     disk = _Disk(host)
     disk.room = 0
-    host.machine.due = [Step((("log", b"timeout"),))]  # type: ignore[attr-defined] # of _Scripted
-    host.submit(_Request(Step()))
+    host.machine.due = [Step((("log", b"timeout"),))]  # type: ignore[attr-defined] # of ScriptedMachine
+    host.submit(ScriptedRequest(Step()))
     for _ in range(20):
         await asyncio.sleep(0)
     assert host.failure is None
@@ -176,7 +125,7 @@ async def test_a_machine_that_cannot_apply_its_own_record_fails_its_host(host: M
 
     answers: list[Any] = []
     host.machine.apply = broken  # type: ignore[method-assign] # a mistake
-    request = _Request(Step(), answers)
+    request = ScriptedRequest(Step(), answers)
     request.step = Step((("log", b"1"),), (Reply(request.token),))
     host.submit(request)
     assert answers == [(None, ServerError.ServiceNotReady)]

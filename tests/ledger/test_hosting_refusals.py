@@ -2,78 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hand_skin import HandSkin, HandTime
+from scripted_machine import ScriptedMachine, ScriptedRequest
 
 from pulsar_txn.ledger.by_hand import HandLog, hosted
 from pulsar_txn.ledger.hosting import Host
 from pulsar_txn.ledger.machine import AwaitOutcome, Outcome, Reply, Step
 from pulsar_txn.ledger.protocols import DiskFull, EntryTooLarge
 from pulsar_txn.wire.errors import ServerError
-from pulsar_txn.wire.ids import Position, TxnAction, TxnId
+from pulsar_txn.wire.ids import TxnAction, TxnId
 
 TXN = TxnId(0, 1)
-
-
-class _Scripted:
-    """Decides what a request carries as its Step; remembers what was applied."""
-
-    logs = ("log",)
-
-    def __init__(self) -> None:
-        self.applied: list[bytes] = []
-        self.due: list[Step[bytes]] = []
-
-    def decide(self, request: Any, now_ms: int) -> Step[bytes]:
-        step: Step[bytes] = request.step
-        return step
-
-    def apply(self, log: str, position: Position, record: bytes) -> None:
-        self.applied.append(record)
-
-    def encode(self, log: str, record: bytes) -> bytes:
-        return record
-
-    def decode(self, log: str, data: bytes) -> bytes:
-        return data
-
-    def recovered(self, now_ms: int) -> Step[bytes]:
-        return Step()
-
-    def deadline(self) -> int | None:
-        return 0 if self.due and self.due[0].records[0][1] not in self.applied else None
-
-    def expire(self, now_ms: int) -> Step[bytes]:
-        return self.due[0]
-
-    def snapshot(self) -> Iterator[bytes]:
-        yield b"".join(self.applied)
-
-    def restore(self, part: bytes) -> None:
-        self.applied.append(part)
-
-    def trim_before(self, log: str) -> Position | None:
-        return None
-
-    def check_invariants(self) -> None:
-        """Nothing."""
-
-
-class _Request:
-    def __init__(self, step: Step[bytes], answers: list[Any] | None = None) -> None:
-        self.step = step
-        if answers is not None:
-            self.token = lambda value, error, _message: answers.append((value, error))
 
 
 class _World:
     """A host, its machine, its log and its skin."""
 
     def __init__(self) -> None:
-        self.machine, self.log, self.skin = _Scripted(), HandLog(), HandSkin()
+        self.machine, self.log, self.skin = ScriptedMachine(), HandLog(), HandSkin()
         self.host: Host[Any, bytes] = hosted(self.machine, {"log": self.log}, self.skin, HandTime())
 
 
@@ -84,7 +33,7 @@ def world() -> _World:
 
 def test_an_end_that_the_disk_has_no_room_for_is_refused_once_and_not_answered_again_by_the_outcome(world: _World) -> None:
     answers: list[Any] = []
-    request = _Request(Step(), answers)
+    request = ScriptedRequest(Step(), answers)
     request.step = Step((("log", b"decision"),), (AwaitOutcome(request.token, TXN),))
     world.log.room = 0
     world.host.submit(request, reserve=True)
@@ -103,7 +52,7 @@ def test_a_step_that_finds_no_room_for_its_trailing_record_fails_the_host_and_is
     world: _World, records: int, awaits: bool
 ) -> None:
     answers: list[Any] = []
-    request = _Request(Step(), answers)
+    request = ScriptedRequest(Step(), answers)
     effect = AwaitOutcome(request.token, TXN) if awaits else Reply(request.token, "value")
     request.step = Step((("log", b"decision"),) * records, (effect, Outcome(TXN, TxnAction.COMMIT)), (("log", b"end"),))
     world.log.room = records
@@ -120,10 +69,10 @@ def test_what_nobody_waits_for_is_told_again_in_its_order_until_there_is_room(wo
     done = Step(effects=(Outcome(TXN, TxnAction.COMMIT),), trailing=(("log", b"1"),))
     world.host.carry_out(Step(effects=(AwaitOutcome(lambda *answer: answers.append(answer), TXN),)))
     world.log.room = 0
-    world.host.submit(_Request(done), reserve=True)
+    world.host.submit(ScriptedRequest(done), reserve=True)
     world.log.room = 1
-    world.host.submit(_Request(Step((("log", b"2"),))), reserve=True)
-    world.host.submit(_Request(Step((("log", b"3"),))), reserve=True)
+    world.host.submit(ScriptedRequest(Step((("log", b"2"),))), reserve=True)
+    world.host.submit(ScriptedRequest(Step((("log", b"3"),))), reserve=True)
     assert world.machine.applied == [], "the later ones wait behind the first"
     assert world.skin.owed == 1, "the skin is asked once to call `pay`"
     world.host.pay()
@@ -154,7 +103,7 @@ def test_a_machine_that_cannot_apply_its_own_record_fails_its_host(world: _World
 
     answers: list[Any] = []
     world.machine.apply = broken  # type: ignore[method-assign] # a mistake
-    request = _Request(Step(), answers)
+    request = ScriptedRequest(Step(), answers)
     request.step = Step((("log", b"1"),), (Reply(request.token),))
     world.host.submit(request)
     assert answers == [(None, ServerError.ServiceNotReady)]
