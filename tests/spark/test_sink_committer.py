@@ -14,8 +14,17 @@ from typing import Any
 import attrs
 import pytest
 
-from pulsar_txn.pipeline.spark.committer import Outcome, SinkCommitter
-from pulsar_txn.pipeline.spark.control import (
+from pulsar_txn.pipeline.spark.errors import (
+    CheckpointOlderThanSink,
+    CommitUndecided,
+    RowsMissing,
+    SinkError,
+    SinkFenced,
+    SinkStateLost,
+    StoreFailed,
+)
+from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter
+from pulsar_txn.pipeline.spark.sink.control import (
     Barrier,
     EndReply,
     EndTxn,
@@ -29,15 +38,6 @@ from pulsar_txn.pipeline.spark.control import (
     WriteRecord,
     decode_record,
     encode_record,
-)
-from pulsar_txn.pipeline.spark.errors import (
-    CheckpointOlderThanSink,
-    CommitUndecided,
-    RowsMissing,
-    SinkError,
-    SinkFenced,
-    SinkStateLost,
-    StoreFailed,
 )
 
 SINK = "query/0"

@@ -16,12 +16,12 @@ from targets import Target
 from pulsar_txn.client import AsyncClient, HashingScheme
 from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.client.send.routing import key_partition
-from pulsar_txn.pipeline.spark.committer import Outcome, SinkCommitter
-from pulsar_txn.pipeline.spark.control import EndTxn, Marker, Publish, WriteRecord, decode_record
 from pulsar_txn.pipeline.spark.errors import OptionError, SinkFenced
 from pulsar_txn.pipeline.spark.options import Options, read_options
-from pulsar_txn.pipeline.spark.staged import Payload, Stager, rows_by_topic
-from pulsar_txn.pipeline.spark.store import SUBSCRIPTION, PulsarSinkStore
+from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter
+from pulsar_txn.pipeline.spark.sink.control import EndTxn, Marker, Publish, WriteRecord, decode_record
+from pulsar_txn.pipeline.spark.sink.staged import Payload, Stager, rows_by_topic
+from pulsar_txn.pipeline.spark.sink.store import SUBSCRIPTION, PulsarSinkStore
 
 
 class Stopped(BaseException):
@@ -148,7 +148,7 @@ async def test_a_run_that_was_paused_while_another_took_over_changes_nothing(sin
 async def test_what_stands_before_the_last_marker_is_acknowledged_now_and_then(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_txn.pipeline.spark.store._COMMITS_PER_TRIM", 2)
+    monkeypatch.setattr("pulsar_txn.pipeline.spark.sink.store._COMMITS_PER_TRIM", 2)
     store, committer = sink.store(sink.client()), SinkCommitter("s")
     for batch in range(3):
         await sink.commit(store, committer, batch)

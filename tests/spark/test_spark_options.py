@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from pulsar_txn.pipeline.spark import OptionError, PulsarDataSource, PulsarTxnDataSource
-from pulsar_txn.pipeline.spark.columns import SCHEMA
-from pulsar_txn.pipeline.spark.offsets import from_offset, parse_user_offset
 from pulsar_txn.pipeline.spark.options import Options, read_options
-from pulsar_txn.pipeline.spark.sink import default_control_topic, sink_id
+from pulsar_txn.pipeline.spark.sink.writer import default_control_topic, sink_id
+from pulsar_txn.pipeline.spark.source.columns import SCHEMA
+from pulsar_txn.pipeline.spark.source.offsets import from_offset, parse_user_offset
 
 URL = {"service.url": "pulsar://localhost:6650"}
 

@@ -19,7 +19,7 @@ from spark_totals import KEYS, Totals
 from targets import Target
 
 from pulsar_txn.client import AsyncClient, AsyncReader
-from pulsar_txn.pipeline.spark.control import Marker, decode_record, encode_record
+from pulsar_txn.pipeline.spark.sink.control import Marker, decode_record, encode_record
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 

@@ -15,9 +15,9 @@ from targets import Target
 from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncTransaction
 from pulsar_txn.pipeline.spark import DataLossError, OptionError, PulsarDataSource
 from pulsar_txn.pipeline.spark.background import background
-from pulsar_txn.pipeline.spark.columns import ARROW_SCHEMA, SCHEMA
-from pulsar_txn.pipeline.spark.offsets import NOTHING
-from pulsar_txn.pipeline.spark.source import PulsarStreamReader, TopicRange
+from pulsar_txn.pipeline.spark.source.columns import ARROW_SCHEMA, SCHEMA
+from pulsar_txn.pipeline.spark.source.offsets import NOTHING
+from pulsar_txn.pipeline.spark.source.reader import PulsarStreamReader, TopicRange
 
 ALL = ReadAllAvailable()
 

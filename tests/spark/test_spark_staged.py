@@ -13,7 +13,7 @@ from pulsar_txn.client import HashingScheme
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import read_options
-from pulsar_txn.pipeline.spark.staged import Payload, Staged, Stager, ordered, rows_by_topic
+from pulsar_txn.pipeline.spark.sink.staged import Payload, Staged, Stager, ordered, rows_by_topic
 
 
 def stager(partitions: int = 0, *, properties: dict[str, str] | None = None, spread: int = 0, **options: str) -> Stager:

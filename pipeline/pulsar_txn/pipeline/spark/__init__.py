@@ -1,8 +1,8 @@
 """PySpark: `format("pulsar")`, a source that reads what is committed and a sink that publishes a micro-batch at once, once.
 
-Layers, each knowing only those before it: `errors`, `options`, `control`, `committer` (the protocol, no IO), `staged`
-(rows to batches), `offsets`, `columns`, then what talks to Pulsar (`background`, `store`, `topics`), then Spark's classes
-(`sink`, `source`, `datasource`). Spark finds them through the top-level module `pyspark_pulsar_txn`.
+Shared by both: `errors`, `options`, `background` (the client in Spark's processes). `source`: `offsets`, `columns`, `topics`,
+`reader`. `sink`: `control`, `committer` (the protocol, without IO), `staged` (rows to batches), `store`, `writer`. On top:
+`datasource`, Spark's door to both. Spark finds it through the top-level module `pyspark_pulsar_txn`.
 """
 
 from pulsar_txn.pipeline.spark.datasource import PulsarDataSource, PulsarTxnDataSource, register

@@ -7,12 +7,12 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pulsar_txn.pipeline.spark.columns import SCHEMA
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options, read_options
-from pulsar_txn.pipeline.spark.sink import PulsarBatchWriter, PulsarStreamWriter
-from pulsar_txn.pipeline.spark.source import PulsarBatchReader, PulsarStreamReader
-from pulsar_txn.pipeline.spark.staged import check_columns
+from pulsar_txn.pipeline.spark.sink.staged import check_columns
+from pulsar_txn.pipeline.spark.sink.writer import PulsarBatchWriter, PulsarStreamWriter
+from pulsar_txn.pipeline.spark.source.columns import SCHEMA
+from pulsar_txn.pipeline.spark.source.reader import PulsarBatchReader, PulsarStreamReader
 
 
 class PulsarDataSource(DataSource):

@@ -10,10 +10,11 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pulsar_txn.pipeline.spark.background import background
-from pulsar_txn.pipeline.spark.columns import record_batch
 from pulsar_txn.pipeline.spark.crash import crash_point
 from pulsar_txn.pipeline.spark.errors import OptionError
-from pulsar_txn.pipeline.spark.offsets import (
+from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.source.columns import record_batch
+from pulsar_txn.pipeline.spark.source.offsets import (
     NOTHING,
     Place,
     Places,
@@ -24,8 +25,7 @@ from pulsar_txn.pipeline.spark.offsets import (
     ranges,
     to_offset,
 )
-from pulsar_txn.pipeline.spark.options import Options
-from pulsar_txn.pipeline.spark.topics import RangeReader, Topics, report_loss
+from pulsar_txn.pipeline.spark.source.topics import RangeReader, Topics, report_loss
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,14 @@ import enum
 from collections.abc import Generator, Mapping
 from typing import Any, Final, TypeAlias
 
-from pulsar_txn.pipeline.spark.control import (
+from pulsar_txn.pipeline.spark.errors import (
+    CheckpointOlderThanSink,
+    CommitUndecided,
+    RowsMissing,
+    SinkStateLost,
+    StoreFailed,
+)
+from pulsar_txn.pipeline.spark.sink.control import (
     Barrier,
     EndReply,
     EndTxn,
@@ -34,13 +41,6 @@ from pulsar_txn.pipeline.spark.control import (
     Record,
     Request,
     WriteRecord,
-)
-from pulsar_txn.pipeline.spark.errors import (
-    CheckpointOlderThanSink,
-    CommitUndecided,
-    RowsMissing,
-    SinkStateLost,
-    StoreFailed,
 )
 
 Steps: TypeAlias = Generator[Request, Any, Any]

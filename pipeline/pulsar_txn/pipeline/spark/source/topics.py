@@ -19,8 +19,8 @@ from pulsar_txn.client import (
     OperationTimeout,
 )
 from pulsar_txn.pipeline.spark.errors import DataLossError
-from pulsar_txn.pipeline.spark.offsets import NOTHING, Place, Places
 from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place, Places
 
 logger = logging.getLogger(__name__)
 

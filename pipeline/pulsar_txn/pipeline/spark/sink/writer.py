@@ -13,11 +13,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pulsar_txn.client import TransactionAborted
 from pulsar_txn.pipeline.spark.background import background
-from pulsar_txn.pipeline.spark.committer import Outcome, SinkCommitter
 from pulsar_txn.pipeline.spark.crash import crash_point
 from pulsar_txn.pipeline.spark.options import Options
-from pulsar_txn.pipeline.spark.staged import Payload, Staged, Stager, ordered, rows_by_topic
-from pulsar_txn.pipeline.spark.store import PulsarSinkStore
+from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter
+from pulsar_txn.pipeline.spark.sink.staged import Payload, Staged, Stager, ordered, rows_by_topic
+from pulsar_txn.pipeline.spark.sink.store import PulsarSinkStore
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,11 @@ from pulsar_txn.client import (
     TransactionState,
 )
 from pulsar_txn.client.errors import ConsumerBusy, InvalidTransactionStatus, TransactionFenced
-from pulsar_txn.pipeline.spark.committer import Steps
-from pulsar_txn.pipeline.spark.control import (
+from pulsar_txn.pipeline.spark.crash import crash_point, is_armed, kill_driver
+from pulsar_txn.pipeline.spark.errors import OptionError, SinkError, SinkFenced, StoreFailed
+from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.sink.committer import Steps
+from pulsar_txn.pipeline.spark.sink.control import (
     EndReply,
     EndTxn,
     Fence,
@@ -40,10 +43,7 @@ from pulsar_txn.pipeline.spark.control import (
     decode_record,
     encode_record,
 )
-from pulsar_txn.pipeline.spark.crash import crash_point, is_armed, kill_driver
-from pulsar_txn.pipeline.spark.errors import OptionError, SinkError, SinkFenced, StoreFailed
-from pulsar_txn.pipeline.spark.options import Options
-from pulsar_txn.pipeline.spark.staged import Payload
+from pulsar_txn.pipeline.spark.sink.staged import Payload
 
 logger = logging.getLogger(__name__)
 
