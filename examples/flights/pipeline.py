@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as f
+from spark_crash import arm
 from topics import Topics
 
 from pulsar_txn.pipeline.java import find_java
@@ -30,6 +31,8 @@ def session(scratch: Path) -> SparkSession:
     os.environ["JAVA_HOME"] = str(find_java())
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    here = str(Path(__file__).resolve().parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     builder = SparkSession.builder.master("local[2,4]").appName("flights")
     settings = {
         "spark.driver.host": "127.0.0.1",
@@ -48,6 +51,7 @@ def session(scratch: Path) -> SparkSession:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
+    arm(spark)
     return spark
 
 

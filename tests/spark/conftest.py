@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import spark_local
+from spark_totals import CRASH_FOLDER
+
+sys.path.insert(0, CRASH_FOLDER)  # `spark_crash` is a program of the demo
 
 _HERE = importlib.util.find_spec("pyspark") is not None and importlib.util.find_spec("pyarrow") is not None
 collect_ignore_glob = [] if _HERE or "spark" in os.environ.get("PULSAR_TXN_REQUIRE", "") else ["test_s*.py"]

@@ -1,16 +1,21 @@
 """A query of the tests: totals by key in complete mode, each micro-batch to two topics in one transaction.
 
-`python spark_totals.py JSON` runs it in a driver of its own (to be killed at a crash point of `pipeline.spark.crash`).
+`python spark_totals.py JSON` runs it in a driver of its own, to be killed at a point of `examples/flights/spark_crash.py`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import attrs
 import spark_local
+
+CRASH_FOLDER = str(Path(__file__).resolve().parents[2] / "examples" / "flights")
+"""Where `spark_crash` is; it must be on the PYTHONPATH of a driver that is to be killed."""
 
 KEYS = 7
 """Keys 0 to 6; totals of 0, 1, 2 go to topic `a`, the others to topic `b`."""
@@ -70,4 +75,10 @@ def message(number: int) -> bytes:
 
 if __name__ == "__main__":
     spark_local.prepare_environment()
-    Totals(**json.loads(sys.argv[1])).start(spark_local.session()).awaitTermination()
+    os.environ["PYTHONPATH"] = CRASH_FOLDER
+    sys.path.insert(0, CRASH_FOLDER)
+    import spark_crash
+
+    session = spark_local.session()
+    spark_crash.arm(session)
+    Totals(**json.loads(sys.argv[1])).start(session).awaitTermination()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -13,10 +13,14 @@ from pulsar_txn.pipeline.spark.sink.staged import check_columns
 from pulsar_txn.pipeline.spark.sink.writer import PulsarBatchWriter, PulsarStreamWriter
 from pulsar_txn.pipeline.spark.source.columns import SCHEMA
 from pulsar_txn.pipeline.spark.source.reader import PulsarBatchReader, PulsarStreamReader
+from pulsar_txn.pipeline.spark.steps import OnStep
 
 
 class PulsarDataSource(DataSource):
     """Source (batch and stream, read committed) and sink (a micro-batch is one transaction) for Apache Pulsar."""
+
+    on_step: ClassVar[OnStep] = None
+    """Told of the steps of source and sink (`steps`); for a subclass that tests a pipeline."""
 
     @classmethod
     def name(cls) -> str:
@@ -34,7 +38,7 @@ class PulsarDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:  # noqa: N802  # Spark's name
         """For `spark.readStream`."""
-        return PulsarStreamReader(self._source_options(schema))
+        return PulsarStreamReader(self._source_options(schema), self.on_step)
 
     def writer(self, schema: StructType, overwrite: bool) -> PulsarBatchWriter:
         """For `df.write`."""
@@ -45,7 +49,7 @@ class PulsarDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> PulsarStreamWriter:  # noqa: N802  # Spark's name
         """For `df.writeStream`, output modes append and complete (`overwrite`: every micro-batch brings all rows again)."""
         del overwrite
-        return PulsarStreamWriter(self._sink_options(schema))
+        return PulsarStreamWriter(self._sink_options(schema), self.on_step)
 
     def _source_options(self, schema: StructType) -> Options:
         options = read_options(self.options)

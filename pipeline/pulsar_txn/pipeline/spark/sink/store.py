@@ -24,7 +24,6 @@ from pulsar_txn.client import (
     TransactionState,
 )
 from pulsar_txn.client.errors import ConsumerBusy, InvalidTransactionStatus, TransactionFenced
-from pulsar_txn.pipeline.spark.crash import crash_point, is_armed, kill_driver
 from pulsar_txn.pipeline.spark.errors import OptionError, SinkError, SinkFenced, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.sink.committer import Steps
@@ -44,6 +43,7 @@ from pulsar_txn.pipeline.spark.sink.control import (
     encode_record,
 )
 from pulsar_txn.pipeline.spark.sink.staged import Payload
+from pulsar_txn.pipeline.spark.steps import OnStep, reached
 
 logger = logging.getLogger(__name__)
 
@@ -56,10 +56,11 @@ _COMMITS_PER_TRIM: Final = 50
 class PulsarSinkStore:
     """One sink's place in a cluster. All methods run on the loop of its client; one commit at a time."""
 
-    def __init__(self, client: AsyncClient, control_topic: str, options: Options) -> None:
+    def __init__(self, client: AsyncClient, control_topic: str, options: Options, on_step: OnStep = None) -> None:
         self._client = client
         self._control_topic = control_topic
         self._options = options
+        self._on_step = on_step
         self._control: AsyncProducer[bytes] | None = None
         self._reader: AsyncReader[bytes] | None = None
         self._producers: dict[str, AsyncProducer[bytes]] = {}
@@ -74,14 +75,14 @@ class PulsarSinkStore:
         """Drive a commit to its end; returns what it returns. SinkError, or the client's error when nothing can be done."""
         self._payloads, self._batch_id = payloads, batch_id
         self._deadline = asyncio.get_running_loop().time() + self._options.commit_timeout_ms / 1000
-        crash_point("sink.commit.begin", batch_id=batch_id)
+        reached(self._on_step, "sink.commit.begin", batch_id=batch_id)
         reply: Any = None
         error: SinkError | None = None
         while True:
             try:
                 request = steps.send(reply) if error is None else steps.throw(error)
             except StopIteration as done:
-                crash_point("sink.commit.end", batch_id=batch_id)
+                reached(self._on_step, "sink.commit.end", batch_id=batch_id)
                 await self._let_go()
                 return done.value
             try:
@@ -132,7 +133,7 @@ class PulsarSinkStore:
         self._reader = await self._client.create_reader(self._control_topic, EARLIEST_ID, receiver_queue_size=1000)
         self._commits = 0
         epoch = self._control.topic_epoch or 0
-        crash_point("sink.commit.after_fence", batch_id=self._batch_id, epoch=epoch)
+        reached(self._on_step, "sink.commit.after_fence", batch_id=self._batch_id, epoch=epoch)
         return epoch
 
     @asynccontextmanager
@@ -173,7 +174,7 @@ class PulsarSinkStore:
         if isinstance(record, Intent):
             self._intent_id = message_id
         if txn_id is not None:
-            crash_point("sink.commit.after_marker", batch_id=self._batch_id, txn_id=txn_id)
+            reached(self._on_step, "sink.commit.after_marker", batch_id=self._batch_id, txn_id=txn_id)
 
     def _failed(self, what: str, error: PulsarError) -> SinkError:
         causes = [error, *getattr(error, "failures", ()), error.__cause__]
@@ -206,7 +207,7 @@ class PulsarSinkStore:
         )
         txn_id = str(txn.id)
         self._transactions[txn_id] = txn
-        crash_point("sink.commit.after_new_txn", batch_id=self._batch_id, txn_id=txn_id)
+        reached(self._on_step, "sink.commit.after_new_txn", batch_id=self._batch_id, txn_id=txn_id)
         return txn_id
 
     async def _publish(self, txn_id: str) -> dict[str, int]:
@@ -224,7 +225,7 @@ class PulsarSinkStore:
         except PulsarError as error:
             await asyncio.gather(*tickets, return_exceptions=True)
             raise self._failed("sending the rows", error) from error
-        crash_point("sink.commit.after_publish", batch_id=self._batch_id, txn_id=txn_id)
+        reached(self._on_step, "sink.commit.after_publish", batch_id=self._batch_id, txn_id=txn_id)
         return counts
 
     async def _producer(self, topic: str) -> AsyncProducer[bytes]:
@@ -245,16 +246,16 @@ class PulsarSinkStore:
     async def _commit(self, txn_id: str) -> EndReply:
         txn = self._transactions[txn_id]
         work = asyncio.ensure_future(txn.commit())
-        if is_armed("sink.commit.after_end_txn_sent", self._batch_id):
+        if self._on_step is not None:
             await _written(txn)
-            kill_driver("sink.commit.after_end_txn_sent", batch_id=self._batch_id, txn_id=txn_id, answered=work.done())
+            self._on_step("sink.commit.after_end_txn_sent", batch_id=self._batch_id, txn_id=txn_id, answered=work.done())
         try:
             await work
         except TransactionAborted:
             return EndReply.OVER
         except (CommitOutcomeUnknown, PulsarError):
             return EndReply.UNKNOWN
-        crash_point("sink.commit.after_end_txn", batch_id=self._batch_id, txn_id=txn_id)
+        reached(self._on_step, "sink.commit.after_end_txn", batch_id=self._batch_id, txn_id=txn_id)
         return EndReply.DONE
 
 

@@ -13,11 +13,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pulsar_txn.client import TransactionAborted
 from pulsar_txn.pipeline.spark.background import background
-from pulsar_txn.pipeline.spark.crash import crash_point
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter
 from pulsar_txn.pipeline.spark.sink.staged import Payload, Staged, Stager, ordered, rows_by_topic
 from pulsar_txn.pipeline.spark.sink.store import PulsarSinkStore
+from pulsar_txn.pipeline.spark.steps import OnStep, reached
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +31,9 @@ _sinks: dict[tuple[int, str, str], tuple[SinkCommitter, PulsarSinkStore]] = {}
 class PulsarStreamWriter(DataSourceStreamArrowWriter):
     """One micro-batch: `write` in each task, `commit` or `abort` on the driver, each on its own copy."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, on_step: OnStep = None) -> None:
         self._options = options
+        self._on_step = on_step
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Encode the rows of a task. Nothing becomes visible here, and a task's end means nothing (see `commit`)."""
@@ -42,7 +43,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         name = self._options.batch_id_property
         properties = {name: batch_id} if name and batch_id is not None else {}
         payloads = stage(self._options, iterator, properties=properties, spread=context.partitionId())
-        crash_point("sink.write.end", batch_id=int(batch_id or -1))
+        reached(self._on_step, "sink.write.end", batch_id=int(batch_id or -1))
         return Staged(query_id or "", context.partitionId(), payloads)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
@@ -63,7 +64,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         if found is None:
             client = await background().client(self._options)
             committer = SinkCommitter(name, adopt=self._options.adopt_checkpoint)
-            found = (committer, PulsarSinkStore(client, control_topic, self._options))
+            found = (committer, PulsarSinkStore(client, control_topic, self._options, self._on_step))
         committer, store = found
         steps = committer.commit(batch_id, rows_by_topic(payloads))
         try:

@@ -10,7 +10,6 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pulsar_txn.pipeline.spark.background import background
-from pulsar_txn.pipeline.spark.crash import crash_point
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.source.columns import record_batch
@@ -26,6 +25,7 @@ from pulsar_txn.pipeline.spark.source.offsets import (
     to_offset,
 )
 from pulsar_txn.pipeline.spark.source.topics import RangeReader, Topics, report_loss
+from pulsar_txn.pipeline.spark.steps import OnStep, reached
 
 logger = logging.getLogger(__name__)
 
@@ -108,8 +108,9 @@ class PulsarBatchReader(_Reading, DataSourceReader):
 class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("pulsar")`. On the driver it keeps readers; the copies in the tasks have only `read`."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, on_step: OnStep = None) -> None:
         self._options = options
+        self._on_step = on_step
         self._topics: Topics | None = None
         self._frozen: Places | None = None
         self._newest: Places = {}
@@ -172,7 +173,7 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has stored that everything up to `end` is done: the subscription may let go of it."""
-        crash_point("source.commit")
+        reached(self._on_step, "source.commit")
         if self._options.subscription_name:
             background().run(self._open().acknowledge(from_offset(end)))
 

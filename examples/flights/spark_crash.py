@@ -1,10 +1,10 @@
-"""Named points where tests and the demo end the driver with SIGKILL.
+"""Named points where the demo and the tests end Spark's driver with SIGKILL: a `format("pulsar")` that watches its steps.
 
-PULSAR_TXN_CRASH_POINT names the point, PULSAR_TXN_CRASH_LOG a file that gets a line of JSON first: what was in flight.
-PULSAR_TXN_CRASH_BATCH restricts it to one micro-batch. A point that has a line in the log does not fire again, so that
-the environment may stay as it is for the restart. Without PULSAR_TXN_CRASH_POINT nothing here does anything.
+`arm(spark)` registers it in a session whose environment has PULSAR_TXN_CRASH_POINT, the name of a step. PULSAR_TXN_CRASH_LOG
+is a file that gets a line of JSON first: what was in flight. PULSAR_TXN_CRASH_BATCH restricts the point to one micro-batch.
+A point that has a line in the log does not fire again, so the environment may stay as it is for the restart.
 
-Points, in the order in which a commit meets them: `sink.commit.begin`, `sink.commit.after_fence`,
+Steps, in the order in which a commit meets them: `sink.commit.begin`, `sink.commit.after_fence`,
 `sink.commit.after_new_txn`, `sink.commit.after_publish`, `sink.commit.after_marker`,
 `sink.commit.after_end_txn_sent` (END_TXN has been written to the socket, its answer has not been looked at),
 `sink.commit.after_end_txn`, `sink.commit.end`; and `sink.write.end` in a task, `source.commit` in the source.
@@ -19,6 +19,17 @@ import subprocess
 import time
 from pathlib import Path
 from typing import Any
+
+from pulsar_txn.pipeline.spark import PulsarDataSource
+
+
+def arm(spark: Any) -> None:
+    """Let the steps of this session's queries kill its driver, when the environment names one of them.
+
+    Spark's workers import this module by its name, so the folder must be on the PYTHONPATH with which the JVM was started.
+    """
+    if "PULSAR_TXN_CRASH_POINT" in os.environ:
+        spark.dataSource.register(CrashingPulsar)
 
 
 def crash_point(name: str, **in_flight: Any) -> None:
@@ -74,3 +85,9 @@ def _parent_and_program(pid: int) -> tuple[int, str]:
         program = text[text.index("(") + 1 : text.rindex(")")]
         parent = text[text.rindex(")") + 1 :].split()[1]
     return int(parent or 0), Path(program.strip()).name
+
+
+class CrashingPulsar(PulsarDataSource):
+    """`format("pulsar")` with a crash point at every step."""
+
+    on_step = staticmethod(crash_point)

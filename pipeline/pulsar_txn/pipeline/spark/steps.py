@@ -1,0 +1,26 @@
+"""The steps of source and sink that a program may watch, for instance to end a process in the middle of one.
+
+A subclass of `PulsarDataSource` sets `on_step = staticmethod(watch)` and is registered in place of it; nothing else calls
+anybody. `watch` runs in the process in which the step is reached (a task, or one of Spark's workers beside the driver),
+so it must be importable there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+
+class Watch(Protocol):
+    """Told of each step by its name, with what is in flight at that moment."""
+
+    def __call__(self, step: str, /, **in_flight: Any) -> None:
+        """The step is reached; the query goes on when this returns."""
+
+
+OnStep: TypeAlias = Watch | None
+
+
+def reached(on_step: OnStep, step: str, **in_flight: Any) -> None:
+    """Tell who watches, if anybody does."""
+    if on_step is not None:
+        on_step(step, **in_flight)
