@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
+from pulsar_txn.client import OAuth2Authentication
 from pulsar_txn.pipeline.spark import OptionError, PulsarDataSource, PulsarTxnDataSource
-from pulsar_txn.pipeline.spark.options import Options, read_options
+from pulsar_txn.pipeline.spark.connecting import make_client
+from pulsar_txn.pipeline.spark.foreign_options import answer_to
+from pulsar_txn.pipeline.spark.options import TABLE, Query, read_options
 from pulsar_txn.pipeline.spark.sink.writer import default_control_topic, sink_id
 from pulsar_txn.pipeline.spark.source.columns import SCHEMA
 from pulsar_txn.pipeline.spark.source.offsets import from_offset, parse_user_offset
@@ -45,8 +49,179 @@ def test_names_are_read_in_any_case_and_by_their_aliases() -> None:
     assert options.compression == 3
 
 
-def test_what_spark_adds_and_what_resembles_nothing_is_let_through() -> None:
-    assert read_options({**URL, "path": "x", "checkpointLocation": "y", "completely": "else"}).service_url
+def test_what_spark_adds_is_let_through() -> None:
+    assert read_options({**URL, "path": "x", "checkpointLocation": "y", "queryName": "q"}).service_url
+
+
+@pytest.mark.parametrize("name", ["completely", "value.converter", "topc", "x", "starting.offset"])
+def test_no_option_is_ignored_whatever_it_resembles(name: str) -> None:
+    with pytest.raises(OptionError, match=f"unknown option '{re.escape(name)}'"):
+        read_options({**URL, name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("subscribe", '"topic"'),
+        ("kafka.bootstrap.servers", '"service.url"'),
+        ("kafka.sasl.jaas.config", '"tokenFile"'),
+        ("kafka.fetch.max.bytes", "source for Pulsar"),
+        ("maxOffsetsPerTrigger", '"maxMessagesPerTrigger"'),
+        ("predefinedSubscription", '"subscriptionName"'),
+        ("includeHeaders", '"properties"'),
+        ("pulsar.reader.receiverQueueSize", "pulsar.client"),
+        ("authPluginClassName", '"pulsar.client.authPluginClassName"'),
+    ],
+)
+def test_options_of_other_sources_are_answered_with_ours(name: str, answer: str) -> None:
+    for given in (name, name.lower()):  # Spark hands over lower case
+        with pytest.raises(OptionError, match=answer):
+            read_options({**URL, given: "1"}, Query.STREAM_READ)
+
+
+def test_no_answer_is_given_to_an_option_that_is_ours() -> None:
+    assert [name for name in TABLE if answer_to(name) is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "message"),
+    [
+        ("endingOffsets", Query.STREAM_READ, "is for spark.read, and has no effect on spark.readStream"),
+        ("sinkId", Query.STREAM_READ, "is for df.write and df.writeStream"),
+        ("maxMessagesPerTrigger", Query.BATCH_READ, "is for spark.readStream"),
+        ("failOnDataLoss", Query.STREAM_WRITE, "is for spark.read and spark.readStream"),
+        ("sinkId", Query.SOURCE, "has no effect on spark.read and spark.readStream"),
+    ],
+)
+def test_an_option_for_another_kind_of_query_is_refused(name: str, query: Query, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        read_options({**URL, name: "1"}, query)
+
+
+def test_each_kind_of_query_reads_its_own_options() -> None:
+    source = PulsarDataSource({**URL, "topic": "t", "sinkId": "s"})
+    for make in (source.reader, source.streamReader):
+        with pytest.raises(OptionError, match="sinkId"):
+            make(SCHEMA)
+    for writer in (PulsarDataSource({**URL, "topic": "t", "startingOffsets": "latest"}).streamWriter,):
+        with pytest.raises(OptionError, match="startingOffsets"):
+            writer(columns(value=StringType()), False)
+    with pytest.raises(OptionError, match="endingOffsets"):
+        PulsarDataSource({**URL, "topic": "t", "endingOffsets": "latest"}).streamReader(SCHEMA)
+    with pytest.raises(OptionError, match="unknown option"):
+        PulsarDataSource({**URL, "subscribe": "t"}).schema()
+
+
+SECRET = "eyJhbGciOiJIUzI1NiJ9.c2VjcmV0"
+
+
+@pytest.mark.parametrize(
+    ("options", "method", "data"),
+    [
+        ({"token": SECRET}, "token", SECRET.encode()),
+        ({"pulsar.client.authpluginclassname": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+          "pulsar.client.authparams": f"token:{SECRET}"}, "token", SECRET.encode()),
+        ({"pulsar.client.authPluginClassName": "AuthenticationBasic",
+          "pulsar.client.authParams": '{"userId": "me", "password": "' + SECRET + '"}'}, "basic", f"me:{SECRET}".encode()),
+        ({"tlsCertificateFile": "me.pem", "tlsKeyFile": "me.key"}, "tls", b""),
+        ({"pulsar.client.authPluginClassName": "AuthenticationTls",
+          "pulsar.client.authParams": "tlsCertFile:me.pem,tlsKeyFile:me.key"}, "tls", b""),
+    ],
+)  # fmt: skip
+def test_credentials_reach_the_client_and_nobody_else(options: dict[str, str], method: str, data: bytes) -> None:
+    read = read_options({**URL, **options})
+    assert SECRET not in repr(read)
+    assert SECRET not in repr(PulsarDataSource({**URL, "topic": "t", **options}).streamReader(SCHEMA))
+
+    async def used() -> Any:
+        async with make_client(read) as client:
+            return client.inside.settings.authentication
+
+    authentication = asyncio.run(used())
+    assert (authentication.method_name, authentication.data()) == (method, data)
+
+
+def test_a_token_file_is_read_again_for_each_connection(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+
+    async def twice() -> list[Any]:
+        async with make_client(read_options({**URL, "tokenFile": str(file)})) as client:
+            authentication: Any = client.inside.settings.authentication
+            found = []
+            for text in ("one", "two"):
+                file.write_text(text + "\n", encoding="utf-8")
+                found.append(authentication.data())
+            return found
+
+    assert asyncio.run(twice()) == [b"one", b"two"]
+
+
+def test_an_oauth2_key_file_is_read_with_its_issuer(tmp_path: Path) -> None:
+    key = tmp_path / "key.json"
+    key.write_text(json.dumps({"client_id": "me", "client_secret": SECRET}), encoding="utf-8")
+    given = {**URL, "oauth2KeyFile": str(key), "oauth2IssuerUrl": "https://issuer.example", "oauth2Audience": "pulsar"}
+
+    async def used() -> Any:
+        async with make_client(read_options(given)) as client:
+            return client.inside.settings.authentication
+
+    authentication = asyncio.run(used())
+    assert isinstance(authentication, OAuth2Authentication)
+    assert SECRET not in repr(authentication)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"token": SECRET, "tokenFile": "f"}, "token and tokenFile all say who this is"),
+        ({"tokenFile": "f", "pulsar.client.authPluginClassName": "AuthenticationToken",
+          "pulsar.client.authParams": SECRET}, "leave one out"),
+        ({"pulsar.client.authPluginClassName": "AuthenticationKerberos", "pulsar.client.authParams": SECRET},
+         "AuthenticationToken"),
+        ({"pulsar.client.authPluginClassName": "AuthenticationBasic", "pulsar.client.authParams": "{" + SECRET}, "do not fit"),
+    ],
+)  # fmt: skip
+def test_credentials_that_cannot_work_are_refused_and_not_shown(options: dict[str, str], message: str) -> None:
+    async def connect() -> None:
+        make_client(read_options({**URL, **options}))
+
+    with pytest.raises(OptionError, match=message) as caught:
+        asyncio.run(connect())
+    assert SECRET not in str(caught.value)
+
+
+def test_arguments_of_the_client_are_passed_through_by_our_names_and_javas() -> None:
+    given = {
+        "pulsar.client.connectiontimeoutms": "2500",
+        "pulsar.client.keepAliveIntervalSeconds": "7",
+        "pulsar.client.listener_name": "outside",
+        "pulsar.client.maxLookupRedirects": "3",
+        "pulsar.client.tlsHostnameVerificationEnable": "false",
+        "tlsValidateHostname": "true",
+        "operationTimeoutMs": "4000",
+    }
+
+    async def settings() -> Any:
+        async with make_client(read_options({**URL, **given})) as client:
+            return client.inside.settings
+
+    found = asyncio.run(settings())
+    assert (found.connection_timeout, found.keep_alive_interval, found.listener_name) == (2.5, 7.0, "outside")
+    assert (found.max_lookup_redirects, found.operation_timeout, found.tls.validate_hostname) == (3, 4.0, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("pulsar.client.conectionTimeoutMs", "1", "did you mean 'pulsar.client.connectionTimeoutMs'"),
+        ("pulsar.client.zzz", "1", "the client knows"),
+        ("pulsar.client.connectionTimeoutMs", "soon", "'soon' is not a whole number of milliseconds"),
+        ("pulsar.client.keep_alive_interval", "-1", "'-1' is not a number of seconds above 0"),
+    ],
+)
+def test_bad_arguments_of_the_client_are_refused(name: str, value: str, message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        read_options({**URL, name: value})
 
 
 @pytest.mark.parametrize(
@@ -110,9 +285,8 @@ def test_every_option_stands_on_the_page_with_its_default() -> None:
     page = Path(__file__).parents[2] / "docs" / "spark.md"
     rows = re.findall(r"^\| `([\w.]+)` \| (?:`([^`]*)`)? ?\| ", page.read_text(encoding="utf-8"), re.MULTILINE)
     defaults = {}
-    for field in attrs.fields(Options):
+    for name, field in TABLE.items():
         value = field.default
-        text = str(value).lower() if isinstance(value, bool) else "" if value in (None, "", ()) else str(value)
-        defaults[field.metadata["name"]] = text
+        defaults[name] = str(value).lower() if isinstance(value, bool) else "" if value in (None, "", ()) else str(value)
     defaults["compression"] = "none"
     assert dict(rows) == defaults

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
-from pathlib import Path
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from pulsar_txn.client import AsyncClient, TokenAuthentication
+from pulsar_txn.client import AsyncClient
+from pulsar_txn.pipeline.spark.connecting import connection_of, make_client
 from pulsar_txn.pipeline.spark.options import Options
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class Background:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._clients: dict[tuple[str, str | None], AsyncClient] = {}
+        self._clients: dict[tuple[Any, ...], AsyncClient] = {}
         threading.Thread(target=self._loop.run_forever, name="pulsar-txn", daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -41,23 +41,11 @@ class Background:
 
     async def client(self, options: Options) -> AsyncClient:
         """The client of a cluster, made at its first use. Call it on the loop."""
-        key = (options.service_url, options.token_file)
+        key = connection_of(options)
         client = self._clients.get(key)
         if client is None:
-            authentication = None if options.token_file is None else TokenAuthentication(_reading(options.token_file))
-            client = AsyncClient(
-                options.service_url,
-                authentication=authentication,
-                operation_timeout=options.operation_timeout_ms / 1000,
-                max_backoff=1.0,
-            )
-            self._clients[key] = client
+            client = self._clients[key] = make_client(options)
         return client
-
-
-def _reading(path: str) -> Callable[[], str]:
-    """Read again for every connection, so that a token may be replaced while a query runs."""
-    return lambda: Path(path).read_text(encoding="utf-8").strip()
 
 
 def background() -> Background:

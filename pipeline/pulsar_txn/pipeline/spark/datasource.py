@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from pulsar_txn.pipeline.spark.errors import OptionError
-from pulsar_txn.pipeline.spark.options import Options, read_options
+from pulsar_txn.pipeline.spark.options import Options, Query, read_options
 from pulsar_txn.pipeline.spark.sink.staged import check_columns
 from pulsar_txn.pipeline.spark.sink.writer import PulsarBatchWriter, PulsarStreamWriter
 from pulsar_txn.pipeline.spark.source.columns import SCHEMA
@@ -29,38 +29,38 @@ class PulsarDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The source's columns."""
-        read_options(self.options)
+        read_options(self.options, Query.SOURCE)
         return SCHEMA
 
     def reader(self, schema: StructType) -> PulsarBatchReader:
         """For `spark.read`."""
-        return PulsarBatchReader(self._source_options(schema))
+        return PulsarBatchReader(self._source_options(schema, Query.BATCH_READ))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:  # noqa: N802  # Spark's name
         """For `spark.readStream`."""
-        return PulsarStreamReader(self._source_options(schema), self.on_step)
+        return PulsarStreamReader(self._source_options(schema, Query.STREAM_READ), self.on_step)
 
     def writer(self, schema: StructType, overwrite: bool) -> PulsarBatchWriter:
         """For `df.write`."""
         if overwrite:
             raise OptionError('a topic cannot be overwritten: use .mode("append")')
-        return PulsarBatchWriter(self._sink_options(schema))
+        return PulsarBatchWriter(self._sink_options(schema, Query.BATCH_WRITE))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> PulsarStreamWriter:  # noqa: N802  # Spark's name
         """For `df.writeStream`, output modes append and complete (`overwrite`: every micro-batch brings all rows again)."""
         del overwrite
-        return PulsarStreamWriter(self._sink_options(schema), self.on_step)
+        return PulsarStreamWriter(self._sink_options(schema, Query.STREAM_WRITE), self.on_step)
 
-    def _source_options(self, schema: StructType) -> Options:
-        options = read_options(self.options)
+    def _source_options(self, schema: StructType, query: Query) -> Options:
+        options = read_options(self.options, query)
         if not options.topics:
             raise OptionError('which topic? give the source .option("topic", "a") or, with several, "a,b"')
         if schema != SCHEMA:
             raise OptionError(f"the source's columns are fixed, leave .schema(…) out: {SCHEMA.simpleString()}")
         return options
 
-    def _sink_options(self, schema: StructType) -> Options:
-        options = read_options(self.options)
+    def _sink_options(self, schema: StructType, query: Query) -> Options:
+        options = read_options(self.options, query)
         check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, options)
         return options
 

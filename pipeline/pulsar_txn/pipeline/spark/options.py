@@ -1,119 +1,151 @@
-"""The options of `format("pulsar")`, read from what Spark hands over: names in any case, values as text."""
+"""The options of `format("pulsar")`: one table, read from what Spark hands over (names in any case, values as text).
+
+To add an option, add a field to `Options` with its name, its reader, its default and the kinds of query that it is for,
+and a row to the table in `docs/spark.md`.
+"""
 
 from __future__ import annotations
 
 import difflib
+import enum
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
 
+from pulsar_txn.pipeline.spark.client_options import PREFIX as CLIENT_PREFIX
+from pulsar_txn.pipeline.spark.client_options import read_client_option
 from pulsar_txn.pipeline.spark.errors import OptionError
-
-COMPRESSIONS: Final = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
-
-
-def _text(value: str) -> str:
-    return value
+from pulsar_txn.pipeline.spark.foreign_options import answer_to
+from pulsar_txn.pipeline.spark.option_values import EXPECTED, compression, flag, names, positive, text
 
 
-def _names(value: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in value.split(",") if name.strip())
+class Query(enum.Flag):
+    """The kinds of query that an option is for."""
+
+    BATCH_READ = enum.auto()
+    STREAM_READ = enum.auto()
+    BATCH_WRITE = enum.auto()
+    STREAM_WRITE = enum.auto()
+    SOURCE = BATCH_READ | STREAM_READ
+    SINK = BATCH_WRITE | STREAM_WRITE
+    ANY = SOURCE | SINK
 
 
-def _flag(value: str) -> bool:
-    return {"true": True, "false": False}[value.strip().lower()]
-
-
-def _positive(value: str) -> int:
-    number = int(value)
-    if number <= 0:
-        raise ValueError(value)
-    return number
-
-
-def _compression(value: str) -> int:
-    return COMPRESSIONS[value.strip().lower()]
-
-
-_EXPECTED: Final[dict[Callable[[str], Any], str]] = {
-    _text: "a text",
-    _names: "names with commas between them",
-    _flag: "true or false",
-    _positive: "a whole number above 0",
-    _compression: f"one of {', '.join(COMPRESSIONS)}",
+_CALLED: Final = {
+    Query.BATCH_READ: "spark.read",
+    Query.STREAM_READ: "spark.readStream",
+    Query.SOURCE: "spark.read and spark.readStream",
+    Query.BATCH_WRITE: "df.write",
+    Query.STREAM_WRITE: "df.writeStream",
+    Query.SINK: "df.write and df.writeStream",
 }
 
 
-def _option(name: str, read: Callable[[str], Any], default: Any) -> Any:
-    return attrs.field(default=default, metadata={"name": name, "read": read})
+def _option(name: str, read: Callable[[str], Any], default: Any, query: Query = Query.ANY, *, secret: bool = False) -> Any:
+    return attrs.field(default=default, repr=not secret, metadata={"name": name, "read": read, "query": query})
 
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """All options, for source and sink; times in milliseconds, sizes in bytes. The table in `docs/` explains them."""
+    """All options, for source and sink; times in milliseconds, sizes in bytes. The table in `docs/spark.md` explains them."""
 
-    service_url: str = _option("service.url", _text, "")
-    token_file: str | None = _option("tokenFile", _text, None)
-    operation_timeout_ms: int = _option("operationTimeoutMs", _positive, 30_000)
-    topics: tuple[str, ...] = _option("topic", _names, ())
+    service_url: str = _option("service.url", text, "")
+    topics: tuple[str, ...] = _option("topic", names, ())
+    operation_timeout_ms: int = _option("operationTimeoutMs", positive, 30_000)
+    # who we are, and whom we trust
+    token: str | None = _option("token", text, None, secret=True)
+    token_file: str | None = _option("tokenFile", text, None)
+    tls_trust_certs_file: str | None = _option("tlsTrustCertsFile", text, None)
+    tls_certificate_file: str | None = _option("tlsCertificateFile", text, None)
+    tls_key_file: str | None = _option("tlsKeyFile", text, None)
+    tls_validate_hostname: bool = _option("tlsValidateHostname", flag, True)
+    tls_allow_insecure_connection: bool = _option("tlsAllowInsecureConnection", flag, False)
+    oauth2_key_file: str | None = _option("oauth2KeyFile", text, None, secret=True)
+    oauth2_issuer_url: str | None = _option("oauth2IssuerUrl", text, None)
+    oauth2_audience: str | None = _option("oauth2Audience", text, None)
+    oauth2_scope: str | None = _option("oauth2Scope", text, None)
     # source
-    starting_offsets: str | None = _option("startingOffsets", _text, None)
-    ending_offsets: str = _option("endingOffsets", _text, "latest")
-    max_messages_per_trigger: int | None = _option("maxMessagesPerTrigger", _positive, None)
-    subscription_name: str | None = _option("subscriptionName", _text, None)
-    fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True)
-    poll_timeout_ms: int = _option("pollTimeoutMs", _positive, 30_000)
+    starting_offsets: str | None = _option("startingOffsets", text, None, Query.SOURCE)
+    ending_offsets: str = _option("endingOffsets", text, "latest", Query.BATCH_READ)
+    max_messages_per_trigger: int | None = _option("maxMessagesPerTrigger", positive, None, Query.STREAM_READ)
+    subscription_name: str | None = _option("subscriptionName", text, None, Query.STREAM_READ)
+    fail_on_data_loss: bool = _option("failOnDataLoss", flag, True, Query.SOURCE)
+    poll_timeout_ms: int = _option("pollTimeoutMs", positive, 30_000, Query.SOURCE)
     # sink
-    sink_id: str | None = _option("sinkId", _text, None)
-    sink_name: str = _option("sinkName", _text, "0")
-    control_topic: str | None = _option("controlTopic", _text, None)
-    transaction_timeout_ms: int = _option("transactionTimeoutMs", _positive, 600_000)
-    commit_timeout_ms: int = _option("commitTimeoutMs", _positive, 120_000)
-    inline_max_bytes: int = _option("inlineMaxBytes", _positive, 16 * 1024 * 1024)
-    batching_max_bytes: int = _option("batchingMaxBytes", _positive, 128 * 1024)
-    batching_max_messages: int = _option("batchingMaxMessages", _positive, 1000)
-    compression: int = _option("compression", _compression, 0)
-    batch_id_property: str = _option("batchIdProperty", _text, "__batch_id")
-    adopt_checkpoint: bool = _option("adoptCheckpoint", _flag, False)
+    sink_id: str | None = _option("sinkId", text, None, Query.SINK)
+    sink_name: str = _option("sinkName", text, "0", Query.SINK)
+    control_topic: str | None = _option("controlTopic", text, None, Query.SINK)
+    transaction_timeout_ms: int = _option("transactionTimeoutMs", positive, 600_000, Query.SINK)
+    commit_timeout_ms: int = _option("commitTimeoutMs", positive, 120_000, Query.SINK)
+    inline_max_bytes: int = _option("inlineMaxBytes", positive, 16 * 1024 * 1024, Query.SINK)
+    batching_max_bytes: int = _option("batchingMaxBytes", positive, 128 * 1024, Query.SINK)
+    batching_max_messages: int = _option("batchingMaxMessages", positive, 1000, Query.SINK)
+    compression: int = _option("compression", compression, 0, Query.SINK)
+    batch_id_property: str = _option("batchIdProperty", text, "__batch_id", Query.SINK)
+    adopt_checkpoint: bool = _option("adoptCheckpoint", flag, False, Query.SINK)
 
+    client_options: tuple[tuple[str, Any], ...] = attrs.field(default=(), repr=False)
+    """The arguments of the client that `pulsar.client.…` sets, in the order of their names. May hold secrets."""
+
+
+TABLE: Final = {field.metadata["name"]: field for field in attrs.fields(Options) if field.metadata}
+"""Every option by its name."""
 
 _ALIASES: Final = {"serviceurl": "service.url", "topics": "topic"}
-_BY_NAME: Final = {field.metadata["name"].lower(): field for field in attrs.fields(Options)}
-_OF_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "paths"})
+_BY_NAME: Final = {name.lower(): field for name, field in TABLE.items()}
+_OF_SPARK: Final = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
+"""Spark's own options, which it hands over with ours."""
 
 
-def read_options(given: Mapping[str, str]) -> Options:
-    """Spark's options. OptionError names what is unknown, missing or cannot be read."""
+def read_options(given: Mapping[str, str], query: Query = Query.ANY) -> Options:
+    """Spark's options, for a kind of query (`ANY`: not known yet).
+
+    OptionError names what is unknown, missing, for another kind of query, or cannot be read.
+    """
     values: dict[str, Any] = {}
-    for name, text in given.items():
+    client: dict[str, Any] = {}
+    for name, value in given.items():
         key = _ALIASES.get(name.lower(), name.lower())
-        field = _BY_NAME.get(key)
-        if field is None:
-            _refuse_unknown(name)
-            continue
-        values[field.name] = _read(field, text)
+        if key.startswith(CLIENT_PREFIX):
+            client |= read_client_option(name, value)
+        elif (field := _BY_NAME.get(key)) is not None:
+            _check_query(field, query)
+            values[field.name] = _read(field, value)
+        elif key not in _OF_SPARK:
+            raise OptionError(_unknown(name))
     if not values.get("service_url"):
         raise OptionError(
             'the option "service.url" is missing, for instance .option("service.url", "pulsar://localhost:6650"); '
             "with SQL use CREATE TEMPORARY VIEW … USING pulsar OPTIONS (…), since tables do not keep options"
         )
-    return Options(**values)
+    return Options(**values, client_options=tuple(sorted(client.items())))
 
 
-def _read(field: attrs.Attribute[Any], text: str) -> Any:
+def _check_query(field: attrs.Attribute[Any], query: Query) -> None:
+    allowed = field.metadata["query"]
+    if not allowed & query:
+        asked = _CALLED.get(query, "this query")
+        raise OptionError(
+            f"option {field.metadata['name']!r} is for {_CALLED[allowed]}, and has no effect on {asked}: leave it out"
+        )
+
+
+def _read(field: attrs.Attribute[Any], value: str) -> Any:
     read = field.metadata["read"]
     try:
-        return read(text)
+        return read(value)
     except (ValueError, KeyError):
-        raise OptionError(f"option {field.metadata['name']}: {text!r} is not {_EXPECTED[read]}") from None
+        shown = repr(value) if field.repr else "the value"
+        raise OptionError(f"option {field.metadata['name']}: {shown} is not {EXPECTED[read]}") from None
 
 
-def _refuse_unknown(name: str) -> None:
-    """Spark adds its own options, so only a name that looks like a misspelling of one of these is an error."""
-    if name.lower() in _OF_SPARK:
-        return
-    close = difflib.get_close_matches(name.lower(), [*_BY_NAME, *_ALIASES], n=1, cutoff=0.75)
-    if close:
-        known = _BY_NAME[_ALIASES.get(close[0], close[0])].metadata["name"]
-        raise OptionError(f"unknown option {name!r}; did you mean {known!r}?")
+def _unknown(name: str) -> str:
+    """An error's text for a name that is not in the table: nothing that somebody types is ignored."""
+    if (answer := answer_to(name)) is not None:
+        return f"unknown option {name!r}: {answer}"
+    close = difflib.get_close_matches(name.lower(), [*_BY_NAME, *_ALIASES], n=1, cutoff=0.6)
+    if not close:
+        return f"unknown option {name!r}; the options are {', '.join(sorted(TABLE))}, and pulsar.client.…"
+    known = _BY_NAME[_ALIASES.get(close[0], close[0])].metadata["name"]
+    return f"unknown option {name!r}; did you mean {known!r}?"

@@ -1,0 +1,76 @@
+"""How the text of an option becomes a value, and how an error describes what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+COMPRESSIONS: Final = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
+
+
+def text(value: str) -> str:
+    """Any text."""
+    return value
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Names with commas between them."""
+    return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+def flag(value: str) -> bool:
+    """`true` or `false`, in any case."""
+    return {"true": True, "false": False}[value.strip().lower()]
+
+
+def positive(value: str) -> int:
+    """A whole number above 0."""
+    number = int(value)
+    if number <= 0:
+        raise ValueError(value)
+    return number
+
+
+def whole(value: str) -> int:
+    """A whole number, 0 or more."""
+    number = int(value)
+    if number < 0:
+        raise ValueError(value)
+    return number
+
+
+def seconds(value: str) -> float:
+    """A number of seconds above 0."""
+    number = float(value)
+    if not number > 0:
+        raise ValueError(value)
+    return number
+
+
+def milliseconds(value: str) -> float:
+    """Milliseconds, as seconds."""
+    return positive(value) / 1000
+
+
+def nanoseconds(value: str) -> float:
+    """Nanoseconds, as seconds."""
+    return positive(value) / 1e9
+
+
+def compression(value: str) -> int:
+    """The name of a compression, as Pulsar's number."""
+    return COMPRESSIONS[value.strip().lower()]
+
+
+EXPECTED: Final[dict[Callable[[str], Any], str]] = {
+    text: "a text",
+    names: "names with commas between them",
+    flag: "true or false",
+    positive: "a whole number above 0",
+    whole: "a whole number, 0 or more",
+    seconds: "a number of seconds above 0",
+    milliseconds: "a whole number of milliseconds above 0",
+    nanoseconds: "a whole number of nanoseconds above 0",
+    compression: f"one of {', '.join(COMPRESSIONS)}",
+}
+"""What an error says after "is not"."""
