@@ -134,6 +134,31 @@ class Coordinator(RuleBasedStateMachine):
         else:
             self.refused(ServerError.InvalidTxnStatus, request)
 
+    @rule(numbers=st.lists(PICK, min_size=2, max_size=4), who=WHO, action=st.sampled_from(TxnAction))
+    def end_together(self, numbers: list[int], who: dict[str, Any], action: TxnAction) -> None:
+        """One record for all of them, or a refusal that changes nothing."""
+        txn_ids = [self.pick(number) for number in numbers]
+        members = {txn_id.least: self.known(txn_id.least, who) for txn_id in txn_ids}
+        request = EndTxn(self.token(), txn_ids[0], action, group=tuple(txn_ids[1:]), **who)
+        statuses = {None if txn is None else txn["status"] for txn in members.values()}
+        if statuses == {OPEN}:
+            self.host.ask(request)
+            for least in members:
+                self.txns[least]["status"] = ENDING[action]
+            self.note()
+            for least in members:
+                if not self.txns[least]["topics"] + self.txns[least]["subs"]:
+                    self.finish(least)
+        elif statuses <= DECIDED[action]:
+            self.host.ask(request)
+        else:
+            first = (
+                next(txn for txn in members.values() if txn is None or txn["status"] not in {OPEN, *DECIDED[action]})
+                if (not statuses <= {OPEN, *DECIDED[action]})
+                else members[txn_ids[0].least]
+            )
+            self.refused(ServerError.TransactionNotFound if first is None else ServerError.InvalidTxnStatus, request)
+
     @rule(number=PICK)
     def done(self, number: int) -> None:
         txn_id = self.pick(number)

@@ -110,7 +110,7 @@ def written(tc_id: int, record: records.Entry, **fields: Any) -> None:
         "txnid_most_bits": tc_id,
         "last_modification_time": record.modified_ms,
         "max_local_txn_id": record.max_local_txn_id,
-        "record_version": records.RECORD_VERSION,
+        "record_version": 2 if record.group else 1,
     }
     assert data == TransactionMetadataEntry(**common, **fields).SerializeToString(deterministic=True)
     assert records.decode(tc_id, data) == record._replace(data=data)
@@ -122,6 +122,14 @@ def test_a_new_record_has_the_bytes_of_protobuf(tc_id: int, least: int, timeout_
     fields = {"owner": principal, "timeout_ms": timeout_ms, "start_time": now_ms}
     fenced = {} if identity is None else {"transactional_id": identity[0], "transactional_epoch": identity[1]}
     written(tc_id, records.new_transaction(least, timeout_ms, now_ms, owner), **fields, **fenced)
+
+
+@given(TC_IDS, NUMBERS, st.lists(NUMBERS, min_size=1, max_size=5), NUMBERS, NUMBERS)
+def test_a_record_of_a_group_has_the_bytes_of_protobuf_and_a_version_that_older_readers_refuse(
+    tc_id: int, least: int, group: list[int], now_ms: int, highest: int
+) -> None:
+    record = records.update_together(least, tuple(group), 0, 1, now_ms, highest)
+    written(tc_id, record, expected_status=0, new_status=1, group=group)
 
 
 @given(TC_IDS, NUMBERS, st.lists(TEXTS, max_size=5), NUMBERS, NUMBERS)
@@ -174,7 +182,7 @@ def test_fields_of_a_newer_version_survive(value: bytes, number: int, data: byte
         (b"", "no known metadata_op"),
         (b"\x08\x09\x18\x03", "no known metadata_op"),
         (b"\xff\xff\xff", "not a coordinator record"),
-        (STOCK_NEW + b"\xa0\x06\x02", "version 2; this version reads up to 1"),
+        (STOCK_NEW + b"\xa0\x06\x03", "version 3; this version reads up to 2"),
         (STOCK_NEW.replace(b"\x18\x03", b"\x18\x04"), "coordinator 4 in the log of coordinator 3"),
         (STOCK_COMMITTED.replace(b"\x28\x02", b"\x28\x0e"), "without a known expected_status and new_status"),
         (STOCK_COMMITTED.replace(b"\x20\x01", b""), "without a known expected_status and new_status"),

@@ -67,7 +67,12 @@ BODIES: dict[str, st.SearchStrategy[Message]] = {
         **TXN_FIELDS,
     ),
     "endTxn": body(
-        pb.CommandEndTxn, {"request_id": U64}, txn_action=st.sampled_from([0, 1]), scalable=st.booleans(), **TXN_FIELDS
+        pb.CommandEndTxn,
+        {"request_id": U64},
+        txn_action=st.sampled_from([0, 1]),
+        scalable=st.booleans(),
+        group_least_bits=st.lists(U64, max_size=3),
+        **TXN_FIELDS,
     ),
     "newTxnResponse": body(pb.CommandNewTxnResponse, **RESPONSE),
     "addPartitionToTxnResponse": body(pb.CommandAddPartitionToTxnResponse, **RESPONSE),
@@ -140,7 +145,7 @@ EXPECTED: dict[str, Callable[[Any, bytes], Any]] = {
     "newTxn": lambda m, rest: (m.request_id, m.txn_ttl_millis, m.tc_id),
     "addPartitionToTxn": lambda m, rest: (m.request_id, ids_of(m), list(m.partitions)),
     "addSubscriptionToTxn": lambda m, rest: (m.request_id, ids_of(m), [(s.topic, s.subscription) for s in m.subscription]),
-    "endTxn": lambda m, rest: (m.request_id, ids_of(m), m.txn_action),
+    "endTxn": lambda m, rest: (m.request_id, ids_of(m), m.txn_action, tuple(m.group_least_bits)),
     "newTxnResponse": response_of,
     "addPartitionToTxnResponse": response_of,
     "addSubscriptionToTxnResponse": response_of,

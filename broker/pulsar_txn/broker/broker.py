@@ -87,6 +87,7 @@ class Broker:
         self.on_storage_failed: Callable[[Exception], None] = lambda _: None
         self.coordinators: Coordinators | None = None
         self.transactional_ids: TransactionalIds | None = None
+        self.ends_groups = False
         self._buffer_factory = plugins.resolve(plugins.TRANSACTION_BUFFERS, config.transaction_buffer_provider_class_name)
         self._pending_ack_factory = plugins.resolve(
             plugins.PENDING_ACKS, config.transaction_pending_ack_store_provider_class_name
@@ -94,6 +95,7 @@ class Broker:
         self._participants = crash_points.armed(InProcessParticipants(self.turn, self), self.turn, os.environ)
         if config.transaction_coordinator_enabled:
             factory = plugins.resolve(plugins.COORDINATORS, config.transaction_metadata_store_provider_class_name)
+            self.ends_groups = getattr(factory, "ends_groups", False)
             if getattr(factory, "fences", False):
                 self.transactional_ids = TransactionalIds(store.metadata)
             self.coordinators = Coordinators(

@@ -13,18 +13,23 @@ from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.client.txn.attempts import growing_pauses
+from pulsar_txn.client.txn.together import act_as, commit_together, take_over
+from pulsar_txn.client.txn.transactional_id import Epoch
 
 __all__ = [
     "AMBIENT",
     "PROTOBUF_NATIVE",
     "Condition",
+    "Epoch",
     "Future",
     "Gate",
     "Lock",
     "SchemaInfo",
     "Slots",
     "WorkerThread",
+    "act_as",
     "answer",
+    "commit_together",
     "first_error",
     "growing_pauses",
     "is_fatal",
@@ -33,4 +38,5 @@ __all__ = [
     "need",
     "parse_service_url",
     "parse_topic",
+    "take_over",
 ]

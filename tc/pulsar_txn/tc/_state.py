@@ -142,6 +142,8 @@ class CoordinatorState:
             return
         if operation == UPDATE:
             self._move(txn, least, record)
+            for further in record.group:
+                self._move_further(further, record)
         elif TRANSITIONS[txn.status, Event.ADD].act is WRITE:
             if self.transactions.moments:
                 self.transactions.changing(least)
@@ -214,6 +216,11 @@ class CoordinatorState:
             self.bytes -= txn.bytes
             self.participant_count -= txn.participant_count
             self.outcomes.ended(least, outcome, txn.owner, self.next_id)
+
+    def _move_further(self, least: int, record: Entry) -> None:
+        txn = self.transactions.get(least)
+        if txn is not None:
+            self._move(txn, least, record)
 
     def _left_open(self, txn: Transaction, least: int) -> None:
         self.open.remove((txn.deadline_ms, least))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, TypeAlias, assert_never
 
-from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant
+from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant, Token
 from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, SKIP, WRITE
 from pulsar_txn.tc import records, snapshots
 from pulsar_txn.tc._state import CoordinatorState, Transaction
@@ -19,7 +19,7 @@ from pulsar_txn.tc.records import Record
 from pulsar_txn.tc.requests import AddParticipants, EndTxn, IsRegistered, NewTxn, ParticipantsDone, Request
 from pulsar_txn.tc.table import ABORTED, ACTION_OF, COMMITTED, END_EVENT, OPEN, TRANSITIONS, UNKNOWN, Cell, Event, State
 from pulsar_txn.tc.unfinished import UnfinishedEnds
-from pulsar_txn.wire.errors import Refusal
+from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnId, TxnStatus
 
 LOG: Final = "log"
@@ -50,6 +50,8 @@ class TransactionCoordinator:
     """
 
     logs: Sequence[str] = (LOG,)
+    ends_groups: ClassVar = True
+    """What the broker asks of a plug-in before it offers clients to end several transactions by one record."""
 
     def __init__(
         self,
@@ -262,6 +264,8 @@ class TransactionCoordinator:
         return Step(new, (Reply(request.token),))
 
     def _end(self, request: EndTxn, now_ms: int) -> Step[Record]:
+        if request.group:
+            return self._end_together(request, now_ms)
         txn_id, token, asker = request.txn_id, request.token, (request.principal, request.identity)
         state, txn = self._locate(txn_id, asker, request.superuser)
         event = END_EVENT[request.action]
@@ -271,13 +275,54 @@ class TransactionCoordinator:
         if cell.act is JOIN:
             return Step((), (AwaitOutcome(token, txn_id),))
         if cell.act is REFUSE:
-            refusal = _refusal(cell, txn_id, state, event)
-            if self._fencing is not None and state is not UNKNOWN:  # the outcome of an unknown one is forgotten
-                self._fencing.check_asker(asker)
-            raise refusal
+            raise self._end_refused(cell, txn_id, state, event, asker)
         assert txn is not None  # noqa: S101 - the table's promise: only what is OPEN is decided
         decision, trailing, effects = self._leave_open(txn, event, now_ms)
         return Step(decision, (AwaitOutcome(token, txn_id), *effects), trailing)
+
+    def _end_refused(self, cell: Cell, txn_id: TxnId, state: State, event: Event, asker: Owner) -> Refusal:
+        if self._fencing is not None and state is not UNKNOWN:  # the outcome of an unknown one is forgotten
+            self._fencing.check_asker(asker)
+        return _refusal(cell, txn_id, state, event)
+
+    def _end_together(self, request: EndTxn, now_ms: int) -> Step[Record]:
+        """End a group by one record. Each member's cell of the table says what it allows; they all have to agree."""
+        asker, event = (request.principal, request.identity), END_EVENT[request.action]
+        leaving: list[Transaction] = []
+        joined: TxnId | None = None
+        ended: TxnId | None = None
+        for txn_id in dict.fromkeys((request.txn_id, *request.group)):
+            state, txn = self._locate(txn_id, asker, request.superuser)
+            cell = TRANSITIONS[state, event]
+            if cell.act is REFUSE:
+                raise self._end_refused(cell, txn_id, state, event, asker)
+            if cell.act is WRITE and txn is not None:
+                leaving.append(txn)
+            elif cell.act is JOIN:
+                joined = joined or txn_id
+            else:
+                ended = txn_id
+        before = joined or ended
+        if before is None:
+            return self._decide_together(request.token, leaving, _WRITTEN[OPEN, event], now_ms)
+        if leaving:
+            raise _torn_group(before, leaving[0].txn_id)
+        return Step((), (Reply(request.token) if joined is None else AwaitOutcome(request.token, joined),))
+
+    def _decide_together(self, token: Token, leaving: list[Transaction], to: TxnStatus, now_ms: int) -> Step[Record]:
+        """The decision about OPEN transactions. Where it has many participants, `expire` tells the rest of them."""
+        first, *further = [txn.txn_id.least for txn in leaving]
+        record = records.update_together(first, tuple(further), OPEN, to, now_ms, self._state.next_id - 1)
+        trailing: list[tuple[str, Record]] = []
+        effects: list[Effect] = [AwaitOutcome(token, leaving[0].txn_id)]
+        for txn in leaving:
+            if len(effects) >= _EFFECTS_AT_ONCE:
+                self._unfinished.add(txn.txn_id.least)
+            else:
+                more, heard = self._carry_out(txn, to, now_ms)
+                trailing += more
+                effects += heard
+        return Step(((LOG, record),), tuple(effects), tuple(trailing))
 
     def _done(self, txn_id: TxnId, now_ms: int) -> Step[Record]:
         state, _ = self._locate(txn_id, ANYBODY, superuser=True)
@@ -384,6 +429,13 @@ def _refusal(cell: Cell, txn_id: TxnId, state: State, event: Event) -> Refusal:
             f"transaction {txn_id} is not known here: it never was, ended too long ago, or belongs to somebody else",
         )
     return Refusal(cell.code, f"transaction {txn_id} is {state.name} and cannot {_WISH[event]} any more")
+
+
+def _torn_group(ended: TxnId, still_open: TxnId) -> Refusal:
+    return Refusal(
+        ServerError.InvalidTxnStatus,
+        f"transaction {ended} of the group was ended before, and {still_open} is open: nothing was changed; end each by itself",
+    )
 
 
 def _after(position: Position) -> Position | None:

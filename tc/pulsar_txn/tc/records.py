@@ -26,19 +26,24 @@ ADD_PARTITION: Final[int] = TransactionMetadataEntry.ADD_PARTITION
 ADD_SUBSCRIPTION: Final[int] = TransactionMetadataEntry.ADD_SUBSCRIPTION
 UPDATE: Final[int] = TransactionMetadataEntry.UPDATE
 
-RECORD_VERSION: Final = 1
-"""Written into each record; a reader refuses a newer one. Stock Pulsar writes no version, which reads as 0."""
+RECORD_VERSION: Final = 2
+"""The newest version; a reader refuses a newer one. Stock Pulsar writes no version, which reads as 0.
+
+Version 2 is written where a record has a group, because older readers would pass the group over; all others are of version 1.
+"""
 
 BATCH_PREFIX: Final = bytes.fromhex("0e010001")
 """Magic and version of a batched entry. A bare record never starts so: its first byte is a field tag."""
 
-_VERSION_FIELD: Final = b"\xa0\x06" + varint(RECORD_VERSION)
+_VERSION_FIELD: Final = b"\xa0\x06\x01"
+_GROUP_VERSION_FIELD: Final = b"\xa0\x06\x02"
+_GROUP_FIELD: Final = b"\xba\x06"
 
 
 class Entry(NamedTuple):
     """One record. `max_local_txn_id` is the highest id given so far; times are in ms.
 
-    `data`: the bytes that the record was read from.
+    `data`: the bytes that the record was read from. `group`: further transactions that an UPDATE moves together with `least`.
     """
 
     operation: int
@@ -53,6 +58,7 @@ class Entry(NamedTuple):
     start_time_ms: int = 0
     owner: Owner = ANYBODY
     data: bytes | None = None
+    group: tuple[int, ...] = ()
 
 
 class Batch(NamedTuple):
@@ -85,6 +91,11 @@ def update_status(least: int, expected: int, new: int, now_ms: int, max_id: int)
     return Entry(UPDATE, least, now_ms, max_id, expected, new)
 
 
+def update_together(least: int, group: tuple[int, ...], expected: int, new: int, now_ms: int, max_id: int) -> Entry:
+    """Move several transactions from `expected` to `new`: one decision, so a crash leaves all of them decided or none."""
+    return Entry(UPDATE, least, now_ms, max_id, expected, new, group=group)
+
+
 class Writer:
     """Writes the records of one coordinator: the bytes that do not change are put together once."""
 
@@ -101,9 +112,10 @@ class Writer:
         if record.data is not None:
             return record.data
         assert isinstance(record, Entry)  # noqa: S101 - a batch has its bytes
-        operation, least, modified_ms, max_id, expected, new, topics, pairs, timeout_ms, start_ms, owner, _ = record
+        operation, least, modified_ms, max_id, expected, new, topics, pairs, timeout_ms, start_ms, owner, _, group = record
         if operation == UPDATE:
-            return self._decided % (_number(least), expected, new, _number(modified_ms), _number(max_id))
+            decided = self._decided % (_number(least), expected, new, _number(modified_ms), _number(max_id))
+            return _with_group(decided, group) if group else decided
         if operation == NEW:
             principal, identity = owner
             named = b"" if principal is None else _text(b"\x62", principal)
@@ -115,6 +127,11 @@ class Writer:
 
 
 _number: Final = cached_varint
+
+
+def _with_group(decided: bytes, group: tuple[int, ...]) -> bytes:
+    data = b"".join(map(varint, group))
+    return b"%b%b%b%b%b" % (decided.removesuffix(_VERSION_FIELD), _GROUP_VERSION_FIELD, _GROUP_FIELD, varint(len(data)), data)
 
 
 def _text(tag: bytes, text: str) -> bytes:
@@ -162,7 +179,9 @@ def _entry(tc_id: int, read: TransactionMetadataEntry, data: bytes | None) -> En
     if operation == UPDATE:
         if not (read.HasField("expected_status") and read.HasField("new_status")):
             raise WireError("not a coordinator record: an UPDATE without a known expected_status and new_status")
-        return Entry(operation, least, modified_ms, max_id, read.expected_status, read.new_status, data=kept)
+        return Entry(
+            operation, least, modified_ms, max_id, read.expected_status, read.new_status, data=kept, group=tuple(read.group)
+        )
     if operation == NEW:
         principal = read.owner if read.HasField("owner") else None
         identity = (read.transactional_id, read.transactional_epoch) if read.HasField("transactional_id") else None

@@ -50,7 +50,11 @@ class AddParticipants:
 class EndTxn:
     """Commit or abort. The token awaits the Outcome; a repeat joins it, and after the end is answered at once.
 
-    Refusals: TransactionNotFound, InvalidTxnStatus (the other outcome was decided).
+    `group`: further transactions of this coordinator that end with it, by one record. All of them are OPEN, or all were
+    decided this way before (a repeat); anything else is refused and changes nothing. The token awaits the end of one of
+    them; the host joins the others by an EndTxn each.
+
+    Refusals: TransactionNotFound, InvalidTxnStatus (the other outcome was decided, or a part of the group has ended).
     """
 
     token: Token
@@ -59,6 +63,7 @@ class EndTxn:
     principal: str | None = None
     identity: Identity | None = None
     superuser: bool = False
+    group: tuple[TxnId, ...] = ()
 
 
 @value

@@ -12,6 +12,10 @@ COMMITTING and ABORTING mean that the outcome is decided and the participants ar
 joins: its token is answered together with the first one. Deadlines mean nothing any more. A transaction leaves these states
 when the host reports that every participant holds the outcome (ParticipantsDone), or at once when it has no participant.
 
+END_TXN may name several transactions of one coordinator: a group. Each one's cell is looked up; one UPDATE record decides
+all of them when all are OPEN. A group that was decided this way before is joined or answered like a repeat. Every other mixture
+is refused and changes nothing, so a group never ends in part.
+
 COMMITTED and ABORTED take no room of their own: two bits and an owner in the window of outcomes answer a repeat of
 END_TXN. After the window has passed, the transaction is UNKNOWN and every request gets TransactionNotFound. Everybody but
 the owner gets that answer in all states.

@@ -96,13 +96,15 @@ def decode_new_txn(frame: bytes) -> tuple[bytes, int, int]:
     return b"\x08" + varint(body.request_id), body.txn_ttl_millis, body.tc_id
 
 
-def encode_end_txn(request_id: int, txn: TxnId, action: int) -> bytes:
-    """The frame of an END_TXN; `action` is a TxnAction."""
-    return _frame(END_TXN, _ids(request_id, txn) + b"\x20" + varint(action))
+def encode_end_txn(request_id: int, txn: TxnId, action: int, group: Iterable[int] = ()) -> bytes:
+    """The frame of an END_TXN; `action` is a TxnAction, `group` the `least` of further transactions of the coordinator."""
+    further = b"".join(map(varint, group))
+    together = b"\xa2\x06" + varint(len(further)) + further if further else b""
+    return _frame(END_TXN, _ids(request_id, txn) + b"\x20" + varint(action) + together)
 
 
-def decode_end_txn(frame: bytes) -> tuple[bytes, TxnId, int]:
-    """`(head, txn, action)`; no action means commit. MalformedFrame."""
+def decode_end_txn(frame: bytes) -> tuple[bytes, TxnId, int, tuple[int, ...]]:
+    """`(head, txn, action, group)`; no action means commit. MalformedFrame."""
     end = _ENDS[END_TXN].get(frame[:_BODY])
     if end is not None and end <= len(frame) and (found := _END_TXN_SHAPE(frame, _BODY, end)) is not None:
         head, _, least, most, action = found.groups(b"\0")
@@ -114,10 +116,11 @@ def decode_end_txn(frame: bytes) -> tuple[bytes, TxnId, int]:
                 else _txn_id(NUMBERS[least], NUMBERS[most])
             ),
             action[0],
+            (),
         )
     body = _body(frame, END_TXN).endTxn
     txn = _txn_id(body.txnid_least_bits, body.txnid_most_bits)
-    return _ids(body.request_id, txn), txn, int(body.txn_action)
+    return _ids(body.request_id, txn), txn, int(body.txn_action), tuple(body.group_least_bits)
 
 
 # ---------------------------------------------------------------- ADD_PARTITION_TO_TXN and ADD_SUBSCRIPTION_TO_TXN

@@ -32,6 +32,7 @@ def on_connect(session: Session, body: Any) -> None:
             supports_get_partitioned_metadata_without_auto_creation=True,
             supports_transactional_ids=session.services.transactional_ids is not None,
             keeps_transaction_outcomes=session.services.config.transaction_outcome_retention_count > 0,
+            supports_group_end=session.services.ends_groups,
         ),
     )
 

@@ -22,7 +22,10 @@ AnyTopic: TypeAlias = "Topic | NonPersistentTopic"
 
 
 class Services(Protocol):
-    """Topics, names and coordinators of one broker. `coordinators` is None where transactions are switched off."""
+    """Topics, names and coordinators of one broker. `coordinators` is None where transactions are switched off.
+
+    `ends_groups`: whether the coordinators end several transactions by one record.
+    """
 
     config: BrokerConfig
     turn: Turn
@@ -30,6 +33,7 @@ class Services(Protocol):
     topic_lists: TopicLists
     coordinators: Coordinators | None
     transactional_ids: TransactionalIds | None
+    ends_groups: bool
     service_url: str
 
     async def topic(self, name: TopicName, *, create: bool = True) -> AnyTopic:

@@ -11,6 +11,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from pulsar_txn.broker.net.connection import Connection
+from pulsar_txn.broker.txn.host import Answer
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -23,6 +24,7 @@ from .opened import Asked
 from .session import FrameHandler, Handler, Session
 
 _MAX_PARTICIPANTS: Final = 1000
+_MAX_GROUP: Final = 10_000
 _ACTIONS: Final = {int(action): action for action in TxnAction}
 
 
@@ -138,8 +140,8 @@ def _participant(named: tuple[str, str | None]) -> Participant:
 
 
 def on_end_txn(session: Session, frame: bytes) -> None:
-    """END_TXN: answered when every participant holds the outcome."""
-    head, txn_id, action = hot_txn.decode_end_txn(frame)
+    """END_TXN: answered when every participant holds the outcome, of all transactions that it ends together."""
+    head, txn_id, action, group = hot_txn.decode_end_txn(frame)
     coordinators = session.services.coordinators
     if coordinators is None:
         _no_coordinators(session, head)
@@ -148,8 +150,24 @@ def on_end_txn(session: Session, frame: bytes) -> None:
     known = _ACTIONS.get(action)
     if known is None:
         answer(None, ServerError.NotAllowedError, f"{action} is no action; 0 commits and 1 aborts")
+    elif group:
+        _end_together(session, txn_id, known, group, answer)
     else:
         coordinators.end(txn_id, known, session.principal, session.identity, answer)
+
+
+def _end_together(session: Session, txn_id: TxnId, action: TxnAction, group: Sequence[int], answer: Answer) -> None:
+    coordinators = session.services.coordinators
+    assert coordinators is not None  # noqa: S101 - the caller has looked
+    if not session.services.ends_groups:
+        text = "this broker's coordinator plug-in ends no groups; set transactionMetadataStoreProviderClassName=fencing"
+        answer(None, ServerError.NotAllowedError, text)
+    elif len(group) > _MAX_GROUP:
+        text = f"{len(group)} transactions in one END_TXN; {_MAX_GROUP} are the most"
+        answer(None, ServerError.NotAllowedError, text)
+    else:
+        further = tuple([TxnId(txn_id.most, least) for least in group])
+        coordinators.end_together(txn_id, further, action, session.principal, session.identity, answer)
 
 
 def on_end_txn_on_participant(response: str, session: Session, body: Any) -> None:

@@ -26,6 +26,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnAction, TxnId
 
 from .host import Answer, MachineHost
+from .joint_end import JointEnd
 from .participants import Participants
 
 _logger = logging.getLogger(__name__)
@@ -257,6 +258,27 @@ class Coordinators:
             self._refuse(txn_id.most, answer)
         else:
             host.submit(EndTxn(answer, txn_id, action, principal, identity, superuser), reserve=True)
+
+    def end_together(
+        self,
+        txn_id: TxnId,
+        group: tuple[TxnId, ...],
+        action: TxnAction,
+        principal: str | None,
+        identity: Identity | None,
+        answer: Answer,
+    ) -> None:
+        """End transactions of one coordinator by one record; answered when every participant of all of them holds it."""
+        host = self._serving.get(txn_id.most)
+        if host is None:
+            self._refuse(txn_id.most, answer)
+            return
+
+        def join(member: TxnId, over: Answer) -> None:
+            self.end(member, action, principal, identity, over)
+
+        decided = JointEnd(dict.fromkeys((txn_id, *group)), join, answer).decided
+        host.submit(EndTxn(decided, txn_id, action, principal, identity, group=group), reserve=True)
 
     def knows(self, txn_id: TxnId, participant: Participant) -> bool:
         """Whether the transaction is open with this participant, and the record of the registration is durable.

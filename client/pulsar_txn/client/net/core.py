@@ -79,6 +79,8 @@ class Core:
         self.defect_warnings = DefectWarnings()
         self.new_transaction: Callable[[Any], Any] = _no_transactions
         """`new_transaction(options)` makes a transaction of this client; rooms above this one know the types."""
+        self.coordinators: Callable[[], Any] = _no_coordinators
+        """The transaction coordinators of the cluster in use."""
         self._resources: dict[int, Closable] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -190,6 +192,10 @@ class Core:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.pool.close()
+
+
+def _no_coordinators() -> Any:
+    raise LocalProtocolError("this core has no coordinators")
 
 
 def _no_transactions(_options: Any) -> Any:

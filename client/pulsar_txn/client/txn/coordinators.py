@@ -9,15 +9,23 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pulsar_txn.client.errors import AlreadyClosed, CoordinatorUnavailable, NotAllowedError, PulsarError, TransactionsDisabled
+from pulsar_txn.client.errors import (
+    AlreadyClosed,
+    CoordinatorUnavailable,
+    InvalidConfiguration,
+    NotAllowedError,
+    PulsarError,
+    TransactionsDisabled,
+)
+from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.txn.directory import AssignTopicDirectory, CoordinatorDirectory
 from pulsar_txn.client.txn.session import CoordinatorSession
 from pulsar_txn.client.txn.stats import RequestTally
-from pulsar_txn.client.txn.transactional_id import TransactionalId
+from pulsar_txn.client.txn.transactional_id import Epoch, TransactionalId
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
@@ -58,7 +66,7 @@ class TransactionCoordinators:
         sessions = [CoordinatorSession(self._core, index, topic, self._identity) for index, topic in enumerate(topics)]
         starts = [self._core.spawn(session.start()) for session in sessions]
         failure = await self._first_start(starts)
-        if failure is None and self._identity is not None:
+        if failure is None and self._identity is not None and self._identity.epoch is None:
             try:
                 await self._take_over(sessions, self._identity)
             except PulsarError as error:
@@ -93,6 +101,34 @@ class TransactionCoordinators:
             else:
                 return None
         return failure
+
+    async def take_over(self) -> Epoch:
+        """A new epoch of the client's transactional id, above all before it. Raises as `start`, and as requests do.
+
+        Older epochs are fenced by the first transaction of this one.
+        """
+        identity = self._needed_identity()
+        if not self._sessions:
+            identity.epoch = None
+            await self.start()
+        else:
+            await self._take_over(self._sessions, identity)
+        assert identity.epoch is not None  # noqa: S101 - that is what taking over gives
+        return Epoch(identity.name, identity.epoch, identity.coordinator, self._sessions[identity.coordinator].ends_groups)
+
+    async def act_as(self, epoch: Epoch) -> None:
+        """Be the instance that another process made by `take_over`. Raises as requests do."""
+        identity = self._needed_identity()
+        if epoch.name != identity.name:
+            raise InvalidConfiguration(f"the client is {identity.name!r}, and the epoch is one of {epoch.name!r}")
+        identity.act_as(epoch)
+        if self._sessions:
+            await self._sessions[identity.coordinator].introduce(identity.fields())
+
+    def _needed_identity(self) -> TransactionalId:
+        if self._identity is None:
+            raise InvalidConfiguration("the client has no transactional id", hint="make it with transactional_id=")
+        return self._identity
 
     async def _take_over(self, sessions: list[CoordinatorSession], identity: TransactionalId) -> None:
         """Get an epoch above all before it. An answer that is lost costs an epoch and nothing else."""
@@ -176,14 +212,26 @@ class TransactionCoordinators:
         )
 
     async def end_txn(
-        self, txn_id: TxnId, action: TxnAction, *, timeout: float | None = None, tally: RequestTally | None = None
+        self,
+        txn_id: TxnId,
+        action: TxnAction,
+        *,
+        timeout: float | None = None,
+        tally: RequestTally | None = None,
+        group: Sequence[TxnId] = (),
     ) -> None:
         """END_TXN. Raises InvalidTransactionStatus, TransactionNotFound and the others of `CoordinatorSession.request`.
 
+        `group`: further transactions of the same coordinator, which end with it or are not changed. InvalidConfiguration
+        when the broker ends no groups.
         `maybe_processed` on the error tells whether an earlier attempt may have ended the transaction.
         """
         session = await self._session(txn_id)
-        await session.request("endTxn", lambda number: hot_txn.encode_end_txn(number, txn_id, action), txn_id, timeout, tally)
+        further = [each.least for each in group]
+        check = _ends_groups if further else None
+        await session.request(
+            "endTxn", lambda number: hot_txn.encode_end_txn(number, txn_id, action, further), txn_id, timeout, tally, check
+        )
 
     def _pick(self) -> CoordinatorSession:
         """Round robin over the connected sessions; when none is, over all. A transactional id stays at its coordinator."""
@@ -218,6 +266,15 @@ class TransactionCoordinators:
             session = CoordinatorSession(self._core, index, topics[index], self._identity)
             self._sessions.append(session)
             session.retry_later()
+
+
+def _ends_groups(connection: Connection) -> None:
+    """A broker that passed the group over would commit a part of it."""
+    if not connection.features.supports_group_end:
+        raise InvalidConfiguration(
+            f"{connection.server_version} at {connection.endpoint} does not end several transactions by one record",
+            hint="end each by itself, or use a broker that has this extension",
+        )
 
 
 def _note_failed_start(session: CoordinatorSession, start: asyncio.Task[Any]) -> None:

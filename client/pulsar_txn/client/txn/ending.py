@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from pulsar_txn.client.errors import (
@@ -63,6 +63,8 @@ class Ending:
         """How long END_TXN has taken."""
         self.closed_by: PulsarError | None = None
         """Why the client has aborted it, if the client did: the program did not ask for that."""
+        self.group: Sequence[TxnId] = ()
+        """Further transactions of its coordinator that are committed by the same record; an abort leaves them alone."""
         self._life = life
         self._opening = opening
         self._operations = operations
@@ -211,7 +213,8 @@ class Ending:
     async def _end_txn(self, txn_id: TxnId, action: TxnAction, timeout: float) -> None:
         before = self._monotonic()
         try:
-            await self._coordinators.end_txn(txn_id, action, timeout=timeout, tally=self.tally)
+            group = self.group if action is TxnAction.COMMIT else ()
+            await self._coordinators.end_txn(txn_id, action, timeout=timeout, tally=self.tally, group=group)
         finally:
             self.seconds += self._monotonic() - before
 

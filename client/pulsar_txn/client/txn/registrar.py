@@ -7,7 +7,7 @@ in one turn of the loop travel together. A lazily begun transaction is opened by
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
 from pulsar_txn.client.txn.stats import PartitionStats, RequestTally, SubscriptionStats
@@ -32,8 +32,13 @@ class CoordinatorSessions(Protocol):
         """ADD_SUBSCRIPTION_TO_TXN, each (topic partition, subscription)."""
         ...
 
-    async def end_txn(self, txn_id: TxnId, action: TxnAction, *, timeout: float, tally: RequestTally) -> None:
-        """END_TXN, sent again after a lost connection until `timeout` seconds are over."""
+    async def end_txn(
+        self, txn_id: TxnId, action: TxnAction, *, timeout: float, tally: RequestTally, group: Sequence[TxnId] = ()
+    ) -> None:
+        """END_TXN, sent again after a lost connection until `timeout` seconds are over.
+
+        `group`: further transactions that end with it.
+        """
         ...
 
 

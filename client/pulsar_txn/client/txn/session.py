@@ -66,6 +66,11 @@ class CoordinatorSession:
         return self._connection is not None
 
     @property
+    def ends_groups(self) -> bool:
+        """Whether the broker, while connected, ends several transactions by one record."""
+        return self._connection is not None and self._connection.features.supports_group_end
+
+    @property
     def endpoint(self) -> str | None:
         """`host:port` of the coordinator's broker while connected."""
         return None if self._connection is None else self._connection.endpoint
@@ -131,10 +136,12 @@ class CoordinatorSession:
         txn_id: TxnId | None,
         timeout: float | None,
         tally: RequestTally | None = None,
+        check: Callable[[Connection], None] | None = None,
     ) -> Any:
         """Ask the coordinator, over reconnects, until there is an answer or `timeout` seconds are over.
 
-        `encode(request_id)` is the frame of the request, `name` for the text of errors. The answer is the transaction's
+        `encode(request_id)` is the frame of the request, `name` for the text of errors. `check` is asked whether the broker
+        understands it, before each attempt, since a reconnect may lead to another broker. The answer is the transaction's
         id where `hot_txn` decodes it, else its message.
         Raises the answer's typed error; OperationTimeout, ConnectionLost, CoordinatorUnavailable or ServiceNotReady when
         the timeout (the operation timeout by default) came first. `maybe_processed` is set on any error after a first
@@ -149,6 +156,8 @@ class CoordinatorSession:
         failure: PulsarError | None = None
         while True:
             connection = self._connection or await self._connected(left, name, failure, txn_id, lost_answer=lost_answer)
+            if check is not None:
+                check(connection)
             try:
                 if tally is not None:
                     tally.endpoint = connection.endpoint

@@ -7,8 +7,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
+
 from pulsar_txn.client.errors import TransactionalIdUnsupported
 from pulsar_txn.client.net.connection import Connection
+
+
+@attrs.frozen
+class Epoch:
+    """One start of a transactional id: what another process needs to act as the same instance. Can be pickled.
+
+    `ends_groups`: whether the coordinator ends several transactions by one record (`docs/adr/0023`).
+    """
+
+    name: str
+    number: int
+    coordinator_id: int
+    ends_groups: bool
 
 
 class TransactionalId:
@@ -29,6 +44,11 @@ class TransactionalId:
         """TC_CLIENT_CONNECT_RESPONSE to the first request that names the id."""
         self.epoch = answer.transactional_epoch
         self.coordinator = answer.tc_id
+
+    def act_as(self, epoch: Epoch) -> None:
+        """Be the instance that got this epoch in another process."""
+        self.epoch = epoch.number
+        self.coordinator = epoch.coordinator_id
 
     def fields(self) -> dict[str, Any]:
         """The fields of a request that carry the epoch; empty without an epoch."""

@@ -34,6 +34,7 @@ class Transactions:
         self._empty = EmptyCommits()
         core.before_move = self._leave_cluster
         core.before_close = self._close
+        core.coordinators = lambda: self.coordinators
 
     def new(self, options: TransactionOptions, txn_id: TxnId | None = None) -> Unit:
         """A transaction that is not open yet; with an id, one that was begun elsewhere. AlreadyClosed."""

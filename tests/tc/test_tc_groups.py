@@ -1,0 +1,210 @@
+"""Groups: several transactions of one coordinator end by one record, all of them or none, whatever crashes in between."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from tc_host import LEDGER, TcHost
+
+from pulsar_txn.ledger.machine import AwaitOutcome, Reply, TellParticipant
+from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, WRITE
+from pulsar_txn.tc import TRANSITIONS, EndTxn, FencingCoordinator, TransactionCoordinator
+from pulsar_txn.tc.table import END_EVENT
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus
+
+COMMIT, ABORT = TxnAction.COMMIT, TxnAction.ABORT
+STATES = [None, *TxnStatus]
+
+
+class FencingHost(TcHost):
+    """With transactional ids."""
+
+    def fresh(self) -> TransactionCoordinator:
+        return FencingCoordinator(self.tc_id, **self.options)
+
+
+def together(host: TcHost, txn_ids: list[TxnId], action: TxnAction = COMMIT, token: object = "group", **who: Any) -> Any:
+    """End transactions by one request, durably; its Step."""
+    step = host.ask(EndTxn(token, txn_ids[0], action, group=tuple(txn_ids[1:]), **who))
+    host.confirm()
+    return step
+
+
+def statuses(host: TcHost, txn_ids: list[TxnId]) -> list[TxnStatus | None]:
+    return [host.tc.status(txn_id) for txn_id in txn_ids]
+
+
+def opened(host: TcHost, count: int, **who: Any) -> list[TxnId]:
+    """Open transactions with a participant each."""
+    txn_ids = [host.new(**who) for _ in range(count)]
+    for number, txn_id in enumerate(txn_ids):
+        host.add(txn_id, Participant(f"t{number}"), **who)
+    return txn_ids
+
+
+@pytest.mark.parametrize("action", TxnAction)
+def test_one_record_decides_all_and_every_participant_is_told(action: TxnAction) -> None:
+    host = TcHost()
+    txn_ids = opened(host, 5)
+    before = len(host.log)
+    together(host, txn_ids, action)
+    assert len(host.log) == before + 1
+    assert len(set(statuses(host, txn_ids))) == 1
+    tells = [effect for effect in host.released if isinstance(effect, TellParticipant)]
+    assert [(each.txn_id, each.participant.topic, each.action) for each in tells] == [
+        (txn_id, f"t{number}", action) for number, txn_id in enumerate(txn_ids)
+    ]
+    host.tc.check_invariants()
+
+
+@pytest.mark.parametrize(("first", "second", "action"), list(product(STATES, STATES, TxnAction)))
+def test_a_group_does_what_the_cells_of_its_members_agree_on(
+    first: TxnStatus | None, second: TxnStatus | None, action: TxnAction
+) -> None:
+    host = TcHost()
+    pair = [host.in_state(first), host.in_state(second)]
+    if first is None:
+        pair[0] = TxnId(3, 77)
+    cells = [TRANSITIONS[state, END_EVENT[action]] for state in (first, second)]
+    before = host.state()
+    acts = {cell.act for cell in cells}
+    if acts == {WRITE}:
+        together(host, pair, action)
+        assert statuses(host, pair) == [cell.to for cell in cells]
+    elif REFUSE in acts or WRITE in acts:
+        with pytest.raises(Refusal) as caught:
+            together(host, pair, action)
+        refusing = next((cell for cell in cells if cell.act is REFUSE), None)
+        assert caught.value.code is (ServerError.InvalidTxnStatus if refusing is None else refusing.code)
+        assert host.state() == before
+    else:
+        step = together(host, pair, action)
+        assert acts <= {JOIN, ANSWER}
+        assert [type(effect) for effect in step.effects] == [AwaitOutcome if JOIN in acts else Reply]
+        assert host.state() == before
+
+
+def test_it_is_answered_when_one_is_over_and_its_repeats_join_the_others() -> None:
+    host = TcHost()
+    txn_ids = opened(host, 3)
+    together(host, txn_ids)
+    host.done(txn_ids[0])
+    host.confirm()
+    assert host.answers["group"] is COMMIT
+    together(host, txn_ids, token="repeat")
+    host.done(txn_ids[1])
+    host.confirm()
+    assert host.answers["repeat"] is COMMIT
+    host.done(txn_ids[2])
+    host.confirm()
+    together(host, txn_ids, token="late")
+    assert host.answers["late"] is None
+
+
+def test_a_member_that_timed_out_refuses_the_group_and_leaves_the_others_open() -> None:
+    host = TcHost()
+    short = host.new(10)
+    (long,) = opened(host, 1)
+    host.now += 11
+    host.expire()
+    with pytest.raises(Refusal, match="ABORT"):
+        together(host, [long, short])
+    assert host.tc.status(long) is TxnStatus.OPEN
+    host.end(long, COMMIT)
+
+
+def test_a_member_that_is_named_twice_counts_once() -> None:
+    host = TcHost()
+    one, two = opened(host, 2)
+    together(host, [one, two, one, two])
+    host.done(one)
+    host.done(two)
+    host.confirm()
+    assert statuses(host, [one, two]) == [TxnStatus.COMMITTED] * 2
+
+
+def test_members_of_somebody_else_or_of_another_coordinator_are_not_found() -> None:
+    host = TcHost()
+    (mine,) = opened(host, 1, principal="anna")
+    (other,) = opened(host, 1, principal="bert")
+    for foreign in (other, TxnId(4, mine.least)):
+        with pytest.raises(Refusal) as caught:
+            together(host, [mine, foreign], principal="anna")
+        assert caught.value.code is ServerError.TransactionNotFound
+    assert statuses(host, [mine, other]) == [TxnStatus.OPEN] * 2
+
+
+def test_a_zombie_ends_no_group() -> None:
+    host = FencingHost()
+    old = opened(host, 2, identity=("app", 1))
+    host.new(identity=("app", 2))
+    with pytest.raises(Refusal) as caught:
+        together(host, old, identity=("app", 1))
+    assert caught.value.code is ServerError.ProducerFenced
+    assert set(statuses(host, old)) == {TxnStatus.ABORTING}
+
+
+def test_a_group_decided_before_the_fence_stays_committed() -> None:
+    host = FencingHost()
+    old = opened(host, 2, identity=("app", 1))
+    together(host, old, identity=("app", 1))
+    host.new(identity=("app", 2))
+    together(host, old, token="repeat", identity=("app", 1))
+    for txn_id in old:
+        host.done(txn_id)
+    host.confirm()
+    assert host.answers["repeat"] is COMMIT
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_crash_at_every_append_leaves_all_of_a_group_or_none(snapshot: bool) -> None:
+    host = TcHost()
+    txn_ids = opened(host, 4)
+    if snapshot:
+        host.take_snapshot()
+    begun = len(host.log)
+    host.ask(EndTxn("group", txn_ids[0], COMMIT, group=tuple(txn_ids[1:])))
+    for keep in range(begun, len(host.log) + 1):
+        again = TcHost()
+        again.log, again.stored = host.log[:keep], host.stored
+        again.confirmed = 0
+        again.crash(keep)
+        found = set(statuses(again, txn_ids))
+        assert found == {TxnStatus.OPEN if keep == begun else TxnStatus.COMMITTING}
+        told = {effect.txn_id for effect in again.released if isinstance(effect, TellParticipant)}
+        assert told == (set() if keep == begun else set(txn_ids)), "what was decided is carried out again"
+
+
+def test_a_snapshot_between_decision_and_end_keeps_every_member() -> None:
+    host = TcHost()
+    txn_ids = opened(host, 3)
+    together(host, txn_ids)
+    host.take_snapshot()
+    host.crash()
+    assert statuses(host, txn_ids) == [TxnStatus.COMMITTING] * 3
+
+
+def test_a_group_of_many_participants_is_told_in_several_steps() -> None:
+    host = TcHost()
+    txn_ids = [host.new() for _ in range(40)]
+    for txn_id in txn_ids:
+        host.add(txn_id, *(Participant(f"t{number}") for number in range(100)))
+    step = together(host, txn_ids)
+    assert len(step.effects) < 1200
+    host.expire()
+    host.confirm()
+    told = [effect for effect in host.released if isinstance(effect, TellParticipant)]
+    assert len(told) == len({(each.txn_id, each.participant) for each in told}) == 4000
+
+
+def test_a_record_of_a_group_moves_only_members_that_are_where_it_expects_them() -> None:
+    host = TcHost()
+    one, two = opened(host, 2)
+    host.end(two, ABORT)
+    record = host.tc.decode("log", host.log[-1])
+    wrong = record._replace(least=one.least, new_status=1, group=(two.least, 99), data=None)
+    host.tc.apply("log", (LEDGER, len(host.log)), host.tc.decode("log", host.tc.encode("log", wrong)))
+    assert statuses(host, [one, two]) == [TxnStatus.COMMITTING, TxnStatus.ABORTING]
