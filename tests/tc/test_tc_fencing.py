@@ -66,9 +66,7 @@ def test_a_torn_step_leaves_aborts_without_a_successor_never_a_successor_beside_
     before = len(host.log)
     new = host.new(**instance(2))
     for keep in range(before, len(host.log) + 1):
-        torn = FencingHost()
-        torn.log, torn.tc = host.log[:keep], torn.fresh()
-        torn.crash(keep)
+        torn = FencingHost(log=host.log[:keep])
         if torn.tc.status(new) is not None:
             assert [torn.tc.status(old) for old in olds] == [TxnStatus.ABORTED] * 2
 
@@ -134,7 +132,7 @@ def test_one_epoch_has_as_many_transactions_as_it_likes_and_plain_clients_are_ne
 def test_an_id_out_of_use_is_forgotten_and_what_it_left_open_is_fenced_all_the_same() -> None:
     host = FencingHost(id_retention_ms=10_000)
     old = host.new(timeout_ms=10**9, **instance(5))
-    host.now += 10_001
+    host.now_ms += 10_001
     host.new(**instance(1, "other"))
     assert epochs(host) == {"other": 1}
     host.take_snapshot()
@@ -148,10 +146,7 @@ def test_it_takes_over_the_log_and_the_snapshot_of_a_plain_coordinator() -> None
     plain = TcHost()
     open_one = plain.new(**instance(3))
     plain.take_snapshot()
-    host = FencingHost()
-    host.log, host.stored = plain.log, plain.stored
-    host.confirm()
-    host.tc = host.recover()  # type: ignore[assignment]  # `fresh` makes fencing ones
+    host = FencingHost(log=plain.log, stored=plain.stored)
     assert epochs(host) == {}
     host.new(**instance(4))
     assert host.tc.status(open_one) is TxnStatus.ABORTED

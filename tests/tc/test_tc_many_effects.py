@@ -34,8 +34,8 @@ def told(host: TcHost) -> Counter[TxnId]:
 def test_transactions_that_are_due_together_are_told_in_several_steps() -> None:
     host = TcHost()
     ids = [with_participants(host, host.new(100)) for _ in range(8)]
-    host.now += 100
-    step = host.tc.expire(host.now)
+    host.now_ms += 100
+    step = host.tc.expire(host.now_ms)
     assert len(step.effects) <= BOUND
     assert len(step.records) < len(ids)
     host.carry_out(step)
@@ -53,7 +53,7 @@ def test_ends_that_recovery_found_are_told_in_several_steps() -> None:
     host.released.clear()
     host.crash()
     while host.tc.deadline() == 0:
-        step = host.tc.expire(host.now)
+        step = host.tc.expire(host.now_ms)
         assert len(step.effects) <= BOUND
         host.carry_out(step)
     assert told(host) == dict.fromkeys(ids, MANY)
@@ -68,7 +68,7 @@ def test_an_end_that_is_finished_while_those_before_it_wait_is_not_told_again() 
     host.released.clear()
     host.crash()
     host.done(ids[3])
-    host.carry_out(host.tc.expire(host.now))
+    host.carry_out(host.tc.expire(host.now_ms))
     assert host.tc.deadline() is None
     assert told(host) == dict.fromkeys(ids[:3], 1)
 
@@ -99,7 +99,7 @@ def test_ids_out_of_use_are_forgotten_a_few_with_each_new_one() -> None:
     for number in range(20):
         host.ask(NewTxn(None, 1, identity=(f"old-{number}", 1)))
     host.expire()
-    host.now += 10_000
+    host.now_ms += 10_000
     host.expire()
     counts = []
     for number in range(8):

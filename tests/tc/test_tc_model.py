@@ -81,7 +81,7 @@ class Coordinator(RuleBasedStateMachine):
 
     @initialize(start=st.integers(0, 10**12))
     def clock(self, start: int) -> None:
-        self.host.now = start
+        self.host.now_ms = start
 
     @rule(timeout_ms=st.sampled_from([0, 1, 50, 1_000, 10**6]), who=WHO)
     def new(self, timeout_ms: int, who: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ class Coordinator(RuleBasedStateMachine):
         step = self.host.ask(request)
         least = len(self.txns)
         assert step.effects[0].value == TxnId(3, least)  # type: ignore[union-attr]  # a Reply comes first
-        deadline = self.host.now + timeout_ms
+        deadline = self.host.now_ms + timeout_ms
         self.txns[least] = {"status": OPEN, "who": who, "topics": [], "subs": [], "deadline": deadline}
         self.note()
 
@@ -183,8 +183,8 @@ class Coordinator(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([0, 1, 60, 2_000]))
     def time_passes(self, ms: int) -> None:
-        self.host.now += ms
-        due = [least for least, txn in self.txns.items() if txn["status"] is OPEN and txn["deadline"] <= self.host.now]
+        self.host.now_ms += ms
+        due = [least for least, txn in self.txns.items() if txn["status"] is OPEN and txn["deadline"] <= self.host.now_ms]
         due.sort(key=lambda least: (self.txns[least]["deadline"], least))
         self.host.expire()
         for at in range(0, len(due), 2):
@@ -245,13 +245,13 @@ class Coordinator(RuleBasedStateMachine):
         """Nothing keeps the machine from coming to rest, and then every token that was not lost has its answer."""
         host = self.host
         host.confirm()
-        host.now += 10**13
+        host.now_ms += 10**13
         host.expire()
         host.confirm()
         for info in host.tc.transactions():
             host.done(info.txn_id)
         assert host.tc.active_count == 0
-        assert not host.waiting
+        assert not host.is_busy
         assert host.tc.deadline() is None
         host.tc.check_invariants()
 

@@ -168,7 +168,7 @@ def test_an_outcome_of_nobody_is_a_superusers_business_only() -> None:
     tc = TransactionCoordinator(3)
     state_of(tc).outcomes.owners.limit = 0
     host = TcHost()
-    host.tc = tc
+    host.serve(tc)
     txn_id = TxnId(3, 0)
     host.carry_out(tc.decide(NewTxn("n", 1, principal="anna"), 0))
     host.carry_out(tc.decide(EndTxn("e", txn_id, TxnAction.COMMIT, principal="anna"), 0))

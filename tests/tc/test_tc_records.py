@@ -89,7 +89,7 @@ def test_our_records_are_pulsars_with_ours_from_100_up() -> None:
         assert record.record_version == 1
         assert record.txnid_most_bits == 3
         assert record.max_local_txn_id == txn_id.least
-        assert record.last_modification_time == host.now
+        assert record.last_modification_time == host.now_ms
     assert [record.metadata_op for record in decoded] == [0, 1, 2, 3, 3]
 
 

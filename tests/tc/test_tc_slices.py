@@ -54,7 +54,7 @@ def test_slices_taken_between_records_of_any_history_are_those_of_the_moment(ste
         host = _Host()
         walks: list[tuple[tuple[bytes, ...], Iterator[bytes], list[bytes]]] = []
         for kind, number, identity in steps:
-            host.now += number
+            host.now_ms += number
             if kind == "begin":
                 walks.append((tuple(host.tc.snapshot()), host.tc.snapshot(), []))
             elif kind == "slice" and walks:
@@ -93,8 +93,7 @@ def happen(host: TcHost, kind: str, number: int, identity: Any) -> None:
 def skip_to_the_next_page(host: TcHost) -> None:
     """A record that names ids far ahead, as a log that was trimmed shows them."""
     ahead = (host.tc.next_local_txn_id // PAGE + 1) * PAGE
-    record = records.new_transaction(ahead, 40, host.now, ("anna", None))
-    host._append("log", record)
+    host.append(records.new_transaction(ahead, 40, host.now_ms, ("anna", None)))
 
 
 @pytest.mark.parametrize("size", [(32, 100, 300, 700), pytest.param((320, 1_000, 8_100, 230_000), marks=pytest.mark.slow)])
@@ -179,13 +178,11 @@ def test_many_ends_under_way_are_carried_out_again_a_bounded_number_at_a_time() 
     host = TcHost(expire_limit=10)
     told = {host.in_state(TxnStatus.COMMITTING) for _ in range(25)}
     host.crash()
-    host.released.clear()
-    host = _recovered(host)
-    first = host.tc.recovered(host.now)
-    assert len(first.effects) == 10
-    host.carry_out(first)
+    assert len(host.recover().recovered(host.now_ms).effects) == 10
+    host = TcHost(log=host.log, **host.options)
+    assert len(host.released) == 10
     while host.tc.deadline() == 0:
-        step = host.tc.expire(host.now)
+        step = host.tc.expire(host.now_ms)
         assert len(step.effects) <= 10
         host.carry_out(step)
     assert {effect.txn_id for effect in host.released if isinstance(effect, TellParticipant)} == told
@@ -194,21 +191,11 @@ def test_many_ends_under_way_are_carried_out_again_a_bounded_number_at_a_time() 
 def test_an_end_that_is_finished_while_recovery_goes_on_is_not_carried_out_again() -> None:
     host = TcHost(expire_limit=1)
     first, second = host.in_state(TxnStatus.COMMITTING), host.in_state(TxnStatus.ABORTING)
-    host = _recovered(host)
-    host.carry_out(host.tc.recovered(host.now))
+    host = TcHost(log=host.log, **host.options)
     host.done(second)
     assert host.tc.deadline() is None, "nothing is left to carry out again"
     host.confirm()
     assert [effect.txn_id for effect in host.released if isinstance(effect, TellParticipant)] == [first]
-
-
-def _recovered(host: TcHost) -> TcHost:
-    """A host with the same log whose coordinator was folded, and not recovered yet."""
-    again = TcHost(**host.options)
-    again.log, again.now = host.log, host.now
-    again.confirm()
-    again.tc = again.recover()
-    return again
 
 
 def test_a_successor_finds_what_its_predecessors_left_open_without_looking_at_others() -> None:

@@ -37,12 +37,12 @@ def request_of(event: Event, txn_id: TxnId) -> Any:
 def happen(host: TcHost, event: Event, txn_id: TxnId) -> Any:
     """Let `event` happen to `txn_id`; the Step, None for what is no request."""
     if event is Event.NEW:
-        record = records.new_transaction(txn_id.least, 5, host.now)
+        record = records.new_transaction(txn_id.least, 5, host.now_ms)
         host.tc.apply("log", (LEDGER, len(host.log)), record)
         return None
     if event is Event.TIMEOUT:
-        host.now += 10**9
-        step = host.tc.expire(host.now)
+        host.now_ms += 10**9
+        step = host.tc.expire(host.now_ms)
         host.carry_out(step)
         return step
     return host.ask(request_of(event, txn_id))
@@ -104,7 +104,7 @@ def test_an_update_record_counts_only_along_an_edge_from_the_present_state(
     host = TcHost()
     txn_id = host.in_state(state)
     before = bare(host)
-    record = records.update_status(txn_id.least, expected, new, host.now, host.tc.next_local_txn_id - 1)
+    record = records.update_status(txn_id.least, expected, new, host.now_ms, host.tc.next_local_txn_id - 1)
     host.tc.apply("log", (LEDGER, len(host.log)), record)
     if state is expected and (expected, new) in EDGES:
         assert host.tc.status(txn_id) is new
