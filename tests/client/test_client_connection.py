@@ -76,6 +76,7 @@ async def test_a_server_that_is_not_pulsar_is_named_so(greeting):
         await reader.read(10)
         writer.write(greeting)
         await writer.drain()
+        writer.close()  # since Python 3.12 a server waits for its connections when it closes
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server, AsyncClient(f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}", operation_timeout=2) as client:

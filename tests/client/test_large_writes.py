@@ -11,10 +11,11 @@ from pulsar_txn.client.net.settings import Settings
 async def test_small_and_large_buffers_leave_in_order():
     got, ended = bytearray(), asyncio.Event()
 
-    async def serve(reader, _writer):
+    async def serve(reader, writer):
         while data := await reader.read(LARGE_BUFFER):
             got.extend(data)
         ended.set()
+        writer.close()  # since Python 3.12 a server waits for its connections when it closes
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
