@@ -22,6 +22,7 @@ from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.schema.base import StringSchema
 from pulsar_txn.client.schema.crypto import PemKeys
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
+from pulsar_txn.client.sync.callbacks import Callbacks
 from pulsar_txn.client.sync.loop_thread import LoopThread
 
 EARLIEST = InitialPosition.EARLIEST
@@ -54,6 +55,21 @@ class Places:
 @pytest.fixture
 def places():
     return Places()
+
+
+def test_what_no_thread_can_be_started_for_at_the_end_of_the_program_is_called_by_who_closes(monkeypatch, caplog):
+    def start(_thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    callbacks, told = Callbacks(), []
+    callbacks.settle(told.append, 1)
+    callbacks.settle(told.remove, 7)
+    callbacks.tell(told.append, 2)
+    assert told == [], "the thread that speaks with the broker calls nothing"
+    callbacks.close(1)
+    assert told == [1, 2]
+    assert "a callback of the program failed" in caplog.text
 
 
 def test_observers_are_told_on_their_thread_in_order_and_of_sync_transactions(url, places):

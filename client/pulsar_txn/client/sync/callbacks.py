@@ -44,6 +44,7 @@ class Callbacks:
         self._told = WorkerThread("pulsar-txn-callbacks")
         self._asked = WorkerThread("pulsar-txn-questions")
         self._left_out = 0
+        self._left: list[Callable[[], object]] = []
 
     @property
     def behind(self) -> bool:
@@ -58,14 +59,14 @@ class Callbacks:
         if self._left_out:
             logger.warning("%d calls of observers and interceptors were left out: they are too slow", self._left_out)
             self._left_out = 0
-        self._told.submit(function, *args)
+        self.settle(function, *args)
 
     def settle(self, function: Callable[..., object], *args: Any) -> None:
-        """As `tell`, and never left out, except for the end of the program: no thread can be started then."""
+        """As `tell`, and never left out."""
         try:
             self._told.submit(function, *args)
-        except RuntimeError as error:
-            logger.warning("a callback is not called, because the program ends: %s", error)
+        except RuntimeError:  # the program ends, and some Pythons (3.12.0, 3.12.1) start no thread then: see `drain`
+            self._left.append(functools.partial(function, *args))
 
     async def hear(self, function: Callable[..., T], *args: Any) -> T:
         """On the loop: as `ask`, after what was told before, and never left out."""
@@ -84,8 +85,13 @@ class Callbacks:
         return asyncio.wrap_future(reply)
 
     def drain(self, seconds: float) -> None:
-        """Wait so long for what was told before."""
+        """Wait so long for what was told before; what no thread could be started for is called here."""
         self._told.drain(seconds)
+        while self._left:
+            try:
+                self._left.pop(0)()
+            except Exception:
+                logger.exception("a callback of the program failed")
 
     def close(self, seconds: float) -> None:
         """Wait so long for what was told, and end the threads."""
