@@ -22,6 +22,7 @@ from pulsar_txn.client.errors import (
     UnsupportedVersionError,
 )
 from pulsar_txn.client.net.service_url import Address, parse_service_url
+from pulsar_txn.client.txn import transactions
 from pulsar_txn.wire import hot
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import encode_entry
@@ -231,8 +232,9 @@ async def test_what_is_under_way_when_the_client_is_closed_is_not_left_hanging(s
 
 
 @pytest.mark.parametrize("silent", [None, "producer", "newTxn", "subscribe"])
-async def test_a_client_may_be_closed_in_any_turn_of_the_loop(silent):
+async def test_a_client_may_be_closed_in_any_turn_of_the_loop(silent, monkeypatch):
     """Named after a hang: what was registered after the last look at what is to be closed was cut off without a word."""
+    monkeypatch.setattr(transactions, "CLOSE_SECONDS", 0.02)  # an unanswered NEW_TXN is waited for, in most of the turns
     for turns in range(40):
         broker = FakeBroker()
         broker.partitions[ASSIGN_TOPIC] = 1
