@@ -159,6 +159,45 @@ def test_a_group_decided_before_the_fence_stays_committed() -> None:
     assert host.answers["repeat"] is COMMIT
 
 
+@pytest.mark.parametrize("action", TxnAction)
+def test_the_others_of_an_id_are_aborted_and_nobody_elses(action: TxnAction) -> None:
+    host = FencingHost()
+    who = {"identity": ("app", 1)}
+    taken, left = opened(host, 2, **who), opened(host, 2, **who)
+    strangers = [host.new(), host.new(identity=("app", 1), principal="anna"), host.new(identity=("b", 1))]
+    together(host, taken, action, abort_others=True, **who)
+    goal = TxnStatus.COMMITTING if action is COMMIT else TxnStatus.ABORTING
+    assert statuses(host, taken) == [goal] * 2
+    assert statuses(host, left) == [TxnStatus.ABORTING] * 2
+    assert statuses(host, strangers) == [TxnStatus.OPEN] * 3
+    late = host.new(**who)
+    together(host, taken, action, "repeat", abort_others=True, **who)
+    assert host.tc.status(late) is TxnStatus.OPEN, "a repeat changes nothing"
+
+
+def test_a_torn_step_keeps_the_decision_before_the_aborts_of_the_others() -> None:
+    host = FencingHost()
+    who = {"identity": ("app", 1)}
+    taken, left = opened(host, 2, **who), opened(host, 2, **who)
+    begun = len(host.log)
+    host.ask(EndTxn("group", taken[0], COMMIT, group=(taken[1],), abort_others=True, **who))
+    for keep in range(begun + 1, len(host.log) + 1):
+        torn = FencingHost()
+        torn.log = host.log[:keep]
+        torn.crash(keep)
+        assert set(statuses(torn, taken)) == {TxnStatus.COMMITTING}
+        assert not {TxnStatus.COMMITTING, TxnStatus.COMMITTED} & set(statuses(torn, left))
+
+
+def test_one_without_a_fenced_id_has_no_others() -> None:
+    for host, who in ((FencingHost(), {}), (TcHost(), {"identity": ("app", 1)})):
+        txn_id = host.new(**who)
+        with pytest.raises(Refusal) as caught:
+            together(host, [txn_id], abort_others=True, **who)
+        assert caught.value.code is ServerError.NotAllowedError
+        assert host.tc.status(txn_id) is TxnStatus.OPEN
+
+
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_a_crash_at_every_append_leaves_all_of_a_group_or_none(snapshot: bool) -> None:
     host = TcHost()

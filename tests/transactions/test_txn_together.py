@@ -18,7 +18,7 @@ from pulsar_txn.client.errors import (
     TransactionalIdUnsupported,
     TransactionFenced,
 )
-from pulsar_txn.client.inside import Epoch, act_as, commit_together, take_over
+from pulsar_txn.client.inside import Epoch, abort_all, act_as, commit_together, take_over
 
 ours = pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
 
@@ -71,6 +71,20 @@ async def test_the_next_epoch_aborts_what_no_group_took(driver: AsyncClient, wor
     await act_as(worker.inside, first)
     await commit_together(driver.inside, await driver.begin_transaction(), [str((await sent(worker, topic, b"good")).id)])
     assert await visible(driver, topic) == [b"good"]
+
+
+@ours
+async def test_the_rest_is_aborted_with_the_commit_or_by_itself(driver: AsyncClient, worker: AsyncClient, topic: str) -> None:
+    await act_as(worker.inside, await take_over(driver.inside))
+    delivered, left = await sent(worker, topic, b"delivered"), await sent(worker, topic, b"left")
+    await commit_together(driver.inside, await driver.begin_transaction(), [str(delivered.id)], abort_rest=True)
+    assert await visible(driver, topic) == [b"delivered"]
+    with pytest.raises(TransactionAborted):
+        await left.commit()
+    again = await sent(worker, topic, b"again")
+    await abort_all(driver.inside)
+    with pytest.raises(TransactionAborted):
+        await again.commit()
 
 
 @ours

@@ -41,14 +41,15 @@ def test_new_txn(request_id: int, timeout_ms: int, tc_id: int):
 def test_end_txn(request_id: int, txn: TxnId, action: int):
     frame = hot_txn.encode_end_txn(request_id, txn, action)
     assert frame == command("endTxn", request_id=request_id, txn_action=action, **ids(txn))
-    assert hot_txn.decode_end_txn(frame[4:]) == (head_of(request_id, txn), txn, action, ())
+    assert hot_txn.decode_end_txn(frame[4:]) == (head_of(request_id, txn), txn, action, (), False)
 
 
-@given(U64, TXN, st.sampled_from([0, 1]), st.lists(U64, max_size=5))
-def test_end_txn_of_a_group(request_id: int, txn: TxnId, action: int, group: list[int]):
-    frame = hot_txn.encode_end_txn(request_id, txn, action, group)
-    assert frame == command("endTxn", request_id=request_id, txn_action=action, group_least_bits=group, **ids(txn))
-    assert hot_txn.decode_end_txn(frame[4:]) == (head_of(request_id, txn), txn, action, tuple(group))
+@given(U64, TXN, st.sampled_from([0, 1]), st.lists(U64, max_size=5), st.booleans())
+def test_end_txn_of_a_group(request_id: int, txn: TxnId, action: int, group: list[int], alone: bool):
+    frame = hot_txn.encode_end_txn(request_id, txn, action, group, abort_others=alone)
+    fields = {"group_least_bits": group, **({"abort_others": True} if alone else {})}
+    assert frame == command("endTxn", request_id=request_id, txn_action=action, **fields, **ids(txn))
+    assert hot_txn.decode_end_txn(frame[4:]) == (head_of(request_id, txn), txn, action, tuple(group), alone)
 
 
 @given(U64, TXN, st.lists(st.text(max_size=200), max_size=3))

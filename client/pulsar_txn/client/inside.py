@@ -13,7 +13,7 @@ from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.client.txn.attempts import growing_pauses
-from pulsar_txn.client.txn.together import act_as, commit_together, take_over
+from pulsar_txn.client.txn.together import abort_all, act_as, commit_together, take_over
 from pulsar_txn.client.txn.transactional_id import Epoch
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "SchemaInfo",
     "Slots",
     "WorkerThread",
+    "abort_all",
     "act_as",
     "answer",
     "commit_together",

@@ -264,7 +264,7 @@ class TransactionCoordinator:
         return Step(new, (Reply(request.token),))
 
     def _end(self, request: EndTxn, now_ms: int) -> Step[Record]:
-        if request.group:
+        if request.group or request.abort_others:
             return self._end_together(request, now_ms)
         txn_id, token, asker = request.txn_id, request.token, (request.principal, request.identity)
         state, txn = self._locate(txn_id, asker, request.superuser)
@@ -288,6 +288,10 @@ class TransactionCoordinator:
     def _end_together(self, request: EndTxn, now_ms: int) -> Step[Record]:
         """End a group by one record. Each member's cell of the table says what it allows; they all have to agree."""
         asker, event = (request.principal, request.identity), END_EVENT[request.action]
+        if request.abort_others and (self._fencing is None or request.identity is None):
+            raise Refusal(
+                ServerError.NotAllowedError, "only a client with a transactional id may abort all else that it has open"
+            )
         leaving: list[Transaction] = []
         joined: TxnId | None = None
         ended: TxnId | None = None
@@ -304,7 +308,8 @@ class TransactionCoordinator:
                 ended = txn_id
         before = joined or ended
         if before is None:
-            return self._decide_together(request.token, leaving, _WRITTEN[OPEN, event], now_ms)
+            step = self._decide_together(request.token, leaving, _WRITTEN[OPEN, event], now_ms)
+            return self._with_others_aborted(step, leaving, asker, now_ms) if request.abort_others else step
         if leaving:
             raise _torn_group(before, leaving[0].txn_id)
         return Step((), (Reply(request.token) if joined is None else AwaitOutcome(request.token, joined),))
@@ -323,6 +328,19 @@ class TransactionCoordinator:
                 trailing += more
                 effects += heard
         return Step(((LOG, record),), tuple(effects), tuple(trailing))
+
+    def _with_others_aborted(self, step: Step[Record], leaving: list[Transaction], asker: Owner, now_ms: int) -> Step[Record]:
+        """`step`, and then aborts of all else that the asker has open: after its decision, so a torn write keeps that."""
+        spared = {txn.txn_id.least for txn in leaving}
+        decisions, effects, trailing = list(step.records), list(step.effects), list(step.trailing)
+        for least in () if self._fencing is None else self._fencing.open_of(asker):
+            txn = self._state.transactions[least]
+            if least not in spared and is_permitted(txn.owner, asker):
+                decision, more, heard = self._leave_open(txn, Event.ABORT, now_ms, told=len(effects))
+                decisions += decision
+                trailing += more
+                effects += heard
+        return Step(tuple(decisions), tuple(effects), tuple(trailing))
 
     def _done(self, txn_id: TxnId, now_ms: int) -> Step[Record]:
         state, _ = self._locate(txn_id, ANYBODY, superuser=True)

@@ -52,9 +52,11 @@ class EndTxn:
 
     `group`: further transactions of this coordinator that end with it, by one record. All of them are OPEN, or all were
     decided this way before (a repeat); anything else is refused and changes nothing. The token awaits the end of one of
-    them; the host joins the others by an EndTxn each.
+    them; the host joins the others by an EndTxn each. `abort_others`: all else that this transactional id and epoch has open
+    is aborted in the same Step, after the group's record; a repeat aborts nothing more.
 
-    Refusals: TransactionNotFound, InvalidTxnStatus (the other outcome was decided, or a part of the group has ended).
+    Refusals: TransactionNotFound, InvalidTxnStatus (the other outcome was decided, or a part of the group has ended),
+    NotAllowedError (`abort_others` without a transactional id that is fenced here).
     """
 
     token: Token
@@ -64,6 +66,7 @@ class EndTxn:
     identity: Identity | None = None
     superuser: bool = False
     group: tuple[TxnId, ...] = ()
+    abort_others: bool = False
 
 
 @value

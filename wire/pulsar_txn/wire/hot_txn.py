@@ -96,15 +96,19 @@ def decode_new_txn(frame: bytes) -> tuple[bytes, int, int]:
     return b"\x08" + varint(body.request_id), body.txn_ttl_millis, body.tc_id
 
 
-def encode_end_txn(request_id: int, txn: TxnId, action: int, group: Iterable[int] = ()) -> bytes:
-    """The frame of an END_TXN; `action` is a TxnAction, `group` the `least` of further transactions of the coordinator."""
+def encode_end_txn(request_id: int, txn: TxnId, action: int, group: Iterable[int] = (), *, abort_others: bool = False) -> bytes:
+    """The frame of an END_TXN; `action` is a TxnAction, `group` the `least` of further transactions of the coordinator.
+
+    `abort_others`: whatever else the transactional id of the client has open is aborted.
+    """
     further = b"".join(map(varint, group))
     together = b"\xa2\x06" + varint(len(further)) + further if further else b""
-    return _frame(END_TXN, _ids(request_id, txn) + b"\x20" + varint(action) + together)
+    others = b"\xa8\x06\x01" if abort_others else b""
+    return _frame(END_TXN, _ids(request_id, txn) + b"\x20" + varint(action) + together + others)
 
 
-def decode_end_txn(frame: bytes) -> tuple[bytes, TxnId, int, tuple[int, ...]]:
-    """`(head, txn, action, group)`; no action means commit. MalformedFrame."""
+def decode_end_txn(frame: bytes) -> tuple[bytes, TxnId, int, tuple[int, ...], bool]:
+    """`(head, txn, action, group, abort_others)`; no action means commit. MalformedFrame."""
     end = _ENDS[END_TXN].get(frame[:_BODY])
     if end is not None and end <= len(frame) and (found := _END_TXN_SHAPE(frame, _BODY, end)) is not None:
         head, _, least, most, action = found.groups(b"\0")
@@ -117,10 +121,11 @@ def decode_end_txn(frame: bytes) -> tuple[bytes, TxnId, int, tuple[int, ...]]:
             ),
             action[0],
             (),
+            False,
         )
     body = _body(frame, END_TXN).endTxn
     txn = _txn_id(body.txnid_least_bits, body.txnid_most_bits)
-    return _ids(body.request_id, txn), txn, int(body.txn_action), tuple(body.group_least_bits)
+    return _ids(body.request_id, txn), txn, int(body.txn_action), tuple(body.group_least_bits), body.abort_others
 
 
 # ---------------------------------------------------------------- ADD_PARTITION_TO_TXN and ADD_SUBSCRIPTION_TO_TXN

@@ -141,7 +141,7 @@ def _participant(named: tuple[str, str | None]) -> Participant:
 
 def on_end_txn(session: Session, frame: bytes) -> None:
     """END_TXN: answered when every participant holds the outcome, of all transactions that it ends together."""
-    head, txn_id, action, group = hot_txn.decode_end_txn(frame)
+    head, txn_id, action, group, abort_others = hot_txn.decode_end_txn(frame)
     coordinators = session.services.coordinators
     if coordinators is None:
         _no_coordinators(session, head)
@@ -150,13 +150,15 @@ def on_end_txn(session: Session, frame: bytes) -> None:
     known = _ACTIONS.get(action)
     if known is None:
         answer(None, ServerError.NotAllowedError, f"{action} is no action; 0 commits and 1 aborts")
-    elif group:
-        _end_together(session, txn_id, known, group, answer)
+    elif group or abort_others:
+        _end_together(session, txn_id, known, group, answer, abort_others=abort_others)
     else:
         coordinators.end(txn_id, known, session.principal, session.identity, answer)
 
 
-def _end_together(session: Session, txn_id: TxnId, action: TxnAction, group: Sequence[int], answer: Answer) -> None:
+def _end_together(
+    session: Session, txn_id: TxnId, action: TxnAction, group: Sequence[int], answer: Answer, *, abort_others: bool
+) -> None:
     coordinators = session.services.coordinators
     assert coordinators is not None  # noqa: S101 - the caller has looked
     if not session.services.ends_groups:
@@ -167,7 +169,8 @@ def _end_together(session: Session, txn_id: TxnId, action: TxnAction, group: Seq
         answer(None, ServerError.NotAllowedError, text)
     else:
         further = tuple([TxnId(txn_id.most, least) for least in group])
-        coordinators.end_together(txn_id, further, action, session.principal, session.identity, answer)
+        who = session.principal, session.identity
+        coordinators.end_together(txn_id, further, action, *who, answer, abort_others=abort_others)
 
 
 def on_end_txn_on_participant(response: str, session: Session, body: Any) -> None:

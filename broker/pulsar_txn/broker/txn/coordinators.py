@@ -267,8 +267,13 @@ class Coordinators:
         principal: str | None,
         identity: Identity | None,
         answer: Answer,
+        *,
+        abort_others: bool = False,
     ) -> None:
-        """End transactions of one coordinator by one record; answered when every participant of all of them holds it."""
+        """End transactions of one coordinator by one record; answered when every participant of all of them holds it.
+
+        `abort_others`: whatever else the identity has open is aborted, which is not waited for.
+        """
         host = self._serving.get(txn_id.most)
         if host is None:
             self._refuse(txn_id.most, answer)
@@ -278,7 +283,8 @@ class Coordinators:
             self.end(member, action, principal, identity, over)
 
         decided = JointEnd(dict.fromkeys((txn_id, *group)), join, answer).decided
-        host.submit(EndTxn(decided, txn_id, action, principal, identity, group=group), reserve=True)
+        request = EndTxn(decided, txn_id, action, principal, identity, group=group, abort_others=abort_others)
+        host.submit(request, reserve=True)
 
     def knows(self, txn_id: TxnId, participant: Participant) -> bool:
         """Whether the transaction is open with this participant, and the record of the registration is durable.

@@ -219,19 +219,22 @@ class TransactionCoordinators:
         timeout: float | None = None,
         tally: RequestTally | None = None,
         group: Sequence[TxnId] = (),
+        abort_others: bool = False,
     ) -> None:
         """END_TXN. Raises InvalidTransactionStatus, TransactionNotFound and the others of `CoordinatorSession.request`.
 
-        `group`: further transactions of the same coordinator, which end with it or are not changed. InvalidConfiguration
-        when the broker ends no groups.
+        `group`: further transactions of the same coordinator, which end with it or are not changed. `abort_others`: all else
+        that the transactional id has open is aborted. InvalidConfiguration when the broker does not know that.
         `maybe_processed` on the error tells whether an earlier attempt may have ended the transaction.
         """
         session = await self._session(txn_id)
         further = [each.least for each in group]
-        check = _ends_groups if further else None
-        await session.request(
-            "endTxn", lambda number: hot_txn.encode_end_txn(number, txn_id, action, further), txn_id, timeout, tally, check
-        )
+
+        def encode(number: int) -> bytes:
+            return hot_txn.encode_end_txn(number, txn_id, action, further, abort_others=abort_others)
+
+        check = _ends_groups if further or abort_others else None
+        await session.request("endTxn", encode, txn_id, timeout, tally, check)
 
     def _pick(self) -> CoordinatorSession:
         """Round robin over the connected sessions; when none is, over all. A transactional id stays at its coordinator."""

@@ -65,6 +65,8 @@ class Ending:
         """Why the client has aborted it, if the client did: the program did not ask for that."""
         self.group: Sequence[TxnId] = ()
         """Further transactions of its coordinator that are committed by the same record; an abort leaves them alone."""
+        self.aborts_others = False
+        """Whether its commit aborts all else that the transactional id has open."""
         self._life = life
         self._opening = opening
         self._operations = operations
@@ -213,8 +215,9 @@ class Ending:
     async def _end_txn(self, txn_id: TxnId, action: TxnAction, timeout: float) -> None:
         before = self._monotonic()
         try:
-            group = self.group if action is TxnAction.COMMIT else ()
-            await self._coordinators.end_txn(txn_id, action, timeout=timeout, tally=self.tally, group=group)
+            commits = action is TxnAction.COMMIT
+            group, alone = (self.group, self.aborts_others) if commits else ((), False)
+            await self._coordinators.end_txn(txn_id, action, timeout=timeout, tally=self.tally, group=group, abort_others=alone)
         finally:
             self.seconds += self._monotonic() - before
 

@@ -33,11 +33,18 @@ class CoordinatorSessions(Protocol):
         ...
 
     async def end_txn(
-        self, txn_id: TxnId, action: TxnAction, *, timeout: float, tally: RequestTally, group: Sequence[TxnId] = ()
+        self,
+        txn_id: TxnId,
+        action: TxnAction,
+        *,
+        timeout: float,
+        tally: RequestTally,
+        group: Sequence[TxnId] = (),
+        abort_others: bool = False,
     ) -> None:
         """END_TXN, sent again after a lost connection until `timeout` seconds are over.
 
-        `group`: further transactions that end with it.
+        `group`: further transactions that end with it. `abort_others`: all else of the transactional id is aborted.
         """
         ...
 

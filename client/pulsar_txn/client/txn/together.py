@@ -35,9 +35,12 @@ async def act_as(core: Core, epoch: Epoch) -> None:
     await coordinators.act_as(epoch)
 
 
-async def commit_together(core: Core, txn: AsyncTransaction, others: Iterable[TxnId | str]) -> None:
+async def commit_together(
+    core: Core, txn: AsyncTransaction, others: Iterable[TxnId | str], *, abort_rest: bool = False
+) -> None:
     """Commit `txn` and, by the same record, transactions that were begun elsewhere; or none of them.
 
+    `abort_rest`: whatever else this epoch of the transactional id has open is aborted directly after that record.
     Nobody may still be sending in `others`. Raises as `txn.commit()`: TransactionAborted when one of them was ended before
     (`txn` is aborted then, the others are as they were); CommitOutcomeUnknown, whose `resolve()` asks for the whole group
     again. InvalidConfiguration when one has another coordinator, or the broker ends no groups.
@@ -50,12 +53,19 @@ async def commit_together(core: Core, txn: AsyncTransaction, others: Iterable[Tx
             raise InvalidConfiguration(
                 f"transaction {each} has another coordinator than {txn_id}", hint="begin all of them with one transactional id"
             )
-    unit.ending.group = group
+    unit.ending.group, unit.ending.aborts_others = group, abort_rest
     try:
         await txn.commit()
     except TransactionAborted:
         await _abort(core, txn_id)
         raise
+
+
+async def abort_all(core: Core, timeout_ms: int = 10_000) -> None:
+    """Abort whatever this epoch of the client's transactional id has open, and what older ones have. Raises as `take_over`."""
+    coordinators: TransactionCoordinators = core.coordinators()
+    txn_id = await coordinators.new_txn(timeout_ms)
+    await coordinators.end_txn(txn_id, TxnAction.ABORT, abort_others=True)
 
 
 async def _abort(core: Core, txn_id: TxnId) -> None:
