@@ -449,14 +449,14 @@ async def test_inputs_may_be_a_pattern(client, topic):
         lambda context: context.incr_counter("k", 1),
         lambda context: context.ack(context.get_message_id(), context.get_current_message_topic_name()),
     ],
-    ids=["put_state", "incr_counter", "ack"],
+    ids=["state of two instances", "counter of two instances", "ack"],
 )
 @pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
 @pytest.mark.parametrize("transaction", [{}, MANAGED], ids=["plain", "managed"])
 async def test_what_is_not_there_ends_the_run_and_nothing_is_lost(client, topic, call, transaction):
     await produce(client, topic, b"1")
     with pytest.raises(UsageError):
-        await run(client, config(topic, transaction=transaction), lambda _, context: call(context), 1)
+        await run(client, config(topic, transaction=transaction, parallelism=2), lambda _, context: call(context), 1)
     assert await left(client, topic) == [b"1"]
 
 

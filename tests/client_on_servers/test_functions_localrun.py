@@ -195,8 +195,24 @@ def test_where_no_broker_answers_the_command_ends_with_code_69(tmp_path, monkeyp
 async def test_a_function_that_raises_what_nothing_mends_ends_the_command_with_code_2(client, pulsar, topic, tmp_path):
     source = await client.create_producer(topic)
     await source.send(b"1")
-    written(tmp_path, "state", "class S:\n    def process(self, input, context):\n        context.get_state('k')\n", "")
-    flags = ("--inputs", topic, "--classname", "state.S", "--py", tmp_path / "state.py", "--subs-position", "EARLIEST")
+    written(
+        tmp_path,
+        "state",
+        "class S:\n    def process(self, input, context):\n        context.get_state('k')\n",
+        "parallelism: 2",
+    )
+    flags = (
+        "--inputs",
+        topic,
+        "--classname",
+        "state.S",
+        "--py",
+        tmp_path / "state.py",
+        "--subs-position",
+        "EARLIEST",
+        "--parallelism",
+        2,
+    )
     with localrun(*flags, "--broker-service-url", pulsar.service_url) as process:
         async with asyncio.timeout(30):
             assert await ended(process) == 2

@@ -13,6 +13,7 @@ from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.client.txn.attempts import growing_pauses
+from pulsar_txn.client.txn.managed import open_now
 from pulsar_txn.client.txn.together import abort_all, act_as, commit_together, take_over
 from pulsar_txn.client.txn.transactional_id import Epoch
 
@@ -37,6 +38,7 @@ __all__ = [
     "key_partition",
     "monotonic_seconds",
     "need",
+    "open_now",
     "parse_service_url",
     "parse_topic",
     "take_over",

@@ -11,11 +11,14 @@ from pulsar_txn.pipeline.functions.config import (
     InputSpec,
     ProcessingGuarantees,
     ProducerConfig,
+    StateConfig,
+    StateScope,
     SubscriptionPosition,
     TransactionConfig,
     TransactionMode,
 )
 from pulsar_txn.pipeline.functions.context import Context
+from pulsar_txn.pipeline.functions.errors import StateMoved, StateTaken
 from pulsar_txn.pipeline.functions.interface import Function, IdentitySerDe, PickleSerDe, SerDe
 from pulsar_txn.pipeline.functions.runner import FunctionRun, run
 from pulsar_txn.pipeline.functions.stats import FunctionStats, UserMetric
@@ -33,6 +36,10 @@ __all__ = [
     "ProcessingGuarantees",
     "ProducerConfig",
     "SerDe",
+    "StateConfig",
+    "StateMoved",
+    "StateScope",
+    "StateTaken",
     "SubscriptionPosition",
     "TransactionConfig",
     "TransactionMode",

@@ -127,12 +127,15 @@ class Loop:
 
     async def _in_transaction(self, batch: AsyncTransactionalBatch[bytes]) -> None:
         contexts: list[Context] = []
+        states = self._instance.states
+        await states.begin(batch.txn, batch)
         try:
             for message in batch:
                 context = await self._instance.invoke(self._consumer, message, self._pattern, batch.txn)
                 contexts.append(context)
             for handed in [each for context in contexts for each in context.handed]:
                 await handed  # in the transaction now; the commit waits for the receipts
+            await states.write(batch.txn)
         finally:
             for context in contexts:
                 context.end()

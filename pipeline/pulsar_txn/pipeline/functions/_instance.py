@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from pulsar_txn.client import AsyncTransaction, Message, MessageId
+from pulsar_txn.client import AsyncTransaction, Message, MessageId, SendTicket
 from pulsar_txn.client.errors import UsageError
 from pulsar_txn.client.inside import Future, WorkerThread, answer, parse_topic
 from pulsar_txn.pipeline.functions._loading import process_of, serde_of
@@ -17,6 +17,7 @@ from pulsar_txn.pipeline.functions._outlets import Handed, Outlets
 from pulsar_txn.pipeline.functions.config import FunctionConfig, ProcessingGuarantees
 from pulsar_txn.pipeline.functions.context import Context
 from pulsar_txn.pipeline.functions.interface import SerDe
+from pulsar_txn.pipeline.functions.state.owned import States
 from pulsar_txn.pipeline.functions.stats import Counts
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Instance:
         outlets: Outlets,
         secrets_provider: SecretsProvider,
         function_logger: logging.Logger,
+        consumers: int,
     ) -> None:
         self.client = client
         self.config = config
@@ -54,6 +56,7 @@ class Instance:
         self.raised: Exception | None = None
         """What `process` raised last."""
         self._process = process_of(function)
+        self.states = States(client, config, on_loop=self._process.is_async, consumers=consumers)
         self._serdes: dict[str | None, SerDe] = {}
         self._output_serde = self.serde_of(config.output_serde_class_name)
         self._input_serdes = {str(parse_topic(topic)): self.serde_of(config.serde_of(topic)) for topic in config.topics}
@@ -97,7 +100,12 @@ class Instance:
             value = serde.deserialize(message.data)
             if self.config.processing_guarantees is ProcessingGuarantees.MANUAL:
                 self._unacknowledged[_place(message.topic, message.message_id)] = (consumer, message)
+            if txn is None:
+                await self.states.begin(None, (message,))
             output = await self._call(value, context)
+            if txn is None:
+                context.handed += [_handed(ticket) for ticket in await self.states.write(None)]
+                self.states.settle(committed=True)
         if output is not None and self.config.output is not None:
             name = sequence_id = None
             if self.config.is_effectively_once:
@@ -166,10 +174,17 @@ class Instance:
         """It comes again: what is acknowledged by hand is the next delivery."""
         self._unacknowledged.pop(_place(message.topic, message.message_id), None)
 
-    def close(self) -> None:
-        """End the threads after they have finished what they do."""
+    async def close(self) -> None:
+        """Give up the state; end the threads after they have finished what they do."""
+        await self.states.close()
         self._thread.stop()
         self._callbacks.stop()
+
+
+def _handed(ticket: SendTicket) -> Handed:
+    handed: Handed = asyncio.get_running_loop().create_future()
+    handed.set_result(ticket)
+    return handed
 
 
 async def _acknowledged(consumer: AsyncConsumer[bytes], message: Message[bytes]) -> None:

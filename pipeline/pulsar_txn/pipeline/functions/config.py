@@ -89,6 +89,30 @@ class TransactionConfig:
         )
 
 
+class StateScope(enum.Enum):
+    """Who shares a state."""
+
+    FUNCTION = "FUNCTION"
+    """The whole function, which has one instance."""
+    PARTITION = "PARTITION"
+    """The messages of one input partition; needs retainOrdering."""
+
+
+@attrs.frozen(kw_only=True)
+class StateConfig:
+    """The section `state`, which is ours: Pulsar keeps state in BookKeeper's table service."""
+
+    topic: str | None = None
+    """By default `persistent://tenant/namespace/name-state`."""
+    scope: StateScope = StateScope.FUNCTION
+
+    @classmethod
+    def parse(cls, key: str, value: Any) -> Self:
+        """From the mapping under `key`."""
+        keys = {"stateTopic": ("topic", text), "stateScope": ("scope", choice(StateScope.__members__))}
+        return section(cls, key, value, keys)
+
+
 @attrs.frozen(kw_only=True)
 class InputSpec:
     """One entry of `inputSpecs`."""
@@ -180,6 +204,8 @@ class FunctionConfig:
     """Messages of an instance whose output is on its way."""
     producer: ProducerConfig = ProducerConfig()
     transaction: TransactionConfig = TransactionConfig()
+    state: StateConfig | None = None
+    """None: the state is opened when the function first uses it."""
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, Any]) -> Self:
@@ -229,6 +255,7 @@ class FunctionConfig:
         if self.output is not None and self.output in self.topics:
             raise InvalidConfiguration(f"output: {self.output} is also an input", hint="a function must not feed itself")
         self._check_order()
+        self._check_state()
         self._check_retries()
         for pattern in self.patterns:
             try:
@@ -259,6 +286,16 @@ class FunctionConfig:
             raise InvalidConfiguration(
                 "topicsPattern does not go with EFFECTIVELY_ONCE, which takes no partitioned topics", hint="name the inputs"
             )
+
+    def _check_state(self) -> None:
+        if self.state is None or self.state.scope is StateScope.FUNCTION:
+            return
+        if not self.retain_ordering:
+            raise InvalidConfiguration(
+                "stateScope: PARTITION needs one receiver for each input partition", hint="set retainOrdering: true"
+            )
+        if len(self.topics) > 1 or self.patterns:
+            raise InvalidConfiguration("stateScope: PARTITION takes one input topic", hint="use one function for each input")
 
     def _check_retries(self) -> None:
         if self.dead_letter_topic is not None and self.max_message_retries is None:
@@ -313,6 +350,12 @@ class FunctionConfig:
         return f"{self.tenant}/{self.namespace}/{self.name}"
 
     @property
+    def state_topic(self) -> str:
+        """The topic of the state, or the beginning of its name when each input partition has a state."""
+        named = None if self.state is None else self.state.topic
+        return named or f"persistent://{self.fqfn}-state"
+
+    @property
     def subscription(self) -> str:
         """The subscription's name."""
         return self.sub_name or self.fqfn
@@ -356,6 +399,7 @@ _KEYS: Final[Mapping[str, tuple[str, Read]]] = {
     "deadLetterTopic": ("dead_letter_topic", text),
     "timeoutMs": ("timeout_ms", milliseconds),
     "parallelism": ("parallelism", whole(1)),
+    "state": ("state", StateConfig.parse),
     "maxPendingAsyncRequests": ("max_pending_async_requests", whole(1)),
     "producerConfig": ("producer", ProducerConfig.parse),
     "transaction": ("transaction", TransactionConfig.parse),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_txn.client import AsyncTransaction, Compression, Message
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch, UsageError
@@ -180,25 +180,49 @@ class Context:
         """
         self._instance.ack(getattr(msgid, "_id", msgid), topic)
 
-    def incr_counter(self, key: str, amount: int) -> NoReturn:
-        """Refused with UsageError: state lives in BookKeeper's table service, which does not exist here."""
-        self._no_state()
+    # --- state --------------------------------------------------------------------------------------------------------
 
-    def get_counter(self, key: str) -> NoReturn:
-        """Refused as `incr_counter`."""
-        self._no_state()
+    def incr_counter(self, key: str, amount: int) -> None:
+        """Add to a counter, which begins with 0. SchemaMismatch when the key holds a value or the amount is no whole number.
 
-    def del_counter(self, key: str) -> NoReturn:
-        """Refused as `incr_counter`."""
-        self._no_state()
+        The first use of state waits until the state is read. With MANAGED the change is part of the transaction; otherwise
+        it is sent after `process` returns, and a crash may double it. UsageError (fatal) where state cannot be: several
+        instances without `stateScope: PARTITION`, or a coroutine function without the section `state`.
+        """
+        self._check("incr_counter")
+        if not isinstance(amount, int):
+            raise SchemaMismatch(f"the counter {key} grows by a whole number, not by {amount!r}")
+        self._instance.states.add(self._message, key, amount)
 
-    def put_state(self, key: str, value: Any) -> NoReturn:
-        """Refused as `incr_counter`."""
-        self._no_state()
+    def get_counter(self, key: str) -> int | None:
+        """A counter with what this call has added; None when there is no such counter. Waits as `incr_counter`."""
+        self._check("get_counter")
+        found = self._instance.states.get(self._message, key)
+        return found if isinstance(found, int) else None
 
-    def get_state(self, key: str) -> NoReturn:
-        """Refused as `incr_counter`."""
-        self._no_state()
+    def del_counter(self, key: str) -> None:
+        """Delete a counter, as `delete_state`."""
+        self.delete_state(key)
+
+    def put_state(self, key: str, value: str | bytes) -> None:
+        """Set a value: bytes, or a text as UTF-8. SchemaMismatch for anything else. Otherwise as `incr_counter`."""
+        self._check("put_state")
+        if not isinstance(value, str | bytes | bytearray):
+            raise SchemaMismatch(
+                f"the state {key} must be bytes or a text, not {value!r}", hint="encode it, with json for instance"
+            )
+        self._instance.states.set(self._message, key, value.encode() if isinstance(value, str) else bytes(value))
+
+    def get_state(self, key: str) -> bytes | None:
+        """A value; None when there is none. A counter as 8 bytes, big-endian, as Pulsar gives it. Waits as `incr_counter`."""
+        self._check("get_state")
+        found = self._instance.states.get(self._message, key)
+        return found.to_bytes(8, "big", signed=True) if isinstance(found, int) else found
+
+    def delete_state(self, key: str) -> None:
+        """Delete a value or a counter. Waits as `incr_counter`."""
+        self._check("delete_state")
+        self._instance.states.set(self._message, key, None)
 
     # --- for the runtime ----------------------------------------------------------------------------------------------
 
@@ -237,14 +261,6 @@ class Context:
                 f"context.{what} after the end of process",
                 hint="with MANAGED the transaction is over: wait for what you started before process returns",
             )
-
-    def _no_state(self) -> NoReturn:
-        error = UsageError(
-            "functions have no state here: BookKeeper's table service, which holds it elsewhere, is not used",
-            hint="keep it in a compacted topic: context.publish with a partition_key writes, client.create_table_view reads",
-        )
-        error.fatal = True  # trying again, or sending every message to a dead-letter topic, would help nobody
-        raise error
 
 
 def _options(conf: Mapping[str, Any], properties: Mapping[str, str] | None) -> dict[str, Any]:

@@ -82,15 +82,18 @@ class FunctionRun:
         loops = []
         try:
             await self._check_inputs()
+            sources = self._sources()
             for number in range(self.config.parallelism):
                 function_logger = self._logger(number)
-                instance = Instance(self._client, self.config, self._function, number, outlets, self._secrets, function_logger)
+                instance = Instance(
+                    self._client, self.config, self._function, number, outlets, self._secrets, function_logger, len(sources)
+                )
                 self._instances.append(instance)
                 if self.config.log_topic is not None:
                     handler = TopicHandler(outlets, self.config.log_topic, self.config.fqfn, number)
                     function_logger.addHandler(handler)
                     handlers.append((function_logger, handler))
-                for source in self._sources():
+                for source in sources:
                     consumer = await self._client.subscribe(
                         source.topics, self.config.subscription, **self._consumer_options(source.spec)
                     )
@@ -100,10 +103,8 @@ class FunctionRun:
         finally:
             for function_logger, attached in handlers:
                 function_logger.removeHandler(attached)
-            for instance in self._instances:
-                instance.close()
             AMBIENT.reset(ambient)
-            await asyncio.gather(*(each.close() for each in consumers))
+            await asyncio.gather(*(each.close() for each in consumers), *(each.close() for each in self._instances))
             await outlets.close()
         return self.stats()
 
