@@ -118,6 +118,17 @@ class OwnersModel(RuleBasedStateMachine):
             self.table.admit((9, 9), 1, 0)  # whatever comes next carries it out
             self.has.update(dict.fromkeys(mine, self.table.wanted))
 
+    @rule(entry=entries, bits=some)
+    def it_is_asked_whether_messages_may_stay(self, entry, bits):
+        bits &= full(SIZES[entry])
+        generation, seen = self.known.get(entry, (-1, 0))
+        named = {bit_of(index): hold for index, hold in self._named(entry).items()}
+        here = {bit for bit in (bit_of(index) for index in indexes(seen, SIZES[entry])) if generation == self.generation}
+        ours = {bit for bit in here if bit not in named}
+        others = {bit for bit in here if bit not in named or named[bit].state in (State.HELD, State.ASKED)}
+        asked = {bit_of(index) for index in indexes(bits, SIZES[entry])}
+        assert self.table.may_stay(position(entry), bits) == (asked <= ours and bool(others - asked))
+
     def _forget(self, entry):
         self.has = {key: hold for key, hold in self.has.items() if key[0] != entry}
         del self.known[entry]

@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -25,7 +26,8 @@ from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, Trans
 from pulsar_txn.client.receive.acks import AckTracker, cumulative_id, named_ids
 from pulsar_txn.client.receive.chunks import ChunkedMessages
 from pulsar_txn.client.receive.line import Line
-from pulsar_txn.client.receive.owners import Delivery, Hold, Owners, Place, State, bit_of, full, merged, places_of
+from pulsar_txn.client.receive.message import Message, bits_of
+from pulsar_txn.client.receive.owners import Hold, Owners, Place, State, bit_of, full, merged, places_of
 from pulsar_txn.client.receive.recall import Recall
 from pulsar_txn.client.receive.redelivery import AckTimeouts
 from pulsar_txn.client.txn.enlist import Enlisting
@@ -37,6 +39,9 @@ ACKS_PER_FRAME: Final = 1000
 
 ENTRIES_PER_REQUEST: Final = 50_000
 """Entries that one request acknowledges at the commit: a million of them would not fit into a frame."""
+
+ENTRIES_WITH_COPIES: Final = 1000
+"""Entries of which a transaction keeps the messages that joined it; the broker is asked for those of others."""
 
 COORDINATOR_SLACK: Final = 2.0
 """Seconds after a transaction's deadline after which its coordinator has surely aborted it."""
@@ -79,6 +84,8 @@ class Share:
         self.keeper: Hold | None = None
         """Whose the held messages are when the transaction aborts, if they do not come again from the broker."""
         self.requests: list[Request] = []
+        self.copies: dict[Position, list[Message[Any]]] = {}
+        """Messages that joined, of entries of which this consumer has others; see `Recall.these`."""
         self.first: tuple[Position, int] | None = None
         """The first of the messages that joined."""
         self.is_over = False
@@ -86,6 +93,16 @@ class Share:
         self.has_aborted = False
         self.is_known = False
         """Whether anything was acknowledged in the transaction, so that its end is told here."""
+
+    def keep_copies(self, run: Sequence[Message[Any]]) -> None:
+        """These neighbours of one entry have joined. Nothing is kept of an entry that has joined as a whole."""
+        entry = run[0].entry
+        if self.held.entries.get(entry.position) == entry.delivery[1]:
+            self.copies.pop(entry.position, None)
+            return
+        self.copies.setdefault(entry.position, []).extend(run)
+        if len(self.copies) > ENTRIES_WITH_COPIES:
+            del self.copies[next(iter(self.copies))]
 
     def has_done(self, place: Place) -> bool:
         """Whether this message joined the transaction, and is acknowledged in it already."""
@@ -221,14 +238,21 @@ class Acknowledgements:
             share = self._shares[txn] = Share()
         return share
 
-    def join(self, share: Share, position: Position, bits: int, size: int, delivery: Delivery) -> int:
-        """Messages that were just received join; those that somebody has already do not, they are second copies."""
+    def join(self, share: Share, run: Sequence[Message[Any]]) -> int:
+        """Messages of one entry that were just received join; the bits of those that do.
+
+        Those that somebody has already do not, they are second copies.
+        """
+        entry, bits = run[0].entry, bits_of(run)
+        position, size = entry.position, entry.batch_size
         kept = 0 if share.keeper is None else share.keeper.entries.get(position, 0) & bits
         bits = self._owners.has_free(position, bits) | kept
         if bits:
             place = (position, (bits & -bits).bit_length() - 1 if size else -1)
             share.first = place if share.first is None else min(place, share.first)
-            self._owners.give(share.held, position, bits, size, delivery)
+            self._owners.give(share.held, position, bits, size, entry.delivery)
+            if size > 1 and not self._line.single:
+                share.keep_copies(run)
         return bits
 
     def acknowledge_rest(self, share: Share, txn: Enlisting) -> None:
@@ -252,6 +276,7 @@ class Acknowledgements:
         `seconds_left` is how long its coordinator may wait before it aborts by itself.
         """
         share.is_over = True
+        copies, share.copies = share.copies, {}
         if keep and share.keeper is not None:
             self._owners.give_all(share.held, share.keeper)
         elif share.requests and self._line.single and not share.has_aborted:
@@ -260,13 +285,15 @@ class Acknowledgements:
             if share.first is not None:
                 self._recall.keep_back_until(share.first, wait=max(seconds_left or 0.0, 0.0) + COORDINATOR_SLACK)
         else:
-            self._return_held(share)
+            self._return_held(share, copies)
 
-    def _return_held(self, share: Share) -> None:
+    def _return_held(self, share: Share, copies: Mapping[Position, Sequence[Message[Any]]]) -> None:
         again = self._owners.known(share.held)
-        self._owners.release(share.held)
         if again:
-            self._recall.these(again)
+            self._in_time(places_of(again.items()), cumulative=False)
+            for position, (bits, _, _) in again.items():
+                self._owners.leave(position, bits)
+            self._recall.these(again, itertools.chain.from_iterable(copies.values()))
             self._keep_order(share)
 
     def _keep_order(self, share: Share) -> None:
@@ -418,6 +445,7 @@ class Acknowledgements:
         known = self._owners.known(request)
         joined, again = request.joined, {}
         for position, (bits, size, delivery) in known.items():
+            share.copies.pop(position, None)  # the broker knows better who has it
             held = joined.get(position, 0) & bits
             if held and not share.is_over:
                 self._owners.give(share.held, position, held, size)
@@ -492,6 +520,7 @@ class Acknowledgements:
             else:
                 request.is_released = True
                 self._owners.release(request)
+        copies, share.copies = share.copies, {}
         if outcome is not None:
             share.requests.clear()
         if not line.single and outcome is not TxnAction.COMMIT:  # when its time is over, its coordinator aborts it
@@ -504,7 +533,7 @@ class Acknowledgements:
             self._recall.everything()
             self._keep_order(share)
         else:
-            self._return_held(share)
+            self._return_held(share, copies)
 
     def _settle_ids(self, ids: Iterable[AckId]) -> None:
         for ledger_id, entry_id, left, size in ids:

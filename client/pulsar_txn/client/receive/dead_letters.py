@@ -19,8 +19,8 @@ from attrs.validators import optional
 from pulsar_txn.client._checks import check_subscription_name, check_text, flag, text, whole
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName, PulsarError
 from pulsar_txn.client.net.core import Core
-from pulsar_txn.client.receive.message import Message, Source
-from pulsar_txn.client.receive.owners import UNKNOWN, Place
+from pulsar_txn.client.receive.message import Message, Source, bits_of
+from pulsar_txn.client.receive.owners import Place
 from pulsar_txn.client.schema.base import EncodedPair, Schema, SchemaInfo, WrittenSchema
 from pulsar_txn.client.send.options import ProducerOptions
 from pulsar_txn.client.send.producer import AsyncProducer, open_producer
@@ -151,14 +151,15 @@ class DeadLetters:
         # What was written with another version of a schema must not be labelled with this one.
         self._schema: Schema[EncodedPair] = _AsReceived(None if isinstance(schema, WrittenSchema) else schema.info)
         self._producers: dict[str, asyncio.Task[AsyncProducer[EncodedPair]]] = {}
-        self._burying: set[tuple[int, Position]] = set()
+        self._burying: set[tuple[int, Position, int]] = set()
         self._is_closed = False
 
     def bury_soon(self, source: Source, position: Position, messages: Sequence[Message[Any]], acknowledge: Acknowledge) -> None:
         """Send an entry's messages to the dead-letter topic and acknowledge them, in the background."""
-        if (source.id, position) not in self._burying:
-            self._burying.add((source.id, position))
-            self._core.spawn(self._bury(source, position, messages, acknowledge))
+        new = [message for message in messages if (source.id, position, message.index) not in self._burying]
+        if new:
+            self._burying.update((source.id, position, message.index) for message in new)
+            self._core.spawn(self._bury(source, position, new, acknowledge))
 
     def _dead_topic(self, message: Message[Any]) -> str:
         """Those of a consumer with a retry topic go together; those of a pattern by the topic that they came from first."""
@@ -199,9 +200,11 @@ class DeadLetters:
             logger.info("%s %s went to %s", source.topic, position, topic)
         except (PulsarError, InvalidName) as error:
             logger.warning("%s %s cannot go to %s yet: %s", source.topic, position, topic, error)
-            self._core.runtime.call_later(RETRY_AFTER_FAILURE, source.deliver_again, {position: (0, 0, UNKNOWN)})
+            entry = messages[0].entry
+            again = {position: (bits_of(messages), entry.batch_size, entry.delivery)}
+            self._core.runtime.call_later(RETRY_AFTER_FAILURE, source.deliver_again, again, messages)
         finally:
-            self._burying.discard((source.id, position))
+            self._burying.difference_update((source.id, position, message.index) for message in messages)
 
     async def put_off(
         self, message: Message[Any], delay: float, properties: Mapping[str, str] | None, txn: AsyncTransaction | None

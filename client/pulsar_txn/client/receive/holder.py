@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from pulsar_txn.client.receive.inside import Inside
-from pulsar_txn.client.receive.joined import Joined, bits_of, runs
-from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.joined import Joined
+from pulsar_txn.client.receive.message import Message, bits_of, runs
 from pulsar_txn.client.receive.owners import Hold, State, bit_of, indexes
 from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
 from pulsar_txn.client.txn.enlist import Enlisting
@@ -67,7 +67,7 @@ class Holder(Generic[T]):
         for part, entries in self._inside.settling.entries(messages).items():
             for position, (bits, _, _) in entries.items():
                 part.owners.leave(position, bits)
-            part.recall.these(entries)
+            part.recall.these(entries, [message for message in messages if self._inside.parts.of_message(message) is part])
             if self._inside.options.consumer_type.is_single:
                 part.recall.keep_back_until(min((m.entry.position, m.index) for m in messages if m.entry.consumer is part))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from pulsar_txn.client.errors import ConnectionLost
 from pulsar_txn.client.receive.acknowledging import Share
-from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.message import Message, runs
 from pulsar_txn.client.receive.owners import Hold, bit_of
 from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
 from pulsar_txn.client.receive.parts import Parts
@@ -39,7 +39,7 @@ class Joined:
             return []  # nobody asks for them any more
         added: list[Message[Any]] = []
         for run in runs(messages):
-            entry, part = run[0].entry, self._parts.of_message(run[0])
+            part = self._parts.of_message(run[0])
             if part is None:
                 continue  # its topic was left, so nobody can acknowledge it
             share = self._shares.get(part)
@@ -47,7 +47,7 @@ class Joined:
                 share = self._shares[part] = part.acks.share(txn)
             if keepers is not None:
                 share.keeper = keepers.get(part)
-            bits = part.acks.join(share, entry.position, bits_of(run), entry.batch_size, entry.delivery)
+            bits = part.acks.join(share, run)
             for message in run:
                 bit = bit_of(message.index)
                 if bits & bit:
@@ -91,23 +91,3 @@ class Inputs:
         if joined is None:
             joined = self._of[txn] = Joined(txn, self._parts)
         return joined
-
-
-def runs(messages: Iterable[Message[Any]]) -> list[list[Message[Any]]]:
-    """Neighbours of the same entry together."""
-    found: list[list[Message[Any]]] = []
-    last: Any = None
-    for message in messages:
-        if message.entry is not last:
-            last = message.entry
-            found.append([])
-        found[-1].append(message)
-    return found
-
-
-def bits_of(messages: Sequence[Message[Any]]) -> int:
-    """The bits of messages of one entry."""
-    bits = 0
-    for message in messages:
-        bits |= bit_of(message.index)
-    return bits

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from pulsar_txn.client.errors import SchemaMismatch
+from pulsar_txn.client.receive.owners import bit_of
 from pulsar_txn.client.schema.base import EncodedPair, PairSchema, Schema, TextPair
 from pulsar_txn.client.schema.crypto import EncryptionContext, encryption_context
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -46,8 +47,10 @@ class Source(Protocol):
         """A thread of the blocking client has taken a message, and holds the queue's guard."""
         ...
 
-    def deliver_again(self, entries: Mapping[Position, tuple[int, int, tuple[int, int]]]) -> None:
-        """Ask the broker for messages again: by entry `(bits, batch size, delivery)`, where bits 0 are all of it."""
+    def deliver_again(
+        self, entries: Mapping[Position, tuple[int, int, tuple[int, int]]], copies: Iterable[Message[Any]] = ()
+    ) -> None:
+        """Have messages again: by entry `(bits, batch size, delivery)`, where bits 0 are all of it. See `Recall.these`."""
         ...
 
 
@@ -74,6 +77,12 @@ class Entry:
         self.undecrypted = False
         self.broker: pb.BrokerEntryMetadata | None = None
 
+    def once_more(self) -> Entry:
+        """The same, for messages that are handed out again here: one delivery more."""
+        more = Entry(self.consumer, self.position, self.metadata, self.batch_size, self.redelivery_count + 1)
+        more.delivery, more.undecrypted, more.broker = self.delivery, self.undecrypted, self.broker
+        return more
+
 
 class Message(Generic[T]):
     """One received message. Immutable; keeps the metadata of its entry alive, not the other messages of its batch."""
@@ -84,6 +93,10 @@ class Message(Generic[T]):
         self.entry = entry
         self.index = index
         self._row = row
+
+    def of(self, entry: Entry) -> Message[T]:
+        """The same message, as part of another delivery of its entry."""
+        return Message(entry, self.index, self._row)
 
     @property
     def data(self) -> bytes:
@@ -191,7 +204,7 @@ class Message(Generic[T]):
 
     @property
     def redelivery_count(self) -> int:
-        """How often the broker has delivered its entry before, as far as it knows."""
+        """How often it was delivered before: as the broker counts for its entry, and again here without the broker."""
         return self.entry.redelivery_count
 
     @property
@@ -234,3 +247,23 @@ def single_row(metadata: pb.MessageMetadata, payload: bytes) -> BatchMessage:
         False,
         metadata.partition_key_b64_encoded,
     )
+
+
+def runs(messages: Iterable[Message[Any]]) -> list[list[Message[Any]]]:
+    """Neighbours of the same entry together."""
+    found: list[list[Message[Any]]] = []
+    last: Any = None
+    for message in messages:
+        if message.entry is not last:
+            last = message.entry
+            found.append([])
+        found[-1].append(message)
+    return found
+
+
+def bits_of(messages: Sequence[Message[Any]]) -> int:
+    """The bits of messages of one entry."""
+    bits = 0
+    for message in messages:
+        bits |= bit_of(message.index)
+    return bits

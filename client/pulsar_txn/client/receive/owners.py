@@ -23,10 +23,10 @@ States of one message:
 | acknowledged in its unit | ASKED | ASKED | (2) | (2) | conflict | ASKED |
 | acknowledged in another unit | ASKED | conflict | conflict | conflict | conflict | ASKED |
 | acknowledged outside of units | SETTLED (4) | refused | stays | stays | SETTLED | SETTLED |
-| given back or refused by the program | WANTED | WANTED | refused | refused | WANTED | WANTED |
+| given back or refused by the program | WANTED (5) | WANTED (5) | refused | refused | WANTED | WANTED |
 | the broker refuses the acknowledgement | | | HELD or WANTED | | | |
 | the unit commits | | ASKED before | | SETTLED | | |
-| the unit aborts | | WANTED | | WANTED | | |
+| the unit aborts | | WANTED (5) | | WANTED | | |
 | the subscription is moved | | FREE (3) | stays | stays | forgotten | forgotten |
 
 (1) Only where the table knows that the message was delivered here in this generation: if nobody is named it is still
@@ -35,6 +35,8 @@ States of one message:
 (2) Of a message that was received in the unit: nothing, it is done already. Otherwise a conflict: this is a second copy.
 (3) A seek takes messages out of their units: what is before the new place is settled by it, the rest comes again.
 (4) Only where the table knows the entry.
+(5) FREE, and handed out here again, while this consumer has others of the entry (`may_stay`): whoever asks a broker for an
+    entry lets go of all of it.
 A copy that makes a message FREE is handed out.
 
 A *generation* ends when everything comes again that is not acknowledged: with a new connection, after a rewind, when all
@@ -237,6 +239,26 @@ class Owners:
                 if hold.state is not State.WANTED:
                     bits &= ~taken
         return bits
+
+    def knows(self, position: Position) -> bool:
+        """Whether anything is known of an entry: whether units had messages of it, and more of it is not acknowledged."""
+        return position in self._rows
+
+    def may_stay(self, position: Position, bits: int) -> bool:
+        """Whether messages with the program may be handed out here again, because this consumer still has others of the entry.
+
+        To ask a broker for an entry is to let go of all of it: another consumer may get what somebody here works on.
+        """
+        row = self._rows.get(position)
+        if row is None or row[0][0] != self.generation or bits & ~row[0][1]:
+            return False
+        others = row[0][1] & ~bits
+        for hold, had in row[2]:
+            if had & bits:
+                return False
+            if hold.state > State.ASKED:
+                others &= ~had
+        return bool(others)
 
     def first_wanted(self, after: tuple[Position, int]) -> tuple[Position, int] | None:
         """The place of the first message after another one that is wanted."""

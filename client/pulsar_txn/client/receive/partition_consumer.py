@@ -18,7 +18,7 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -112,6 +112,7 @@ class PartitionConsumer:
             start_over=self._all_comes_again,
             before=lambda: self.acks.flush(),
             with_chunks=self.chunks.messages.with_chunks,
+            hand_out=self._hand_out_again,
         )
         self.recall.is_active = options.consumer_type is not ConsumerType.FAILOVER
         self.acks = Acknowledgements(self.line, self.owners, self.chunks.messages, self.recall, common.timeouts)
@@ -368,7 +369,7 @@ class PartitionConsumer:
     def _on_overrun(self, size: int) -> None:
         """More than was allowed. A little is usual, because brokers estimate; a lot would fill the memory."""
         queue_size = self._options.receiver_queue_size
-        queued = len(self.inbox.queue) + len(self._held)
+        queued = len(self.inbox.queue) + len(self._held) + min(self._permits_back, 0)
         if queued < queue_size or queued < queue_size * self.inbox.sources:
             self._overrun = 0
             return
@@ -407,15 +408,32 @@ class PartitionConsumer:
             messages = [Message(entry, index, row) for index, row in enumerate(rows) if not row[7]]
         else:
             messages = [Message(entry, index, row) for index, row in enumerate(rows) if live >> index & 1 and not row[7]]
-        letters = self._common.letters
-        if letters is not None and messages and entry.redelivery_count > letters.limit:
-            letters.bury_soon(self, position, messages, functools.partial(self.acks.with_receipt, cumulative=False))
+        if messages and self._is_buried(entry, messages):
             messages = []
         skipped = len(rows) - len(messages)
         if messages and self.recall.admits(messages):
             self.inbox.put(messages)
         if skipped:
             self.give_permits_back(skipped)
+
+    def _is_buried(self, entry: Entry, messages: Sequence[Message[Any]]) -> bool:
+        """Whether these have come often enough, so that they are dead letters."""
+        letters = self._common.letters
+        if letters is None or entry.redelivery_count <= letters.limit:
+            return False
+        letters.bury_soon(self, entry.position, messages, functools.partial(self.acks.with_receipt, cumulative=False))
+        return True
+
+    def _hand_out_again(self, messages: Sequence[Message[Any]]) -> None:
+        """Messages of an entry come again without the broker: one delivery more, after what is queued.
+
+        They had given their permits back when they left the queue, and take them again.
+        """
+        entry = messages[0].entry.once_more()
+        again = [message.of(entry) for message in messages]
+        if not self._is_buried(entry, again):
+            self.give_permits_back(-len(again))
+            self.inbox.put(again)
 
     def _live_bits(self, entry: Entry, ack_words: tuple[int, ...]) -> int:
         """The messages of an entry that are not acknowledged, and not before the start."""
@@ -444,7 +462,7 @@ class PartitionConsumer:
             post(self.flush_permits)
 
     def give_permits_back(self, count: int) -> None:
-        """Messages have left the queue."""
+        """Messages have left the queue; fewer than none have come into it without a permit."""
         self._permits_back += count
         if self._permits_back >= self._flow_at:
             self.flush_permits()
@@ -455,10 +473,10 @@ class PartitionConsumer:
             with self.inbox.guard:
                 self._permits_back += self.taken_beside
                 self.taken_beside = 0
-        if self._permits_back and self.line.connection is not None:
+        if self._permits_back > 0 and self.line.connection is not None:
             self.line.connection.write_now([hot.encode_flow(self.id, self._permits_back)])
             self._permits_back = 0
 
-    def deliver_again(self, entries: Mapping[Position, Bits]) -> None:
-        """Ask for messages again, on Exclusive and Failover for everything."""
-        self.recall.these(entries)
+    def deliver_again(self, entries: Mapping[Position, Bits], copies: Iterable[Message[Any]] = ()) -> None:
+        """Have messages again, see `Recall.these`."""
+        self.recall.these(entries, copies)

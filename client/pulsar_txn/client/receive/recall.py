@@ -1,4 +1,4 @@
-"""How messages of one partition are had again: asking the broker, and waiting for what has to come.
+"""How messages of one partition are had again: here, or asking the broker, and waiting for what has to come.
 
 A broker may take its own time over an abort, answer a request to deliver again as if the acknowledgements were still
 pending, or lose its connection while the request is on its way. So it is asked again, in growing intervals, until what it
@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.client.receive.line import Line
 from pulsar_txn.client.receive.message import Message
-from pulsar_txn.client.receive.owners import UNKNOWN, Delivery, Owners, Place, Wanted
+from pulsar_txn.client.receive.owners import UNKNOWN, Delivery, Owners, Place, Wanted, indexes
 from pulsar_txn.wire.ids import Position
 
 logger = logging.getLogger("pulsar_txn.client.consumer")
@@ -68,10 +68,11 @@ class AskAgain:
 
 
 class Recall:
-    """Asks for the messages of one partition again.
+    """Asks for the messages of one partition again, or hands them out again.
 
     `start_over()` drops what is queued, because everything comes again; `before()` is called before a request leaves, for
-    acknowledgements that wait; `with_chunks(positions)` adds the other entries of messages in chunks.
+    acknowledgements that wait; `with_chunks(positions)` adds the other entries of messages in chunks;
+    `hand_out(messages)` hands messages of one entry out again, without the broker.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Recall:
         start_over: Callable[[], None],
         before: Callable[[], None],
         with_chunks: Callable[[Sequence[Position]], list[Position]],
+        hand_out: Callable[[Sequence[Message[Any]]], None],
     ) -> None:
         self.epoch = 0
         self.tenure = 0
@@ -93,6 +95,7 @@ class Recall:
         self._start_over = start_over
         self._before = before
         self._with_chunks = with_chunks
+        self._hand_out = hand_out
         self._first: tuple[Position, int] | None = None
         self._withheld = 0
         self._asking: AskAgain | asyncio.Handle | None = None
@@ -113,14 +116,36 @@ class Recall:
             fields["consumer_epoch"] = self.epoch
         self._line.say("redeliverUnacknowledgedMessages", **fields)
 
-    def these(self, entries: Mapping[Position, Bits]) -> None:
-        """Ask for these messages; on Exclusive and Failover for everything, because their order is kept."""
-        for position, (bits, size, delivery) in entries.items():
-            self._owners.want(position, bits, size, delivery)
+    def these(self, entries: Mapping[Position, Bits], copies: Iterable[Message[Any]] = ()) -> None:
+        """Have these messages again; on Exclusive and Failover everything is asked for, because their order is kept.
+
+        `copies` are messages of these entries, as far as they are known here. Those of an entry of which this consumer has
+        others are handed out again here: a broker that is asked for the entry may give all of it to another consumer, while
+        somebody here still works on the others.
+        """
+        here = {} if self._line.single or self._line.connection is None else self._staying(entries, copies)
+        asked = [position for position in entries if position not in here] if here else list(entries)
+        for position in asked:
+            self._owners.want(position, *entries[position])
         if self._line.single:
             self.everything()
         else:
-            self._ask_for(list(entries))
+            self._ask_for(asked)
+        for position in sorted(here):
+            self._hand_out(here[position])
+
+    def _staying(self, entries: Mapping[Position, Bits], copies: Iterable[Message[Any]]) -> dict[Position, list[Message[Any]]]:
+        """Copies by entry, in their order, of the entries that need not be asked for."""
+        found: dict[Position, dict[int, Message[Any]]] = {}
+        for message in copies:
+            found.setdefault(message.entry.position, {})[message.index] = message
+        here = {}
+        for position, known in found.items():
+            bits, size, _ = entries.get(position, (0, 0, UNKNOWN))
+            those = [known[index] for index in indexes(bits, size) if index in known]
+            if bits and len(those) == bits.bit_count() and self._owners.may_stay(position, bits):
+                here[position] = those
+        return here
 
     def entries(self, positions: Iterable[Position]) -> None:
         """Ask for whole entries."""

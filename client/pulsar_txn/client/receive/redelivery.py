@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -55,22 +55,29 @@ class NackTracker:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._heap: list[tuple[float, int, Position]] = []
-        self._waiting: dict[tuple[int, Position], tuple[Source, tuple[int, int, Delivery]]] = {}
-        """By partition and entry: where it comes from, and which messages of it are wanted."""
+        self._waiting: dict[tuple[int, Position], tuple[Source, tuple[int, int, Delivery], list[Message[Any]]]] = {}
+        """By partition and entry: where it comes from, which messages of it are wanted, and copies of them."""
         self._timer = NearestTimer(runtime, self._on_due)
 
-    def add(self, source: Source, position: Position, bits: tuple[int, int, Delivery], delay: float) -> None:
+    def add(
+        self,
+        source: Source,
+        position: Position,
+        bits: tuple[int, int, Delivery],
+        delay: float,
+        copies: Sequence[Message[Any]] = (),
+    ) -> None:
         """Have messages of an entry again in `delay` seconds: `(bits, batch size, delivery)`, where bits 0 are all of it.
 
-        When others of the entry wait already, these come with them.
+        `copies` are as in `Recall.these`. When others of the entry wait already, these come with them.
         """
         key = source.id, position
         waiting = self._waiting.get(key)
         if waiting is not None:
             both = bits[0] | waiting[1][0] if bits[0] and waiting[1][0] else 0
-            self._waiting[key] = (source, (both, bits[1], bits[2]))
+            self._waiting[key] = (source, (both, bits[1], bits[2]), [*waiting[2], *copies])
             return
-        self._waiting[key] = (source, bits)
+        self._waiting[key] = (source, bits, list(copies))
         heapq.heappush(self._heap, (self._runtime.monotonic() + delay, *key))
         self._timer.set(self._heap[0][0])
 
@@ -82,13 +89,15 @@ class NackTracker:
 
     def _on_due(self, now: float) -> None:
         until = now + SLACK
-        due: dict[Source, dict[Position, tuple[int, int, Delivery]]] = {}
+        due: dict[Source, tuple[dict[Position, tuple[int, int, Delivery]], list[Message[Any]]]] = {}
         while self._heap and self._heap[0][0] <= until:
             _, part_id, position = heapq.heappop(self._heap)
-            source, bits = self._waiting.pop((part_id, position))
-            due.setdefault(source, {})[position] = bits
-        for source, entries in due.items():
-            source.deliver_again(entries)
+            source, bits, known = self._waiting.pop((part_id, position))
+            entries, copies = due.setdefault(source, ({}, []))
+            entries[position] = bits
+            copies += known
+        for source, (entries, copies) in due.items():
+            source.deliver_again(entries, copies)
         if self._heap:
             self._timer.set(self._heap[0][0])
 
@@ -152,16 +161,17 @@ class AckTimeouts:
 
     def _on_due(self, now: float) -> None:
         until = now + self.SLACK
-        late: dict[Source, dict[Position, tuple[int, int, Delivery]]] = {}
+        late: dict[Source, tuple[dict[Position, tuple[int, int, Delivery]], list[Message[Any]]]] = {}
         while self._heap and self._heap[0][0] <= until:
             due, part_id, position, index = heapq.heappop(self._heap)
             known = self._waiting.get((part_id, position, index))
             if known is not None and known[0] == due:
                 del self._waiting[part_id, position, index]
                 entry = known[1].entry
-                those = late.setdefault(entry.consumer, {})
+                those, copies = late.setdefault(entry.consumer, ({}, []))
                 bits = those.get(position, (0, 0, UNKNOWN))[0] | bit_of(index)
                 those[position] = (bits, entry.batch_size, entry.delivery)
-        for source, entries in late.items():
-            source.deliver_again(entries)
+                copies.append(known[1])
+        for source, (entries, copies) in late.items():
+            source.deliver_again(entries, copies)
         self._set_timer()

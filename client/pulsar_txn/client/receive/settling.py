@@ -12,10 +12,9 @@ from pulsar_txn.client.net.core import run_all
 from pulsar_txn.client.receive.dead_letters import DeadLetters
 from pulsar_txn.client.receive.inbox import Inbox
 from pulsar_txn.client.receive.interceptors import ConsumerChain
-from pulsar_txn.client.receive.joined import bits_of, runs
-from pulsar_txn.client.receive.message import Entry, Message
+from pulsar_txn.client.receive.message import Entry, Message, bits_of, runs
 from pulsar_txn.client.receive.options import ConsumerOptions
-from pulsar_txn.client.receive.owners import UNKNOWN, Place, bit_of
+from pulsar_txn.client.receive.owners import UNKNOWN, Delivery, Place, bit_of
 from pulsar_txn.client.receive.partition_consumer import PartitionConsumer
 from pulsar_txn.client.receive.parts import Parts
 from pulsar_txn.client.receive.recall import Bits
@@ -145,14 +144,19 @@ class Settling:
                 "the message is acknowledged in a transaction that is still open",
                 hint="abort the transaction, its messages come again by themselves",
             )
-        left = part.owners.leave(position, bit_of(index))
+        wanted = part.owners.leave(position, bit_of(index))
         if self._timeouts is not None:
             self._timeouts.settled(part.id, [place], cumulative=False)
         self.refused += 1
         if self._chain is not None:
             self._chain.refused(message)
-        delivery = message.entry.delivery if isinstance(message, Message) else UNKNOWN
-        self._nacks.add(part, position, (left, place[2], delivery), seconds)
+        delivery: Delivery = UNKNOWN
+        copies: tuple[Message[Any], ...] = ()
+        if isinstance(message, Message):
+            delivery = message.entry.delivery
+            if place[2] > 1 and part.owners.knows(position):  # units work on others of its entry
+                wanted, copies = bit_of(index), (message,)
+        self._nacks.add(part, position, (wanted, place[2], delivery), seconds, copies)
 
     def _nack_delay(self, message: Acknowledged, delay: float | timedelta | None) -> float:
         if delay is not None:
@@ -186,7 +190,7 @@ class Settling:
         for part, entries in self.entries(messages).items():
             for position, (bits, _, _) in entries.items():
                 part.owners.leave(position, bits)
-            part.recall.these(entries)
+            part.recall.these(entries, [message for message in messages if self._parts.of_message(message) is part])
 
     def entries(self, messages: Iterable[Message[Any]]) -> dict[PartitionConsumer, dict[Position, Bits]]:
         """Messages by partition and entry, without those of topics that were left."""
