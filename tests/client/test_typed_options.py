@@ -18,7 +18,10 @@ import pytest
 from pulsar_txn.client import AsyncClient, Client, InvalidConfiguration, transactional
 from pulsar_txn.client._options import OFFICIAL
 from pulsar_txn.client.loop.options import PipelineOptions, PipelineOptionsDict
+from pulsar_txn.client.net.authentication import Authentication
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerOptionsDict, ReaderOptionsDict
+from pulsar_txn.client.schema.base import PairSchema, Schema, TopicSchema, WrittenSchema
+from pulsar_txn.client.schema.crypto import CryptoKeys
 from pulsar_txn.client.send.options import ProducerOptions, ProducerOptionsDict
 
 CLIENT = set(inspect.signature(AsyncClient.__init__).parameters) - {"self", "unknown"}
@@ -113,8 +116,9 @@ import asyncio
 from datetime import timedelta
 
 from pulsar_txn.client import (
-    AccessMode, AsyncClient, AsyncProducer, AsyncTransaction, Client, Compression, ConsumerType, JsonSchema, Producer,
-    StringSchema, Transaction, transactional,
+    INT64_SCHEMA, AccessMode, AsyncClient, AsyncProducer, AsyncTransaction, AsyncTransactionalBatch, Client,
+    CommitOutcomeUnknown, Compression, ConsumerType, KeyValue, KeyValueSchema, Message, MessageId, PipelineResult, Producer,
+    StringSchema, Transaction, TransactionObserver, TransactionState, transactional,
 )
 
 
@@ -148,12 +152,59 @@ async def good(client: AsyncClient) -> None:
     result: int = await transfer(client, "order", count=2)
     text: str = await patient(client, "order")
     half: float = await Service().pay(client, 5)
+    both = KeyValueSchema(StringSchema(), INT64_SCHEMA)
+    pairs: AsyncProducer[KeyValue[str, int]] = await client.create_producer("p", schema=both)
+    own: AsyncProducer[complex] = await client.create_producer("c", schema=OwnSchema())
+
+
+async def units(client: AsyncClient) -> None:
+    client.add_observer(Watch())
+    producer = await client.create_producer("t", schema=StringSchema())
+    consumer = await client.subscribe(["t", "u"], "s", schema=StringSchema())
+    try:
+        async with client.transaction(timeout=timedelta(minutes=1)) as txn:
+            message: Message[str] = await consumer.receive(txn=txn)
+            sent: MessageId | None = await producer.send(message.value, key=message.key, txn=txn)
+            for each in await consumer.receive_many(max_messages=10, max_wait=0.5, txn=txn):
+                producer.send_nowait(each.value, txn=txn)
+    except CommitOutcomeUnknown as unknown:
+        state: TransactionState = await unknown.resolve()
+    async with consumer.transactional_batch(max_messages=10) as batch:
+        texts: list[str] = [each.value for each in batch]
+
+    async def handle(batch: AsyncTransactionalBatch[str]) -> None:
+        for each in batch:
+            await producer.send(each.value, txn=batch.txn)
+
+    async def unit(txn: AsyncTransaction) -> int:
+        return 3
+
+    result: PipelineResult = await client.pipeline(consumer, handle, concurrency=3, max_messages=100)
+    three: int = await client.run_transaction(unit, attempts=3)
+
+
+class Watch(TransactionObserver):
+    def txn_opened(self, txn: AsyncTransaction) -> None:
+        print(txn.id)
+
+
+class OwnSchema:
+    info = None
+
+    def encode(self, number: complex) -> bytes:
+        return str(number).encode()
+
+    def decode(self, data: bytes) -> complex:
+        return complex(data.decode())
 
 
 def also_good(client: Client) -> None:
     producer: Producer[bytes] = client.create_producer("t", access_mode=AccessMode.EXCLUSIVE, max_pending_messages=5)
     consumer = client.subscribe("t", "s", ack_timeout=timedelta(seconds=20))
     done: int = blocking(client, "order")
+    with client.transaction() as txn:
+        producer.send(consumer.receive(txn=txn).data, txn=txn)
+    place: MessageId = producer.send_nowait(b"x").result(3)
 
 
 Client("pulsar://localhost", operation_timeout=timedelta(seconds=3), memory_limit=10, tls_validate_hostname=False)
@@ -206,6 +257,19 @@ def test_mypy_takes_what_is_right_and_finds_each_wrong_name_and_type(tmp_path: P
     assert {number: text for number, text in said.items() if number < first} == {}
     missed = [line for number, line in enumerate(WRONG, first) if WRONG[line] not in said.get(number, "")]
     assert missed == []
+
+
+@pytest.mark.parametrize("protocol", [Schema, WrittenSchema, TopicSchema, PairSchema, CryptoKeys, Authentication])
+def test_programs_may_call_the_arguments_as_they_like_in_what_they_implement(protocol: type) -> None:
+    """Pyright, unlike mypy, compares the names of a protocol's arguments, unless they are given by place only."""
+    methods = [each for name, each in vars(protocol).items() if inspect.isfunction(each) and not name.startswith("_")]
+    named = [
+        each.name
+        for method in methods
+        for each in list(inspect.signature(method).parameters.values())[1:]
+        if each.kind is not inspect.Parameter.POSITIONAL_ONLY
+    ]
+    assert named == []
 
 
 # --- at run time ----------------------------------------------------------------------------------------------------------

@@ -58,11 +58,11 @@ class Schema(Protocol[T]):
         """What the broker is told; None: nothing."""
         ...
 
-    def encode(self, value: T) -> bytes:
+    def encode(self, value: T, /) -> bytes:
         """The payload of a value; SchemaMismatch when it cannot be one."""
         ...
 
-    def decode(self, payload: bytes) -> T:
+    def decode(self, payload: bytes, /) -> T:
         """The value of a payload; SchemaMismatch when it cannot be read."""
         ...
 
@@ -71,7 +71,7 @@ class Schema(Protocol[T]):
 class WrittenSchema(Protocol[R]):
     """A schema that reads a payload better when it knows what it was written with (Avro does not work without)."""
 
-    def decode_written(self, payload: bytes, writer: SchemaInfo) -> R:
+    def decode_written(self, payload: bytes, writer: SchemaInfo, /) -> R:
         """The value of a payload that was written with the schema `writer`; SchemaMismatch when it cannot be read."""
         ...
 
@@ -80,7 +80,7 @@ class WrittenSchema(Protocol[R]):
 class TopicSchema(Protocol):
     """A schema for producers that becomes another one, which knows the schema of the topic."""
 
-    def of_topic(self, info: SchemaInfo | None) -> Schema[Any]:
+    def of_topic(self, info: SchemaInfo | None, /) -> Schema[Any]:
         """The schema for a topic that has this schema, or none."""
         ...
 
@@ -111,11 +111,11 @@ class TextPair(EncodedPair):
 class PairSchema(Protocol):
     """A schema that puts a part of the value into the message's key."""
 
-    def encode_pair(self, value: Any) -> EncodedPair:
+    def encode_pair(self, value: Any, /) -> EncodedPair:
         """Payload and key of a value; SchemaMismatch when it cannot be one."""
         ...
 
-    def decode_pair(self, key: bytes | None, payload: bytes | None, writer: SchemaInfo | None) -> Any:
+    def decode_pair(self, key: bytes | None, payload: bytes | None, writer: SchemaInfo | None, /) -> Any:
         """The value; SchemaMismatch when it cannot be read."""
         ...
 

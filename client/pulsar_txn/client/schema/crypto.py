@@ -66,11 +66,11 @@ class KeyComing(Exception):  # noqa: N818 - control flow, not an error
 class CryptoKeys(Protocol):
     """Where keys come from. Must not block for long; whatever it raises becomes a CryptoError, but `KeyComing`."""
 
-    def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
+    def public_key(self, name: str, /) -> tuple[bytes, Mapping[str, str]]:
         """The public key of this name as PEM, and what shall travel with the wrapped data key."""
         ...
 
-    def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
+    def private_key(self, name: str, metadata: Mapping[str, str], /) -> bytes:
         """The private key of this name as PEM; `metadata` travelled with the wrapped data key."""
         ...
 
