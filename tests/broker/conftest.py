@@ -34,7 +34,7 @@ class Bench:
     async def crash(self) -> None:
         """Only what was confirmed survives; a new broker recovers it."""
         self.store = self.store.crash()
-        self.broker._participants.close()
+        self.broker.participants.close()
         self.broker._closing = True
         await self.start()
 

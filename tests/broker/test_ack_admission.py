@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from keeping import kept_by
 from raw_client import FULL, RawClient, Refused
 
 from pulsar_txn.broker.topics import ack_reader, cold_acks
@@ -181,7 +182,7 @@ async def test_sizes_are_remembered_for_so_many_batches_and_read_for_others(
     await client.subscribe("a", kind=SHARED)
     batches = [await client.sent([b"0", b"1"]) for _ in range(20)]
     reader = subscription(bench).reader
-    assert 4 <= len(reader._sizes) + len(reader._older) <= 8
+    assert 4 <= kept_by(reader) <= 8
     for batch in batches:
         await ack(client, batch, 0b10, 2)
         await ack(client, batch, 0b01, 2)

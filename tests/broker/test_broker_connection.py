@@ -101,11 +101,11 @@ async def test_reading_stops_with_too_many_pending_sends_and_goes_on_when_they_a
 
 
 async def test_reading_stops_while_the_ledger_is_under_pressure_for_newcomers_too(client: RawClient, bench: Any) -> None:
-    bench.broker._pressure(True)
+    bench.store.pressure.enter(bench.store.pressure.high_bytes + 1)
     assert not client.pipe.reading
     late = bench.client()
     assert not late.pipe.reading
-    bench.broker._pressure(False)
+    bench.store.pressure.leave(bench.store.pressure.high_bytes + 1)
     assert client.pipe.reading
     await late.until(lambda: late.pipe.reading, "reading goes on behind what it had said already")
 

@@ -67,7 +67,7 @@ async def test_all_but_one_participant_hold_their_markers_when_it_fires_and_reco
     assert len(in_flight["not_told"]) == 1
 
     await bench.crash()  # the log has its line: the same environment arms nothing now
-    assert isinstance(bench.broker._participants, InProcessParticipants)
+    assert isinstance(bench.broker.participants, InProcessParticipants)
     again = bench.client()
     for number, topic in enumerate("ab"):
         await again.subscribe(topic, "s", number, earliest=True)

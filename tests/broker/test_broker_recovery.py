@@ -133,7 +133,7 @@ async def test_a_commit_that_was_decided_is_driven_to_its_end_after_the_crash_by
     txn = await client.new_txn()
     await client.add_topics(txn, FULL + "out1")
     await client.sent(b"x", 1, txn=txn)
-    bench.broker._participants.close()  # nobody hears of the decision
+    bench.broker.participants.close()  # nobody hears of the decision
     client.start("endTxn", txnid_least_bits=txn.least, txnid_most_bits=txn.most, txn_action=0)
     await client.settle()
     await bench.crash()

@@ -82,7 +82,7 @@ async def test_nobody_sends_in_a_transaction_that_its_group_has_ended(bench: Any
 async def test_a_crash_after_the_decision_commits_all_and_a_repeat_is_told_so(bench: Any) -> None:
     client = bench.client()
     txns = await filled(client)
-    participants = bench.broker._participants
+    participants = bench.broker.participants
     participants.close()  # nobody is told any more in this life
     end_together(client, txns)
     await client.settle()

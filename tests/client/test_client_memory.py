@@ -7,6 +7,7 @@ import pytest
 from fake_broker import SILENCE, fake_client
 from hypothesis import given
 from hypothesis import strategies as st
+from keeping import kept_by
 
 from pulsar_txn import compat
 from pulsar_txn.broker.server import Standalone
@@ -51,10 +52,10 @@ def test_a_budget_is_full_by_its_own_bounds_or_by_those_of_all(steps):
 def test_a_producer_that_is_gone_leaves_nothing_at_the_bound():
     memory = MemoryLimit(100)
     budget = LimitedBudget(3, 80, memory)
-    assert len(memory._budgets) == 1
+    assert kept_by(memory) == 1
     del budget
     gc.collect()
-    assert len(memory._budgets) == 0
+    assert kept_by(memory) == 0
 
 
 # --- producers ------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from fake_broker import SILENCE, fake_client
 from insides import budget_of, partitions_of
+from keeping import kept_by
 
 from pulsar_txn.client import AccessMode
 from pulsar_txn.client.errors import AlreadyClosed, SchemaMismatch
@@ -88,7 +89,7 @@ async def test_who_takes_no_room_leaves_it_to_the_next(held, before):
     async with asyncio.timeout(5):
         await asyncio.gather(first, *others)
     assert held.producer.stats().in_flight_messages == 0
-    assert not budget_of(held.producer)._waiters
+    assert kept_by(budget_of(held.producer)) == 0
 
 
 async def test_waiters_that_were_cancelled_are_forgotten(held):
@@ -96,7 +97,7 @@ async def test_waiters_that_were_cancelled_are_forgotten(held):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.001):
                 await held.producer.send(b"never")
-    assert not budget_of(held.producer)._waiters
+    assert kept_by(budget_of(held.producer)) == 0
     held.let_go()
     await held.ticket
 

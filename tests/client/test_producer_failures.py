@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from fake_broker import SILENCE, FakeTransaction, fake_client, sent_entry
 from insides import partitions_of
+from keeping import kept_by
 
 from pulsar_txn.broker.server import Standalone
 from pulsar_txn.client import BatchingType, MessageId, ProducerInterceptor, TxnId, sync
@@ -247,14 +248,15 @@ async def test_a_registration_that_is_answered_behind_the_abort_lets_nothing_lea
 async def test_a_producer_asks_a_transaction_once_for_its_end_and_forgets_it(broker):
     async with fake_client(broker) as client:
         producer = await client.create_producer("t")
+        partition = partitions_of(producer)[0]
+        before = kept_by(partition)
         txn = FakeTransaction(TxnId(0, 1))
         for _ in range(3):
             await producer.send(b"x", txn=txn)
         assert len(txn.end_callbacks) == 1
-        partition = partitions_of(producer)[0]
-        assert len(partition._fates) == 1
+        assert kept_by(partition) == before + 1
         del txn
-        assert len(partition._fates) == 0
+        assert kept_by(partition) == before
 
 
 # --- who still waits ------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def test_too_many_calls_of_a_slow_observer_are_left_out_and_no_callback_is(url, 
         with pytest.raises(errors.ProducerQueueFull, match="callbacks"):
             producer.send_nowait(b"more")
         leave.set()
-        loop_of(client).callbacks._told.drain()
+        loop_of(client).callbacks.drain(30)
         with client.transaction(eager=True):
             pass
     assert len(opened) == 2

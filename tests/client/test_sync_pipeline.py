@@ -49,7 +49,7 @@ def test_batches_are_handled_in_the_callers_thread_and_each_is_one_transaction(c
     assert (result.messages, result.aborted) == (20, 0)
     assert threads == {threading.current_thread()}
     assert [reader.receive(10).data for _ in range(20)] == [b"%d!" % number for number in range(20)]
-    loop_of(client).callbacks._told.drain()
+    loop_of(client).callbacks.drain(30)
     assert {event.kind for event in events} == {"committed"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from insides import state_of
+from keeping import kept_by
 
 from pulsar_txn.ledger.machine import NOTHING, MoveCursor, Redeliver, Reply, Step, WriteSnapshot
 from pulsar_txn.rm_pending_ack import CursorStored, PendingAckHandle, PlainAcked, State, held
@@ -275,7 +276,7 @@ def test_what_was_taken_from_a_transaction_leaves_nothing_behind() -> None:
     for entry in range(1, 300):
         known.leave(at(entry), 0, 0)
     assert known.lowest() == at(0)
-    assert len(known._order) < 100
+    assert kept_by(known) < 100
     known.put(at(1), None, 0)  # its first place in the order may be there still
     assert known.behind((at(9), None, 0)) == [(at(0), None, 0), (at(1), None, 0)]
     known.leave(at(1), 0, 0)

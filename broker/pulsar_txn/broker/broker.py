@@ -92,7 +92,7 @@ class Broker:
         self._pending_ack_factory = plugins.resolve(
             plugins.PENDING_ACKS, config.transaction_pending_ack_store_provider_class_name
         )
-        self._participants = crash_points.armed(InProcessParticipants(self.turn, self), self.turn, os.environ)
+        self.participants = crash_points.armed(InProcessParticipants(self.turn, self), self.turn, os.environ)
         if config.transaction_coordinator_enabled:
             factory = plugins.resolve(plugins.COORDINATORS, config.transaction_metadata_store_provider_class_name)
             self.ends_groups = getattr(factory, "ends_groups", False)
@@ -102,7 +102,7 @@ class Broker:
                 partial(_make_coordinator, factory, config),
                 store,
                 self.turn,
-                self._participants,
+                self.participants,
                 self.storage_failed,
             )
         self.registrations: Registrations = NoRegistrations() if self.coordinators is None else self.coordinators
@@ -141,7 +141,7 @@ class Broker:
         await self._drain()
         self._closing = True
         self.turn.meter.stop()
-        self._participants.close()
+        self.participants.close()
         for connection in list(self.connections):
             connection.close()
         for task in [*self._opening.values(), *self._background]:
