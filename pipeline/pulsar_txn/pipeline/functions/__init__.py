@@ -17,11 +17,12 @@ from pulsar_txn.pipeline.functions.config import (
     TransactionConfig,
     TransactionMode,
 )
-from pulsar_txn.pipeline.functions.context import Context
+from pulsar_txn.pipeline.functions.context import Context, WindowView
 from pulsar_txn.pipeline.functions.errors import StateMoved, StateTaken
 from pulsar_txn.pipeline.functions.interface import Function, IdentitySerDe, PickleSerDe, SerDe
 from pulsar_txn.pipeline.functions.runner import FunctionRun, run
 from pulsar_txn.pipeline.functions.stats import FunctionStats, UserMetric
+from pulsar_txn.pipeline.functions.windows.config import WindowConfig
 
 __all__ = [
     "Context",
@@ -44,5 +45,7 @@ __all__ = [
     "TransactionConfig",
     "TransactionMode",
     "UserMetric",
+    "WindowConfig",
+    "WindowView",
     "run",
 ]

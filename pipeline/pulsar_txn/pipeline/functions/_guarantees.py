@@ -41,7 +41,7 @@ _KINDS: Final = {"committed": "processed", "aborted": "failed", "dead_letter": "
 
 @attrs.frozen
 class FunctionEvent:
-    """What an observer is called with. `kind`: processed, failed or dead_letter; `error` is why, if so.
+    """What an observer is called with. `kind`: processed, failed, dead_letter or late; `error` is why, if so.
 
     With transactions `messages` are those of one; a message that failed may come again. Dead letters without a
     transaction are sent by the consumer, which does not tell.
@@ -68,7 +68,7 @@ class Loop:
         self._consumer = consumer
         self._pattern = pattern
         self._stop = stop
-        self._observer = observer
+        self._note = Note(instance, observer)
         self._finishing: set[asyncio.Task[None]] = set()
         self._pauses = functools.partial(growing_pauses, instance.client.inside)
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -208,7 +208,7 @@ class Loop:
             else:
                 break
             attempt += 1
-            await _pause(pauses(attempt), self._stop)
+            await pause_or_stop(pauses(attempt), self._stop)
         if self._config.is_effectively_once:
             await self._consumer.acknowledge_cumulative(message)
         elif self._config.processing_guarantees is ProcessingGuarantees.ATLEAST_ONCE:
@@ -224,14 +224,24 @@ class Loop:
             self._instance.forget(message)
             self._consumer.negative_acknowledge(message)
 
-    def _note(self, kind: str, messages: tuple[Message[Any], ...], error: BaseException | None) -> None:
-        counts = self._instance.counts
+
+class Note:
+    """Counts what became of messages, and tells the observer."""
+
+    def __init__(self, instance: Instance, observer: Callable[[FunctionEvent], object] | None) -> None:
+        self._instance = instance
+        self._observer = observer
+
+    def __call__(self, kind: str, messages: tuple[Message[Any], ...], error: BaseException | None) -> None:
+        """One event."""
+        instance = self._instance
         if kind == "processed":
-            counts.successes += len(messages)
+            instance.counts.successes += len(messages)
         elif kind == "failed":
-            logger.warning("%s: %d messages from %s on: %r", self._config.fqfn, len(messages), messages[0].message_id, error)
-            if error is not self._instance.raised:
-                counts.system_exceptions += 1
+            name = instance.config.fqfn
+            logger.warning("%s: %d messages from %s on: %r", name, len(messages), messages[0].message_id, error)
+            if error is not instance.raised:
+                instance.counts.system_exceptions += 1
         if self._observer is not None:
             try:
                 self._observer(FunctionEvent(kind, messages, error))
@@ -239,7 +249,7 @@ class Loop:
                 logger.exception("the observer %r failed", self._observer)
 
 
-async def _pause(seconds: float, stop: asyncio.Event) -> None:
+async def pause_or_stop(seconds: float, stop: asyncio.Event) -> None:
     """So long, or until `stop` is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):

@@ -15,10 +15,11 @@ from pulsar_txn.client.inside import Future, WorkerThread, answer, parse_topic
 from pulsar_txn.pipeline.functions._loading import process_of, serde_of
 from pulsar_txn.pipeline.functions._outlets import Handed, Outlets
 from pulsar_txn.pipeline.functions.config import FunctionConfig, ProcessingGuarantees
-from pulsar_txn.pipeline.functions.context import Context
+from pulsar_txn.pipeline.functions.context import Context, WindowView
 from pulsar_txn.pipeline.functions.interface import SerDe
 from pulsar_txn.pipeline.functions.state.owned import States
 from pulsar_txn.pipeline.functions.stats import Counts
+from pulsar_txn.pipeline.functions.windows.assign import Window
 
 if TYPE_CHECKING:
     from pulsar_txn.client import AsyncClient, AsyncConsumer
@@ -94,10 +95,9 @@ class Instance:
     ) -> Context:
         """Call `process` and send what it returns; what was sent is in the context. Raises what deserializing and it raise."""
         context = Context(self, message, txn)
-        serde = self._input_serdes.get(message.topic) or self._learn_serde(message.topic, pattern)
         async with self._turn:
             self.counts.received += 1
-            value = serde.deserialize(message.data)
+            value = self.value_of(message, pattern)
             if self.config.processing_guarantees is ProcessingGuarantees.MANUAL:
                 self._unacknowledged[_place(message.topic, message.message_id)] = (consumer, message)
             if txn is None:
@@ -112,6 +112,26 @@ class Instance:
                 name, sequence_id = f"{self.config.fqfn}-{message.topic}", sequence_of(message.message_id)
             context.send_output(self._output_serde.serialize(output), name, sequence_id)
         return context
+
+    async def invoke_window(self, window: Window[Message[bytes]], pattern: str | None, txn: AsyncTransaction) -> Context:
+        """Call `process` with the values of a window; its context is that of the last message."""
+        messages = [item.message for item in window.items]
+        context = Context(self, messages[-1], txn, WindowView(tuple(messages), window.start_ms, window.end_ms))
+        async with self._turn:
+            self.counts.received += len(messages)
+            output = await self._call([self.value_of(message, pattern) for message in messages], context)
+        if output is not None and self.config.output is not None:
+            context.send_output(self._output_serde.serialize(output), None, None)
+        return context
+
+    def value_of(self, message: Message[bytes], pattern: str | None) -> Any:
+        """What the input's SerDe makes of a message."""
+        serde = self._input_serdes.get(message.topic) or self._learn_serde(message.topic, pattern)
+        return serde.deserialize(message.data)
+
+    def wall_ms(self) -> int:
+        """The time now, in milliseconds since the epoch."""
+        return self._runtime.wall_ms()
 
     def _learn_serde(self, topic: str, pattern: str | None) -> SerDe:
         """Of a partition, or of a topic that a pattern has found."""

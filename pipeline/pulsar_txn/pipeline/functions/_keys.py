@@ -26,7 +26,6 @@ REFUSED: Final = {
     "jar": "this runs Python: py",
     "go": "this runs Python: py",
     "functionType": "built-in functions are Java's: give className and py",
-    "windowConfig": "windows are Java's; collect in a function of your own, or use PySpark",
     "customSchemaInputs": "give a SerDe: customSerdeInputs",
     "customSchemaOutputs": "give a SerDe: outputSerdeClassName",
     "outputSchemaType": "give a SerDe: outputSerdeClassName",

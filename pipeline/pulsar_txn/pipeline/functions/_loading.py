@@ -126,3 +126,15 @@ def serde_of(class_name: str | None, py: str | None) -> SerDe:
     if not callable(getattr(serde, "serialize", None)) or not callable(getattr(serde, "deserialize", None)):
         raise InvalidConfiguration(f"{class_name} is no SerDe", hint="it needs serialize(input) and deserialize(input_bytes)")
     return serde
+
+
+def extractor_of(class_name: str | None, py: str | None) -> Callable[[Any, Any], Any] | None:
+    """`extract_timestamp` of the class with that name; None without a name."""
+    if class_name is None:
+        return None
+    found = load(class_name, py)
+    call = getattr(found() if isinstance(found, type) else found, "extract_timestamp", None)
+    if not callable(call):
+        raise InvalidConfiguration(f"{class_name} is no extractor", hint="it needs extract_timestamp(input, message)")
+    extract: Callable[[Any, Any], Any] = call
+    return extract

@@ -28,6 +28,7 @@ from pulsar_txn.pipeline.functions._keys import (
     texts,
     whole,
 )
+from pulsar_txn.pipeline.functions.windows.config import WindowConfig
 
 _COMPRESSIONS: Final = {each.name: each for each in Compression}
 _BATCHERS: Final = {"DEFAULT": BatchingType.DEFAULT, "KEY_BASED": BatchingType.KEY_BASED}
@@ -204,6 +205,8 @@ class FunctionConfig:
     """Messages of an instance whose output is on its way."""
     producer: ProducerConfig = ProducerConfig()
     transaction: TransactionConfig = TransactionConfig()
+    window: WindowConfig | None = None
+    """Collects messages in windows; it always uses transactions."""
     state: StateConfig | None = None
     """None: the state is opened when the function first uses it."""
 
@@ -256,6 +259,7 @@ class FunctionConfig:
             raise InvalidConfiguration(f"output: {self.output} is also an input", hint="a function must not feed itself")
         self._check_order()
         self._check_state()
+        self._check_window()
         self._check_retries()
         for pattern in self.patterns:
             try:
@@ -297,6 +301,35 @@ class FunctionConfig:
         if len(self.topics) > 1 or self.patterns:
             raise InvalidConfiguration("stateScope: PARTITION takes one input topic", hint="use one function for each input")
 
+    def _check_window(self) -> None:
+        if self.window is None:
+            return
+        if self.parallelism > 1:
+            raise InvalidConfiguration("windowConfig needs one instance, which has all messages", hint="set parallelism: 1")
+        if self.patterns:
+            raise InvalidConfiguration("windowConfig does not go with topicsPattern", hint="name the inputs")
+        if self.retain_key_ordering or (self.state is not None and self.state.scope is StateScope.PARTITION):
+            raise InvalidConfiguration(
+                "windows are of the whole input, in order", hint="leave out retainKeyOrdering and stateScope"
+            )
+        if self.max_message_retries is not None:
+            raise InvalidConfiguration(
+                "maxMessageRetries does not go with windowConfig: no single message is to blame for a window",
+                hint="handle bad messages in the function",
+            )
+        if self.window.counts_overlapping and len(self.topics) > 1:
+            raise InvalidConfiguration(
+                "slidingIntervalCount takes one input: the order between inputs is not the same after a crash",
+                hint="use one input, or windowLengthDurationMs",
+            )
+
+    @property
+    def windows(self) -> WindowConfig:
+        """`window`, where there is one."""
+        if self.window is None:
+            raise InvalidConfiguration("there is no windowConfig")
+        return self.window
+
     def _check_retries(self) -> None:
         if self.dead_letter_topic is not None and self.max_message_retries is None:
             raise InvalidConfiguration(
@@ -337,7 +370,7 @@ class FunctionConfig:
     @property
     def is_managed(self) -> bool:
         """Whether the runtime opens transactions."""
-        return self.transaction.mode is TransactionMode.MANAGED
+        return self.transaction.mode is TransactionMode.MANAGED or self.window is not None
 
     @property
     def is_effectively_once(self) -> bool:
@@ -400,6 +433,7 @@ _KEYS: Final[Mapping[str, tuple[str, Read]]] = {
     "timeoutMs": ("timeout_ms", milliseconds),
     "parallelism": ("parallelism", whole(1)),
     "state": ("state", StateConfig.parse),
+    "windowConfig": ("window", WindowConfig.parse),
     "maxPendingAsyncRequests": ("max_pending_async_requests", whole(1)),
     "producerConfig": ("producer", ProducerConfig.parse),
     "transaction": ("transaction", TransactionConfig.parse),

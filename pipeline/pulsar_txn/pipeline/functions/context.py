@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 from pulsar_txn.client import AsyncTransaction, Compression, Message
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch, UsageError
 from pulsar_txn.pipeline.functions._outlets import Handed
@@ -28,13 +30,29 @@ _CONF: Final = frozenset(
 )
 
 
+@attrs.frozen
+class WindowView:
+    """A window, for its function: the messages, and with windowLengthDurationMs its time in milliseconds since the epoch."""
+
+    messages: tuple[Message[bytes], ...]
+    start_ms: int | None
+    end_ms: int | None
+
+
 class Context:
     """One message's surroundings, made by the runtime. Its methods can be called from any thread, and return at once.
 
     With transactionMode MANAGED it ends with `process`: what is called later raises UsageError.
     """
 
-    def __init__(self, instance: Instance, message: Message[bytes], txn: AsyncTransaction | None) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        message: Message[bytes],
+        txn: AsyncTransaction | None,
+        window: WindowView | None = None,
+    ) -> None:
+        self._window = window
         self._instance = instance
         self._message = message
         self._txn = txn
@@ -82,6 +100,10 @@ class Context:
     def get_current_message_topic_name(self) -> str:
         """The full name of the topic partition it came from."""
         return self._message.topic
+
+    def get_window(self) -> WindowView | None:
+        """The window that `process` is called with; None without windowConfig. The other methods are about its last message."""
+        return self._window
 
     # --- the function -------------------------------------------------------------------------------------------------
 
@@ -233,10 +255,15 @@ class Context:
     def send_output(self, payload: bytes, producer_name: str | None, sequence_id: int | None) -> None:
         """On the loop: what `process` returned, with the properties of the input."""
         config, message = self._instance.config, self._message
+        options: dict[str, Any]
+        if self._window is not None:  # it is not of one message
+            options = {"properties": {"__pfn_window_messages__": str(len(self._window.messages))}, "txn": self._txn}
+            self.handed.append(self._instance.outlets.send(str(config.output), payload, options))
+            return
         properties = dict(message.properties) if config.forward_source_message_property else {}
         properties["__pfn_input_topic__"] = message.topic
         properties["__pfn_input_msg_id__"] = base64.b64encode(self.get_message_id().serialize()).decode()
-        options: dict[str, Any] = {"properties": properties, "txn": self._txn, "sequence_id": sequence_id}
+        options = {"properties": properties, "txn": self._txn, "sequence_id": sequence_id}
         if message.key is not None:
             options["key"] = message.key
         topic = str(config.output)

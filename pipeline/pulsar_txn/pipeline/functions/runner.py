@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from re import Pattern
 from typing import TYPE_CHECKING, Any, Final
@@ -23,9 +24,10 @@ from pulsar_txn.pipeline.functions._logs import TopicHandler
 from pulsar_txn.pipeline.functions._outlets import Outlets
 from pulsar_txn.pipeline.functions.config import FunctionConfig, InputSpec, ProcessingGuarantees, SubscriptionPosition
 from pulsar_txn.pipeline.functions.stats import FunctionStats, total
+from pulsar_txn.pipeline.functions.windows.loop import WindowLoop
 
 if TYPE_CHECKING:
-    from pulsar_txn.client import AsyncClient
+    from pulsar_txn.client import AsyncClient, AsyncConsumer
 
 NEGATIVE_ACK_DELAY: Final = 60.0
 
@@ -79,7 +81,8 @@ class FunctionRun:
         outlets = Outlets(self._client, self.config.producer)
         consumers = []
         handlers: list[tuple[logging.Logger, TopicHandler]] = []
-        loops = []
+        loops: list[Loop] = []
+        windows: list[WindowLoop] = []
         try:
             await self._check_inputs()
             sources = self._sources()
@@ -94,12 +97,14 @@ class FunctionRun:
                     function_logger.addHandler(handler)
                     handlers.append((function_logger, handler))
                 for source in sources:
-                    consumer = await self._client.subscribe(
-                        source.topics, self.config.subscription, **self._consumer_options(source.spec)
-                    )
+                    subscribe = functools.partial(self._subscribe, source)
+                    if self.config.window is not None:
+                        windows.append(WindowLoop(instance, subscribe, source.pattern, self.stop, self._observer))
+                        continue
+                    consumer = await subscribe()
                     consumers.append(consumer)
                     loops.append(Loop(instance, consumer, source.pattern, self.stop, self._observer))
-            await _run_all(loops)
+            await _run_all([*loops, *windows])
         finally:
             for function_logger, attached in handlers:
                 function_logger.removeHandler(attached)
@@ -108,6 +113,9 @@ class FunctionRun:
             await outlets.close()
         return self.stats()
 
+    async def _subscribe(self, source: _Source) -> AsyncConsumer[bytes]:
+        return await self._client.subscribe(source.topics, self.config.subscription, **self._consumer_options(source.spec))
+
     def _logger(self, number: int) -> logging.Logger:
         found = logging.getLogger(f"pulsar_txn.functions.{self.config.fqfn.replace('/', '.')}.{number}")
         if found.level == logging.NOTSET:
@@ -115,8 +123,19 @@ class FunctionRun:
         return found
 
     async def _check_inputs(self) -> None:
+        if self.config.window is not None and len(self._sources()) > 1:
+            raise InvalidConfiguration(
+                "windowConfig: the inputs of a window are received in one way",
+                hint="give all inputs the same receiverQueueSize and consumerProperties",
+            )
+        overlapping = self.config.window is not None and self.config.window.counts_overlapping
         for topic in self.config.topics:
             name = parse_topic(topic)
+            if overlapping and await self._client.get_topic_partitions(topic) != [str(name)]:
+                raise InvalidConfiguration(
+                    f"inputs: slidingIntervalCount takes no partitioned topics, and {topic} is one",
+                    hint="the order between partitions is not the same after a crash: use windowLengthDurationMs",
+                )
             if self.config.is_effectively_once and await self._client.get_topic_partitions(topic) != [str(name)]:
                 raise InvalidConfiguration(
                     f"inputs: EFFECTIVELY_ONCE takes no partitioned topics, and {topic} is one",
@@ -193,6 +212,8 @@ async def run(
 
 def consumer_type_of(config: FunctionConfig) -> ConsumerType:
     """The subscription's type."""
+    if config.window is not None:
+        return ConsumerType.EXCLUSIVE
     if config.retain_key_ordering:
         return ConsumerType.KEY_SHARED
     if config.retain_ordering or config.processing_guarantees is ProcessingGuarantees.EFFECTIVELY_ONCE:
@@ -210,7 +231,7 @@ def _from_environment(name: str, _value: Any) -> str | None:
     return os.environ.get(name)
 
 
-async def _run_all(loops: list[Loop]) -> None:
+async def _run_all(loops: Sequence[Loop | WindowLoop]) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             for loop in loops:

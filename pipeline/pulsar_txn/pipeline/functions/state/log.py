@@ -72,6 +72,8 @@ class StateLog:
                 found = await _next(reader)
                 for message in found:
                     if message.message_id == claim:
+                        if announced is not None:
+                            await self._end(announced)  # its acknowledgements may be undone after its records
                         return table
                     announced = message.properties.get(TXN, announced)
                     _load(table, message)
@@ -82,11 +84,11 @@ class StateLog:
             await reader.close()
 
     async def _end(self, announced: str) -> None:
-        """End the predecessor's transaction, if it is open; when that cannot be done, its timeout does it."""
+        """End the predecessor's last transaction, if it is open; when that cannot be done, its timeout does it."""
         try:
             await self._client.attach_transaction(announced).abort()
         except PulsarError as error:
-            logger.info("%s: the open transaction %s is waited for: %s", self.topic, announced, error)
+            logger.debug("%s: %s is not aborted: %s", self.topic, announced, error)
 
     async def write(self, records: Sequence[tuple[str, Value | None]], txn: AsyncTransaction | None) -> list[SendTicket]:
         """Send the records, in the transaction if there is one. In a transaction it waits until they are stored."""

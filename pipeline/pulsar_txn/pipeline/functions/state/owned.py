@@ -98,6 +98,26 @@ class States:
             tickets += sent
         return tickets
 
+    async def read_own(self, key: str) -> bytes | None:
+        """What the runtime itself has stored under a key that functions cannot use."""
+        found = (await self._open(WHOLE)).table.get(key)
+        return found if isinstance(found, bytes) else None
+
+    def set_own(self, key: str, value: bytes) -> None:
+        """Store something of the runtime with the changes of the transaction."""
+        owned = self._owned[WHOLE]
+        owned.table.set(key, value)
+        self._touched[WHOLE] = owned
+
+    async def reset(self) -> None:
+        """Give the states up, so that the next use reads again what is committed."""
+        self._touched, self._written, self._txn = {}, {}, None
+        owned, self._owned = self._owned, {}
+        for each in owned.values():
+            if each.trimming is not None:
+                each.trimming.cancel()
+            await each.log.close()
+
     async def forget(self, number: int) -> None:
         """This state has another owner."""
         owned = self._owned.pop(number, None)
@@ -109,10 +129,7 @@ class States:
         """Give the states up. What is open is aborted by its transaction."""
         for task in self._opening.values():
             task.cancel()
-        for owned in self._owned.values():
-            if owned.trimming is not None:
-                owned.trimming.cancel()
-            await owned.log.close()
+        await self.reset()
 
     def number_of(self, message: Message[bytes]) -> int:
         """Which state a message uses."""

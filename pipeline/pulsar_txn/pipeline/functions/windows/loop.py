@@ -1,0 +1,210 @@
+"""Takes the messages of one consumer into windows, and each window through the function in a transaction.
+
+The transaction of a window has the output, the state with the progress of the windows, and the acknowledgement of the messages
+that leave. When it fails before anything is acknowledged, the window is tried again. When it fails later, or nobody knows its
+outcome, the loop begins again as after a crash: it takes its state over again, which shows what was committed, and subscribes
+again, so that everything comes again that was not acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from pulsar_txn.client import Message
+from pulsar_txn.client.errors import PulsarError, SchemaMismatch
+from pulsar_txn.client.inside import growing_pauses, is_fatal
+from pulsar_txn.pipeline.functions._guarantees import FunctionEvent, Note, pause_or_stop
+from pulsar_txn.pipeline.functions._instance import Instance
+from pulsar_txn.pipeline.functions._loading import extractor_of
+from pulsar_txn.pipeline.functions.windows.assign import CountWindows, Place, TimeWindows, Window, Windows
+from pulsar_txn.pipeline.functions.windows.config import WindowConfig
+
+if TYPE_CHECKING:
+    from pulsar_txn.client import AsyncConsumer, AsyncTransaction
+
+logger = logging.getLogger("pulsar_txn.pipeline.functions")
+
+Subscribe: TypeAlias = Callable[[], "Awaitable[AsyncConsumer[bytes]]"]
+
+AT_ONCE: Final = 1000
+PROGRESS_KEY: Final = "\x00window"
+
+
+class _AgainError(Exception):
+    """The loop has to begin again, as after a crash."""
+
+
+class WindowLoop:
+    """The windows of an instance, until `stop` is set."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        subscribe: Subscribe,
+        pattern: str | None,
+        stop: asyncio.Event,
+        observer: Callable[[FunctionEvent], object] | None,
+    ) -> None:
+        self._instance = instance
+        self._config = instance.config
+        self._window: WindowConfig = instance.config.windows
+        self._subscribe = subscribe
+        self._pattern = pattern
+        self._stop = stop
+        self._note = Note(instance, observer)
+        self._pauses = functools.partial(growing_pauses, instance.client.inside)
+        self._extract = extractor_of(self._window.timestamp_extractor, instance.config.py)
+        self._consumer: AsyncConsumer[bytes]
+        self._windows: Windows[Message[bytes]]
+
+    async def run(self) -> None:
+        """Until `stop`. What has not left its last window comes again in the next run. Raises what no further attempt mends."""
+        pauses, attempt = self._pauses(), 0
+        while not self._stop.is_set():
+            try:
+                await self._begin()
+                try:
+                    await self._work()
+                finally:
+                    await self._consumer.close()
+            except _AgainError as again:
+                logger.info("%s: the windows begin again: %s", self._config.fqfn, again.__cause__)
+            attempt += 1
+            await pause_or_stop(pauses(min(attempt, 3)), self._stop)
+
+    async def _begin(self) -> None:
+        states = self._instance.states
+        await states.reset()
+        stored = await states.read_own(PROGRESS_KEY)
+        progress = None if stored is None else json.loads(stored)
+        self._consumer = await self._subscribe()
+        told = self._window
+        if told.length_count is not None:
+            self._windows = CountWindows(told.length, told.slide, progress)
+        else:
+            self._windows = TimeWindows(
+                told.length,
+                told.slide,
+                max_lag_ms=told.max_lag_ms,
+                by_clock=self._extract is None,
+                sources=await self._partitions(),
+                progress=progress,
+            )
+
+    async def _partitions(self) -> list[str]:
+        parts = [await self._instance.client.get_topic_partitions(topic) for topic in self._config.topics]
+        return [each for part in parts for each in part]
+
+    async def _work(self) -> None:
+        while not self._stop.is_set():
+            received = await self._receive()
+            late = [message for message in received if not self._add(message)]
+            if late:
+                await self._put_aside(late)
+            now_ms = None if received else self._instance.wall_ms()
+            while (window := self._windows.due(now_ms)) is not None and not self._stop.is_set():
+                await self._fire(window)
+
+    async def _receive(self) -> Sequence[Message[bytes]]:
+        receiving = asyncio.ensure_future(self._consumer.receive_many(AT_ONCE))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            seconds = self._window.emit_interval_ms / 1000
+            await asyncio.wait({receiving, stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            receiving.cancel()
+            stopping.cancel()
+        return receiving.result() if receiving.done() and not receiving.cancelled() else ()
+
+    def _add(self, message: Message[bytes]) -> bool:
+        time_ms = message.publish_time_ms if self._extract is None else self._extracted(message)
+        found = message.message_id
+        return self._windows.add(
+            message, Place(message.topic, (found.ledger_id, found.entry_id, max(found.batch_index, 0))), time_ms
+        )
+
+    def _extracted(self, message: Message[bytes]) -> int:
+        if self._extract is None:
+            raise RuntimeError("there is no extractor")
+        time_ms = self._extract(self._instance.value_of(message, self._pattern), message)
+        if not isinstance(time_ms, int):
+            raise SchemaMismatch(f"the extractor gave {time_ms!r} for {message.message_id}, not milliseconds as a whole number")
+        return time_ms
+
+    async def _fire(self, window: Window[Message[bytes]]) -> None:
+        messages = [item.message for item in window.items]
+        leaving = [item.message for item in window.leaving]
+        pauses, attempt = self._pauses(), 0
+        while True:
+            try:
+                await self._in_transaction(messages, leaving, functools.partial(self._call, window))
+            except _AgainError:
+                raise
+            except Exception as error:
+                self._note("failed", tuple(messages), error)
+                if is_fatal(error) or self._instance.is_closed:
+                    raise
+                attempt += 1
+                await pause_or_stop(pauses(attempt), self._stop)
+                if self._stop.is_set():
+                    return
+            else:
+                break
+        self._windows.fired(window)
+        self._note("processed", tuple(messages), None)
+
+    async def _call(self, window: Window[Message[bytes]], txn: AsyncTransaction) -> None:
+        context = await self._instance.invoke_window(window, self._pattern, txn)
+        try:
+            for handed in context.handed:
+                await handed  # in the transaction now; the commit waits for the receipts
+            self._instance.states.set_own(PROGRESS_KEY, json.dumps(window.progress).encode())
+            await self._instance.states.write(txn)
+        finally:
+            context.end()
+
+    async def _in_transaction(
+        self,
+        messages: Sequence[Message[bytes]],
+        leaving: Sequence[Message[bytes]],
+        work: Callable[[AsyncTransaction], Awaitable[None]],
+    ) -> None:
+        acknowledges = False
+        try:
+            async with self._instance.client.transaction(
+                timeout=self._config.transaction.timeout_ms / 1000, name=f"window of {self._config.fqfn}"
+            ) as txn:
+                await self._instance.states.begin(txn, messages[-1:])
+                await work(txn)
+                acknowledges = True
+                if leaving:
+                    await self._consumer.acknowledge(list(leaving), txn=txn)
+        except Exception as error:
+            if not acknowledges or is_fatal(error):
+                raise
+            self._note("failed", tuple(messages), error)
+            raise _AgainError from error  # part of it may be acknowledged, and the outcome may be unknown
+
+    async def _put_aside(self, late: Sequence[Message[bytes]]) -> None:
+        """Messages whose windows are over: to the topic for them, if there is one, and acknowledged."""
+        topic = self._window.late_data_topic
+        logger.warning("%s: %d messages came after their last window: %s", self._config.fqfn, len(late), topic or "left out")
+
+        async def send(txn: AsyncTransaction) -> None:
+            for message in late if topic is not None else ():
+                properties = {**message.properties, "REAL_TOPIC": message.topic, "ORIGIN_MESSAGE_ID": str(message.message_id)}
+                options: dict[str, Any] = {"properties": properties, "key": message.key, "txn": txn}
+                await self._instance.outlets.send(str(topic), message.data, options)
+
+        try:
+            await self._in_transaction(late, late, send)
+        except PulsarError as error:
+            if is_fatal(error):
+                raise
+            raise _AgainError from error
+        self._note("late", tuple(late), None)
