@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import AsyncIterator
 from typing import Any
 
+import admin
 import pyarrow as pa
 import pytest
 from our_broker import OurBroker
@@ -15,12 +16,15 @@ from targets import Target
 
 from pulsar_txn.client import AsyncClient, HashingScheme
 from pulsar_txn.client.encoded import encode_batch, row
+from pulsar_txn.client.errors import OperationTimeout
 from pulsar_txn.client.send.routing import key_partition
-from pulsar_txn.pipeline.spark.errors import OptionError, SinkFenced
+from pulsar_txn.pipeline.spark.errors import OptionError, RowsMissing, SinkFenced
 from pulsar_txn.pipeline.spark.options import Options, read_options
-from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter
+from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Work
 from pulsar_txn.pipeline.spark.sink.control import EndTxn, Marker, Publish, WriteRecord, decode_record
-from pulsar_txn.pipeline.spark.sink.staged import Payload, Stager, rows_by_topic
+from pulsar_txn.pipeline.spark.sink.staged import Carrier, Parked, Payload, Stager, rows_by_topic
+from pulsar_txn.pipeline.spark.sink.staging import SUBSCRIPTION as STAGING_SUBSCRIPTION
+from pulsar_txn.pipeline.spark.sink.staging import TaskStaging
 from pulsar_txn.pipeline.spark.sink.store import SUBSCRIPTION, PulsarSinkStore
 
 
@@ -59,6 +63,8 @@ class Sink:
         self.options: Options = read_options({"service.url": service_url, "transactionTimeoutMs": "60000"})
         self.targets = (f"{topic}-a", f"{topic}-b")
         self.control = f"{topic}-control"
+        self.staging = f"{topic}-staging"
+        self.parks = False
         self.clients: list[AsyncClient] = []
 
     def client(self) -> AsyncClient:
@@ -67,7 +73,7 @@ class Sink:
         return client
 
     def store(self, client: AsyncClient, stop_at: int = -1) -> StoppingStore:
-        store = StoppingStore(client, self.control, self.options)
+        store = StoppingStore(client, self.control, self.staging, self.options)
         store.stop_at = stop_at
         return store
 
@@ -76,9 +82,21 @@ class Sink:
         return [Payload(target, -1, encode_batch(rows)) for target in self.targets]
 
     async def commit(self, store: PulsarSinkStore, committer: SinkCommitter, batch: int) -> Outcome:
-        payloads = self.payloads(batch)
-        outcome: Outcome = await store.carry_out(committer.commit(batch, rows_by_topic(payloads)), batch, payloads)
+        payloads, parked = self.payloads(batch), []
+        if self.parks:
+            parked, payloads = await asyncio.to_thread(self.park, payloads), []
+        work = Work(batch, rows_by_topic(payloads, parked), [each.place for each in parked])
+        outcome: Outcome = await store.carry_out(committer.commit(work), batch, payloads, parked)
         return outcome
+
+    def park(self, payloads: list[Payload]) -> list[Parked]:
+        """As a task does it, between the entries of attempts that Spark drops."""
+        dropped, delivered = (Carrier(0, lambda: TaskStaging(self.options, self.staging)) for _ in range(2))
+        for payload in payloads:
+            dropped.put(payload)
+            delivered.put(payload)
+        dropped.parked()
+        return delivered.parked()
 
     async def read(self, client: AsyncClient, topic: str) -> list[bytes]:
         found: list[bytes] = []
@@ -111,8 +129,10 @@ async def test_batches_are_published_one_after_the_other(sink: Sink) -> None:
     await sink.check(3)
 
 
-async def test_a_run_that_ends_at_any_request_is_completed_once_by_the_next(sink: Sink) -> None:
+@pytest.mark.parametrize("carrier", ["inline", "topic"])
+async def test_a_run_that_ends_at_any_request_is_completed_once_by_the_next(sink: Sink, carrier: str) -> None:
     done = 0
+    sink.parks = carrier == "topic"
     for stop_at in itertools.count():
         first = sink.client()
         try:
@@ -184,11 +204,12 @@ async def test_rows_go_to_the_partitions_of_their_keys(sink: Sink, pulsar: Targe
     await asyncio.to_thread(urllib.request.urlopen, request)
     keys = [str(number) for number in range(40)]
     table = pa.RecordBatch.from_pydict({"value": keys, "key": keys, "topic": [sink.targets[0]] * 40})
-    stager = Stager(sink.options, lambda topic: 4, properties={}, spread=0)
+    payloads: list[Payload] = []
+    stager = Stager(sink.options, lambda topic: 4, payloads.append, properties={}, spread=0)
     stager.add(table)
-    payloads = stager.finish()
+    stager.finish()
     store, committer = sink.store(sink.client()), SinkCommitter("s")
-    await store.carry_out(committer.commit(0, rows_by_topic(payloads)), 0, payloads)
+    await store.carry_out(committer.commit(Work(0, rows_by_topic(payloads))), 0, payloads)
     client = sink.client()
     found = {index: await sink.read(client, f"{sink.targets[0]}-partition-{index}") for index in range(4)}
     wanted = {
@@ -201,3 +222,42 @@ async def test_a_control_topic_that_nobody_can_own_is_refused(sink: Sink) -> Non
     sink.control = sink.control.removeprefix("persistent://public/default/")
     with pytest.raises(OptionError, match="full name of a topic without partitions"):
         await sink.commit(sink.store(sink.client()), SinkCommitter("s"), 0)
+
+
+async def test_what_is_staged_stays_until_its_batch_is_published_and_no_longer(sink: Sink) -> None:
+    sink.parks = True
+    store, committer = sink.store(sink.client()), SinkCommitter("s")
+    for batch in range(3):
+        assert await sink.commit(store, committer, batch) is Outcome.PUBLISHED
+    await sink.check(3)
+    await store.close()
+    await asyncio.to_thread(sink.park, sink.payloads(3))
+    client = sink.client()
+    async with await client.subscribe(sink.staging, STAGING_SUBSCRIPTION) as consumer:
+        left = [await consumer.receive(10) for _ in range(4)]
+        with pytest.raises(OperationTimeout):
+            await consumer.receive(0.3)
+    assert len(left) == 4, "of the batches that are published nothing is left, of the next one everything"
+
+
+async def test_staged_entries_that_are_gone_fail_the_batch_and_publish_nothing(sink: Sink) -> None:
+    store = sink.store(sink.client())
+    parked = await asyncio.to_thread(sink.park, sink.payloads(0))
+    gone = parked[-1]._replace(place=(parked[-1].place[0], parked[-1].place[1] + 100))
+    work = Work(0, rows_by_topic((), parked), [parked[0].place, gone.place])
+    with pytest.raises(RowsMissing, match="1 of 2 staged entries are gone"):
+        await store.carry_out(SinkCommitter("s").commit(work), 0, [], [parked[0], gone])
+    client = sink.client()
+    assert [await sink.read(client, target) for target in sink.targets] == [[], []]
+
+
+async def test_rows_go_to_partitions_that_a_topic_got_since_the_last_batch(sink: Sink, pulsar: Target) -> None:
+    path = f"{admin.topic_path(sink.targets[0])}/partitions"
+    await admin.put(pulsar, path, 2)
+    store, committer = sink.store(sink.client()), SinkCommitter("s")
+    for batch, partition in enumerate([1, 3]):
+        if partition == 3:
+            await admin.post(pulsar, path, 4)
+        payloads = [Payload(sink.targets[0], partition, encode_batch([b"row"]))]
+        await store.carry_out(committer.commit(Work(batch, rows_by_topic(payloads))), batch, payloads)
+        assert await sink.read(sink.client(), f"{sink.targets[0]}-partition-{partition}") == [b"row"]

@@ -10,15 +10,42 @@ import pyarrow as pa
 import pytest
 
 from pulsar_txn.client import HashingScheme
+from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.client.send.routing import key_partition
-from pulsar_txn.pipeline.spark.errors import OptionError
+from pulsar_txn.pipeline.spark.errors import OptionError, PartitionsGrew
 from pulsar_txn.pipeline.spark.options import read_options
-from pulsar_txn.pipeline.spark.sink.staged import Payload, Staged, Stager, ordered, rows_by_topic
+from pulsar_txn.pipeline.spark.sink.control import Place
+from pulsar_txn.pipeline.spark.sink.staged import (
+    MAX_MESSAGE_BYTES,
+    Carrier,
+    Payload,
+    Staged,
+    Stager,
+    check_partitions,
+    ordered,
+    rows_by_topic,
+)
 
 
-def stager(partitions: int = 0, *, properties: dict[str, str] | None = None, spread: int = 0, **options: str) -> Stager:
-    given = read_options({"service.url": "pulsar://h", **options})
-    return Stager(given, lambda topic: partitions, properties=properties or {}, spread=spread)
+class Task:
+    """A stager, and what it has handed on."""
+
+    def __init__(self, partitions: int, options: dict[str, str], properties: dict[str, str], spread: int) -> None:
+        self.payloads: list[Payload] = []
+        given = read_options({"service.url": "pulsar://h", **options})
+        count = lambda topic: partitions  # noqa: E731
+        self.stager = Stager(
+            given, count, self.payloads.append, properties=properties, spread=spread, where="micro-batch 7, task 3, "
+        )
+        self.add = self.stager.add
+
+    def finish(self) -> list[Payload]:
+        self.stager.finish()
+        return self.payloads
+
+
+def stager(partitions: int = 0, *, properties: dict[str, str] | None = None, spread: int = 0, **options: str) -> Task:
+    return Task(partitions, options, properties or {}, spread)
 
 
 def table(**columns: Any) -> pa.RecordBatch:
@@ -85,22 +112,134 @@ def test_the_batch_id_is_added_to_the_properties_of_each_row() -> None:
     assert text.count(b"q") == 1
 
 
+KEYS = [None, "k", "ключ", "k" * 200]
+VALUES = [b"", b"v" * 7, None, b"w" * 200]
+
+
+@pytest.mark.parametrize("constant", [{}, {"__batch_id": "12"}])
+@pytest.mark.parametrize("names", [(), ("key",), ("event_time",), ("properties",), ("ordering_key",), "all"])
+def test_columns_are_encoded_as_the_client_encodes_messages(names: Any, constant: dict[str, str]) -> None:
+    rows = 64
+    columns = {
+        "value": [VALUES[number % 4] for number in range(rows)],
+        "key": [KEYS[number // 4 % 4] for number in range(rows)],
+        "event_time": [None if number % 5 == 0 else 10**12 + number * 10**6 for number in range(rows)],
+        "properties": [None if number % 3 == 0 else [(f"p{n}", "q" * n) for n in range(number % 4)] for number in range(rows)],
+        "ordering_key": [None if number % 2 else b"o" * (number + 1) for number in range(rows)],
+    }
+    columns["properties"][7] = [("a", "b"), ("__batch_id", "the sink's own wins"), ("c", "d")]
+    kept = {
+        name: values if name == "value" or name in names or names == "all" else [None] * rows
+        for name, values in columns.items()
+    }
+    expected = encode_batch(
+        row(
+            value or b"",
+            key,
+            {name: text for name, text in properties or () if name not in constant} | constant,
+            event_time or 0,
+            None,
+            ordering_key,
+            value is None,
+        )
+        for value, key, event_time, properties, ordering_key in zip(*kept.values(), strict=True)
+    )
+    types = [pa.binary(), pa.string(), pa.int64(), pa.map_(pa.string(), pa.string()), pa.binary()]
+    arrays = [pa.array(values, kind) for values, kind in zip(kept.values(), types, strict=True)]
+    whole = pa.RecordBatch.from_arrays(arrays, names=list(kept))
+    padding = pa.RecordBatch.from_arrays([array.slice(0, 5) for array in arrays], names=list(kept))
+    sliced = pa.Table.from_batches([padding, whole]).combine_chunks().to_batches()[0].slice(5)
+    for batch in (whole, sliced):
+        work = stager(topic="t", properties=constant)
+        work.add(batch)
+        (payload,) = work.finish()
+        assert payload.batch == expected
+
+
+def test_a_hundred_record_batches_fill_batches_over_their_borders() -> None:
+    work = stager(topic="t", batchingMaxMessages="7")
+    for number in range(100):
+        work.add(table(value=[f"{number}.{part}" for part in range(3)]))
+    payloads = work.finish()
+    assert [payload.batch.num_messages for payload in payloads] == [7] * 42 + [6]
+    expected = [f"{number}.{part}".encode() for number in range(100) for part in range(3)]
+    assert b"".join(payload.batch.payload for payload in payloads) == encode_batch(expected).payload
+
+
+def test_the_option_topic_wins_over_the_column() -> None:
+    work = stager(topic="option")
+    work.add(table(value=["a", "b"], topic=pa.array(["column", None])))
+    assert places(work.finish()) == [("option", -1, 2)]
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"value": ["a"], "topic": pa.array([None], pa.string())}, "a row has no topic"),
-        ({"value": ["a"], "topic": ["t"], "key": [b"\xff"]}, "no UTF-8 text"),
+        ({"value": ["a"], "topic": pa.array([None], pa.string())}, "row 2, column 'topic': null, and there is no option topic"),
+        ({"value": ["a", "b"], "topic": ["t", "t"], "key": [b"a", b"\xff"]}, "row 3, column 'key': .*no UTF-8 text"),
+        ({"value": ["a", "b"], "topic": ["t", "t"], "event_time": [None, -1]}, "row 3, column 'event_time': before 1970"),
+        ({"value": ["a", "b" * 6_000_000], "topic": ["t", "t"]}, "row 3, column 'value': .*600.* bytes.*5242880.*compression"),
     ],
 )
-def test_rows_that_cannot_be_sent_say_why(columns: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        stager().add(table(**columns))
+def test_rows_that_cannot_be_sent_are_named_by_batch_task_row_and_column(columns: dict[str, Any], message: str) -> None:
+    work = stager()
+    work.add(table(value=["fine", "too"], topic=["t", "t"]))
+    with pytest.raises(OptionError, match=f"^micro-batch 7, task 3, {message}"):
+        work.add(table(**columns))
+        work.finish()
 
 
-def test_more_than_the_driver_should_carry_is_refused_with_what_to_do() -> None:
-    work = stager(topic="t", inlineMaxBytes="1000", batchingMaxBytes="400")
-    with pytest.raises(OptionError, match=r"inlineMaxBytes=1000.*use more partitions"):
-        work.add(table(value=["x" * 100] * 20))
+def test_a_large_row_is_alone_and_takes_no_other_with_it() -> None:
+    work = stager(topic="t")
+    work.add(table(value=[b"a" * 100_000, b"b" * 5_200_000, b"c"]))
+    assert [(payload.batch.num_messages, len(payload.batch.payload) < MAX_MESSAGE_BYTES) for payload in work.finish()] == [
+        (1, True),
+        (1, True),
+        (1, True),
+    ]
+
+
+class Parking:
+    """A staging topic of a test."""
+
+    def __init__(self) -> None:
+        self.entries: list[bytes] = []
+
+    def send(self, payload: Payload) -> None:
+        self.entries.append(payload.batch.payload)
+
+    def places(self) -> list[Place]:
+        return [(1, number) for number in range(len(self.entries))]
+
+
+def test_a_few_payloads_travel_with_the_message_and_many_over_the_staging_topic() -> None:
+    work = stager(topic="t", batchingMaxMessages="10", compression="lz4")
+    work.add(table(value=[str(number) * 20 for number in range(100)]))
+    payloads = work.finish()
+    size = sum(len(payload.batch.payload) for payload in payloads)
+    few, opened = Carrier(size, lambda: pytest.fail("not needed")), []
+    many = Carrier(size - 1, lambda: opened.append(Parking()) or opened[0])  # type: ignore[func-returns-value]
+    for payload in payloads:
+        few.put(payload)
+        many.put(payload)
+    assert (few.payloads, few.parked()) == (payloads, [])
+    parked = many.parked()
+    assert many.payloads == []
+    assert [each.unparked(opened[0].entries[each.place[1]]) for each in parked] == payloads, "in order, none left inline"
+    assert rows_by_topic((), parked) == rows_by_topic(payloads) == {"t": 100}
+    assert len(pickle.dumps(Staged("query", 0, [], parked))) < size / 2, "only places travel"
+
+
+def test_a_topic_that_grows_while_its_tasks_run_fails_the_batch_instead_of_sending_a_key_to_two_partitions() -> None:
+    tasks = []
+    for number, count in enumerate([4, 4, 8]):
+        work = stager(count, topic="t")
+        work.add(table(value=["v"], key=["k"]))
+        work.finish()
+        tasks.append(Staged("query", number, work.payloads, [], work.stager.partitions))
+    check_partitions(tasks[:2])
+    with pytest.raises(PartitionsGrew, match="t has 8 partitions now and had 4"):
+        check_partitions(tasks)
 
 
 def test_messages_of_tasks_survive_pickling_and_come_in_the_order_of_partitions() -> None:

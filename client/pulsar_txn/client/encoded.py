@@ -6,6 +6,6 @@
 A batch that was encoded can be pickled, so that other processes may do that part of the work.
 """
 
-from pulsar_txn.client.send.batching import EncodedBatch, Row, encode_batch, row
+from pulsar_txn.client.send.batching import EncodedBatch, Row, encode_batch, pack_batch, row
 
-__all__ = ["EncodedBatch", "Row", "encode_batch", "row"]
+__all__ = ["EncodedBatch", "Row", "encode_batch", "pack_batch", "row"]

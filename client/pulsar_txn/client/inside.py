@@ -16,6 +16,7 @@ from pulsar_txn.client.txn.attempts import growing_pauses
 from pulsar_txn.client.txn.managed import open_now
 from pulsar_txn.client.txn.together import abort_all, act_as, commit_together, take_over
 from pulsar_txn.client.txn.transactional_id import Epoch
+from pulsar_txn.wire.varints import varint
 
 __all__ = [
     "AMBIENT",
@@ -42,4 +43,5 @@ __all__ = [
     "parse_service_url",
     "parse_topic",
     "take_over",
+    "varint",
 ]

@@ -88,9 +88,16 @@ def encode_batch(messages: Iterable[bytes | Row], *, compression: int = 0) -> En
     rows = [message if isinstance(message, (bytes, tuple)) else bytes(message) for message in messages]
     if not rows:
         raise ValueError("a batch needs at least one message")
-    payload = encode_rows(rows)
+    return pack_batch(encode_rows(rows), len(rows), compression=compression)
+
+
+def pack_batch(payload: bytes, num_messages: int, *, compression: int = 0) -> EncodedBatch:
+    """A batch of messages that a program has encoded itself, one after the other: `payload` holds `num_messages` of them.
+
+    Each is a size of 4 bytes, SingleMessageMetadata of that size, and the message. Nothing here looks inside.
+    """
     packed = compress(compression, payload) if compression else payload
-    return EncodedBatch(packed, len(rows), len(payload), compression)
+    return EncodedBatch(packed, num_messages, len(payload), compression)
 
 
 class Alone(NamedTuple):

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options, Query, read_options
-from pulsar_txn.pipeline.spark.sink.staged import check_columns
+from pulsar_txn.pipeline.spark.sink.columns import check_columns
 from pulsar_txn.pipeline.spark.sink.writer import PulsarBatchWriter, PulsarStreamWriter
 from pulsar_txn.pipeline.spark.source.columns import SCHEMA
 from pulsar_txn.pipeline.spark.source.reader import PulsarBatchReader, PulsarStreamReader
@@ -49,7 +49,8 @@ class PulsarDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> PulsarStreamWriter:  # noqa: N802  # Spark's name
         """For `df.writeStream`, output modes append and complete (`overwrite`: every micro-batch brings all rows again)."""
         del overwrite
-        return PulsarStreamWriter(self._sink_options(schema, Query.STREAM_WRITE), self.on_step)
+        options = self._sink_options(schema, Query.STREAM_WRITE)
+        return PulsarStreamWriter(options, self.options.get("checkpointLocation"), self.on_step)
 
     def _source_options(self, schema: StructType, query: Query) -> Options:
         options = read_options(self.options, query)

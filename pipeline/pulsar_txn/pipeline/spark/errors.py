@@ -27,6 +27,14 @@ class CheckpointOlderThanSink(SinkError):
     """The sink has published later micro-batches than the one it is given: the checkpoint was restored or copied."""
 
 
+class ForeignCheckpoint(SinkError):
+    """The sink's last micro-batch is of another query: a new checkpoint, or another query with the same sinkId."""
+
+
+class PartitionsGrew(SinkError):
+    """The tasks of a micro-batch saw different numbers of partitions of a topic; the replay sees one number."""
+
+
 class SinkStateLost(SinkError):
     """The last marker of the sink does not fit the micro-batch: it expired, or the sink id is another query's."""
 

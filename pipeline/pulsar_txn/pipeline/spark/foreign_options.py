@@ -32,8 +32,6 @@ _ANSWERS: Final = {
     "subscriptionprefix": 'use "subscriptionName"',
     "startingtime": _OFFSETS,
     "endingtime": _OFFSETS,
-    "admin.url": "leave it out: only the binary protocol is used",
-    "adminurl": "leave it out: only the binary protocol is used",
     "topicspattern": 'name the topics with "topic"',
     "allowdifferenttopicschemas": "leave it out: every message is read as bytes",
     "waitingfornonexistedtopic": "create the topic before the query",

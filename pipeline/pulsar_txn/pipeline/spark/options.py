@@ -78,12 +78,15 @@ class Options:
     control_topic: str | None = _option("controlTopic", text, None, Query.SINK)
     transaction_timeout_ms: int = _option("transactionTimeoutMs", positive, 600_000, Query.SINK)
     commit_timeout_ms: int = _option("commitTimeoutMs", positive, 120_000, Query.SINK)
-    inline_max_bytes: int = _option("inlineMaxBytes", positive, 16 * 1024 * 1024, Query.SINK)
+    staging_topic: str | None = _option("stagingTopic", text, None, Query.SINK)
+    inline_max_bytes: int = _option("inlineMaxBytes", positive, 256 * 1024, Query.SINK)
     batching_max_bytes: int = _option("batchingMaxBytes", positive, 128 * 1024, Query.SINK)
     batching_max_messages: int = _option("batchingMaxMessages", positive, 1000, Query.SINK)
     compression: int = _option("compression", compression, 0, Query.SINK)
     batch_id_property: str = _option("batchIdProperty", text, "__batch_id", Query.SINK)
-    adopt_checkpoint: bool = _option("adoptCheckpoint", flag, False, Query.SINK)
+    adopt_checkpoint: bool = _option("adoptCheckpoint", flag, False, Query.STREAM_WRITE)
+    allow_self_write: bool = _option("allowSelfWrite", flag, False, Query.STREAM_WRITE)
+    admin_url: str | None = _option("admin.url", text, None, Query.SINK)
 
     client_options: tuple[tuple[str, Any], ...] = attrs.field(default=(), repr=False)
     """The arguments of the client that `pulsar.client.…` sets, in the order of their names. May hold secrets."""
@@ -92,7 +95,7 @@ class Options:
 TABLE: Final = {field.metadata["name"]: field for field in attrs.fields(Options) if field.metadata}
 """Every option by its name."""
 
-_ALIASES: Final = {"serviceurl": "service.url", "topics": "topic"}
+_ALIASES: Final = {"serviceurl": "service.url", "topics": "topic", "adminurl": "admin.url"}
 _BY_NAME: Final = {name.lower(): field for name, field in TABLE.items()}
 _OF_SPARK: Final = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
 """Spark's own options, which it hands over with ours."""

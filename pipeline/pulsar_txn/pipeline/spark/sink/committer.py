@@ -5,8 +5,10 @@
 
     take over   Fence → epoch; Barrier written; read until the barrier is visible, ending every transaction that an
                 earlier run had announced and not finished (settle)
-    decide      by the last marker m:  m = b published already | m = b-1, or none and b = 0: go on | else an error
-    publish     NewTxn, Intent, rows, marker in one transaction; rows counted; END_TXN
+    decide      by the last marker m:  of another query: an error | m = b published already | m = b-1, or none and
+                b = 0: go on | else an error
+    publish     NewTxn, Intent, rows, marker in one transaction; rows counted; END_TXN. Rows come with the tasks' messages,
+                or are copied from the staging topic, where tasks put them without a transaction
     doubt       whatever END_TXN answered other than "done": a new barrier, settle, and the last marker tells
 
 Why it holds: rows and marker are decided together; a marker can only be written by the newest epoch; so of two runs
@@ -17,12 +19,15 @@ barrier, or it can never commit.
 from __future__ import annotations
 
 import enum
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
+
+import attrs
 
 from pulsar_txn.pipeline.spark.errors import (
     CheckpointOlderThanSink,
     CommitUndecided,
+    ForeignCheckpoint,
     RowsMissing,
     SinkStateLost,
     StoreFailed,
@@ -32,13 +37,19 @@ from pulsar_txn.pipeline.spark.sink.control import (
     EndReply,
     EndTxn,
     Fence,
+    Forward,
     Intent,
     Marker,
     NewTxn,
+    OpenStaging,
     Pause,
+    Place,
     Publish,
     ReadRecords,
+    ReadStaging,
+    Receipts,
     Record,
+    ReleaseStaging,
     Request,
     WriteRecord,
 )
@@ -57,14 +68,31 @@ class Outcome(enum.Enum):
     """An earlier run, or an earlier call, had published it."""
 
 
+@attrs.frozen
+class Work:
+    """A micro-batch as its tasks have delivered it, and nothing of attempts that Spark has dropped.
+
+    `rows` counts by topic what both carriers hold. `places` are the entries that wait on the staging topic. `source_ends` go
+    into the marker, for people who have to continue elsewhere.
+    """
+
+    batch_id: int
+    rows: Mapping[str, int]
+    places: Sequence[Place] = ()
+    source_ends: Sequence[str] = ()
+
+
 class SinkCommitter:
     """One sink, as seen by one run. Keep it for the following micro-batches: then no fence and no reading is needed.
 
-    `adopt` accepts a last marker that does not fit the micro-batch (option `adoptCheckpoint`).
+    `query_id` is the id in the checkpoint of the query that runs. `adopt` (option `adoptCheckpoint`) accepts a last marker
+    that does not fit the micro-batch, also that of another query: the micro-batch is published after it, and from then on
+    the sink is this query's.
     """
 
-    def __init__(self, sink_id: str, *, adopt: bool = False) -> None:
+    def __init__(self, sink_id: str, query_id: str = "", *, adopt: bool = False) -> None:
         self.sink_id = sink_id
+        self.query_id = query_id
         self._adopt = adopt
         self._epoch: int | None = None
         self._barriers = 0
@@ -76,8 +104,8 @@ class SinkCommitter:
         """The newest micro-batch known to be published."""
         return self._last
 
-    def commit(self, batch_id: int, rows: Mapping[str, int]) -> Steps:
-        """Publish micro-batch `batch_id`, of which the tasks handed over `rows` (by topic); returns an Outcome.
+    def commit(self, work: Work) -> Steps:
+        """Publish a micro-batch; returns an Outcome.
 
         Raises a SinkError; the next call then takes over again. Safe to abandon at any request.
         """
@@ -85,12 +113,14 @@ class SinkCommitter:
         if epoch is None:
             epoch = yield from self._take_over()
         for attempt in range(ATTEMPTS + 1):
-            if self._is_published(batch_id):
+            if self._is_published(work.batch_id):
+                if work.places:
+                    yield ReleaseStaging(max(work.places))
                 self._epoch = epoch
                 return Outcome.PUBLISHED if attempt else Outcome.SKIPPED
             if attempt < ATTEMPTS:
-                yield from self._attempt(batch_id, epoch, rows)
-        raise StoreFailed(f"micro-batch {batch_id} could not be published in {ATTEMPTS} transactions; restart the query")
+                yield from self._attempt(work, epoch)
+        raise StoreFailed(f"micro-batch {work.batch_id} could not be published in {ATTEMPTS} transactions; restart the query")
 
     def _take_over(self) -> Generator[Request, Any, int]:
         self._last = None
@@ -144,7 +174,12 @@ class SinkCommitter:
         return undecided
 
     def _is_published(self, batch_id: int) -> bool:
-        last = -1 if self._last is None else self._last.batch_id
+        marker = self._last
+        if marker is not None and marker.query_id and marker.query_id != self.query_id:
+            if self._adopt:
+                return False
+            raise ForeignCheckpoint(_foreign(marker, self.query_id, batch_id))
+        last = -1 if marker is None else marker.batch_id
         if last == batch_id:
             return True
         if last == batch_id - 1 or self._adopt:
@@ -160,14 +195,14 @@ class SinkCommitter:
             "message TTL expire it? adoptCheckpoint=true goes on all the same"
         )
 
-    def _attempt(self, batch_id: int, epoch: int, rows: Mapping[str, int]) -> Steps:
+    def _attempt(self, work: Work, epoch: int) -> Steps:
         """One transaction; afterwards the last marker tells whether it is committed."""
         txn_id: str = yield NewTxn()
-        marker = Marker(self.sink_id, batch_id, epoch, txn_id, dict(rows))
+        marker = Marker(self.sink_id, work.batch_id, epoch, txn_id, dict(work.rows), self.query_id, list(work.source_ends))
         self._announced[txn_id] = None
         try:
-            yield WriteRecord(Intent(self.sink_id, batch_id, txn_id))
-            yield from self._fill(marker)
+            yield WriteRecord(Intent(self.sink_id, work.batch_id, txn_id))
+            yield from self._fill(marker, work.places)
         except RowsMissing:
             yield EndTxn(txn_id, commit=False)
             raise
@@ -179,8 +214,47 @@ class SinkCommitter:
         else:
             yield from self._read_up_to_now(epoch)
 
-    def _fill(self, marker: Marker) -> Steps:
-        sent: dict[str, int] = yield Publish(marker.txn_id)
-        if sent != marker.rows:
-            raise RowsMissing(f"micro-batch {marker.batch_id}: the tasks handed over {marker.rows} rows, and {sent} were sent")
+    def _fill(self, marker: Marker, places: Sequence[Place]) -> Steps:
+        yield from fill(f"micro-batch {marker.batch_id}", marker.txn_id, marker.rows, places)
         yield WriteRecord(marker, txn_id=marker.txn_id)
+
+
+def fill(what: str, txn_id: str, rows: Mapping[str, int], places: Sequence[Place]) -> Steps:
+    """Send the rows of both carriers in a transaction. RowsMissing when these are not `rows`; then it must be aborted."""
+    sent: dict[str, int] = dict((yield Publish(txn_id)))
+    if places:
+        for topic, count in (yield from _forward(what, txn_id, places)).items():
+            sent[topic] = sent.get(topic, 0) + count
+    if sent != rows:
+        raise RowsMissing(f"{what}: the tasks handed over {dict(rows)} rows, and {sent} were sent")
+
+
+def _forward(what: str, txn_id: str, places: Sequence[Place]) -> Generator[Request, Any, dict[str, int]]:
+    """Copy what the tasks have staged; what dropped attempts have left between it is not in `places`."""
+    wanted, last = set(places), max(places)
+    yield OpenStaging(min(places))
+    while wanted:
+        found: Sequence[Place] = yield ReadStaging()
+        for place in found:
+            if place in wanted:
+                wanted.remove(place)
+                yield Forward(txn_id, place)
+        if wanted and (not found or found[-1] >= last):
+            raise RowsMissing(
+                f"{what}: {len(wanted)} of {len(places)} staged entries are gone from the staging topic, the first is "
+                f"{min(wanted)}: did somebody delete the topic or its subscription? A replay stages them again"
+            )
+    sent: dict[str, int] = yield Receipts()
+    return sent
+
+
+def _foreign(marker: Marker, query_id: str, batch_id: int) -> str:
+    """What to do when the last marker is of another query."""
+    ends = " and ".join(marker.source_ends)
+    start = f"with startingOffsets={ends}, where that query had ended," if ends else "where that query had ended"
+    return (
+        f"sink {marker.sink_id} belongs to the query {marker.query_id}, which published micro-batch {marker.batch_id} last; "
+        f"this checkpoint is of the query {query_id}, which begins with micro-batch {batch_id}. Use the checkpoint of the "
+        f"first one; or give the new query a sinkId of its own; or, to continue in place of the first one, start it {start} "
+        "and set adoptCheckpoint=true: nothing is skipped then, so rows that it reads again are published again"
+    )

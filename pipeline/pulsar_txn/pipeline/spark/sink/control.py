@@ -16,6 +16,9 @@ from pulsar_txn.pipeline.spark.errors import SinkStateLost
 
 FORMAT: Final = 1
 
+Place: TypeAlias = tuple[int, int]
+"""Ledger and entry of something on the staging topic."""
+
 
 @attrs.frozen
 class Intent:
@@ -41,13 +44,19 @@ class Barrier:
 
 @attrs.frozen
 class Marker:
-    """Says that a micro-batch is published; written in the transaction of its rows. `rows` counts them by topic."""
+    """Says that a micro-batch is published; written in the transaction of its rows. `rows` counts them by topic.
+
+    `query_id` is in the checkpoint of the query that wrote it; records of older versions have an empty one. `source_ends` are
+    the offsets up to which the query has read then, one JSON text per source of ours; empty when the sink cannot know them.
+    """
 
     sink_id: str
     batch_id: int
     epoch: int
     txn_id: str
     rows: dict[str, int] = attrs.field(factory=dict)
+    query_id: str = ""
+    source_ends: list[str] = attrs.field(factory=list)
 
 
 Record: TypeAlias = Intent | Barrier | Marker
@@ -118,9 +127,44 @@ class NewTxn:
 
 @attrs.frozen
 class Publish:
-    """Send the rows of the micro-batch in a transaction and wait for all receipts. Reply: rows by topic. StoreFailed."""
+    """Send the rows that came with the tasks' messages, in a transaction, and wait for all receipts.
+
+    Reply: rows by topic. StoreFailed.
+    """
 
     txn_id: str
+
+
+@attrs.frozen
+class OpenStaging:
+    """Read the staging topic from this place, inclusive. Reply None; StoreFailed."""
+
+    first: Place
+
+
+@attrs.frozen
+class ReadStaging:
+    """Reply: the places of the next entries of the staging topic, at least one; none when it has no more. StoreFailed."""
+
+
+@attrs.frozen
+class Forward:
+    """Send an entry of the last `ReadStaging` to its target, in a transaction, without waiting. Reply None; StoreFailed."""
+
+    txn_id: str
+    place: Place
+
+
+@attrs.frozen
+class Receipts:
+    """Wait for the receipts of everything forwarded since `OpenStaging`. Reply: rows by topic. StoreFailed."""
+
+
+@attrs.frozen
+class ReleaseStaging:
+    """Let Pulsar delete the staging topic up to and with this place. Reply None, also when that failed: nothing rests on it."""
+
+    last: Place
 
 
 @attrs.frozen
@@ -136,4 +180,17 @@ class Pause:
     """Wait a moment. Reply: True while the commit's time is not over."""
 
 
-Request: TypeAlias = Fence | WriteRecord | ReadRecords | NewTxn | Publish | EndTxn | Pause
+Request: TypeAlias = (
+    Fence
+    | WriteRecord
+    | ReadRecords
+    | NewTxn
+    | Publish
+    | OpenStaging
+    | ReadStaging
+    | Forward
+    | Receipts
+    | ReleaseStaging
+    | EndTxn
+    | Pause
+)

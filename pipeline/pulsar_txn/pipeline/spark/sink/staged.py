@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pulsar_txn.client import HashingScheme
-from pulsar_txn.client.encoded import EncodedBatch, encode_batch, row
-from pulsar_txn.client.inside import key_partition
-from pulsar_txn.pipeline.spark.errors import OptionError
+from pulsar_txn.client.encoded import EncodedBatch, pack_batch
+from pulsar_txn.pipeline.spark.errors import OptionError, PartitionsGrew
 from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.sink.columns import Group, Grouping, RowError
+from pulsar_txn.pipeline.spark.sink.control import Place
+
+MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
+"""What a broker takes with the default of `maxMessageSize`; a broker with less says so when the batch is sent."""
 
 
 class Payload(NamedTuple):
@@ -24,152 +29,218 @@ class Payload(NamedTuple):
     batch: EncodedBatch
 
 
+class Parked(NamedTuple):
+    """A payload that waits on the staging topic, at `place`; the entry there holds the bytes of the batch alone."""
+
+    place: Place
+    topic: str
+    partition: int
+    num_messages: int
+    uncompressed_size: int
+    compression: int
+
+    def unparked(self, payload: bytes) -> Payload:
+        """The payload again, with the bytes that were read at the place."""
+        batch = EncodedBatch(payload, self.num_messages, self.uncompressed_size, self.compression)
+        return Payload(self.topic, self.partition, batch)
+
+
 @attrs.frozen
 class Staged(WriterCommitMessage):
-    """What one task hands to the commit: its payloads, and which query and Spark partition it belongs to."""
+    """What one task hands to the commit: which query and Spark partition it belongs to, and its payloads.
+
+    They are here, or on the staging topic (`parked`). `partitions` are the numbers by which keys were routed.
+    """
 
     query_id: str
     partition: int
     payloads: list[Payload]
+    parked: list[Parked] = attrs.field(factory=list)
+    partitions: dict[str, int] = attrs.field(factory=dict)
 
 
-def rows_by_topic(payloads: Iterable[Payload]) -> dict[str, int]:
+def rows_by_topic(payloads: Iterable[Payload], parked: Iterable[Parked] = ()) -> dict[str, int]:
     """How many messages go to each topic."""
     counts: dict[str, int] = {}
     for payload in payloads:
         counts[payload.topic] = counts.get(payload.topic, 0) + payload.batch.num_messages
+    for each in parked:
+        counts[each.topic] = counts.get(each.topic, 0) + each.num_messages
     return counts
-
-
-Row: TypeAlias = bytes | tuple[Any, ...]
-
-_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    "value": ("string", "binary"),
-    "key": ("string", "binary"),
-    "topic": ("string",),
-    "event_time": ("timestamp", "timestamp_ntz", "bigint"),
-    "properties": ("map<string,string>",),
-    "ordering_key": ("string", "binary"),
-}
-_IGNORED: Final = frozenset({"partition", "message_id", "publish_time", "producer_name", "sequence_id", "schema_version"})
-
-
-def check_columns(columns: Mapping[str, str], options: Options) -> None:
-    """`columns`: Spark's type names (`simpleString`) by name. OptionError says what is wrong, before any task runs."""
-    for name, kind in columns.items():
-        if name in _IGNORED:
-            continue
-        if name not in _COLUMNS:
-            raise OptionError(
-                f"the sink has no column {name!r}; it takes {', '.join(_COLUMNS)}: put the rest into value, "
-                "for instance with to_json(struct(*))"
-            )
-        if kind not in _COLUMNS[name] and kind != "void":
-            raise OptionError(f"column {name!r} is {kind}; the sink takes {' or '.join(_COLUMNS[name])}")
-    if "value" not in columns:
-        raise OptionError("the sink needs a column 'value' (string or binary)")
-    if "topic" not in columns and len(options.topics) != 1:
-        raise OptionError("where to? give the sink a column 'topic' or the option topic")
-
-
-class Stager:
-    """Collects rows per topic and partition and seals them into payloads.
-
-    `partitions` answers how many partitions a topic has (0: not partitioned). `spread` is where keyless rows begin.
-    """
-
-    def __init__(self, options: Options, partitions: Any, *, properties: Mapping[str, str], spread: int) -> None:
-        self._options = options
-        self._partitions = partitions
-        self._properties = dict(properties)
-        self._open: dict[tuple[str, int], tuple[list[Row], int]] = {}
-        self._next: dict[str, int] = {}
-        self._spread = spread
-        self._bytes = 0
-        self.payloads: list[Payload] = []
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Rows as Spark hands them over."""
-        columns = [_column(batch, name) for name in ("value", "key", "topic", "event_time", "properties", "ordering_key")]
-        columns[3] = _milliseconds(batch, columns[3])
-        topics = self._options.topics
-        only = topics[0] if len(topics) == 1 else None
-        for value, key, topic, event_time_ms, properties, ordering_key in zip(*columns, strict=True):
-            target = topic if topic is not None else only
-            if target is None:
-                raise OptionError("a row has no topic: its column 'topic' is null and there is no option topic")
-            text = None if key is None else _as_text(key)
-            given = self._properties if properties is None else {**dict(properties), **self._properties}
-            ordering = None if ordering_key is None else _as_bytes(ordering_key)
-            payload = b"" if value is None else _as_bytes(value)
-            self._put(target, text, row(payload, text, given, event_time_ms or 0, None, ordering, value is None), len(payload))
-
-    def finish(self) -> list[Payload]:
-        """Seal what is open; all payloads, in the order of the rows for each partition."""
-        for topic, partition in list(self._open):
-            self._seal(topic, partition)
-        return self.payloads
-
-    def _put(self, topic: str, key: str | None, message: Row, size: int) -> None:
-        count = self._partitions(topic)
-        if not count:
-            partition = -1
-        elif key is not None:
-            partition = key_partition(HashingScheme.JAVA_STRING, key, count)
-        else:
-            partition = self._next.setdefault(topic, self._spread) % count
-        rows, held = self._open.setdefault((topic, partition), ([], 0))
-        rows.append(message)
-        self._open[topic, partition] = (rows, held + size)
-        if held + size >= self._options.batching_max_bytes or len(rows) >= self._options.batching_max_messages:
-            self._seal(topic, partition)
-            self._next[topic] = self._next.get(topic, 0) + 1
-
-    def _seal(self, topic: str, partition: int) -> None:
-        rows, _ = self._open.pop((topic, partition))
-        payload = Payload(topic, partition, encode_batch(rows, compression=self._options.compression))
-        self._bytes += len(payload.batch.payload)
-        if self._bytes > self._options.inline_max_bytes:
-            raise OptionError(
-                f"one task's rows take more than inlineMaxBytes={self._options.inline_max_bytes}, and all rows of a "
-                "micro-batch pass through the driver: use more partitions, smaller batches (maxMessagesPerTrigger), or raise "
-                "inlineMaxBytes together with spark.driver.memory and spark.driver.maxResultSize"
-            )
-        self.payloads.append(payload)
-
-
-def _column(batch: pa.RecordBatch, name: str) -> Sequence[Any]:
-    index = batch.schema.get_field_index(name)
-    if index < 0:
-        return [None] * batch.num_rows
-    column = batch.column(index)
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.int64())  # microseconds, whatever the time zone that it is labelled with
-    values: list[Any] = column.to_pylist()
-    return values
-
-
-def _milliseconds(batch: pa.RecordBatch, values: Sequence[Any]) -> Sequence[Any]:
-    index = batch.schema.get_field_index("event_time")
-    if index < 0 or not pa.types.is_timestamp(batch.schema.field(index).type):
-        return values
-    return [None if value is None else value // 1000 for value in values]
-
-
-def _as_bytes(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
-
-
-def _as_text(key: Any) -> str:
-    if isinstance(key, str):
-        return key
-    try:
-        return bytes(key).decode()
-    except UnicodeDecodeError:
-        raise OptionError(f"the key {bytes(key)[:32]!r} is no UTF-8 text: encode it, for instance with base64(key)") from None
 
 
 def ordered(messages: Iterable[Staged | None]) -> Iterator[Payload]:
     """All payloads, in the order of Spark's partitions; a task without a message has nothing to say."""
     for message in sorted((each for each in messages if each is not None), key=lambda each: each.partition):
         yield from message.payloads
+
+
+def check_partitions(messages: Iterable[Staged]) -> None:
+    """PartitionsGrew when tasks have routed keys by different numbers of partitions of a topic."""
+    seen: dict[str, int] = {}
+    for message in messages:
+        for topic, count in message.partitions.items():
+            if seen.setdefault(topic, count) != count:
+                raise PartitionsGrew(
+                    f"{topic} has {max(count, seen[topic])} partitions now and had {min(count, seen[topic])} when the "
+                    "micro-batch began, so its tasks have sent the same key to different ones. Nothing was published; restart "
+                    "the query: the replay sees one number"
+                )
+
+
+class Staging(Protocol):
+    """The staging topic, as a task sees it."""
+
+    def send(self, payload: Payload) -> None:
+        """Begin to store a payload there. The topic's subscription exists before the first is sent."""
+
+    def places(self) -> list[Place]:
+        """Wait until everything is stored; the places, in the order of the calls."""
+
+
+class Carrier:
+    """Keeps a task's payloads for the commit: in its message while they are few, on the staging topic when they are many."""
+
+    def __init__(self, inline_max_bytes: int, staging: Callable[[], Staging]) -> None:
+        self._inline_max_bytes = inline_max_bytes
+        self._open = staging
+        self._staging: Staging | None = None
+        self._bytes = 0
+        self.payloads: list[Payload] = []
+        """Those for the message."""
+        self._sent: list[Payload] = []
+
+    def put(self, payload: Payload) -> None:
+        """One more."""
+        self._bytes += len(payload.batch.payload)
+        if self._staging is None and self._bytes > self._inline_max_bytes:
+            self._staging = self._open()
+            earlier, self.payloads = self.payloads, []
+            for each in earlier:
+                self._send(self._staging, each)
+        if self._staging is None:
+            self.payloads.append(payload)
+        else:
+            self._send(self._staging, payload)
+
+    def _send(self, staging: Staging, payload: Payload) -> None:
+        staging.send(payload)
+        self._sent.append(Payload(payload.topic, payload.partition, attrs.evolve(payload.batch, payload=b"")))
+
+    def parked(self) -> list[Parked]:
+        """Those on the staging topic; they are stored when this returns."""
+        if self._staging is None:
+            return []
+        places = self._staging.places()
+        return [
+            Parked(place, topic, partition, batch.num_messages, batch.uncompressed_size, batch.compression)
+            for place, (topic, partition, batch) in zip(places, self._sent, strict=True)
+        ]
+
+
+class _Open:
+    """A batch that is being filled."""
+
+    __slots__ = ("count", "pieces", "row", "size")
+
+    def __init__(self, row: int) -> None:
+        self.pieces: list[Any] = []
+        self.count = self.size = 0
+        self.row = row  # of the task, the first in it
+
+
+class Stager:
+    """Collects rows per topic and partition and hands them on as payloads.
+
+    `partitions` answers how many partitions a topic has (0: not partitioned). `spread` is where keyless rows begin. `where`
+    names micro-batch and task in errors.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        partitions: Callable[[str], int],
+        put: Callable[[Payload], None],
+        *,
+        properties: Mapping[str, str],
+        spread: int,
+        where: str = "",
+    ) -> None:
+        self._options = options
+        self._count_partitions = partitions
+        self._put = put
+        self._grouping = Grouping(options, self._partitions, properties)
+        self._spread = spread
+        self._where = where
+        self._open: dict[tuple[str, int], _Open] = {}
+        self._next: dict[str, int] = {}
+        self._rows = 0
+        self.partitions: dict[str, int] = {}
+        """The number of partitions of each topic by which rows were routed."""
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Rows as Spark hands them over. OptionError names the row that cannot be sent."""
+        try:
+            for start, group in self._grouping.groups(batch):
+                self._fill(group, self._rows + start)
+        except RowError as error:
+            raise self._refusal(self._rows + error.number, error.column, error.what) from None
+        self._rows += batch.num_rows
+
+    def finish(self) -> None:
+        """Hand on what is open."""
+        for target in list(self._open):
+            self._seal(*target)
+
+    def _partitions(self, topic: str) -> int:
+        found = self.partitions.get(topic)
+        if found is None:
+            found = self.partitions[topic] = self._count_partitions(topic)
+        return found
+
+    def _fill(self, group: Group, first_row: int) -> None:
+        """Put the rows of a group into the open batch of its target, and into new ones when it is full."""
+        rows, options = group.rows, self._options
+        data, offsets = _contents(rows.messages)
+        ends = memoryview(pc.cumulative_sum(rows.sizes.cast(pa.int64())).buffers()[1]).cast("q")
+        at, total = 0, len(rows.messages)
+        while at < total:
+            target = (group.topic, self._turn(group.topic) if group.partition is None else group.partition)
+            work = self._open.get(target)
+            if work is None:
+                row = first_row + (at if group.numbers is None else group.numbers[at].as_py())
+                work = self._open[target] = _Open(row)
+            before = ends[at - 1] if at else 0
+            fits = bisect_right(ends, before + options.batching_max_bytes - work.size, at, total)
+            until = min(fits, at + options.batching_max_messages - work.count)
+            if until == at and not work.count:
+                until = at + 1  # a row that is larger than a batch is one alone
+            if until > at:
+                work.pieces.append(data[offsets[at] : offsets[until]])
+                work.count += until - at
+                work.size += ends[until - 1] - before
+                at = until
+            if at < total or work.count >= options.batching_max_messages or work.size >= options.batching_max_bytes:
+                self._seal(*target)
+
+    def _turn(self, topic: str) -> int:
+        return self._next.setdefault(topic, self._spread) % self.partitions[topic]
+
+    def _seal(self, topic: str, partition: int) -> None:
+        work = self._open.pop((topic, partition))
+        self._next[topic] = self._next.get(topic, self._spread) + 1
+        batch = pack_batch(b"".join(work.pieces), work.count, compression=self._options.compression)
+        if len(batch.payload) > MAX_MESSAGE_BYTES and work.count == 1:
+            what = f"its message has {len(batch.payload)} bytes, and a broker takes {MAX_MESSAGE_BYTES}"
+            raise self._refusal(work.row, "value", f"{what}: make it smaller, or set compression")
+        self._put(Payload(topic, partition, batch))
+
+    def _refusal(self, row: int, column: str, what: str) -> OptionError:
+        return OptionError(f"{self._where}row {row}, column {column!r}: {what}")
+
+
+def _contents(messages: Any) -> tuple[memoryview, memoryview]:
+    """The bytes of an array of binaries, and where each begins and the last ends."""
+    _, offsets, data = messages.buffers()
+    first = messages.offset
+    return memoryview(data), memoryview(offsets).cast("i")[first : first + len(messages) + 1]

@@ -31,18 +31,24 @@ from pulsar_txn.pipeline.spark.sink.control import (
     EndReply,
     EndTxn,
     Fence,
+    Forward,
     Intent,
     NewTxn,
+    OpenStaging,
     Pause,
     Publish,
     ReadRecords,
+    ReadStaging,
+    Receipts,
     Record,
+    ReleaseStaging,
     Request,
     WriteRecord,
     decode_record,
     encode_record,
 )
-from pulsar_txn.pipeline.spark.sink.staged import Payload
+from pulsar_txn.pipeline.spark.sink.rows import RowRequest, Rows
+from pulsar_txn.pipeline.spark.sink.staged import Parked, Payload
 from pulsar_txn.pipeline.spark.steps import OnStep, reached
 
 logger = logging.getLogger(__name__)
@@ -56,24 +62,26 @@ _COMMITS_PER_TRIM: Final = 50
 class PulsarSinkStore:
     """One sink's place in a cluster. All methods run on the loop of its client; one commit at a time."""
 
-    def __init__(self, client: AsyncClient, control_topic: str, options: Options, on_step: OnStep = None) -> None:
+    def __init__(
+        self, client: AsyncClient, control_topic: str, staging_topic: str, options: Options, on_step: OnStep = None
+    ) -> None:
         self._client = client
         self._control_topic = control_topic
         self._options = options
         self._on_step = on_step
         self._control: AsyncProducer[bytes] | None = None
         self._reader: AsyncReader[bytes] | None = None
-        self._producers: dict[str, AsyncProducer[bytes]] = {}
+        self._rows = Rows(client, staging_topic, options)
         self._transactions: dict[str, AsyncTransaction] = {}
-        self._payloads: Sequence[Payload] = ()
         self._batch_id = -1
         self._deadline = 0.0
         self._intent_id: MessageId | None = None
         self._commits = 0
 
-    async def carry_out(self, steps: Steps, batch_id: int, payloads: Sequence[Payload]) -> Any:
+    async def carry_out(self, steps: Steps, batch_id: int, payloads: Sequence[Payload], parked: Sequence[Parked] = ()) -> Any:
         """Drive a commit to its end; returns what it returns. SinkError, or the client's error when nothing can be done."""
-        self._payloads, self._batch_id = payloads, batch_id
+        self._batch_id = batch_id
+        self._rows.expect(payloads, parked)
         self._deadline = asyncio.get_running_loop().time() + self._options.commit_timeout_ms / 1000
         reached(self._on_step, "sink.commit.begin", batch_id=batch_id)
         reply: Any = None
@@ -100,8 +108,10 @@ class PulsarSinkStore:
                 return await self._read()
             case NewTxn():
                 return await self._new_txn()
-            case Publish(txn_id):
-                return await self._publish(txn_id)
+            case Publish() | OpenStaging() | ReadStaging() | Forward() | Receipts():
+                return await self._send(request)
+            case ReleaseStaging(last):
+                return await self._rows.release(last)
             case EndTxn(txn_id, commit):
                 return await (self._commit(txn_id) if commit else self._abort(txn_id))
             case Pause():
@@ -109,12 +119,11 @@ class PulsarSinkStore:
                 return asyncio.get_running_loop().time() < self._deadline
 
     async def close(self) -> None:
-        """Give up the control topic and the targets."""
-        for resource in (self._reader, self._control, *self._producers.values()):
+        """Give up the control topic, the staging topic and the targets."""
+        for resource in (self._reader, self._control, self._rows):
             if resource is not None:
                 await resource.close()
         self._reader = self._control = None
-        self._producers.clear()
 
     # --- the control topic ----------------------------------------------------------------------------------------------
 
@@ -176,7 +185,7 @@ class PulsarSinkStore:
         if txn_id is not None:
             reached(self._on_step, "sink.commit.after_marker", batch_id=self._batch_id, txn_id=txn_id)
 
-    def _failed(self, what: str, error: PulsarError) -> SinkError:
+    def _failed(self, what: str, error: Exception) -> SinkError:
         causes = [error, *getattr(error, "failures", ()), error.__cause__]
         if any(isinstance(cause, TransactionFenced) for cause in causes):
             return SinkFenced(
@@ -210,29 +219,16 @@ class PulsarSinkStore:
         reached(self._on_step, "sink.commit.after_new_txn", batch_id=self._batch_id, txn_id=txn_id)
         return txn_id
 
-    async def _publish(self, txn_id: str) -> dict[str, int]:
-        txn = self._transactions[txn_id]
-        counts: dict[str, int] = {}
-        tickets = []
+    async def _send(self, request: RowRequest) -> Any:
+        (txn_id,) = self._transactions  # one per attempt
         try:
-            for payload in self._payloads:
-                producer = await self._producer(payload.topic)
-                await producer.wait_for_room()
-                partition = None if payload.partition < 0 else payload.partition
-                tickets.append(producer.send_encoded_nowait(payload.batch, txn=txn, partition=partition))
-                counts[payload.topic] = counts.get(payload.topic, 0) + payload.batch.num_messages
-            await asyncio.gather(*tickets)
-        except PulsarError as error:
-            await asyncio.gather(*tickets, return_exceptions=True)
+            reply = await self._rows.perform(request, self._transactions[txn_id])
+        except (PulsarError, TimeoutError) as error:
             raise self._failed("sending the rows", error) from error
-        reached(self._on_step, "sink.commit.after_publish", batch_id=self._batch_id, txn_id=txn_id)
-        return counts
-
-    async def _producer(self, topic: str) -> AsyncProducer[bytes]:
-        found = self._producers.get(topic)
-        if found is None:
-            found = self._producers[topic] = await self._client.create_producer(topic)
-        return found
+        if isinstance(request, Publish | Receipts):
+            step = "after_publish" if isinstance(request, Publish) else "after_forward"
+            reached(self._on_step, f"sink.commit.{step}", batch_id=self._batch_id, txn_id=txn_id)
+        return reply
 
     async def _abort(self, txn_id: str) -> EndReply:
         try:

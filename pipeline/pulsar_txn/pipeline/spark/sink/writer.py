@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark import TaskContext
@@ -13,62 +13,104 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pulsar_txn.client import TransactionAborted
 from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.connecting import connection_of
 from pulsar_txn.pipeline.spark.options import Options
-from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter
-from pulsar_txn.pipeline.spark.sink.staged import Payload, Staged, Stager, ordered, rows_by_topic
+from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, source_ends
+from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Work, fill
+from pulsar_txn.pipeline.spark.sink.retention import warn_if_nobody_keeps
+from pulsar_txn.pipeline.spark.sink.rows import Rows
+from pulsar_txn.pipeline.spark.sink.staged import (
+    Carrier,
+    Parked,
+    Payload,
+    Staged,
+    Stager,
+    check_partitions,
+    ordered,
+    rows_by_topic,
+)
+from pulsar_txn.pipeline.spark.sink.staging import TaskStaging, remove_subscription
 from pulsar_txn.pipeline.spark.sink.store import PulsarSinkStore
 from pulsar_txn.pipeline.spark.steps import OnStep, reached
 
 logger = logging.getLogger(__name__)
 
-_partitions: dict[tuple[int, str, str], int] = {}
-"""Partitions of topics by (process, cluster, topic): looked up once per worker. More are found by the next worker."""
-
-_sinks: dict[tuple[int, str, str], tuple[SinkCommitter, PulsarSinkStore]] = {}
-"""What this process knows of its sinks, by (process, cluster, control topic); Spark makes a new writer per commit."""
+_sinks: dict[tuple[Any, ...], tuple[SinkCommitter, PulsarSinkStore]] = {}
+"""What this process knows of its sinks, by (process, cluster, control topic, query); Spark makes a new writer per commit."""
 
 
 class PulsarStreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch: `write` in each task, `commit` or `abort` on the driver, each on its own copy."""
+    """One micro-batch: `write` in each task, `commit` or `abort` on the driver, each on its own copy.
 
-    def __init__(self, options: Options, on_step: OnStep = None) -> None:
+    `checkpoint` is the query's folder, as far as the sink is told.
+    """
+
+    def __init__(self, options: Options, checkpoint: str | None = None, on_step: OnStep = None) -> None:
         self._options = options
+        self._checkpoint = checkpoint
         self._on_step = on_step
+        self._partitions: dict[str, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Spark pickles a writer once per micro-batch, before its tasks: they all get one number of partitions."""
+        if self._partitions is None:
+            self._partitions = {topic: count_partitions(self._options, topic) for topic in self._options.topics}
+        return self.__dict__
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Encode the rows of a task. Nothing becomes visible here, and a task's end means nothing (see `commit`)."""
         context = _task()
         batch_id = context.getLocalProperty("streaming.sql.batchId")
-        query_id = context.getLocalProperty("sql.streaming.queryId")
+        query_id = context.getLocalProperty("sql.streaming.queryId") or ""
         name = self._options.batch_id_property
         properties = {name: batch_id} if name and batch_id is not None else {}
-        payloads = stage(self._options, iterator, properties=properties, spread=context.partitionId())
+        staging_topic = self._options.staging_topic or default_staging_topic(sink_id(self._options, query_id))
+        staged = stage(
+            self._options,
+            iterator,
+            staging_topic,
+            properties=properties,
+            partitions=self._partitions or {},
+            query_id=query_id,
+            where=f"micro-batch {batch_id}, task {context.partitionId()}, ",
+        )
         reached(self._on_step, "sink.write.end", batch_id=int(batch_id or -1))
-        return Staged(query_id or "", context.partitionId(), payloads)
+        return staged
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Publish the micro-batch once. A SinkError ends the query; after a restart Spark commits the same batch again."""
         staged = [message for message in messages if isinstance(message, Staged)]
+        check_partitions(staged)
         query_id = next((message.query_id for message in staged), "")
-        outcome = background().run(self._commit(sink_id(self._options, query_id), list(ordered(staged)), batchId))
+        payloads, parked = list(ordered(staged)), [each for message in staged for each in message.parked]
+        ends = source_ends(self._checkpoint, batchId)
+        rows = rows_by_topic(payloads, parked)
+        if not self._options.allow_self_write:
+            check_not_read(rows, ends)
+        work = Work(batchId, rows, [each.place for each in parked], ends)
+        outcome = background().run(self._commit(query_id, work, payloads, parked))
         level = logging.INFO if outcome is Outcome.PUBLISHED else logging.WARNING
         logger.log(level, "micro-batch %d: %s", batchId, outcome.value)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Nothing to undo: staged rows are nowhere but in the messages, and a commit in doubt must be left to the replay."""
+        """Nothing to undo: what tasks have staged is named by nobody, and a commit in doubt must be left to the replay."""
 
-    async def _commit(self, name: str, payloads: list[Payload], batch_id: int) -> Outcome:
-        control_topic = self._options.control_topic or default_control_topic(name)
-        key = (os.getpid(), self._options.service_url, control_topic)
+    async def _commit(self, query_id: str, work: Work, payloads: list[Payload], parked: list[Parked]) -> Outcome:
+        options = self._options
+        name = sink_id(options, query_id)
+        control_topic = options.control_topic or default_control_topic(name)
+        key = (os.getpid(), connection_of(options), control_topic, query_id)
         found = _sinks.pop(key, None)
         if found is None:
-            client = await background().client(self._options)
-            committer = SinkCommitter(name, adopt=self._options.adopt_checkpoint)
-            found = (committer, PulsarSinkStore(client, control_topic, self._options, self._on_step))
+            client = await background().client(options)
+            staging_topic = options.staging_topic or default_staging_topic(name)
+            committer = SinkCommitter(name, query_id, adopt=options.adopt_checkpoint)
+            found = (committer, PulsarSinkStore(client, control_topic, staging_topic, options, self._on_step))
         committer, store = found
-        steps = committer.commit(batch_id, rows_by_topic(payloads))
+        if work.batch_id == 0:
+            await warn_if_nobody_keeps(work.rows, options)
         try:
-            outcome: Outcome = await store.carry_out(steps, batch_id, payloads)
+            outcome: Outcome = await store.carry_out(committer.commit(work), work.batch_id, payloads, parked)
         except BaseException:
             await store.close()
             raise
@@ -81,33 +123,53 @@ class PulsarBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._staging_topic = options.staging_topic or default_staging_topic(f"job-{uuid.uuid4()}")
+        self._partitions: dict[str, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """As for streams: all tasks of the job get one number of partitions."""
+        if self._partitions is None:
+            self._partitions = {topic: count_partitions(self._options, topic) for topic in self._options.topics}
+        return self.__dict__
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Encode the rows of a task."""
-        partition = _task().partitionId()
-        return Staged("", partition, stage(self._options, iterator, properties={}, spread=partition))
+        where = f"task {_task().partitionId()}, "
+        partitions = self._partitions or {}
+        return stage(self._options, iterator, self._staging_topic, properties={}, partitions=partitions, where=where)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish all rows in one transaction: visible together, or (with an exception) not at all or in doubt."""
         staged = [message for message in messages if isinstance(message, Staged)]
-        background().run(self._publish(list(ordered(staged))))
+        check_partitions(staged)
+        background().run(self._publish(staged))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to undo: see PulsarStreamWriter.abort."""
+        """Nothing to undo; what tasks have staged for this job goes."""
+        if any(isinstance(message, Staged) and message.parked for message in messages):
+            background().run(self._clean())
 
-    async def _publish(self, payloads: list[Payload]) -> None:
+    async def _publish(self, staged: list[Staged]) -> None:
         client = await background().client(self._options)
-        async with client.transaction(timeout=self._options.transaction_timeout_ms / 1000, name="spark write") as txn:
-            for topic in rows_by_topic(payloads):
-                producer = await client.create_producer(topic)
-                for payload in payloads:
-                    if payload.topic == topic:
-                        await producer.wait_for_room()
-                        partition = None if payload.partition < 0 else payload.partition
-                        producer.send_encoded_nowait(payload.batch, txn=txn, partition=partition)
-                await producer.close()
+        rows = Rows(client, self._staging_topic, self._options)
+        payloads, parked = list(ordered(staged)), [each for message in staged for each in message.parked]
+        if self._options.admin_url is not None:
+            await warn_if_nobody_keeps(rows_by_topic(payloads, parked), self._options)
+        timeout = self._options.transaction_timeout_ms / 1000
+        async with client.transaction(timeout=timeout, name="spark write") as txn:
+            rows.expect(payloads, parked)
+            try:
+                places = [each.place for each in parked]
+                await rows.fill(fill("this job", str(txn.id), rows_by_topic(payloads, parked), places), txn)
+            finally:
+                await rows.close()
             if txn.doomed:
                 raise TransactionAborted(f"sending the rows failed: {txn.doom_cause}", txn_id=txn.id)
+        if parked:
+            await remove_subscription(client, self._staging_topic)
+
+    async def _clean(self) -> None:
+        await remove_subscription(await background().client(self._options), self._staging_topic)
 
 
 def _task() -> TaskContext:
@@ -116,25 +178,40 @@ def _task() -> TaskContext:
     return context
 
 
-def stage(options: Options, batches: Iterator[Any], *, properties: dict[str, str], spread: int) -> list[Payload]:
-    """The rows of a task as payloads; `spread` is the partition where rows without a key begin."""
-    stager = Stager(options, partition_counter(options), properties=properties, spread=spread)
-    for batch in batches:
-        stager.add(batch)
-    return stager.finish()
+def stage(
+    options: Options,
+    batches: Iterator[Any],
+    staging_topic: str,
+    *,
+    properties: dict[str, str],
+    partitions: dict[str, int],
+    query_id: str = "",
+    where: str = "",
+) -> Staged:
+    """What a task hands to the commit. `partitions` are known for all tasks; those of other topics are looked up."""
+    staging = TaskStaging(options, staging_topic)
+    spark_partition = _task().partitionId()
+    carrier = Carrier(options.inline_max_bytes, lambda: staging)
+    try:
+        stager = Stager(
+            options,
+            lambda topic: partitions[topic] if topic in partitions else count_partitions(options, topic),
+            carrier.put,
+            properties=properties,
+            spread=spark_partition,
+            where=where,
+        )
+        for batch in batches:
+            stager.add(batch)
+        stager.finish()
+        return Staged(query_id, spark_partition, carrier.payloads, carrier.parked(), stager.partitions)
+    finally:
+        staging.close()
 
 
-def partition_counter(options: Options) -> Callable[[str], int]:
-    """A function that answers how many partitions a topic has, 0 for one without."""
-
-    def count(topic: str) -> int:
-        key = (os.getpid(), options.service_url, topic)
-        found = _partitions.get(key)
-        if found is None:
-            found = _partitions[key] = background().run(_count(options, topic))
-        return found
-
-    return count
+def count_partitions(options: Options, topic: str) -> int:
+    """How many partitions a topic has now, 0 for one without."""
+    return background().run(_count(options, topic))
 
 
 async def _count(options: Options, topic: str) -> int:
@@ -151,3 +228,8 @@ def sink_id(options: Options, query_id: str) -> str:
 def default_control_topic(name: str) -> str:
     """The control topic of a sink without the option `controlTopic`."""
     return f"persistent://public/default/__spark_sink-{name.replace('/', '-')}"
+
+
+def default_staging_topic(name: str) -> str:
+    """The staging topic of a sink without the option `stagingTopic`."""
+    return f"persistent://public/default/__spark_sink_stage-{name.replace('/', '-')}"

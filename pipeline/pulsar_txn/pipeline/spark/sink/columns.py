@@ -1,0 +1,197 @@
+"""What the sink takes: which columns, of which types; and their rows' targets and encoded messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_txn.client import HashingScheme
+from pulsar_txn.client.inside import key_partition
+from pulsar_txn.pipeline.spark.errors import OptionError
+from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.sink.encoding import Columns, EncodedRows, encode_rows
+
+_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "value": ("string", "binary"),
+    "key": ("string", "binary"),
+    "topic": ("string",),
+    "event_time": ("timestamp", "timestamp_ntz", "bigint"),
+    "properties": ("map<string,string>",),
+    "ordering_key": ("string", "binary"),
+}
+_IGNORED: Final = frozenset({"partition", "message_id", "publish_time", "producer_name", "sequence_id", "schema_version"})
+_KEYS_KEPT: Final = 100_000
+_SLICE_BYTES: Final = 256 * 1024 * 1024
+"""Rows encoded at a time: Arrow's offsets have 32 bits."""
+
+
+def check_columns(columns: Mapping[str, str], options: Options) -> None:
+    """`columns`: Spark's type names (`simpleString`) by name. OptionError says what is wrong, before any task runs."""
+    for name, kind in columns.items():
+        if name in _IGNORED:
+            continue
+        if name not in _COLUMNS:
+            raise OptionError(
+                f"the sink has no column {name!r}; it takes {', '.join(_COLUMNS)}: put the rest into value, "
+                "for instance with to_json(struct(*))"
+            )
+        if kind not in _COLUMNS[name] and kind != "void":
+            raise OptionError(f"column {name!r} is {kind}; the sink takes {' or '.join(_COLUMNS[name])}")
+    if "value" not in columns:
+        raise OptionError("the sink needs a column 'value' (string or binary)")
+    if len(options.topics) > 1:
+        raise OptionError(f"the sink writes to one topic, or to those of a column 'topic'; the option names {options.topics}")
+    if "topic" not in columns and not options.topics:
+        raise OptionError("where to? give the sink a column 'topic' or the option topic")
+
+
+@attrs.frozen
+class Group:
+    """Rows of one topic in their order. `partition`: -1 for a topic without partitions, None for rows that any may get."""
+
+    topic: str
+    partition: int | None
+    rows: EncodedRows
+    numbers: Any
+    """Which rows of the task they are; None when they are all, from the first on."""
+
+
+class RowError(OptionError):
+    """A row that cannot be sent. `number` counts the rows of the record batch from 0."""
+
+    def __init__(self, number: int, column: str, what: str) -> None:
+        super().__init__(f"row {number}, column {column!r}: {what}")
+        self.number, self.column, self.what = number, column, what
+
+
+class Grouping:
+    """Turns record batches into groups of encoded rows by their targets.
+
+    `partitions` answers how many partitions a topic has (0: not partitioned). The option `topic` wins over the column.
+    """
+
+    def __init__(self, options: Options, partitions: Callable[[str], int], properties: Mapping[str, str]) -> None:
+        self._topic = options.topics[0] if options.topics else None
+        self._partitions = partitions
+        self._properties = properties
+        self._routes: dict[tuple[str, int], int] = {}
+
+    def groups(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Group]]:
+        """The groups of some rows, each with the number of the first row of its slice. RowError."""
+        rows_at_once = max(1, batch.num_rows * _SLICE_BYTES // max(batch.nbytes, 1))
+        for start in range(0, batch.num_rows, rows_at_once):
+            for group in self._groups(batch.slice(start, rows_at_once), start):
+                yield start, group
+
+    def _groups(self, batch: pa.RecordBatch, start: int) -> Iterator[Group]:
+        keys = _keys(batch, start)
+        columns = Columns(
+            _bytes(batch, "value"),
+            keys,
+            _milliseconds(batch, start),
+            _column(batch, "properties"),
+            _bytes(batch, "ordering_key"),
+        )
+        encoded = encode_rows(columns, self._properties)
+        for topic, of_topic in self._by_topic(batch, start):
+            count = self._partitions(topic)
+            if not count:
+                yield _group(topic, -1, encoded, of_topic)
+            elif keys is None:
+                yield _group(topic, None, encoded, of_topic)
+            else:
+                yield from self._by_key(topic, count, encoded, keys, of_topic)
+
+    def _by_topic(self, batch: pa.RecordBatch, start: int) -> Iterator[tuple[str, Any]]:
+        """Topics, with the numbers of their rows; None for all."""
+        if self._topic is not None:
+            yield self._topic, None
+            return
+        topics = batch.column("topic")
+        if topics.null_count:
+            number = pc.index(pc.is_null(topics), True).as_py()
+            raise RowError(start + number, "topic", "null, and there is no option topic")
+        distinct = topics.dictionary_encode()
+        names = distinct.dictionary.to_pylist()
+        if len(names) == 1:
+            yield names[0], None
+            return
+        for code, name in enumerate(names):
+            yield name, _where(distinct.indices, code)
+
+    def _by_key(self, topic: str, count: int, encoded: EncodedRows, keys: Any, of_topic: Any) -> Iterator[Group]:
+        mine = keys if of_topic is None else keys.take(of_topic)
+        distinct = mine.dictionary_encode()
+        routes = [self._route(key, count) for key in distinct.dictionary.to_pylist()]
+        chosen = pc.fill_null(pa.array(routes, pa.int32()).take(distinct.indices), -1)
+        for partition in sorted(pc.unique(chosen).to_pylist()):
+            numbers = _where(chosen, partition)
+            if of_topic is not None:
+                numbers = of_topic.take(numbers)
+            yield _group(topic, None if partition < 0 else partition, encoded, numbers)
+
+    def _route(self, key: str, count: int) -> int:
+        found = self._routes.get((key, count))
+        if found is None:
+            if len(self._routes) >= _KEYS_KEPT:
+                self._routes.clear()
+            found = self._routes[key, count] = key_partition(HashingScheme.JAVA_STRING, key, count)
+        return found
+
+
+def _group(topic: str, partition: int | None, encoded: EncodedRows, numbers: Any) -> Group:
+    return Group(topic, partition, encoded if numbers is None else encoded.take(numbers), numbers)
+
+
+def _where(codes: Any, code: int) -> Any:
+    return pc.indices_nonzero(pc.equal(codes, code))
+
+
+def _column(batch: pa.RecordBatch, name: str) -> Any:
+    """None when it is absent, or has nothing but nulls."""
+    index = batch.schema.get_field_index(name)
+    column = None if index < 0 else batch.column(index)
+    return None if column is None or column.null_count == len(column) else column
+
+
+def _bytes(batch: pa.RecordBatch, name: str) -> Any:
+    column = _column(batch, name)
+    if column is not None:
+        return column.cast(pa.binary())
+    return pa.nulls(batch.num_rows, pa.binary()) if name == "value" else None
+
+
+def _keys(batch: pa.RecordBatch, start: int) -> Any:
+    column = _column(batch, "key")
+    if column is None:
+        return None
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return _first_bad_key(column, start)
+
+
+def _first_bad_key(column: Any, start: int) -> Any:
+    for number, key in enumerate(column.to_pylist()):
+        try:
+            None if key is None else key.decode()
+        except UnicodeDecodeError:
+            hint = "encode it, for instance with base64(key)"
+            raise RowError(start + number, "key", f"{key[:32]!r} is no UTF-8 text: {hint}") from None
+    raise AssertionError("a key is no text")
+
+
+def _milliseconds(batch: pa.RecordBatch, start: int) -> Any:
+    column = _column(batch, "event_time")
+    if column is None:
+        return None
+    if pa.types.is_timestamp(column.type):  # an instant, whatever the time zone that it is labelled with
+        column = pc.divide(column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()), 1000)
+    if (pc.min(column).as_py() or 0) < 0:
+        number = pc.index(pc.less(pc.fill_null(column, 0), 0), True).as_py()
+        raise RowError(start + number, "event_time", "before 1970, which Pulsar cannot express: leave it null")
+    return column
