@@ -46,8 +46,11 @@ async def test_what_a_lost_consumer_held_comes_back_in_slices_and_all_of_it(kind
     assert held.longest_seconds < LONGEST_SECONDS, held
 
 
-async def test_a_consumer_that_asks_for_all_again_is_sent_each_entry_once_more(client: RawClient, bench: Any) -> None:
-    await delivered(client, SHARED, 5 * RETURNED_PER_TURN)
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+async def test_a_consumer_that_asks_for_all_again_is_sent_each_entry_once_more(
+    kind: int, client: RawClient, bench: Any
+) -> None:
+    await delivered(client, kind, 5 * RETURNED_PER_TURN)
     client.messages[0].clear()
     client.flow(20 * RETURNED_PER_TURN)
     for _ in range(2):  # the second request finds what the first has not given back yet
