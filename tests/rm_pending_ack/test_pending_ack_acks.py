@@ -423,6 +423,21 @@ def test_covered_commits_are_noted_when_enough_of_them_wait() -> None:
     assert [host.machine.pending(at(entry)) for entry in (0, 3, 4)] == [0, 0, WHOLE_ENTRY]
 
 
+def test_a_cumulative_commit_stays_settled_when_the_cursor_has_stored_an_earlier_one(host: Subscription) -> None:
+    """It would be forgotten: its messages could be acknowledged again, and a restart would not move the cursor there."""
+    for txn_id, entry in ((FIRST, 0), (SECOND, 3)):
+        assert host.answer(ack_up_to(txn_id, whole(entry))) is None
+        assert host.answer(commit(txn_id)) is None
+    noted = host.send(CursorStored(1))
+    assert isinstance(noted, Step)
+    assert len(noted.trailing) == 1
+    third = TxnId(0, 9)
+    assert host.answer(ack(third, whole(2))) is CONFLICT
+    assert host.answer(ack_up_to(third, whole(3))) is CONFLICT
+    assert host.answer(ack_up_to(third, whole(4))) is None
+    assert handle_of(host).recovered(0).effects == (MoveCursor((), (at(3), None, 0), 2),)
+
+
 def test_snapshot_is_asked_for_after_every_so_many_records() -> None:
     host = Subscription(lambda *names: PendingAckHandle(*names, snapshot_every=3, stored_every=1), list(SIZES))
     asked = []
