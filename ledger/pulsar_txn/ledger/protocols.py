@@ -28,7 +28,6 @@ SNAPSHOT_PART_BYTES: Final = 256 << 10
 # ├── StorageFailed      a write or sync failed: every log of the store is closed, the process ends with code 74
 # ├── LogDamaged         bytes that should be there are not, or are wrong: names log and position; never served
 # ├── ReadFailed         bytes could not be read just now, which proves nothing: retriable
-# ├── LogFenced          another owner opened the log
 # ├── LogClosed          used after close, or after a failure
 # ├── LogExists / LogNotFound
 # ├── EntryTooLarge      refused before it joins a group
@@ -72,10 +71,6 @@ class ReadFailed(LedgerError):  # noqa: N818 - named by what happened
         self.log = log
         self.position = position
         self.detail = detail
-
-
-class LogFenced(LedgerError):  # noqa: N818 - named by what happened
-    """Another owner opened the log with a higher epoch; this handle can do nothing any more."""
 
 
 class LogClosed(LedgerError):  # noqa: N818 - named by what happened
@@ -219,7 +214,7 @@ class Log(Protocol):
         """Append one entry (several buffers are one entry, without a join) and return its position at once.
 
         `reserve=True` marks records that must go on when the disk is full (transaction ends, markers, acks).
-        Buffers must not change until the entry is confirmed. Raises EntryTooLarge, DiskFull, LogClosed, LogFenced.
+        Buffers must not change until the entry is confirmed. Raises EntryTooLarge, DiskFull, LogClosed.
         """
 
     async def read(self, start: Position, *, max_entries: int = 100, max_bytes: int = 1 << 20) -> list[tuple[Position, bytes]]:
