@@ -208,3 +208,19 @@ async def test_deduplication_holds_across_a_restart(benches: Any, crash: bool) -
     await again.subscribe("a")
     assert await again.payloads(2) == [b"0", b"1"]
     await again.nothing()
+
+
+@pytest.mark.parametrize(("interval", "covered"), [(100, 300), (1000, 0), (50_000, 0)])
+async def test_the_state_of_deduplication_is_stored_every_so_many_entries(benches: Any, interval: int, covered: int) -> None:
+    """`brokerDeduplicationEntriesInterval`: what came after the last snapshot is read again after a crash."""
+    bench = await benches(broker_deduplication_enabled=True, broker_deduplication_entries_interval=interval).start()
+    client = bench.client()
+    await client.producer("a", producer_name="p")
+    for number in range(350):
+        await client.sent(b"", sequence_id=number)
+    await client.settle()
+    snapshot = await bench.broker.topics[FULL + "a"].log.latest_snapshot()
+    assert (0 if snapshot is None else snapshot.covers[1] + 1) == covered
+    await bench.crash()
+    again = bench.client()
+    assert (await again.producer("a", producer_name="p")).last_sequence_id == 349

@@ -32,6 +32,7 @@ _AT_LEAST_ONE: Final = frozenset(
         "managed_ledger_max_size_per_ledger_mbytes",
         "retention_check_interval_in_seconds",
         "default_num_partitions",
+        "broker_deduplication_entries_interval",
         "dispatcher_max_read_batch_size",
         "dispatcher_max_read_size_bytes",
         "delayed_delivery_tick_time_millis",

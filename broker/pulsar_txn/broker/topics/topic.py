@@ -19,7 +19,7 @@ from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.catalog.catalog import Catalog
 from pulsar_txn.broker.catalog.policies import TopicRules
-from pulsar_txn.broker.txn.buffer_host import TOPIC, BufferHost
+from pulsar_txn.broker.txn.buffer_host import SNAPSHOT_AFTER, TOPIC, BufferHost
 from pulsar_txn.broker.txn.host import Answer
 from pulsar_txn.broker.txn.participants import RegistrationOf, Registrations
 from pulsar_txn.ledger.machine import Reply
@@ -115,6 +115,8 @@ class Topic:
             topic=self,
             registration=RegistrationOf(self.registrations, Participant(str(self.name))),
         )
+        if self._deduplicates:
+            self.host.snapshot_after = min(SNAPSHOT_AFTER, self.config.broker_deduplication_entries_interval)
         await self.host.recover()
         try:
             await self.compaction.open()

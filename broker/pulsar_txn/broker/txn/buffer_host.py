@@ -32,6 +32,7 @@ from .host import MachineHost
 
 TOPIC = "topic"
 
+SNAPSHOT_AFTER: Final = 10_000
 _SNAPSHOT_BYTES_PER_ENTRY: Final = 64
 """What each published entry pays for in the snapshots of its topic, at the most."""
 
@@ -75,7 +76,8 @@ class BufferHost(MachineHost[Request, TopicRecord]):
         super().__init__(machine, logs, turn, on_failed, registration=registration, verified=Verified)
         self.buffer = machine
         self.published: Position = EARLIEST
-        self.snapshot_after = 10_000
+        self.snapshot_after = SNAPSHOT_AFTER
+        """Entries after which a snapshot is taken; what comes after the last one is read again in recovery."""
         self._topic = topic
         self._ask_producer = ask_producer
         self._notes: deque[tuple[Place, Position, Position]] = deque()
