@@ -97,7 +97,6 @@ BODIES = {
     "        return Reader(self._loop, self._opening.reader(topic, start, given))",
     "Client.create_table_view": "return TableView(self._loop, self._opening.table_view(topic, schema, {options}))",
     "Client.__aenter__": "self._opening.check_open()\n        return self",
-    "Client.__aexit__": "self.close()",
     "Client.close": "self._opening.close()",
     "Client.run_transaction": "pauses = backoff or growing_pauses(self._inner.inside)\n"
     "        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)\n"
@@ -332,6 +331,8 @@ def _body(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: li
         return body.format(options=_options(node)) if "{options}" in body else body
     if node.name == "__aiter__":
         return "return self"
+    if node.name == "__aexit__":
+        return "self.close()"
     if "property" in decorators:
         return f"return self._inner.{node.name}"
     if returns == "NoReturn":

@@ -8,6 +8,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -83,6 +84,10 @@ def test_the_import_of_the_clients_loads_neither_schemas_crypto_compression_nor_
     assert [name for name in LATER_THAN_THE_CLASSES if name in loaded - before] == []
 
 
+def is_defined_in(module: ModuleType, name: str, kind: object) -> bool:
+    return not name.startswith("_") and getattr(kind, "__module__", None) == module.__name__
+
+
 def for_checkers() -> dict[str, str]:
     """Name -> module, as type checkers see the package."""
     tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
@@ -90,6 +95,10 @@ def for_checkers() -> dict[str, str]:
     found = {}
     for node in block.body:
         assert isinstance(node, ast.ImportFrom)
+        if [alias.name for alias in node.names] == ["*"]:
+            module = importlib.import_module(str(node.module))
+            found |= {name: str(node.module) for name, kind in vars(module).items() if is_defined_in(module, name, kind)}
+            continue
         for alias in node.names:
             assert alias.asname == alias.name  # else it is no name of this package for a strict checker
             found[alias.name] = str(node.module)

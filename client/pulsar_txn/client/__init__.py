@@ -15,58 +15,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client._instrument import instrument as instrument
     from pulsar_txn.client.client import AsyncClient as AsyncClient
     from pulsar_txn.client.client_stats import ClientStats as ClientStats
-    from pulsar_txn.client.errors import AlreadyClosed as AlreadyClosed
-    from pulsar_txn.client.errors import AuthenticationError as AuthenticationError
-    from pulsar_txn.client.errors import AuthorizationError as AuthorizationError
-    from pulsar_txn.client.errors import BrokerError as BrokerError
-    from pulsar_txn.client.errors import ChecksumError as ChecksumError
-    from pulsar_txn.client.errors import CommitOutcomeUnknown as CommitOutcomeUnknown
-    from pulsar_txn.client.errors import ConnectionLost as ConnectionLost
-    from pulsar_txn.client.errors import ConsumerAssignError as ConsumerAssignError
-    from pulsar_txn.client.errors import ConsumerBusy as ConsumerBusy
-    from pulsar_txn.client.errors import ConsumerNotFound as ConsumerNotFound
-    from pulsar_txn.client.errors import CoordinatorUnavailable as CoordinatorUnavailable
-    from pulsar_txn.client.errors import CryptoError as CryptoError
-    from pulsar_txn.client.errors import ForkedClientError as ForkedClientError
-    from pulsar_txn.client.errors import IncompatibleSchema as IncompatibleSchema
-    from pulsar_txn.client.errors import InvalidConfiguration as InvalidConfiguration
-    from pulsar_txn.client.errors import InvalidTopicName as InvalidTopicName
-    from pulsar_txn.client.errors import InvalidTransactionStatus as InvalidTransactionStatus
-    from pulsar_txn.client.errors import LocalProtocolError as LocalProtocolError
-    from pulsar_txn.client.errors import MemoryBufferIsFull as MemoryBufferIsFull
-    from pulsar_txn.client.errors import MessageTooLarge as MessageTooLarge
-    from pulsar_txn.client.errors import MetadataError as MetadataError
-    from pulsar_txn.client.errors import NotAllowedError as NotAllowedError
-    from pulsar_txn.client.errors import OperationTimeout as OperationTimeout
-    from pulsar_txn.client.errors import PersistenceError as PersistenceError
-    from pulsar_txn.client.errors import ProducerBlockedQuotaExceededError as ProducerBlockedQuotaExceededError
-    from pulsar_txn.client.errors import ProducerBlockedQuotaExceededException as ProducerBlockedQuotaExceededException
-    from pulsar_txn.client.errors import ProducerBusy as ProducerBusy
-    from pulsar_txn.client.errors import ProducerFenced as ProducerFenced
-    from pulsar_txn.client.errors import ProducerQueueFull as ProducerQueueFull
-    from pulsar_txn.client.errors import ProtocolError as ProtocolError
-    from pulsar_txn.client.errors import PulsarError as PulsarError
-    from pulsar_txn.client.errors import RemoteProtocolError as RemoteProtocolError
-    from pulsar_txn.client.errors import SchemaMismatch as SchemaMismatch
-    from pulsar_txn.client.errors import ServiceNotReady as ServiceNotReady
-    from pulsar_txn.client.errors import SubscriptionNotFound as SubscriptionNotFound
-    from pulsar_txn.client.errors import TooManyRequests as TooManyRequests
-    from pulsar_txn.client.errors import TopicNotFound as TopicNotFound
-    from pulsar_txn.client.errors import TopicTerminatedError as TopicTerminatedError
-    from pulsar_txn.client.errors import TransactionAborted as TransactionAborted
-    from pulsar_txn.client.errors import TransactionalIdUnsupported as TransactionalIdUnsupported
-    from pulsar_txn.client.errors import TransactionConflict as TransactionConflict
-    from pulsar_txn.client.errors import TransactionError as TransactionError
-    from pulsar_txn.client.errors import TransactionFenced as TransactionFenced
-    from pulsar_txn.client.errors import TransactionNotFound as TransactionNotFound
-    from pulsar_txn.client.errors import TransactionOperationFailed as TransactionOperationFailed
-    from pulsar_txn.client.errors import TransactionsDisabled as TransactionsDisabled
-    from pulsar_txn.client.errors import TransactionStateError as TransactionStateError
-    from pulsar_txn.client.errors import TransactionTimedOut as TransactionTimedOut
-    from pulsar_txn.client.errors import UnknownError as UnknownError
-    from pulsar_txn.client.errors import UnsupportedVersionError as UnsupportedVersionError
-    from pulsar_txn.client.errors import UsageError as UsageError
-    from pulsar_txn.client.errors import WrongEventLoop as WrongEventLoop
+    from pulsar_txn.client.errors import *  # noqa: F403 - every class there is a name of this package
     from pulsar_txn.client.loop.options import PipelineEvent as PipelineEvent
     from pulsar_txn.client.loop.options import PipelineOptionsDict as PipelineOptionsDict
     from pulsar_txn.client.loop.options import PipelineResult as PipelineResult

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from re import Pattern
-from types import TracebackType
 from typing import Any, Final, Never, Self, TypeVar, Unpack, cast, overload
 
 from pulsar_txn.client._callables import awaited, check_takes_one
@@ -594,9 +593,7 @@ class AsyncClient:
         self._core.check_open()
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     async def _partitions(self, name: TopicName) -> int:

@@ -62,12 +62,12 @@ Three questions of a program, and the attribute with the answer:
 * must I make a new client (or producer)? `.fatal`
 
 The names under BrokerError are the protocol's ServerError names; a code above BrokerError (InvalidTopicName) or
-under TransactionError keeps its place there. `from_server` maps a code to its class.
+under TransactionError keeps its place there. `net.server_errors` maps a code to its class.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnId
@@ -473,20 +473,3 @@ class LocalProtocolError(ProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The peer broke the rules of the protocol: it is not a Pulsar server, or a broken one. The connection is closed."""
-
-
-def _all_classes(cls: type[PulsarError]) -> list[type[PulsarError]]:
-    return [cls, *(found for sub in cls.__subclasses__() for found in _all_classes(sub))]
-
-
-_BY_CODE: Final[dict[int, type[PulsarError]]] = {
-    int(cls.__dict__["code"]): cls for cls in _all_classes(PulsarError) if cls.__dict__.get("code") is not None
-}
-
-
-def from_server(
-    code: int, message: str, *, endpoint: str | None = None, txn_id: TxnId | None = None, maybe_processed: bool = False
-) -> PulsarError:
-    """The error that a ServerError code of an answer represents; a code newer than this client becomes UnknownError."""
-    cls = _BY_CODE.get(code, UnknownError)
-    return cls(message, endpoint=endpoint, txn_id=txn_id, maybe_processed=maybe_processed)

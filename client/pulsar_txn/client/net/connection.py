@@ -19,11 +19,11 @@ from pulsar_txn.client.errors import (
     PulsarError,
     RemoteProtocolError,
     UnsupportedVersionError,
-    from_server,
 )
 from pulsar_txn.client.net.authentication import Authentication, current_data
 from pulsar_txn.client.net.requests import Requests
 from pulsar_txn.client.net.runtime import Runtime
+from pulsar_txn.client.net.server_errors import from_server
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.sides import ConnectionListener, ConsumerSide, ProducerSide
 from pulsar_txn.wire import hot, hot_txn

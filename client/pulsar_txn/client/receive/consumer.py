@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from pulsar_txn.client._checks import as_seconds, check_whole, seconds_of
@@ -400,9 +399,7 @@ class AsyncConsumer(Generic[T]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
 

@@ -8,7 +8,6 @@ import logging
 import math
 from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 from pulsar_txn.client._checks import number_of_seconds
@@ -139,9 +138,7 @@ class AsyncTableView(Generic[T]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     def _check(self) -> None:

@@ -302,11 +302,9 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
         self._loop.run(self._inner.__aenter__)
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Leave the block."""
-        self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
+        self.close()
 
 
 class Consumer(GenericTwin[AsyncConsumer[T], T]):
@@ -563,11 +561,9 @@ class Consumer(GenericTwin[AsyncConsumer[T], T]):
         self._loop.run(self._inner.__aenter__)
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Leave the block."""
-        self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
+        self.close()
 
 
 class TransactionalBatch(GenericTwin[AsyncTransactionalBatch[T], T], Sequence[Message[T]]):
@@ -678,11 +674,9 @@ class Reader(GenericTwin[AsyncReader[T], T]):
         self._loop.run(self._inner.__aenter__)
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Leave the block."""
-        self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
+        self.close()
 
 
 class TableView(GenericTwin[AsyncTableView[T], T]):
@@ -742,11 +736,9 @@ class TableView(GenericTwin[AsyncTableView[T], T]):
         self._loop.run(self._inner.__aenter__)
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Leave the block."""
-        self._loop.run(lambda: self._inner.__aexit__(exc_type, exc, traceback))
+        self.close()
 
 
 class Client(Twin[AsyncClient]):
@@ -1082,9 +1074,7 @@ class Client(Twin[AsyncClient]):
         self._opening.check_open()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Leave the block."""
         self.close()
 
