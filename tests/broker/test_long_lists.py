@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loop_blocks import LONGEST_SECONDS, held_loop
 from raw_client import FULL, RawClient, Refused
+from topic_hashes import hash_of
 
 from pulsar_txn.broker.base.sorted_names import SortedNames, count_of
 from pulsar_txn.broker.catalog.index import TopicIndex
-from pulsar_txn.broker.catalog.lists import hash_of
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.topics import TopicName
 

@@ -9,9 +9,9 @@ import pytest
 from admin_client import Admin
 from keeping import kept_by
 from raw_client import FULL, RawClient, Refused
+from topic_hashes import hash_of
 
 from pulsar_txn.broker.catalog import lists as topic_lists
-from pulsar_txn.broker.catalog.lists import hash_of
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.topics import TopicName
 

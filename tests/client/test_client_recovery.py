@@ -14,12 +14,12 @@ from insides import coordinators_of
 from memory_network import VirtualLoop
 
 from pulsar_txn.client import AsyncClient, ConsumerType
-from pulsar_txn.client.net.pauses import HEALTHY_SECONDS, seconds_to_recover
+from pulsar_txn.client.net.pauses import HEALTHY_SECONDS
 from pulsar_txn.wire.frames import command
 
 INITIAL, LONGEST = 0.1, 5.0
 """Seconds: the defaults of a client."""
-BOUND = seconds_to_recover(INITIAL, LONGEST)
+BOUND = LONGEST + INITIAL  # a pause of the pool, and the spread after the sign of life
 RESOURCES = 8
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import attrs
 
+from pulsar_txn.broker.base import settings
 from pulsar_txn.broker.base.config import conf_key
 from pulsar_txn.broker.base.settings import BrokerConfig
 
@@ -24,3 +25,11 @@ def test_every_key_stands_on_the_page_once_with_its_default() -> None:
     rows = [(match["key"], match["default"] or "") for match in ROW.finditer(PAGE.read_text(encoding="utf-8"))]
     assert dict(rows) == obeyed
     assert len(rows) == len(obeyed)
+
+
+def test_every_key_is_read_by_the_broker() -> None:
+    """A key without code promises what nobody keeps."""
+    room = Path(settings.__file__).parents[1]
+    code = " ".join(file.read_text(encoding="utf-8") for file in room.rglob("*.py") if file != Path(settings.__file__))
+    read = set(re.findall(r"\.(\w+)", code))
+    assert [field.name for field in attrs.fields(BrokerConfig) if field.name not in read] == []

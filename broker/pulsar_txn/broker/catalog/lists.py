@@ -7,7 +7,7 @@ clients share one loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from crc32c import crc32c
@@ -49,13 +49,8 @@ def pattern_of(text: str, max_length: int) -> Matches:
     return lambda name: compiled.fullmatch(name.partition(_SCHEME_END)[2]) is not None
 
 
-def hash_of(topics: Iterable[str]) -> str:
-    """What a list of topics is compared by, as stock Pulsar computes it: CRC32C, low byte first, as hexadecimal text."""
-    return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()
-
-
 async def hash_of_pieces(pieces: Pieces, budget: LoopBudget) -> str:
-    """`hash_of` for sorted names in pieces."""
+    """What a list of topics is compared by, as stock Pulsar computes it: CRC32C, low byte first, as hexadecimal text."""
     value, comma = 0, b""
     async for piece in budget.each(pieces, at_a_time=1):
         value = crc32c(comma + ",".join(piece).encode(), value)

@@ -7,7 +7,7 @@ not healthy. No wait is longer than `max_backoff`.
 
 While no connection can be had, only the pool tries; everything else waits for it. A new connection is a sign of life: what
 waits for anything else tries again then as well, spread over `initial_backoff`. So, whatever happened before, everything works
-again at most `max_backoff` after its broker would serve it, and what the attempt itself takes (`seconds_to_recover`).
+again after its broker serves it, in at most `max_backoff` and `initial_backoff` together, and the time of the attempt itself.
 """
 
 from __future__ import annotations
@@ -19,14 +19,6 @@ from pulsar_txn.client.net.runtime import Runtime
 
 HEALTHY_SECONDS: Final = 1.0
 """What worked for so long starts its back-off over."""
-
-
-def seconds_to_recover(initial_backoff: float, max_backoff: float) -> float:
-    """Seconds in which everything tries again once a broker serves, whatever happened before; an attempt's own time is extra.
-
-    A pause of the pool, and the spread after the sign of life.
-    """
-    return max_backoff + initial_backoff
 
 
 class Backoff:

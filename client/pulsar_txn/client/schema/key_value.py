@@ -174,8 +174,3 @@ def parts_of(info: SchemaInfo) -> tuple[SchemaInfo | None, SchemaInfo | None]:
         name = properties.get(f"{part}.schema.name", "")
         found.append(None if number is None else SchemaInfo(number, data or b"", name))
     return found[0], found[1]
-
-
-def encoding_of(info: SchemaInfo) -> KeyValueEncoding:
-    """What such a schema says of the encoding; INLINE when it says nothing."""
-    return KeyValueEncoding(dict(info.properties).get(_ENCODING, KeyValueEncoding.INLINE.value))
