@@ -23,12 +23,13 @@ KEYS = 7
 
 @attrs.frozen
 class Totals:
-    """The query: from where, to where, and its checkpoint folder."""
+    """The query: from where, to where, its checkpoint folder, and options of its sink."""
 
     service_url: str
     source: str
     checkpoint: str
     per_trigger: int = 50
+    options: dict[str, str] = attrs.field(factory=dict)
 
     @property
     def targets(self) -> tuple[str, str]:
@@ -63,6 +64,7 @@ class Totals:
             "service.url": self.service_url,
             "checkpointLocation": self.checkpoint,
             "controlTopic": self.control_topic,
+            **self.options,
             **sink_options,
         }
         return writer.options(**options).start()

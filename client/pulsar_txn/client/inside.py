@@ -14,7 +14,7 @@ from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.client.txn.attempts import growing_pauses
 from pulsar_txn.client.txn.managed import open_now
-from pulsar_txn.client.txn.together import abort_all, act_as, commit_together, take_over
+from pulsar_txn.client.txn.together import abort_all, act_as, commit_together, open_for_others, take_over
 from pulsar_txn.client.txn.transactional_id import Epoch
 from pulsar_txn.wire.varints import varint
 
@@ -39,6 +39,7 @@ __all__ = [
     "key_partition",
     "monotonic_seconds",
     "need",
+    "open_for_others",
     "open_now",
     "parse_service_url",
     "parse_topic",

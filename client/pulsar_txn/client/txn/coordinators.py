@@ -121,6 +121,8 @@ class TransactionCoordinators:
         identity = self._needed_identity()
         if epoch.name != identity.name:
             raise InvalidConfiguration(f"the client is {identity.name!r}, and the epoch is one of {epoch.name!r}")
+        if identity.epoch == epoch.number and self._sessions:
+            return
         identity.act_as(epoch)
         if self._sessions:
             await self._sessions[identity.coordinator].introduce(identity.fields())

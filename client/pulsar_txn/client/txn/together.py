@@ -61,6 +61,12 @@ async def commit_together(
         raise
 
 
+async def open_for_others(core: Core, timeout_ms: int) -> TxnId:
+    """Open a transaction that another process will end; `client.attach_transaction` gives the handle. Raises as `take_over`."""
+    coordinators: TransactionCoordinators = core.coordinators()
+    return await coordinators.new_txn(timeout_ms)
+
+
 async def abort_all(core: Core, timeout_ms: int = 10_000) -> None:
     """Abort whatever this epoch of the client's transactional id has open, and what older ones have. Raises as `take_over`."""
     coordinators: TransactionCoordinators = core.coordinators()

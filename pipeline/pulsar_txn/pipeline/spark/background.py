@@ -39,12 +39,12 @@ class Background:
             future.cancel()
             raise
 
-    async def client(self, options: Options) -> AsyncClient:
-        """The client of a cluster, made at its first use. Call it on the loop."""
-        key = connection_of(options)
+    async def client(self, options: Options, transactional_id: str | None = None) -> AsyncClient:
+        """The client of a cluster, made at its first use; another one for each transactional id. Call it on the loop."""
+        key = (*connection_of(options), transactional_id)
         client = self._clients.get(key)
         if client is None:
-            client = self._clients[key] = make_client(options)
+            client = self._clients[key] = make_client(options, transactional_id)
         return client
 
 

@@ -24,13 +24,14 @@ def connection_of(options: Options) -> tuple[Any, ...]:
     return tuple(getattr(options, name) for name in _NAMES)
 
 
-def make_client(options: Options) -> AsyncClient:
+def make_client(options: Options, transactional_id: str | None = None) -> AsyncClient:
     """A client of the cluster. Call it in the loop that the client is for. OptionError, InvalidConfiguration."""
     given = dict(options.client_options)
     plugin, params = given.pop(AUTH_PLUGIN, None), given.pop(AUTH_PARAMS, "")
     arguments: dict[str, Any] = {
         "operation_timeout": options.operation_timeout_ms / 1000,
         "max_backoff": _MAX_BACKOFF_SECONDS,
+        "transactional_id": transactional_id,
         "tls_trust_certs_file": options.tls_trust_certs_file,
         "tls_certificate_file": options.tls_certificate_file,
         "tls_key_file": options.tls_key_file,

@@ -39,6 +39,10 @@ class SinkStateLost(SinkError):
     """The last marker of the sink does not fit the micro-batch: it expired, or the sink id is another query's."""
 
 
+class GroupRefused(SinkError):
+    """The transactions of a micro-batch's tasks were over before its commit; nothing was published. The replay sends again."""
+
+
 class RowsMissing(SinkError):
     """Fewer or more rows were sent than the tasks handed over; the transaction was aborted."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+DELIVERIES: Final = ("staged", "grouped", "auto")
 COMPRESSIONS: Final = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
 
 
@@ -62,6 +63,14 @@ def compression(value: str) -> int:
     return COMPRESSIONS[value.strip().lower()]
 
 
+def delivery(value: str) -> str:
+    """How the rows of a sink get to their topics."""
+    chosen = value.strip().lower()
+    if chosen not in DELIVERIES:
+        raise ValueError(value)
+    return chosen
+
+
 EXPECTED: Final[dict[Callable[[str], Any], str]] = {
     text: "a text",
     names: "names with commas between them",
@@ -72,5 +81,6 @@ EXPECTED: Final[dict[Callable[[str], Any], str]] = {
     milliseconds: "a whole number of milliseconds above 0",
     nanoseconds: "a whole number of nanoseconds above 0",
     compression: f"one of {', '.join(COMPRESSIONS)}",
+    delivery: f"one of {', '.join(DELIVERIES)}",
 }
 """What an error says after "is not"."""

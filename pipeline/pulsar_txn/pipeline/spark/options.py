@@ -17,7 +17,7 @@ from pulsar_txn.pipeline.spark.client_options import PREFIX as CLIENT_PREFIX
 from pulsar_txn.pipeline.spark.client_options import read_client_option
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.foreign_options import answer_to
-from pulsar_txn.pipeline.spark.option_values import EXPECTED, compression, flag, names, positive, text
+from pulsar_txn.pipeline.spark.option_values import EXPECTED, compression, delivery, flag, names, positive, text
 
 
 class Query(enum.Flag):
@@ -76,6 +76,7 @@ class Options:
     sink_id: str | None = _option("sinkId", text, None, Query.SINK)
     sink_name: str = _option("sinkName", text, "0", Query.SINK)
     control_topic: str | None = _option("controlTopic", text, None, Query.SINK)
+    delivery: str = _option("delivery", delivery, "staged", Query.STREAM_WRITE)
     transaction_timeout_ms: int = _option("transactionTimeoutMs", positive, 600_000, Query.SINK)
     commit_timeout_ms: int = _option("commitTimeoutMs", positive, 120_000, Query.SINK)
     staging_topic: str | None = _option("stagingTopic", text, None, Query.SINK)

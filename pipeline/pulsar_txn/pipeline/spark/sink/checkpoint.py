@@ -29,7 +29,7 @@ def source_ends(folder: str | None, batch_id: int) -> list[str]:
     if folder is None or folder in _unreadable:
         return []
     try:
-        lines = _read(f"{folder.rstrip('/')}/offsets/{batch_id}").splitlines()
+        lines = read_text(f"{folder.rstrip('/')}/offsets/{batch_id}").splitlines()
     except (OSError, ValueError, ImportError) as error:
         _unreadable.add(folder)
         logger.warning("%s cannot be read, so the sink does not know what the query reads: %s", folder, error)
@@ -45,7 +45,8 @@ def _is_ours(line: str) -> bool:
         return False
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
+    """A file of the checkpoint: a local one, or one that pyarrow can open. OSError, ValueError, ImportError."""
     for prefix in _LOCAL:
         if path.startswith(prefix):
             path = "/" + path.removeprefix(prefix).lstrip("/")

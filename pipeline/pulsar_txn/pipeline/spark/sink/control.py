@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import attrs
@@ -176,6 +177,19 @@ class EndTxn:
 
 
 @attrs.frozen
+class EndGroup:
+    """Commit `txn_id` and `delivered` by one record, and abort what else the sink's epoch has open. Reply: EndReply."""
+
+    txn_id: str
+    delivered: Sequence[str]
+
+
+@attrs.frozen
+class Sweep:
+    """Abort whatever the sink's epoch has open. Reply None, also when that failed: then the transactions time out."""
+
+
+@attrs.frozen
 class Pause:
     """Wait a moment. Reply: True while the commit's time is not over."""
 
@@ -192,5 +206,7 @@ Request: TypeAlias = (
     | Receipts
     | ReleaseStaging
     | EndTxn
+    | EndGroup
+    | Sweep
     | Pause
 )

@@ -59,6 +59,18 @@ class Staged(WriterCommitMessage):
     partitions: dict[str, int] = attrs.field(factory=dict)
 
 
+class Routed(Protocol):
+    """What a task hands to the commit, whatever the protocol."""
+
+    @property
+    def query_id(self) -> str:
+        """The query that it belongs to."""
+
+    @property
+    def partitions(self) -> Mapping[str, int]:
+        """The numbers of partitions by which keys were routed, by topic."""
+
+
 def rows_by_topic(payloads: Iterable[Payload], parked: Iterable[Parked] = ()) -> dict[str, int]:
     """How many messages go to each topic."""
     counts: dict[str, int] = {}
@@ -75,7 +87,7 @@ def ordered(messages: Iterable[Staged | None]) -> Iterator[Payload]:
         yield from message.payloads
 
 
-def check_partitions(messages: Iterable[Staged]) -> None:
+def check_partitions(messages: Iterable[Routed]) -> None:
     """PartitionsGrew when tasks have routed keys by different numbers of partitions of a topic."""
     seen: dict[str, int] = {}
     for message in messages:

@@ -12,17 +12,23 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pulsar_txn.client import TransactionAborted
+from pulsar_txn.client.inside import Epoch, act_as
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.connecting import connection_of
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, source_ends
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Work, fill
+from pulsar_txn.pipeline.spark.sink.delivery import epoch_of
+from pulsar_txn.pipeline.spark.sink.grouped import GroupedCommitter, GroupWork
+from pulsar_txn.pipeline.spark.sink.grouped_store import GroupedSinkStore
 from pulsar_txn.pipeline.spark.sink.retention import warn_if_nobody_keeps
 from pulsar_txn.pipeline.spark.sink.rows import Rows
+from pulsar_txn.pipeline.spark.sink.sending import Sent, TaskSending, give_up, rows_sent
 from pulsar_txn.pipeline.spark.sink.staged import (
     Carrier,
     Parked,
     Payload,
+    Routed,
     Staged,
     Stager,
     check_partitions,
@@ -50,63 +56,94 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         self._checkpoint = checkpoint
         self._on_step = on_step
         self._partitions: dict[str, int] | None = None
+        self._epoch: Epoch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Spark pickles a writer once per micro-batch, before its tasks: they all get one number of partitions."""
+        """Spark pickles a writer once per micro-batch, before its tasks: they all get one number of partitions.
+
+        With an epoch they send their rows themselves (`grouped`).
+        """
         if self._partitions is None:
+            self._epoch = epoch_of(self._options, self._checkpoint)
             self._partitions = {topic: count_partitions(self._options, topic) for topic in self._options.topics}
         return self.__dict__
 
-    def write(self, iterator: Iterator[Any]) -> Staged:
+    def write(self, iterator: Iterator[Any]) -> Staged | Sent:
         """Encode the rows of a task. Nothing becomes visible here, and a task's end means nothing (see `commit`)."""
         context = _task()
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         query_id = context.getLocalProperty("sql.streaming.queryId") or ""
         name = self._options.batch_id_property
         properties = {name: batch_id} if name and batch_id is not None else {}
-        staging_topic = self._options.staging_topic or default_staging_topic(sink_id(self._options, query_id))
-        staged = stage(
-            self._options,
-            iterator,
-            staging_topic,
-            properties=properties,
-            partitions=self._partitions or {},
-            query_id=query_id,
-            where=f"micro-batch {batch_id}, task {context.partitionId()}, ",
-        )
+        where = f"micro-batch {batch_id}, task {context.partitionId()}, "
+        known = self._partitions or {}
+        written: Staged | Sent
+        if self._epoch is not None:
+            written = send(self._options, iterator, self._epoch, properties, known, query_id, where)
+        else:
+            staging_topic = self._options.staging_topic or default_staging_topic(sink_id(self._options, query_id))
+            written = stage(
+                self._options,
+                iterator,
+                staging_topic,
+                properties=properties,
+                partitions=known,
+                query_id=query_id,
+                where=where,
+            )
         reached(self._on_step, "sink.write.end", batch_id=int(batch_id or -1))
-        return staged
+        return written
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Publish the micro-batch once. A SinkError ends the query; after a restart Spark commits the same batch again."""
+        sent = [message for message in messages if isinstance(message, Sent)]
         staged = [message for message in messages if isinstance(message, Staged)]
-        check_partitions(staged)
-        query_id = next((message.query_id for message in staged), "")
+        written: list[Routed] = [*staged, *sent]
+        check_partitions(written)
+        query_id = next((message.query_id for message in written), "")
         payloads, parked = list(ordered(staged)), [each for message in staged for each in message.parked]
         ends = source_ends(self._checkpoint, batchId)
-        rows = rows_by_topic(payloads, parked)
+        rows = rows_sent(sent) if sent else rows_by_topic(payloads, parked)
         if not self._options.allow_self_write:
             check_not_read(rows, ends)
-        work = Work(batchId, rows, [each.place for each in parked], ends)
-        outcome = background().run(self._commit(query_id, work, payloads, parked))
+        if sent:
+            delivered = [message.txn_id for message in sent if message.txn_id is not None]
+            work: Work = GroupWork(batchId, rows, [], ends, delivered)
+        else:
+            work = Work(batchId, rows, [each.place for each in parked], ends)
+        epoch = sent[0].epoch if sent else None
+        outcome = background().run(self._commit(query_id, work, payloads, parked, epoch))
         level = logging.INFO if outcome is Outcome.PUBLISHED else logging.WARNING
         logger.log(level, "micro-batch %d: %s", batchId, outcome.value)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Nothing to undo: what tasks have staged is named by nobody, and a commit in doubt must be left to the replay."""
+        """Abort what tasks have sent: the coordinator refuses it for what is committed, so a commit in doubt may be replayed.
 
-    async def _commit(self, query_id: str, work: Work, payloads: list[Payload], parked: list[Parked]) -> Outcome:
+        Of what tasks have staged there is nothing to undo: it is named by nobody.
+        """
+        epoch = next((message.epoch for message in messages if isinstance(message, Sent)), None)
+        if epoch is not None:
+            background().run(give_up(self._options, epoch))
+
+    async def _commit(
+        self, query_id: str, work: Work, payloads: list[Payload], parked: list[Parked], epoch: Epoch | None
+    ) -> Outcome:
         options = self._options
         name = sink_id(options, query_id)
         control_topic = options.control_topic or default_control_topic(name)
-        key = (os.getpid(), connection_of(options), control_topic, query_id)
+        key = (os.getpid(), connection_of(options), control_topic, query_id, epoch is None)
         found = _sinks.pop(key, None)
         if found is None:
-            client = await background().client(options)
+            client = await background().client(options, None if epoch is None else epoch.name)
             staging_topic = options.staging_topic or default_staging_topic(name)
-            committer = SinkCommitter(name, query_id, adopt=options.adopt_checkpoint)
-            found = (committer, PulsarSinkStore(client, control_topic, staging_topic, options, self._on_step))
+            make_committer, make_store = (
+                (SinkCommitter, PulsarSinkStore) if epoch is None else (GroupedCommitter, GroupedSinkStore)
+            )
+            committer = make_committer(name, query_id, adopt=options.adopt_checkpoint)
+            found = (committer, make_store(client, control_topic, staging_topic, options, self._on_step))
         committer, store = found
+        if epoch is not None:
+            await act_as((await background().client(options, epoch.name)).inside, epoch)
         if work.batch_id == 0:
             await warn_if_nobody_keeps(work.rows, options)
         try:
@@ -207,6 +244,38 @@ def stage(
         return Staged(query_id, spark_partition, carrier.payloads, carrier.parked(), stager.partitions)
     finally:
         staging.close()
+
+
+def send(
+    options: Options,
+    batches: Iterator[Any],
+    epoch: Epoch,
+    properties: dict[str, str],
+    partitions: dict[str, int],
+    query_id: str,
+    where: str,
+) -> Sent:
+    """The rows of a task, sent to their topics in a transaction of this attempt; arguments as `stage`."""
+    sending, spark_partition = TaskSending(options, epoch), _task().partitionId()
+    try:
+        stager = Stager(
+            options,
+            lambda topic: partitions[topic] if topic in partitions else count_partitions(options, topic),
+            sending.put,
+            properties=properties,
+            spread=spark_partition,
+            where=where,
+        )
+        for batch in batches:
+            stager.add(batch)
+        stager.finish()
+        sending.finish()
+    except BaseException:
+        sending.give_up()
+        raise
+    finally:
+        sending.close()
+    return Sent(query_id, spark_partition, epoch, sending.txn_id, sending.rows, stager.partitions)
 
 
 def count_partitions(options: Options, topic: str) -> int:

@@ -1,0 +1,83 @@
+"""How rows get to their topics: `staged` (through the driver) or `grouped` (straight from the tasks, where brokers offer it).
+
+The choice is made on the driver before the tasks of a micro-batch run, and travels with the writer: an epoch of the sink's
+transactional id means `grouped`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import Any, Final
+
+from pulsar_txn.client.errors import TransactionalIdUnsupported, TransactionsDisabled
+from pulsar_txn.client.inside import Epoch, take_over
+from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.connecting import connection_of
+from pulsar_txn.pipeline.spark.errors import OptionError
+from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.sink.checkpoint import read_text
+
+logger = logging.getLogger(__name__)
+
+AUTO: Final = "auto"
+GROUPED: Final = "grouped"
+STAGED: Final = "staged"
+
+_epochs: dict[tuple[Any, ...], Epoch | None] = {}
+"""What this process took over, by (process, cluster, sink); None: the brokers do not offer it. A run has one epoch."""
+
+
+def epoch_of(options: Options, checkpoint: str | None) -> Epoch | None:
+    """The epoch under which the tasks of this run send; None for `staged`. OptionError when `grouped` cannot be had."""
+    if options.delivery == STAGED:
+        return None
+    name = _name(options, checkpoint)
+    if name is None:
+        text = (
+            "delivery=grouped needs a sinkId, or the option checkpointLocation on the writer in a folder that Python can read"
+        )
+        _do_without(options, text)
+        return None
+    key = (os.getpid(), connection_of(options), name)
+    if key not in _epochs:
+        _epochs[key] = background().run(_take_over(options, f"spark-sink/{name}"))
+    return _epochs[key]
+
+
+async def _take_over(options: Options, transactional_id: str) -> Epoch | None:
+    client = await background().client(options, transactional_id)
+    try:
+        epoch = await take_over(client.inside)
+    except (TransactionalIdUnsupported, TransactionsDisabled) as error:
+        _do_without(options, f"the brokers at {options.service_url} do not offer delivery=grouped: {error}")
+        return None
+    if not epoch.ends_groups:
+        _do_without(options, f"the brokers at {options.service_url} end no groups of transactions, as delivery=grouped needs")
+        return None
+    return epoch
+
+
+def _do_without(options: Options, why: str) -> None:
+    if options.delivery == GROUPED:
+        raise OptionError(f"{why}; use delivery=staged, or delivery=auto")
+    logger.info("%s: the sink uses delivery=staged", why)
+
+
+def _name(options: Options, checkpoint: str | None) -> str | None:
+    """The sink's id, as far as it can be known before tasks run: the option, or from the query's checkpoint."""
+    if options.sink_id is not None:
+        return options.sink_id
+    query_id = None if checkpoint is None else _query_id(checkpoint)
+    return None if query_id is None else f"{query_id}/{options.sink_name}"
+
+
+def _query_id(checkpoint: str) -> str | None:
+    """The query's id, which Spark writes into the checkpoint when the query is made."""
+    try:
+        found = json.loads(read_text(f"{checkpoint.rstrip('/')}/metadata"))["id"]
+    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+        logger.warning("%s/metadata cannot be read: %s", checkpoint, error)
+        return None
+    return str(found)
