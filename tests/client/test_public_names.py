@@ -128,9 +128,14 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
         importlib.import_module("pulsar_txn.client.clint")
 
 
-def test_what_encodes_batches_is_below_encoded() -> None:
+def test_what_encodes_batches_and_reads_entries_is_below_encoded() -> None:
     encoded = importlib.import_module("pulsar_txn.client.encoded")
-    assert encoded.__all__ == ["EncodedBatch", "Row", "encode_batch", "row"]
+    sending, reading = (
+        {"EncodedBatch", "Row", "encode_batch", "pack_batch", "row"},
+        {"AsyncEntryReader", "OpenedEntry", "RawEntry"},
+    )
+    functions = {"existing_partitions", "join_chunks", "open_entry", "open_entry_reader", "split_entry_payload"}
+    assert set(encoded.__all__) == sending | reading | functions | {"UnreadableEntryError"}
     assert set(encoded.__all__) & set(client.__all__) == set()
     assert encoded.encode_batch([encoded.row(b"x", key="k"), b"y"]).num_messages == 2
 

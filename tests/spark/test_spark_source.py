@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import pickle
+import threading
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from our_broker import OurBroker
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from targets import Target
 
-from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncTransaction
+from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncTransaction, ConnectionLost, InitialPosition, MessageId
+from pulsar_txn.client.encoded import UnreadableEntryError
 from pulsar_txn.pipeline.spark import DataLossError, OptionError, PulsarDataSource
 from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.source import tasks
 from pulsar_txn.pipeline.spark.source.columns import ARROW_SCHEMA, SCHEMA
+from pulsar_txn.pipeline.spark.source.heads import Heads
 from pulsar_txn.pipeline.spark.source.offsets import NOTHING
-from pulsar_txn.pipeline.spark.source.reader import PulsarStreamReader, TopicRange
+from pulsar_txn.pipeline.spark.source.planning import Work
+from pulsar_txn.pipeline.spark.source.ranges import Range
+from pulsar_txn.pipeline.spark.source.reader import PulsarStreamReader
 
 ALL = ReadAllAvailable()
 
@@ -205,13 +215,18 @@ def test_partitions_are_read_side_by_side_and_an_empty_one_has_no_task(world: Wo
         async with await world.client.create_producer(world.topic + "-2") as producer:
             await producer.send(b"7")
 
+    async def third() -> None:  # reading creates no topics
+        async with await world.client.create_producer(world.topic + "-3"):
+            pass
+
     background().run(second())
+    background().run(third())
     world.send(2)
     reader = world.stream(topic=f"{world.topic},{world.topic}-2,{world.topic}-3")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
     assert start["p"][world.topic + "-3"] == list(NOTHING) == end["p"][world.topic + "-3"]
-    assert [partition.topic for partition in reader.partitions(start, end)] == [world.topic, world.topic + "-2"]
+    assert [each.topic for work in reader.partitions(start, end) for each in work.ranges] == [world.topic, world.topic + "-2"]
     assert rows(reader, start, end) == [0, 1, 7]
     limited = reader.latestOffset(start, ReadMaxRows(2))
     assert sorted(rows(reader, start, limited)) in ([0, 1, 7], [0, 7])
@@ -242,7 +257,7 @@ def test_an_end_that_is_gone_is_data_loss_or_a_warning(world: World) -> None:
     reader = world.stream()
     start = reader.initialOffset()
     place = reader.latestOffset(start, ALL)["p"][world.topic]
-    beyond = TopicRange(world.topic, NOTHING, (place[0], place[1] + 5))
+    beyond = Work([Range(world.topic, NOTHING, (place[0], place[1] + 5))])
     with pytest.raises(DataLossError, match="failOnDataLoss"):
         list(reader.read(beyond))
     lenient = world.stream(failOnDataLoss="false")
@@ -296,4 +311,275 @@ def test_a_gap_at_the_end_of_a_range_is_data_loss_even_when_later_messages_are_t
     background().run(txn.abort())
     world.send(1)
     with pytest.raises(DataLossError):
-        list(reader.read(TopicRange(world.topic, NOTHING, (ledger_id, entry_id + 1))))
+        list(reader.read(Work([Range(world.topic, NOTHING, (ledger_id, entry_id + 1))])))
+
+
+def unload(pulsar: Target, topic: str) -> None:
+    address = f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}/unload"
+    urllib.request.urlopen(urllib.request.Request(address, method="PUT", data=b"")).close()
+
+
+@pytest.fixture
+def trimming(pulsar: Target) -> Iterator[Target]:
+    """A server that trims soon: ours looks every two minutes by default."""
+    if not pulsar.is_ours:
+        yield pulsar
+        return
+    with OurBroker(conf={"retentionCheckIntervalInSeconds": "1"}) as broker:
+        yield Target("ours", "", broker.service_url, broker.admin_url)
+
+
+def test_a_trimmed_start_is_data_loss_or_a_warning(trimming: Target, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    """80 of 100 messages were acknowledged by another subscription and trimmed before this query could read them."""
+
+    async def take(count: int) -> None:
+        async with await world.client.subscribe(world.topic, "other", initial_position=InitialPosition.EARLIEST) as consumer:
+            for _ in range(count):
+                message = await consumer.receive(10)
+            await consumer.acknowledge_cumulative(message, receipt=True)
+
+    async def first_there() -> MessageId:
+        async with await world.client.create_reader(world.topic) as reader:
+            return (await reader.read_next(10)).message_id
+
+    world = World(trimming.service_url, topic)
+    world.send(20)
+    reader = world.stream()
+    read = reader.latestOffset(reader.initialOffset(), ALL)
+    reader.stop()
+    world.send(60)
+    background().run(take(80))
+    unload(trimming, world.topic)  # a new ledger begins; the old one goes a little later
+    world.send(5)
+    until = time.monotonic() + 60
+    while list(background().run(first_there()).position) <= read["p"][world.topic]:
+        assert time.monotonic() < until, "nothing was trimmed"
+        background().run(take(1))
+        world.send(1)
+    expected = world.sent
+    world.send(1)
+    restarted = world.stream()
+    end = restarted.latestOffset(read, ALL)
+    with pytest.raises(DataLossError, match="which was read last, is gone"):
+        rows(restarted, read, end)
+    lenient = world.stream(failOnDataLoss="false")
+    found = rows(lenient, read, end)
+    assert found[-1] == expected
+    assert found[0] > 20
+    assert any("may be missing" in record.getMessage() for record in caplog.records)
+    world.close()
+
+
+def test_a_deleted_topic_under_a_checkpoint_is_an_error_and_stays_deleted(world: World, pulsar: Target) -> None:
+    world.send(3)
+    reader = world.stream()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    background().run(world.producer.close())
+    address = f"{pulsar.admin_url}/admin/v2/{world.topic.replace('://', '/')}"
+    urllib.request.urlopen(urllib.request.Request(f"{address}?force=true", method="DELETE")).close()
+    for late in (reader, world.stream()):
+        with pytest.raises(DataLossError, match="is gone"):
+            for _ in range(20):  # a reader that is attached hears of it a moment later
+                late.latestOffset(end, ALL)
+    with pytest.raises(DataLossError, match="is gone"):
+        rows(world.stream(), start, end)
+    assert rows(world.stream(failOnDataLoss="false"), start, end) == []
+    listed = urllib.request.urlopen(address.rpartition("/")[0]).read().decode()
+    assert world.topic not in listed
+
+
+@pytest.mark.parametrize("make", ["stream", "batch"])
+def test_reading_a_topic_that_does_not_exist_is_an_error_and_creates_nothing(world: World, pulsar: Target, make: str) -> None:
+    missing = world.topic + "-missing"
+    source = world.source(topic=missing)
+    with pytest.raises(OptionError, match="does not exist, and reading creates no topics"):
+        if make == "stream":
+            source.streamReader(SCHEMA).initialOffset()
+        else:
+            source.reader(SCHEMA).partitions()
+    folder = f"{pulsar.admin_url}/admin/v2/{world.topic.replace('://', '/')}".rpartition("/")[0]
+    assert missing not in urllib.request.urlopen(folder).read().decode()
+
+
+def test_a_topic_that_is_waited_for_is_read_from_its_beginning(world: World) -> None:
+    world.send(1)
+    late = world.topic + "-late"
+    reader = world.stream(topic=f"{world.topic},{late}", waitForTopic="true")
+    start = reader.initialOffset()
+    assert list(start["p"]) == [world.topic]
+    end = reader.latestOffset(start, ALL)
+
+    async def send() -> None:
+        async with await world.client.create_producer(late) as producer:
+            await producer.send(b"77")
+
+    background().run(send())
+    later = end
+    while later == end:
+        later = reader.latestOffset(end, ALL)
+    assert rows(reader, end, later) == [77]
+
+
+def test_a_new_partition_is_read_from_its_beginning(world: World, pulsar: Target) -> None:
+    topic = world.topic + "-parts"
+    address = f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}/partitions"
+    headers = {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(address, method="PUT", data=b"1", headers=headers)).close()
+    reader = world.stream(topic=topic)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ALL) == start
+    urllib.request.urlopen(urllib.request.Request(address, method="POST", data=b"2", headers=headers)).close()
+
+    async def send() -> None:
+        async with await world.client.create_producer(topic + "-partition-1") as producer:
+            await producer.send(b"5")
+
+    background().run(send())
+    end = start
+    while not rows(reader, start, end):
+        end = reader.latestOffset(start, ALL)
+    assert rows(reader, start, end) == [5]
+
+
+def test_an_idle_query_asks_the_broker_seldom_and_hears_of_news_at_once(world: World) -> None:
+    world.send(2)
+    reader = world.stream()
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    asked = 0
+    ask = Heads.ends
+
+    async def counted(self: Heads, wanted: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await ask(self, wanted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Heads, "ends", counted)
+        for _ in range(12):
+            assert reader.latestOffset(end, ALL) == end
+        assert asked <= 3, "Spark asks a hundred times a second"
+        world.send(1)
+        before = asked
+        while (later := reader.latestOffset(end, ALL)) == end:
+            assert asked <= before + 1, "it was told, and needs no second look"
+    assert rows(reader, end, later) == [2]
+
+
+def test_bytes_limit_a_micro_batch(world: World) -> None:
+    world.send(40)
+    reader = world.stream(maxBytesPerTrigger="200")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(200)
+    place, found, batches = reader.initialOffset(), [], 0
+    while (end := reader.latestOffset(place, limit)) != place:
+        found += rows(reader, place, end)
+        place = end
+        batches += 1
+    assert found == list(range(40))
+    assert batches > 2
+    both = world.stream(maxMessagesPerTrigger="5", maxBytesPerTrigger="1000000")
+    assert both.getDefaultReadLimit() == ReadMaxRows(5)
+    assert len(rows(both, both.initialOffset(), both.latestOffset(both.initialOffset(), ReadMaxRows(5)))) == 5
+
+
+def test_a_long_range_is_cut_and_small_ones_share_a_task(world: World) -> None:
+    world.send(50)
+    txn = world.begin()
+    world.send(10, txn)
+    background().run(txn.abort())
+    world.send(40)
+    wanted = [*range(50), *range(60, 100)]
+    cut = world.stream(minPartitions="4")
+    start = cut.initialOffset()
+    end = cut.latestOffset(start, ALL)
+    work = cut.partitions(start, end)
+    assert 2 <= len(work) <= 5
+    assert rows(cut, start, end) == wanted
+    together = world.stream(minPartitions="6", maxPartitions="2")
+    work = together.partitions(start, end)
+    assert len(work) == 2
+    assert sum(len(each.ranges) for each in work) > 2
+    assert sorted(rows(together, start, end)) == wanted
+    batch = world.source(minPartitions="3").reader(SCHEMA)
+    assert [len(each.ranges) for each in batch.partitions()] == [1, 1, 1]
+
+
+def test_a_message_in_chunks_is_read_where_it_ends_also_over_a_limit(world: World) -> None:
+    async def send() -> list[bytes]:
+        values = [bytes([number]) * 300_000 for number in range(3)]
+        async with await world.client.create_producer(
+            world.topic, batching=False, chunking=True, chunk_max_bytes=60_000
+        ) as producer:
+            for value in values:
+                await producer.send(value)
+        return values
+
+    values = background().run(send())
+    reader = world.stream(maxBytesPerTrigger="100000")
+    place, found, micro_batches = reader.initialOffset(), [], 0
+    while (end := reader.latestOffset(place, reader.getDefaultReadLimit())) != place:
+        for work in reader.partitions(place, end):
+            found += [value for batch in reader.read(work) for value in batch.column(1).to_pylist()]
+        place = end
+        micro_batches += 1
+    assert found == values
+    assert micro_batches > 3, "so that messages began in an earlier one"
+
+
+def test_record_batches_are_bounded_by_bytes(world: World) -> None:
+    async def send() -> None:
+        async with await world.client.create_producer(world.topic, batching=False) as producer:
+            await asyncio.gather(*(producer.send(bytes(1024 * 1024)) for _ in range(12)))
+
+    background().run(send())
+    reader = world.source().reader(SCHEMA)
+    sizes = [batch.num_rows for work in reader.partitions() for batch in reader.read(work)]
+    assert sum(sizes) == 12
+    assert max(sizes) <= 4
+
+
+def test_an_entry_that_cannot_be_read_is_data_loss_or_a_warning(world: World) -> None:
+    world.send(2)
+    reader = world.stream()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    damaged = tasks.open_entry
+
+    def once(data: bytes) -> Any:
+        raise UnreadableEntryError("it is encrypted with the key 'k'")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks, "open_entry", once)
+        with pytest.raises(DataLossError, match="cannot be read: it is encrypted"):
+            rows(reader, start, end)
+        assert rows(world.stream(failOnDataLoss="false"), start, end) == []
+    assert tasks.open_entry is damaged
+
+
+def test_a_restart_of_the_broker_ends_no_query(topic: str) -> None:
+    with OurBroker() as broker:
+        world = World(broker.service_url, topic)
+        world.send(20)
+        reader = world.stream()
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ALL)
+        broker.kill()
+        assert reader.latestOffset(end, ALL) == end, "nothing new is known, and the query goes on"
+        assert reader.reportLatestOffset() == end | {"unreachable_for_seconds": 0}
+        restarting = threading.Thread(target=broker.start)
+        restarting.start()
+        assert rows(world.stream(), start, end) == list(range(20)), "a task waits for the broker"
+        restarting.join()
+        world.send(1)
+        later = end
+        while later == end:
+            later = reader.latestOffset(end, ALL)
+        assert rows(reader, end, later) == [20]
+        assert reader.reportLatestOffset() == later
+        broker.kill()
+        impatient = world.stream(failAfterMs="300")
+        with pytest.raises((ConnectionLost, TimeoutError)) as caught:
+            impatient.initialOffset()
+        assert "failAfterMs" in str(caught.value.__notes__)
+        background().run(world.client.close())

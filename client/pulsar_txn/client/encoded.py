@@ -1,11 +1,81 @@
-"""Batches that a program encodes before, perhaps elsewhere, and sends as they are: `producer.send_encoded(batch)`.
+"""Messages in the form in which topics keep them: batches that were encoded elsewhere, and whole entries.
+
+Sending: a program encodes batches before, perhaps in other processes, and sends them as they are. A batch can be pickled.
 
     batch = encode_batch([row(b"one", key="k"), b"two"])
     await producer.send_encoded(batch)
 
-A batch that was encoded can be pickled, so that other processes may do that part of the work.
+Reading: an entry reader hands out entries of one topic partition as the broker stores them; `open_entry` and
+`split_entry_payload` decode them, without an object per message.
+
+    reader = await open_entry_reader(client, partition, EARLIEST_ID)
+    for entry in await reader.take(1_000_000, timeout=1.0):
+        payloads, sequence_ids, others = split_entry_payload(open_entry(entry.data))
 """
 
-from pulsar_txn.client.send.batching import EncodedBatch, Row, encode_batch, pack_batch, row
+from __future__ import annotations
 
-__all__ = ["EncodedBatch", "Row", "encode_batch", "pack_batch", "row"]
+from pulsar_txn.client.client import AsyncClient, parse_topic
+from pulsar_txn.client.receive.entry_reader import AsyncEntryReader, RawEntry
+from pulsar_txn.client.receive.opened import OpenedEntry, UnreadableEntryError, join_chunks, open_entry, split_entry_payload
+from pulsar_txn.client.send.batching import EncodedBatch, Row, encode_batch, pack_batch, row
+from pulsar_txn.wire.ids import MessageId
+from pulsar_txn.wire.topics import TopicName
+
+__all__ = [
+    "AsyncEntryReader",
+    "EncodedBatch",
+    "OpenedEntry",
+    "RawEntry",
+    "Row",
+    "UnreadableEntryError",
+    "encode_batch",
+    "existing_partitions",
+    "join_chunks",
+    "open_entry",
+    "open_entry_reader",
+    "pack_batch",
+    "row",
+    "split_entry_payload",
+]
+
+
+async def open_entry_reader(
+    client: AsyncClient,
+    partition: str,
+    start: MessageId,
+    *,
+    queue_bytes: int = 16 * 1024 * 1024,
+    may_create: bool = False,
+    most: int = 0,
+) -> AsyncEntryReader:
+    """A reader of a topic partition, or of a topic without partitions, that begins with the entry `start`.
+
+    `EARLIEST_ID` is the first entry. About `queue_bytes` wait here at most, and with `most` so many messages. Without
+    `may_create` a topic that does not exist stays so, and is TopicNotFound. Raises as `AsyncClient.create_reader`.
+    """
+    core = client.inside
+    core.check_open()
+    name = parse_topic(partition)
+    reader = AsyncEntryReader(core, str(name), name.partition, start, queue_bytes=queue_bytes, may_create=may_create, most=most)
+    await reader.start()
+    return reader
+
+
+async def existing_partitions(client: AsyncClient, topic: str) -> list[str]:
+    """The full names of a topic's partitions; the topic itself when it has none, or does not exist. Creates nothing.
+
+    Brokers that know the difference raise TopicNotFound. One partition that is named is returned as it is.
+    """
+    core = client.inside
+    core.check_open()
+    name = parse_topic(topic)
+    if name.partition >= 0:
+        return [str(name)]
+    count = await core.retrying(lambda: core.lookup.partitions(str(name), create=False), f"looking up {name}")
+    return partition_names(name, count)
+
+
+def partition_names(name: TopicName, count: int) -> list[str]:
+    """The full names of `count` partitions; the topic itself for 0."""
+    return [str(name.with_partition(index)) for index in range(count)] or [str(name)]

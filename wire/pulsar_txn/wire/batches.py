@@ -152,6 +152,45 @@ def decode_batch(payload: bytes | bytearray | memoryview, num_messages: int) -> 
     return messages
 
 
+def split_batch(
+    payload: bytes | bytearray | memoryview, num_messages: int
+) -> tuple[list[bytes], dict[int, int], dict[int, BatchMessage]]:
+    """The messages of a batch as `decode_batch` finds them, for those who want columns.
+
+    Returns the payloads; the sequence ids of messages that have nothing else, by index; and whole messages by index for
+    those that have anything more. MalformedBatch as `decode_batch`.
+    """
+    data = bytes(payload)
+    payloads: list[bytes] = []
+    numbers: dict[int, int] = {}
+    others: dict[int, BatchMessage] = {}
+    append, unpack = payloads.append, _SIZE.unpack_from
+    position, end = 0, len(data)
+    try:
+        while position < end and len(payloads) < num_messages:
+            begin = position + 4
+            body = begin + unpack(data, position)[0]
+            if body == begin + 2 and data[begin] == 0x18 and (size := data[begin + 1]) < 128:
+                position = body + size
+            elif body == begin + 3 and data[begin] == 0x18 and (size := data[begin + 1]) > 127 > data[begin + 2]:
+                position = body + size + data[begin + 2] * 128 - 128
+            else:
+                size, sequence_id = _plain(data, begin, body)
+                if size >= 0:
+                    position = body + size
+                    if sequence_id is not None:
+                        numbers[len(payloads)] = sequence_id
+                else:
+                    message = others[len(payloads)] = _single(data, begin, body)
+                    position = body + len(message[0])
+            append(data[body:position])
+    except (struct.error, IndexError) as error:
+        raise MalformedBatch(f"the batch ends inside message {len(payloads)} of {num_messages}") from error
+    if position != end or len(payloads) != num_messages:
+        raise MalformedBatch(f"{num_messages} messages are announced, {len(payloads)} take {position} of {end} bytes")
+    return payloads, numbers, others
+
+
 def _plain(data: bytes, at: int, body: int) -> tuple[int, int | None]:
     """Payload size and sequence id of a metadata (from `at` to `body`) that has nothing else; (-1, None) for any other.
 

@@ -71,6 +71,12 @@ class Options:
     max_messages_per_trigger: int | None = _option("maxMessagesPerTrigger", positive, None, Query.STREAM_READ)
     subscription_name: str | None = _option("subscriptionName", text, None, Query.STREAM_READ)
     fail_on_data_loss: bool = _option("failOnDataLoss", flag, True, Query.SOURCE)
+    fail_after_ms: int = _option("failAfterMs", positive, 300_000, Query.SOURCE)
+    receiver_queue_bytes: int = _option("receiverQueueBytes", positive, 16 * 1024 * 1024, Query.SOURCE)
+    wait_for_topic: bool = _option("waitForTopic", flag, False, Query.SOURCE)
+    max_bytes_per_trigger: int | None = _option("maxBytesPerTrigger", positive, None, Query.STREAM_READ)
+    min_partitions: int | None = _option("minPartitions", positive, None, Query.SOURCE)
+    max_partitions: int | None = _option("maxPartitions", positive, None, Query.SOURCE)
     poll_timeout_ms: int = _option("pollTimeoutMs", positive, 30_000, Query.SOURCE)
     # sink
     sink_id: str | None = _option("sinkId", text, None, Query.SINK)

@@ -1,11 +1,13 @@
-"""The source's columns: Spark's schema, Arrow's equal one, and messages as record batches."""
+"""The source's columns: Spark's schema, Arrow's equal one, and entries as record batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -17,7 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_txn.client import Message
+from pulsar_txn.client.encoded import OpenedEntry, split_entry_payload
+from pulsar_txn.pipeline.spark.source.offsets import Place
 
 SCHEMA: Final = StructType(
     [
@@ -54,39 +57,122 @@ ARROW_SCHEMA: Final = pa.schema(
 )
 
 
-def record_batch(messages: Sequence[Message[Any]]) -> pa.RecordBatch:
-    """Messages of one topic partition as Arrow, always of ARROW_SCHEMA: Spark checks the first batch only. Times are UTC."""
-    count, first = len(messages), messages[0]
-    columns: list[Any] = [
-        [None if (key := message.key) is None else key.encode() for message in messages],
-        [None if message.is_tombstone else message.data for message in messages],
-        pa.repeat(first.topic, count),
-        pa.repeat(pa.scalar(first.message_id.partition, pa.int32()), count),
-        _message_ids(messages),
-        [message.publish_time_ms * 1000 for message in messages],
-        [None if (time_ms := message.event_time_ms) is None else time_ms * 1000 for message in messages],
-        [list(properties.items()) if (properties := message.properties) else _NONE for message in messages],
-        [message.ordering_key for message in messages],
-        [message.producer_name for message in messages],
-        [message.sequence_id for message in messages],
-    ]
-    arrays = [
-        column if isinstance(column, pa.Array) else pa.array(column, field.type)
-        for column, field in zip(columns, ARROW_SCHEMA, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+class Rows:
+    """Collects messages of one topic partition, and makes record batches of ARROW_SCHEMA of them (Spark checks the first only).
+
+    A message that has only a payload costs no Python object but that; what an entry's messages share is repeated by Arrow.
+    """
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._clear()
+
+    def _clear(self) -> None:
+        self.count = 0
+        """Rows that wait."""
+        self.size = 0
+        """Bytes of their values."""
+        self._payloads: list[bytes | None] = []
+        self._entries: list[
+            tuple[int, str, int, str, int]
+        ] = []  # rows, front of the message id, publish time, producer, sequence id
+        self._indexes: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self._others: dict[int, Any] = {}
+
+    def add(self, place: Place, entry: OpenedEntry) -> None:
+        """The messages of an entry. UnreadableEntryError, without an effect."""
+        payloads, numbers, others = split_entry_payload(entry)
+        first, metadata = self.count, entry.metadata
+        indexes = np.arange(len(payloads)) if entry.batch_size else _NOT_IN_A_BATCH
+        if others:
+            gone = [index for index, row in others.items() if row[7]]
+            if gone:
+                payloads, numbers, others, indexes = _without(gone, payloads, numbers, others, indexes)
+            for index, row in others.items():
+                self._others[first + index] = row
+                if row[4] is not None:
+                    self._numbers[first + index] = row[4]
+        for index, number in numbers.items():
+            self._numbers[first + index] = number
+        self._payloads += payloads
+        for index, row in others.items():
+            if row[6]:
+                self._payloads[first + index] = None
+        self._indexes.append(indexes)
+        front = f"{place[0]}:{place[1]}:{self._partition}:"
+        self._entries.append(
+            (len(payloads), front, metadata.publish_time * 1000, metadata.producer_name, _signed(metadata.sequence_id))
+        )
+        self.count += len(payloads)
+        self.size += len(entry.payload)
+
+    def batch(self) -> pa.RecordBatch:
+        """All rows that wait; none wait any more."""
+        counts, fronts, times, producers, sequences = zip(*self._entries, strict=True)
+        which = pa.array(np.repeat(np.arange(len(counts), dtype=np.int32), counts))
+        indexes = np.concatenate(self._indexes)
+        numbers = np.repeat(np.array(sequences, np.int64), counts) + np.maximum(indexes, 0)
+        if self._numbers:
+            numbers[np.fromiter(self._numbers.keys(), np.int64)] = np.fromiter(self._numbers.values(), np.int64)
+        ids = pc.binary_join_element_wise(pa.array(fronts).take(which), pa.array(indexes).cast(pa.string()), "")
+        arrays = [
+            self._column(pa.binary(), 2, str.encode),
+            pa.array(self._payloads, pa.binary()),
+            pa.repeat(self._topic, self.count),
+            pa.repeat(pa.scalar(self._partition, pa.int32()), self.count),
+            ids,
+            pa.array(np.repeat(np.array(times, np.int64), counts)).view(_TIME),
+            self._column(_TIME, 3, lambda time_ms: time_ms * 1000 if time_ms else None),
+            self._properties(),
+            self._column(pa.binary(), 5, lambda key: key),
+            pa.repeat(producers[0], self.count) if len(set(producers)) == 1 else pa.array(producers).take(which),
+            pa.array(numbers),
+        ]
+        self._clear()
+        return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+    def _column(self, kind: pa.DataType, field: int, convert: Callable[[Any], Any]) -> pa.Array:
+        """A field that few messages have."""
+        if not self._others:
+            return pa.nulls(self.count, kind)
+        values: list[Any] = [None] * self.count
+        for index, row in self._others.items():
+            if row[field] is not None:
+                values[index] = convert(row[field])
+        return pa.array(values, kind)
+
+    def _properties(self) -> pa.Array:
+        counts = np.zeros(self.count + 1, np.int32)
+        names: list[str] = []
+        values: list[str] = []
+        for index, row in sorted(self._others.items()):
+            if row[1]:
+                counts[index + 1] = len(row[1])
+                names += row[1].keys()
+                values += row[1].values()
+        offsets = pa.array(np.cumsum(counts, dtype=np.int32))
+        return pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), pa.array(values, pa.string()))
 
 
-_NONE: Final[list[tuple[str, str]]] = []
+_NOT_IN_A_BATCH: Final = np.array([-1])
 
 
-def _message_ids(messages: Sequence[Message[Any]]) -> list[str]:
-    """`ledger:entry:partition:batch index`; the front is built once per entry."""
-    texts, entry, front = [], None, ""
-    for message in messages:
-        if message.entry is not entry:
-            entry = message.entry
-            ledger_id, entry_id, partition = message.message_id[:3]
-            front = f"{ledger_id}:{entry_id}:{partition}:"
-        texts.append(f"{front}{message.index}")
-    return texts
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
+
+
+def _without(
+    gone: Sequence[int], payloads: list[bytes], numbers: dict[int, int], others: dict[int, Any], indexes: Any
+) -> tuple[list[bytes], dict[int, int], dict[int, Any], Any]:
+    """The messages of a compacted entry that are still there."""
+    dropped = set(gone)
+    kept = [index for index in range(len(payloads)) if index not in dropped]
+    where = {index: number for number, index in enumerate(kept)}
+    return (
+        [payloads[index] for index in kept],
+        {where[index]: number for index, number in numbers.items() if index in where},
+        {where[index]: row for index, row in others.items() if index in where},
+        indexes[kept],
+    )

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options
-from pulsar_txn.pipeline.spark.source.columns import record_batch
+from pulsar_txn.pipeline.spark.source.limits import Limit
+from pulsar_txn.pipeline.spark.source.loss import report_loss
 from pulsar_txn.pipeline.spark.source.offsets import (
     NOTHING,
     Place,
@@ -24,21 +32,24 @@ from pulsar_txn.pipeline.spark.source.offsets import (
     ranges,
     to_offset,
 )
-from pulsar_txn.pipeline.spark.source.topics import RangeReader, Topics, report_loss
+from pulsar_txn.pipeline.spark.source.patience import Patience
+from pulsar_txn.pipeline.spark.source.planning import Work, cut, together
+from pulsar_txn.pipeline.spark.source.ranges import Range
+from pulsar_txn.pipeline.spark.source.tasks import read_work
+from pulsar_txn.pipeline.spark.source.topics import Topics
 from pulsar_txn.pipeline.spark.steps import OnStep, reached
 
 logger = logging.getLogger(__name__)
 
-_ROWS_PER_BATCH: Final = 5000
+T = TypeVar("T")
 
+_QUIET_SECONDS: Final = 0.1
+"""How long an idle query waits for something new before it answers Spark, which asks every 10 ms."""
 
-class TopicRange(InputPartition):
-    """What one task reads: a topic partition from after one entry up to and with another."""
+_ASK_SECONDS: Final = 1.0
+"""How often an idle query asks the broker although nothing has come."""
 
-    def __init__(self, topic: str, start: Place, end: Place) -> None:
-        self.topic = topic
-        self.start = start
-        self.end = end
+_ASKING: Final = "asking for the ends of topics"
 
 
 class _Reading:
@@ -46,20 +57,21 @@ class _Reading:
 
     _options: Options
 
-    def _plan(self, start: Mapping[str, Place], end: Mapping[str, Place]) -> list[TopicRange]:
-        return [TopicRange(topic, first, last) for topic, first, last in ranges(start, end)]
+    def _plan(self, topics: Topics, start: Mapping[str, Place], end: Mapping[str, Place]) -> list[Work]:
+        found = [
+            Range(topic, first, last, next_known=topics.heads.first_after(topic, first))
+            for topic, first, last in ranges(start, end)
+        ]
+        least = self._options.min_partitions
+        if least is not None and found:
+            patience = Patience(self._options.fail_after_ms)
+            found = background().run(patience.insist(lambda: cut(topics.client, found, least), "cutting ranges"))
+        return together(found, self._options.max_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Record batches of one range, in the order of the topic."""
-        assert isinstance(partition, TopicRange)  # noqa: S101  # we planned it
-        local = background()
-        client = local.run(local.client(self._options))
-        reader = RangeReader(client, self._options, partition.topic, partition.start, partition.end)
-        try:
-            while messages := local.run(reader.next(_ROWS_PER_BATCH)):
-                yield record_batch(messages)
-        finally:
-            local.run(reader.close())
+        """Record batches of some ranges, in the order of their topics."""
+        assert isinstance(partition, Work)  # noqa: S101  # we planned it
+        return read_work(self._options, partition)
 
 
 def start_places(text: str, ends: Mapping[str, Place]) -> Places:
@@ -72,25 +84,33 @@ def start_places(text: str, ends: Mapping[str, Place]) -> Places:
     return {topic: given.get(topic, NOTHING) for topic in ends}
 
 
+def check_missing(options: Options, missing: Sequence[str]) -> None:
+    """A new query needs its topics. OptionError, unless the option `waitForTopic` is true."""
+    if missing and not options.wait_for_topic:
+        raise OptionError(
+            f"{', '.join(missing)} does not exist, and reading creates no topics: check the name, create it first, or set "
+            "waitForTopic=true to read it once it exists"
+        )
+
+
 class PulsarBatchReader(_Reading, DataSourceReader):
     """`spark.read.format("pulsar")`: a snapshot, taken when the query is planned."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
-    def partitions(self) -> Sequence[TopicRange]:
-        """One range per topic partition that has something to read."""
+    def partitions(self) -> Sequence[Work]:
+        """The ranges of the topic partitions that have something to read."""
         local = background()
         topics = Topics(local.run(local.client(self._options)), self._options)
         try:
-            ends = local.run(topics.ends())
+            ends = local.run(Patience(self._options.fail_after_ms).insist(topics.ends, _ASKING))
+            check_missing(self._options, topics.missing)
+            start = start_places(self._options.starting_offsets or "earliest", ends)
+            # Spark needs one task at least: an empty one will do.
+            return self._plan(topics, start, self._ends(ends)) or [Work([])]
         finally:
             local.run(topics.close())
-        start = start_places(self._options.starting_offsets or "earliest", ends)
-        # Spark needs one task at least: an empty range is one.
-        return self._plan(start, self._ends(ends)) or [
-            TopicRange(topic, place, place) for topic, place in list(ends.items())[:1]
-        ]
 
     def _ends(self, ends: Places) -> Places:
         if self._options.ending_offsets == "latest":
@@ -112,6 +132,8 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         self._options = options
         self._on_step = on_step
         self._topics: Topics | None = None
+        self._patience = Patience(options.fail_after_ms)
+        self._asked_at = 0.0
         self._frozen: Places | None = None
         self._newest: Places = {}
         self._unstored: Places | None = None
@@ -122,10 +144,12 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Where a new query starts. Spark asks again until a micro-batch is committed, and does not store it."""
         text = self._options.starting_offsets or "latest"
-        start = start_places(text, self._ends())
+        ends = self._ends()
+        check_missing(self._options, self._open().missing)
+        start = start_places(text, ends)
         self._unstored = start if text == "latest" else None
         if self._options.subscription_name:
-            background().run(self._open().subscribe(start))
+            self._insist(lambda: self._open().subscribe(start), "subscribing")
         return to_offset(start)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
@@ -136,13 +160,37 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
             # Spark stores ends only: an empty first micro-batch makes the start durable. Otherwise a restart before its
             # end would start at a later "latest", and what came in between would be lost.
             return to_offset(first)
-        end = self._reachable(first)
-        if isinstance(limit, ReadMaxRows):
-            end = background().run(self._open().limited(first, end, limit.max_rows))
+        ends = self._ends_if_new(first)
+        if ends is None:
+            return to_offset(first)
+        end = self._reachable(first, ends)
+        bound = self._bound(limit)
+        if bound is not None and end != first:
+            end = self._insist(lambda: self._open().limits.reach(first, end, bound), "counting messages")
         return to_offset(end)
 
-    def _reachable(self, start: Places) -> Places:
-        ends = self._ends()
+    def _bound(self, limit: ReadLimit) -> Limit | None:
+        """The limit that Spark hands over, which is one of ours, and our other one; none when it asks for everything."""
+        if isinstance(limit, ReadMaxRows):
+            return Limit(rows=limit.max_rows, size=self._options.max_bytes_per_trigger)
+        return Limit(size=limit.max_bytes) if isinstance(limit, ReadMaxBytes) else None
+
+    def _ends_if_new(self, start: Places) -> Places | None:
+        """The ends of all partitions; None while the cluster does not answer, and Spark may go on and ask again.
+
+        While nothing is new it waits a little, and seldom asks the broker.
+        """
+        topics = self._open()
+        if self._frozen is not None or not self._newest:
+            return self._ends()  # a run that must not end early
+        if self._newest == start:
+            quiet = background().run(topics.heads.is_quiet(start, _QUIET_SECONDS))
+            if quiet and time.monotonic() - self._asked_at < _ASK_SECONDS:
+                return dict(start)
+        found = background().run(self._patience.attempt(topics.ends, _ASKING))
+        return None if found is None else self._seen(found)
+
+    def _reachable(self, start: Places, ends: Places) -> Places:
         for topic in sorted(start):
             if topic not in ends:
                 report_loss(self._options, f"{topic} is gone")
@@ -155,27 +203,32 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         return at_least(ends, known)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
-        """`maxMessagesPerTrigger`, else everything."""
-        most = self._options.max_messages_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """`maxMessagesPerTrigger` or `maxBytesPerTrigger`, else everything."""
+        most, size = self._options.max_messages_per_trigger, self._options.max_bytes_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """The run goes up to what is committed now; data of transactions that are open come with the next run."""
         self._frozen = self._ends()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's name
-        """The newest committed end that was seen."""
-        return to_offset(self._newest) if self._newest else None
+        """The newest committed end that was seen; while the cluster does not answer also since how many seconds."""
+        if not self._newest:
+            return None
+        waited = self._patience.waited
+        return to_offset(self._newest) | ({"unreachable_for_seconds": int(waited)} if waited else {})
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[TopicRange]:
-        """One range per topic partition that has something to read."""
-        return self._plan(from_offset(start), from_offset(end))
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Work]:
+        """The ranges of the topic partitions that have something to read."""
+        return self._plan(self._open(), from_offset(start), from_offset(end))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has stored that everything up to `end` is done: the subscription may let go of it."""
         reached(self._on_step, "source.commit")
         if self._options.subscription_name:
-            background().run(self._open().acknowledge(from_offset(end)))
+            self._insist(lambda: self._open().acknowledge(from_offset(end)), "acknowledging")
 
     def stop(self) -> None:
         """Close the readers. Spark does not always call it; nothing rests on it."""
@@ -190,5 +243,13 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         return self._topics
 
     def _ends(self) -> Places:
-        self._newest = background().run(self._open().ends())
-        return dict(self._newest)
+        return self._seen(self._insist(self._open().ends, _ASKING))
+
+    def _seen(self, ends: Places) -> Places:
+        self._newest = ends
+        self._asked_at = time.monotonic()
+        background().run(self._open().sit(ends))
+        return dict(ends)
+
+    def _insist(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:
+        return background().run(self._patience.insist(attempt, what))

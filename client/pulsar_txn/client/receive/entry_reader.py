@@ -1,0 +1,258 @@
+"""A reader of whole entries as the broker stores them, for programs that decode many messages at once.
+
+It keeps its place over reconnects, and its queue is bounded by bytes: by permits as long as messages are of similar size, and
+by leaving the broker for a while when a jump in size makes more come than was meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, OperationTimeout, PulsarError
+from pulsar_txn.client.net.connection import Connection
+from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.receive.entry_checks import permits_of
+from pulsar_txn.client.receive.line import Line
+from pulsar_txn.client.receive.options import ConsumerOptions
+from pulsar_txn.client.receive.permits import Permits
+from pulsar_txn.client.receive.subscribe_fields import Start, message_id_of, subscribe_fields
+from pulsar_txn.wire import hot
+from pulsar_txn.wire.entries import read_header
+from pulsar_txn.wire.errors import WireError
+from pulsar_txn.wire.frames import command
+from pulsar_txn.wire.ids import MessageId, Position
+
+_MOST_MESSAGES: Final = 200_000
+_PER_ENTRY: Final = 200
+"""Bytes that an entry in the queue costs beside its own."""
+
+
+class RawEntry(NamedTuple):
+    """An entry as it is stored; `open_entry` decodes it. `num_messages` is 1 for one that is not a batch."""
+
+    ledger_id: int
+    entry_id: int
+    num_messages: int
+    data: bytes
+
+    @property
+    def position(self) -> Position:
+        """`(ledger id, entry id)`."""
+        return (self.ledger_id, self.entry_id)
+
+
+class AsyncEntryReader:
+    """Reads the entries of one topic partition that are visible under read committed; made by `open_entry_reader`.
+
+    Begins with the entry `start`, or with the first visible one after it.
+    """
+
+    def __init__(
+        self, core: Core, topic: str, partition: int, start: MessageId, *, queue_bytes: int, may_create: bool, most: int = 0
+    ) -> None:
+        number = int(core.runtime.random() * 2**48)
+        self._start = start
+        self._queue_bytes = queue_bytes
+        self._may_create = may_create
+        self._permits = Permits(most or _MOST_MESSAGES, queue_bytes)
+        self._queue: deque[RawEntry] = deque()
+        self._bytes = 0
+        self._last: Position | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: PulsarError | None = None
+        self._leaving: asyncio.Future[Any] | None = None
+        self._options = ConsumerOptions(durable=False)
+        self.trouble: PulsarError | None = None
+        """Why the last attempt to attach failed; None while it is attached."""
+        self.paused = 0
+        """How often it has left the broker because too many bytes had come."""
+        self._line = Line(
+            core,
+            topic,
+            partition,
+            f"reader-{number:012x}",
+            self._options,
+            open_on=self._open_on,
+            on_lost=self._on_lost,
+            on_failed=self._on_failed,
+        )
+
+    @property
+    def topic(self) -> str:
+        """The full name of the topic partition."""
+        return self._line.topic
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker knows this reader at this moment."""
+        return self._line.connection is not None
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Attach; raises the last error when the operation timeout is over."""
+        try:
+            await self._line.attachment.start()
+        except BaseException:
+            self._line.attachment.close()
+            raise
+        self._line.core.register(self._line.id, self)
+
+    async def close(self) -> None:
+        """Leave the broker; idempotent."""
+        line = self._line
+        line.core.unregister(line.id)
+        connection, line.connection = line.connection, None
+        line.attachment.close()
+        self._queue.clear()
+        self._failure = self._failure or AlreadyClosed(f"the reader of {line.topic} is closed")
+        self._wake()
+        if connection is not None and connection.consumers.pop(line.id, None) is not None:
+            request = connection.request("close_consumer", line.core.next_request_id(), consumer_id=line.id)
+            await asyncio.wait([request])
+            if not request.cancelled():
+                request.exception()  # whatever it says: the reader is gone, or its connection is
+
+    async def _open_on(self, connection: Connection) -> None:
+        if self._leaving is not None:
+            leaving, self._leaving = self._leaving, None
+            await asyncio.wait([leaving])
+            leaving.cancelled() or leaving.exception()
+        line = self._line
+        connection.consumers[line.id] = self
+        try:
+            await connection.request("subscribe", line.core.next_request_id(), **self._subscribe_fields())
+        except BaseException as error:
+            connection.consumers.pop(line.id, None)
+            if isinstance(error, PulsarError):
+                self.trouble = error
+            if isinstance(error, OperationTimeout) or not isinstance(error, PulsarError):
+                connection.write([command("close_consumer", consumer_id=line.id, request_id=line.core.next_request_id())])
+            raise
+        if connection.closed or connection.consumers.get(line.id) is not self:
+            raise ConnectionLost("the reader was closed while it opened", endpoint=connection.endpoint)
+        self.trouble = None
+        self._may_create = False  # a topic that is deleted from now on stays so
+        line.connection = connection
+        waiting = sum(entry.num_messages for entry in self._queue)
+        self._permits.held = waiting
+        self._give_permits(connection, self._permits.due() or (0 if waiting else 1))
+
+    def _subscribe_fields(self) -> dict[str, Any]:
+        line = self._line
+        start = self._start if self._last is None else MessageId(*self._last)
+        fields = subscribe_fields(self._options, None, Start(start, inclusive=True).field())
+        names = {"topic": line.topic, "subscription": line.subscription, "consumer_name": line.subscription}
+        return names | {"consumer_id": line.id, "force_topic_creation": self._may_create} | fields
+
+    def _on_lost(self, error: PulsarError) -> None:
+        self._line.connection = None
+        self.trouble = error
+
+    def _on_failed(self, error: PulsarError) -> None:
+        self._failure = error
+        self._wake()
+
+    # --- what a connection tells --------------------------------------------------------------------------------------
+
+    def on_message(self, frame: hot.Message) -> None:
+        """MESSAGE: queue the entry."""
+        _, ledger_id, entry_id, _, _, _, _, data = frame
+        count = _messages_in(data)
+        size = len(data) + _PER_ENTRY
+        self._permits.arrived(count, size)
+        if self._last is not None and (ledger_id, entry_id) <= self._last:
+            self._let_go(count)  # after a reconnect the last one comes again
+            return
+        self._last = (ledger_id, entry_id)
+        self._queue.append(RawEntry(ledger_id, entry_id, count, data))
+        self._bytes += size
+        self._wake()
+        if self._bytes > 2 * self._queue_bytes and len(self._queue) > 1:
+            self._pause()
+
+    def on_closed_by_broker(self) -> None:
+        """CLOSE_CONSUMER: the topic moves; subscribe again."""
+        self._line.attachment.detach(ConnectionLost("the broker closed the reader"))
+
+    def on_active_change(self, is_active: bool) -> None:
+        """ACTIVE_CONSUMER_CHANGE: readers are alone."""
+
+    def on_end_of_topic(self) -> None:
+        """REACHED_END_OF_TOPIC: nothing more comes, which `last_message_id` says as well."""
+
+    # --- taking -------------------------------------------------------------------------------------------------------
+
+    async def take(self, most_bytes: int, timeout: float) -> list[RawEntry]:
+        """The entries that are there, at least one and up to about so many bytes; waits up to `timeout` seconds.
+
+        Empty when nothing came in time. Raises what ended the reader for ever. One call at a time; safe to cancel.
+        """
+        if not self._queue:
+            await self.wait(timeout)
+        taken: list[RawEntry] = []
+        size = 0
+        while self._queue and (not taken or size < most_bytes):
+            entry = self._queue.popleft()
+            size += len(entry.data) + _PER_ENTRY
+            taken.append(entry)
+        self._bytes -= size
+        if taken:
+            self._let_go(sum(entry.num_messages for entry in taken))
+        return taken
+
+    async def wait(self, timeout: float) -> bool:
+        """Until an entry is there, at most so many seconds; whether one is. Raises as `take`."""
+        if not self._queue and self._failure is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._waiter], timeout=timeout)
+            self._waiter = None
+        if not self._queue and self._failure is not None:
+            raise self._failure.with_traceback(None)
+        return bool(self._queue)
+
+    def waiting(self) -> tuple[RawEntry, ...]:
+        """What is in the queue."""
+        return tuple(self._queue)
+
+    async def last_message_id(self) -> MessageId:
+        """The last message that is visible under read committed; entry id -1 for none. Raises the broker's error."""
+        connection = await self._line.connected("last_message_id")
+        answer = await self._line.ask(connection, "getLastMessageId")
+        return message_id_of(answer.last_message_id, self._line.partition)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # --- bounds -------------------------------------------------------------------------------------------------------
+
+    def _let_go(self, messages: int) -> None:
+        self._permits.left(messages)
+        if self._leaving is not None:
+            if self._bytes <= self._queue_bytes // 2:
+                self._line.attachment.detach(ConnectionLost("the reader goes on"), planned=True)
+        elif self._line.connection is not None:
+            self._give_permits(self._line.connection, self._permits.due())
+
+    def _give_permits(self, connection: Connection, count: int) -> None:
+        if count:
+            connection.write_now([hot.encode_flow(self._line.id, count)])
+
+    def _pause(self) -> None:
+        """Messages have become much larger: leave the broker until the queue is short; it goes on after the last one here."""
+        connection = self._line.connection
+        if connection is None or connection.consumers.pop(self._line.id, None) is None:
+            return
+        self.paused += 1
+        request_id = self._line.core.next_request_id()
+        self._leaving = connection.request("close_consumer", request_id, consumer_id=self._line.id)
+
+
+def _messages_in(data: bytes) -> int:
+    try:
+        return max(read_header(data).num_messages or 1, 1)
+    except WireError:
+        return permits_of(data)

@@ -1,0 +1,135 @@
+"""The end of each topic partition as the source's driver sees it, without asking the broker when nothing is new."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pulsar_txn.client import LATEST_ID, AsyncClient, PulsarError, TopicNotFound
+from pulsar_txn.client.encoded import AsyncEntryReader, open_entry_reader
+from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place, Places
+from pulsar_txn.pipeline.spark.source.ranges import reader_at
+
+_QUEUE_BYTES: Final = 1024 * 1024
+_SETTLE_SECONDS: Final = 5.0
+
+
+class Head:
+    """A reader of one partition. Seated at an end that was seen, it is sent the first message that comes after it."""
+
+    def __init__(self, reader: AsyncEntryReader) -> None:
+        self.reader = reader
+        self.seat: Place | None = None
+        self._after: Place | None = None
+
+    @property
+    def after(self) -> Place | None:
+        """The first visible entry after the seat, once one has come."""
+        if self._after is None and (waiting := self.reader.waiting()):
+            self._after = waiting[0].position
+        return self._after
+
+    async def move(self, client: AsyncClient, topic: str, seat: Place) -> None:
+        """Sit down after the entry `seat`."""
+        reader = await reader_at(client, topic, seat, queue_bytes=_QUEUE_BYTES, most=2)
+        old, self.reader, self.seat, self._after = self.reader, reader, seat, None
+        await old.close()
+        if seat != NOTHING:  # then it comes first, and is not new
+            first = await reader.take(1, _SETTLE_SECONDS)
+            if first and first[0].position > seat:
+                self._after = first[0].position
+
+
+class Heads:
+    """The heads of all partitions of a source. Use it on the client's loop."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._heads: dict[str, Head] = {}
+        self._moving: asyncio.Task[None] | None = None
+
+    async def ends(self, wanted: Mapping[str, bool]) -> tuple[Places, list[str]]:
+        """The last visible message by partition (NOTHING for none), and those that do not exist.
+
+        `wanted` says of each partition whether asking may create it.
+        """
+        await self._moved()
+        for topic in set(self._heads) - set(wanted):
+            await self._heads.pop(topic).reader.close()
+        found = await asyncio.gather(*(self._end(topic, may_create=wanted[topic]) for topic in wanted))
+        ends = {topic: place for topic, place in zip(wanted, found, strict=True) if place is not None}
+        return ends, [topic for topic in wanted if topic not in ends]
+
+    async def _end(self, topic: str, *, may_create: bool) -> Place | None:
+        head = self._heads.get(topic)
+        try:
+            if head is None:
+                reader = await open_entry_reader(
+                    self._client, topic, LATEST_ID, queue_bytes=_QUEUE_BYTES, most=1, may_create=may_create
+                )
+                head = self._heads[topic] = Head(reader)
+            elif not head.reader.is_connected and head.reader.trouble is not None:
+                raise head.reader.trouble
+            last = await head.reader.last_message_id()
+        except TopicNotFound:
+            if head is not None:
+                await self._heads.pop(topic).reader.close()
+            return None
+        return last.position if last.entry_id >= 0 else NOTHING
+
+    def sit(self, ends: Places) -> None:
+        """Have every head wait for what comes after `ends`, without waiting for that here."""
+        if self._moving is None or self._moving.done():
+            self._moving = asyncio.get_running_loop().create_task(self._move(ends))
+
+    async def _move(self, ends: Places) -> None:
+        late = [(topic, head) for topic, head in self._heads.items() if topic in ends and head.seat != ends[topic]]
+        moves = (head.move(self._client, topic, ends[topic]) for topic, head in late)
+        for result in await asyncio.gather(*moves, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, PulsarError):
+                raise result  # a broker that is away is noticed by whoever asks for ends
+
+    async def _moved(self) -> None:
+        if self._moving is not None:
+            await asyncio.wait([self._moving])
+            self._moving.result()
+            self._moving = None
+
+    async def is_quiet(self, ends: Places, seconds: float) -> bool:
+        """Whether all heads sit at `ends` and nothing has come after them, also not within so many seconds."""
+        await self._moved()
+        heads = [self._heads.get(topic) for topic in ends]
+        if any(head is None or head.seat != ends[topic] for topic, head in zip(ends, heads, strict=True)):
+            return False
+        seated = [head for head in heads if head is not None]
+        if not seated or any(head.after is not None or not head.reader.is_connected for head in seated):
+            return not seated
+        waits = [asyncio.ensure_future(head.reader.wait(seconds)) for head in seated]
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        return all(head.after is None for head in seated)
+
+    def first_after(self, topic: str, place: Place) -> Place | None:
+        """The first visible entry after `place`, if that is known: it says what a topic that was trimmed since has lost."""
+        head = self._heads.get(topic)
+        return head.after if head is not None and head.seat == place else None
+
+    def topics(self) -> Iterable[str]:
+        """The partitions that were found."""
+        return tuple(self._heads)
+
+    async def close(self) -> None:
+        """Close all readers."""
+        if self._moving is not None:
+            self._moving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._moving
+        heads, self._heads = self._heads, {}
+        for head in heads.values():
+            await head.reader.close()

@@ -1,0 +1,171 @@
+"""Reads the entries of one range of a topic partition, and notices when some of them are gone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from pulsar_txn.client import EARLIEST_ID, AsyncClient, MessageId, OperationTimeout, TopicNotFound
+from pulsar_txn.client.encoded import AsyncEntryReader, RawEntry, open_entry, open_entry_reader
+from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.source.chunks import Parts
+from pulsar_txn.pipeline.spark.source.loss import report_loss
+from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place
+from pulsar_txn.pipeline.spark.source.patience import Patience
+
+_SLICE_SECONDS: Final = 1.0
+_TAKE_BYTES: Final = 4 * 1024 * 1024
+_BACK_ENTRIES: Final = 256
+"""How far before a range the beginning of a message in chunks is looked for at first."""
+
+
+@attrs.frozen
+class Range:
+    """A topic partition from after one entry up to and with another. `next_known` is the first visible entry after `start`."""
+
+    topic: str
+    start: Place
+    end: Place
+    next_known: Place | None = None
+
+
+async def reader_at(
+    client: AsyncClient, topic: str, place: Place, *, queue_bytes: int, most: int = 0, may_create: bool = False
+) -> AsyncEntryReader:
+    """A reader that begins with the entry `place`, or with the first one when nothing was read yet."""
+    first = EARLIEST_ID if place == NOTHING else MessageId(*place)
+    return await open_entry_reader(client, topic, first, queue_bytes=queue_bytes, most=most, may_create=may_create)
+
+
+class RangeReader:
+    """Reads the entries of a range, in their order. Use it on the client's loop.
+
+    It begins with the last entry that was read before: the topic loses its oldest entries first, so nothing after an entry
+    that is still there is missing.
+    """
+
+    def __init__(self, client: AsyncClient, options: Options, wanted: Range) -> None:
+        self._client = client
+        self._options = options
+        self._wanted = wanted
+        self._place = wanted.start
+        self._reader: AsyncEntryReader | None = None
+        self._start_is_checked = wanted.start == NOTHING
+        self._done = wanted.start >= wanted.end
+        self._patience = Patience(options.fail_after_ms)
+
+    async def next(self) -> list[RawEntry]:
+        """Some more entries; empty at the end. DataLossError when the end cannot be reached any more."""
+        waited = 0.0
+        while not self._done:
+            if self._reader is None and not await self._opened():
+                break
+            assert self._reader is not None  # noqa: S101  # opened above
+            entries = await self._reader.take(_TAKE_BYTES, _SLICE_SECONDS)
+            if not entries:
+                waited += _SLICE_SECONDS
+                await self._check_stalled(waited)
+                continue
+            self._patience.worked()
+            if inside := self._inside(entries):
+                return inside
+        return []
+
+    async def _opened(self) -> bool:
+        """Whether the topic is there to be read."""
+        try:
+            self._reader = await self._patience.insist(lambda: self._open(self._place), f"opening {self._wanted.topic}")
+        except TopicNotFound:
+            report_loss(self._options, f"{self._wanted.topic} is gone")
+            self._done = True
+        return not self._done
+
+    async def _open(self, place: Place) -> AsyncEntryReader:
+        return await reader_at(self._client, self._wanted.topic, place, queue_bytes=self._options.receiver_queue_bytes)
+
+    def _inside(self, entries: list[RawEntry]) -> list[RawEntry]:
+        """Those that belong to the range; notices its start and its end."""
+        wanted = self._wanted
+        if not self._start_is_checked:
+            self._check_start(entries[0].position)
+        inside = [entry for entry in entries if self._place < entry.position <= wanted.end]
+        if inside:
+            self._place = inside[-1].position
+        self._done = entries[-1].position >= wanted.end
+        if self._done and self._place < wanted.end:
+            self._report_end()
+        return inside
+
+    def _check_start(self, first: Place) -> None:
+        """The first entry that came should be the last one that was read before."""
+        self._start_is_checked = True
+        start = self._wanted.start
+        if first <= start or first in (self._wanted.next_known, (start[0], start[1] + 1)):
+            return
+        missing = f"up to {first[1] - start[1] - 1} entries" if first[0] == start[0] else "an unknown number of entries"
+        report_loss(
+            self._options,
+            f"{self._wanted.topic}: {start}, which was read last, is gone; the first entry now is {first}, so {missing} "
+            "between them may be missing",
+        )
+
+    async def _check_stalled(self, waited: float) -> None:
+        """Nothing has come for a while: because the broker is away, or because there is nothing more?"""
+        reader = self._reader
+        assert reader is not None  # noqa: S101  # it was opened by `next`
+        if not reader.is_connected:
+            if isinstance(reader.trouble, TopicNotFound):
+                report_loss(self._options, f"{self._wanted.topic} is gone")
+                self._done = True
+            elif reader.trouble is not None:
+                self._patience.failed(reader.trouble, f"reading {self._wanted.topic}")
+            return
+        last = await self._patience.insist(reader.last_message_id, f"asking for the end of {self._wanted.topic}")
+        if last.position <= self._place or last.entry_id < 0:
+            self._report_end()
+            self._done = True
+        elif waited * 1000 >= self._options.poll_timeout_ms:
+            raise OperationTimeout(
+                f"{self._wanted.topic}: nothing came after {self._place} for {waited:g} s, though {self._wanted.end} should be "
+                "there"
+            )
+
+    async def earlier_chunks(self, uuid: str, first: int) -> Parts:
+        """The chunks of a message before number `first`, from before the range. Reports the loss of those that are gone."""
+        ledger_id, entry_id = self._wanted.start
+        found: Parts = {}
+        back = _BACK_ENTRIES
+        while len(found) < first and entry_id >= 0:
+            found = await self._chunks_between(uuid, (ledger_id, max(0, entry_id - back)), self._wanted.start)
+            if back > entry_id:
+                break
+            back *= 8
+        if any(number not in found for number in range(first)):
+            report_loss(self._options, f"{self._wanted.topic}: the first chunks of the message {uuid} are gone")
+        return {number: data for number, data in found.items() if number < first}
+
+    async def _chunks_between(self, uuid: str, first: Place, last: Place) -> Parts:
+        reader = await self._patience.insist(lambda: self._open(first), f"opening {self._wanted.topic}")
+        found: Parts = {}
+        try:
+            while entries := await reader.take(_TAKE_BYTES, self._options.poll_timeout_ms / 1000):
+                for entry in entries:
+                    if entry.position > last:
+                        return found
+                    opened = open_entry(entry.data)
+                    if opened.metadata.uuid == uuid:
+                        found[opened.metadata.chunk_id] = bytes(opened.payload)
+                if entries[-1].position >= last:
+                    return found
+        finally:
+            await reader.close()
+        return found
+
+    def _report_end(self) -> None:
+        report_loss(self._options, f"{self._wanted.topic}: messages after {self._place} up to {self._wanted.end} are missing")
+
+    async def close(self) -> None:
+        """Close the reader."""
+        if self._reader is not None:
+            await self._reader.close()
