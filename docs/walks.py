@@ -172,7 +172,7 @@ def _step(step: Tells | Does | Break, y: int, width: int) -> Iterator[str]:
             style = ' stroke-dasharray="5 4"' if dashed else ""
             tip = end - 2 if end > begin else end + 2
             yield f'<path d="M{begin},{y} H{tip}" stroke="{LINE}" stroke-width="1.5"{style} marker-end="url(#tip)"/>'
-            # The words stand beside the line of the sender, so that an arrow over several lines can be read.
+            # The words are beside the line of the sender, so that an arrow over several lines can be read.
             side = begin + (LANE // 2 if end > begin else -LANE // 2)
             yield _text(side, y - 6, words)
         case Does(who, words, colour):

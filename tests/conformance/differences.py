@@ -88,14 +88,14 @@ _LISTED: Final = (
         "state of a transaction aborted elsewhere, after commit()",
         ours="ABORTED",
         stock="UNKNOWN",
-        source="apache/pulsar#19744 (PIP-254): ended transactions are forgotten, and whoever ended it may have committed it",
+        source="apache/pulsar#19744 (PIP-254): ended transactions are forgotten, and another client may have committed it",
     ),
     _difference(
         123,
         "state of a transaction aborted by the administration, after commit()",
         ours="ABORTED",
         stock="UNKNOWN",
-        source="apache/pulsar#19744 (PIP-254): ended transactions are forgotten, and whoever ended it may have committed it",
+        source="apache/pulsar#19744 (PIP-254): ended transactions are forgotten, and another client may have committed it",
     ),
     _difference(
         33,
@@ -141,14 +141,14 @@ _LISTED: Final = (
     ),
     _difference(
         86,
-        "a client ends a transaction on a topic behind the coordinator's back",
+        "a client ends a transaction on a topic without the coordinator",
         ours="NotAllowedError",
         stock="done",
         source="docs/stock-pulsar.md: what is not checked; stock asks for a superuser, and only where authentication is on",
     ),
     _difference(
         86,
-        "a client ends a transaction on a subscription behind the coordinator's back",
+        "a client ends a transaction on a subscription without the coordinator",
         ours="NotAllowedError",
         stock="done",
         source="docs/stock-pulsar.md: what is not checked; stock asks for a superuser, and only where authentication is on",

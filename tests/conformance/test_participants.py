@@ -90,7 +90,7 @@ async def test_a_client_tells_a_participant_that_its_transaction_is_committed(
     txn = await client.begin_transaction()
     await producer.send(b"x", txn=txn)
     seen = await told_by_a_client(client, topic, participant, id_of(txn))
-    observed(pulsar, 86, f"a client ends a transaction on a {participant} behind the coordinator's back", seen)
+    observed(pulsar, 86, f"a client ends a transaction on a {participant} without the coordinator", seen)
     if seen != "done" or participant == "subscription":
         assert await visible(client, topic) == []
     await txn.commit()

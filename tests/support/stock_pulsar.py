@@ -218,7 +218,7 @@ def _loopback_interface() -> str | None:
 
 
 def with_keys(text: str, keys: Mapping[str, str]) -> str:
-    """`text` of a Pulsar conf file with `keys` set, each once: in place where the key stands, else as a new line.
+    """`text` of a Pulsar conf file with `keys` set, each once: in place where the key is, else as a new line.
 
     A repeated key becomes a list when BookKeeper reads the file; its last line has no newline of its own.
     """

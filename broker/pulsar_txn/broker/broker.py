@@ -256,7 +256,7 @@ class Broker:
             self._leave(key, topic.close())
 
     def _leave(self, key: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Forget an open topic; whoever asks for it from now on waits until `work` has closed it."""
+        """Forget an open topic; who asks for it from now on waits until `work` has closed it."""
         self.topics.pop(key, None)
         task = self._leaving[key] = self._spawn(work)
         task.add_done_callback(lambda _: self._leaving.pop(key, None))

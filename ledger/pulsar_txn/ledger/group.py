@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class CommitGroup:
-    """What joined a group: logs and cursors it touched, and whoever waits for it.
+    """What joined a group: logs and cursors it touched, and what waits for it.
 
     `seal` freezes what the group confirms (a log's last entry, a cursor's ticket and encoded changes) at the moment
     when no more can join; `confirm` and `fail` are called once, on the loop.
@@ -58,4 +58,4 @@ class CommitGroup:
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)
-                waiter.exception()  # whoever was cancelled meanwhile will not fetch it: no warning for that
+                waiter.exception()  # a waiter that was cancelled meanwhile will not fetch it: no warning for that

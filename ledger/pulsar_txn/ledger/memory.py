@@ -244,7 +244,7 @@ class MemoryStore:
         await waiter
 
     async def wait_confirmed(self) -> None:
-        """Wait until everything so far is confirmed by whoever confirms."""
+        """Wait until everything so far is confirmed."""
         if self.open_group:
             waiter = new_waiter()
             self.open_group.waiters.append(waiter)

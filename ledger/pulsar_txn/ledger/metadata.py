@@ -1,4 +1,4 @@
-"""The metadata store of embedded providers: a tree in memory, written behind by the provider.
+"""The metadata store of embedded providers: a tree in memory, which the provider writes later.
 
 State changes at once, so that two compare-and-sets of one loop turn see each other; calls return, and watchers hear
 of a change, once it is durable.

@@ -1,6 +1,6 @@
 """What may be the name of a log or of a cursor, and a path of the metadata store: the same in every provider.
 
-Whoever is given a name asks here before anything has moved: a record that cannot be written must not reach a commit
+Code that is given a name asks here before anything has moved: a record that cannot be written must not reach a commit
 group, whose other members are somebody else's.
 """
 

@@ -36,7 +36,7 @@ class _Group(dict[KeyT, None]):
 class OrderedMap(dict[KeyT, ValueT]):
     """Keys to values in the order of insertion; a new value for an old key stays in its place.
 
-    It is a dict, so whoever only reads it has a dict's speed: machines read these maps some thirty times per transaction. It
+    It is a dict, so reading it has a dict's speed: machines read these maps some thirty times per transaction. It
     changes by `map[key] = value`, `del map[key]` and `pop(key)`, and by no other method of a dict.
 
     `image`: what a moment shows of a value. It is called when a group is copied or walked, and must give something that

@@ -5,7 +5,7 @@ order in which they were called.** In the journal that holds across all logs of 
 across logs (BookKeeper does not give it).
 
 Memory may run ahead of the disk: `append` returns the position at once, the confirmation comes later, in order,
-through the listener. Whoever lets something leave the process waits for the confirmation.
+through the listener. Code that lets something leave the process waits for the confirmation.
 All methods are called from one event loop; providers call listeners on that loop, never from inside `append`.
 """
 

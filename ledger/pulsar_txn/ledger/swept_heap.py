@@ -1,6 +1,6 @@
 """A heap of entries that may lose their meaning while they lie in it, which is swept a few entries at a time.
 
-Whoever knows when an entry means something (a transaction is open, say) passes `is_alive`; entries without meaning are
+Code that knows when an entry means something (a transaction is open, say) passes `is_alive`; entries without meaning are
 passed over when they come to the front. When they outnumber the others, the heap is swept: some of its entries with each
 change, into a second heap, those without meaning left out. So the room stays in proportion to what is alive, and no single
 change pays for all. The inner order is not state: a heap is built again from what is alive at any time.
@@ -53,7 +53,7 @@ class SweptHeap(Generic[EntryT]):
             self._move_some()
 
     def lost(self, alive: int) -> None:
-        """An entry lost its meaning; at most `alive` have not."""
+        """An entry lost its meaning; at most `alive` others still have theirs."""
         if self._swept:
             self._move_some()
         elif len(self.heap) > 2 * alive + SLACK:

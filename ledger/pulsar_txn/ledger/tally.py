@@ -1,7 +1,7 @@
 """What a store holds in memory beside entries: logs, cursors with their acknowledgements, metadata. One count, one limit.
 
 Checkpoints are written in slices, so no size of the state is too large for the disk; the limit is the memory that it
-takes and the time of a restart. Whoever adds to it asks before anything has moved.
+takes and the time of a restart. Code that adds to it asks before anything has moved.
 """
 
 from __future__ import annotations

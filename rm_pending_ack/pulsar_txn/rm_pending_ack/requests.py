@@ -40,7 +40,7 @@ class AckIndividual:
     (the transaction ended here, is at or below the low watermark, or would hold more than it may), TooManyRequests (all of
     them would).
 
-    An item without bits names every message of its entry. Whoever acknowledges a whole entry means what its consumer was
+    An item without bits names every message of its entry. A client that acknowledges a whole entry means what its consumer was
     given of it: with less than everything, the host says so in bits.
     """
 

@@ -16,7 +16,7 @@ class SnapshotPace:
     A snapshot is asked for in rounds of `every` records. A round is passed over until enough records were applied for the
     objects that there are to write: so each record pays for a few objects, however large the state is.
 
-    `applied`: records since the start; `left`: records to the end of the round. Whoever applies a record counts both, since
+    `applied`: records since the start; `left`: records to the end of the round. The caller of `apply` counts both, since
     that happens five times in a transaction.
     """
 

@@ -302,7 +302,7 @@ def encode_marker(txn_id: TxnId, action: TxnAction, publish_time_ms: int, *, low
     """The marker entry that ends a transaction in a topic (reference §1.6): no payload, sequence id -1.
 
     `low_watermark` of the coordinator (-1: none) travels as `highest_sequence_id` = low_watermark + 1, so that a replay
-    knows it too; stock Pulsar does not write the field in markers and does not read it there.
+    knows it as well; stock Pulsar does not write the field in markers and does not read it there.
     """
     most, least = txn_id
     metadata = b"".join(
@@ -326,7 +326,7 @@ def with_txn_id(entry: bytes | memoryview, txn_id: TxnId) -> bytes:
     """The same entry with the transaction in its metadata, and a new checksum. MalformedFrame.
 
     For SENDs whose client names the transaction in the command only: recovery and dispatch read the metadata.
-    A broker's block before the entry stays; fields that this version does not know stay too.
+    A broker's block before the entry stays; and so do fields that this version does not know.
     """
     _, begin, end = _locate(entry)
     metadata = parse(pb.MessageMetadata, bytes(entry[begin:end]))

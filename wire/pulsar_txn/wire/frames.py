@@ -126,7 +126,7 @@ def command_end(frame: bytes) -> int:
 def frame_type(frame: bytes) -> int:
     """The type of the command, also one that this protocol version does not have; MalformedFrame if absent.
 
-    All known peers write the type first, which makes this two look-ups; other orders are found too.
+    All known peers write the type first, which makes this two look-ups; other orders are found as well.
     """
     if len(frame) > 5 and frame[4] == 8 and frame[5] < 128 and int.from_bytes(frame[:4]) >= 2:
         return frame[5]

@@ -95,7 +95,7 @@ class Participant:
 
 @value
 class DispatchHints:
-    """What an entry asks of whoever hands it out.
+    """What an entry asks of the broker that hands it out.
 
     `deliver_at_ms`: not before this time. `chunk_of`: the uuid of the message that this entry is one of several chunks of,
     of which it is number `chunk_id` of `chunks`. None: it does not ask for that.

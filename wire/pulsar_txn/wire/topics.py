@@ -15,7 +15,7 @@ from urllib.parse import quote_plus
 import attrs
 
 ASSIGN_TOPIC: Final = "persistent://pulsar/system/transaction_coordinator_assign"
-"""Partitioned; partition i belongs to whoever serves coordinator i."""
+"""Partitioned; partition i belongs to the broker that serves coordinator i."""
 
 TRANSACTION_LOG_PREFIX: Final = "persistent://pulsar/system/__transaction_log_"
 """The log of coordinator i is named by this and i."""

@@ -27,7 +27,7 @@ _MAX_EARLY_BYTES: Final = 65536
 
 
 class _Waiting(asyncio.Protocol):
-    """A connection that came before aiohttp: what it says is kept for whoever takes it."""
+    """A connection that came before aiohttp: what it says is kept for the side that takes it."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -76,7 +76,7 @@ class _Refused(asyncio.Protocol):
 
 
 def _is_ours(malformed: type[Exception], record: logging.LogRecord) -> bool:
-    """Whether a failure is the broker's: what is no HTTP is answered 400, and whoever sends it does not fill the log."""
+    """Whether a failure is the broker's: bytes that are not HTTP are answered 400, and do not fill the log."""
     return record.exc_info is None or not isinstance(record.exc_info[1], malformed)
 
 

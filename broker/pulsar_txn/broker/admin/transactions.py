@@ -207,7 +207,7 @@ async def _topic_of(broker: Broker, name: str) -> AnyTopic | None:
 
 
 async def abort_transaction(request: web.Request) -> web.Response:
-    """POST: abort, whoever opened it; answered when every participant holds the outcome."""
+    """POST: abort a transaction of any client; answered when every participant holds the outcome."""
     txn_id = _txn_id(request)
     _coordinator(request, txn_id.most)
     await asked(lambda answer: _coordinators(request).end(txn_id, TxnAction.ABORT, None, None, answer, superuser=True))

@@ -1,7 +1,7 @@
 """Reading configuration: Pulsar's files, Pulsar's key names, and environment variables as in Pulsar's images.
 
 A file is a Java properties file with camelCase keys. Precedence, lowest first: built-in defaults, the file, the
-environment (a variable with the very name of a key; `PULSAR_PREFIX_key` works too), what the command line says.
+environment (a variable with the very name of a key; `PULSAR_PREFIX_key` works as well), what the command line says.
 A stock `standalone.conf` is read without an error: keys that this broker does not have are named in one warning.
 """
 

@@ -123,7 +123,7 @@ class Limits:
             go_on()
 
     def forget_incoming(self, go_on: Callable[[], None]) -> None:
-        """Whoever waits for room is gone."""
+        """The connection that waits for room is gone."""
         self._waiting.pop(go_on, None)
 
     # ---- long answers

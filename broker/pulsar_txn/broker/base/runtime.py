@@ -161,7 +161,7 @@ class LoopThread(Generic[ResourceT]):
         def run() -> None:
             try:
                 result.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
+            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
                 result.set_exception(error)
 
         self._loop.call_soon_threadsafe(run)

@@ -1,7 +1,7 @@
 """A sorted set of names that is cheap to change and to read in slices.
 
 The names lie in pieces, each a sorted tuple of up to two thousand. A change makes one piece again, so a change costs the
-same however many names there are; and whoever took the pieces before reads on in the set as it was then.
+same however many names there are; and a reader that took the pieces before reads on in the set as it was then.
 """
 
 from __future__ import annotations

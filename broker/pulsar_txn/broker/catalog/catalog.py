@@ -137,7 +137,7 @@ class Catalog:
         return now
 
     async def delete_partitioned(self, topic: TopicName) -> None:
-        """Forget that a topic is partitioned; its partitions are deleted by whoever calls."""
+        """Forget that a topic is partitioned; the caller deletes its partitions."""
         await self._metadata.delete(_partitioned_path(topic))
         self.index.partitions_removed(topic)
 

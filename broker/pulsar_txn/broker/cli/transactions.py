@@ -119,6 +119,6 @@ def show(admin: Admin, txn_id: tuple[int, int]) -> None:
 @click.argument("txn_id", callback=_txn_id)
 @click.pass_obj
 def abort(admin: Admin, txn_id: tuple[int, int]) -> None:
-    """Abort a transaction, whoever opened it. Exit code 1: it is not there, or is being committed."""
+    """Abort a transaction of any client. Exit code 1: it does not exist, or is being committed."""
     admin.ask("POST", f"/abortTransaction/{txn_id[0]}/{txn_id[1]}")
     click.echo(f"({txn_id[0]},{txn_id[1]}) is aborted")

@@ -171,7 +171,7 @@ class Intake:
         held, self._held = self._held, []
         try:
             self._take(held)
-        except Exception as error:  # noqa: BLE001 - whoever owns the connection decides
+        except Exception as error:  # noqa: BLE001 - the owner of the connection decides
             self._failed(error)
             return
         if not self.reasons and not self._held:

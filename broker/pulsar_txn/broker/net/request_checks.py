@@ -15,7 +15,7 @@ MAX_ITEMS: Final = 1000
 _MOST: Final = {"KeyValue": MAX_PROPERTIES, "MessageIdData": MAX_ACK_IDS}
 """Of a repeated field, by the type of its items; else MAX_ITEMS."""
 _NAMES: Final = frozenset({"topic", "subscription", "namespace", "initial_subscription_name"})
-"""Whoever parses these refuses long ones, with a code and a text of their own."""
+"""The parsers of these refuse long ones, with a code and a text of their own."""
 
 
 def check_request(body: Message) -> None:

@@ -144,7 +144,7 @@ class Core:
     async def retrying(self, attempt: Callable[[], Awaitable[T]], what: str, *, timeout: float | None = None) -> T:
         """`attempt` until it succeeds, fails with an error that is not retriable, or `timeout` seconds are over.
 
-        Then the last error is raised as it was, with a note; OperationTimeout when there was none. The operation timeout
+        Then the last error is raised as it was, with a note; OperationTimeout when no error was met. The operation timeout
         is taken without `timeout`; `math.inf` never gives up.
         """
         seconds = self.settings.operation_timeout if timeout is None else timeout

@@ -1,7 +1,7 @@
 """The connections of a client: one per (logical broker, physical address), made when first asked for, shared by all.
 
 After an attempt that failed, or a connection that did not last, the next attempt waits at the broker's gate (`_pauses`), and
-with it everybody whoever asks meanwhile. So callers need no pauses of their own: errors of the pool are `paced`.
+with it everybody who asks meanwhile. So callers need no pauses of their own: errors of the pool are `paced`.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class ConsumerSide(Protocol):
 
 
 class ConnectionListener(Protocol):
-    """Whoever must know that a connection is gone."""
+    """What must know that a connection is gone."""
 
     def on_connection_lost(self, connection: Connection, error: PulsarError) -> None:
         """The connection ended; called once."""

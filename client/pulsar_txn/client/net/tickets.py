@@ -94,7 +94,7 @@ class Ticket(Future[T]):
         return super().exception(0)
 
     def _wait(self, timeout: float | None) -> None:
-        """Until it is done, or the time is over: at a lock of its own, since the condition wakes whoever waits for others."""
+        """Until it is done, or the time is over: at a lock of its own, since the condition wakes waiters for others."""
         gate = Lock()
         gate.acquire()
         with self._condition:
@@ -106,7 +106,7 @@ class Ticket(Future[T]):
     def _invoke_callbacks(self) -> None:
         for gate in self._gates:
             gate.release()
-        super()._invoke_callbacks()  # type: ignore[misc]  # Future's, called behind each of its ends
+        super()._invoke_callbacks()  # type: ignore[misc]  # Future's, called after each of its ends
 
     def when_cancelled(self, loop: asyncio.AbstractEventLoop, inner: asyncio.Future[T]) -> None:
         """For who settles it, on the loop: what is to be cancelled with it."""

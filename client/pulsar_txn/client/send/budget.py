@@ -60,11 +60,11 @@ class Budget:
         self.bytes -= size
         self._done_messages += messages
         self._done_bytes += size
-        if self.full:  # whoever waits for room has seen it so, or has its turn after this
+        if self.full:  # waiters for room have seen it so, or have their turn after this
             self.look()
 
     def look(self) -> None:
-        """See whether there is room; whoever waits for it is woken then."""
+        """See whether there is room; the sends that wait for it are woken then."""
         self.full = self._is_full()
         if not self.full and self._waiters:
             self._wake(self.max_messages - self.messages)

@@ -117,7 +117,7 @@ class LoopThread:
         return self.run(called)
 
     def submit(self, function: Callable[[], asyncio.Future[T]]) -> Future[T]:
-        """Call a function that returns a future of the loop; a future for threads stands in for it."""
+        """Call a function that returns a future of the loop; a future for threads represents it."""
         outer = self.new_future()
 
         async def started() -> None:

@@ -2,7 +2,7 @@
 
 Every unit of work hides the one around it: inside a block that is not ambient, in the work of `run_transaction` and in the
 handler of a pipeline an operation without `txn=` is part of no transaction. Tasks of the client itself have none around
-them, whoever's code has started them.
+them, whichever code has started them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The transaction coordinators of a cluster, and the requests that transactions make of them.
 
-Coordinator i belongs to whoever serves partition i of the assign topic. New transactions go round robin over the
+Coordinator i belongs to the broker that serves partition i of the assign topic. New transactions go round robin over the
 coordinators that are connected; all other requests go to the coordinator that the transaction's id names.
 """
 

@@ -95,7 +95,7 @@ class Ending:
         await self.wait_closed()
 
     def abandon(self) -> None:
-        """Abort without anybody whoever waits for it: who wanted the transaction is gone."""
+        """Abort, and let nobody wait for it: who wanted the transaction is gone."""
         if not self._join(TxnAction.ABORT):
             self._begin(TxnAction.ABORT, self._commit_timeout)
 
@@ -244,7 +244,7 @@ class Ending:
             raise TransactionTimedOut(f"the commit could not be sent: {error.message}", txn_id=txn_id) from error
 
     def _ended_by_somebody(self, error: PulsarError) -> bool:
-        """Whether the transaction is gone although its time is not over: whoever ended it may have committed it."""
+        """Whether the transaction is gone although its time is not over: the client that ended it may have committed it."""
         deadline = self._life.deadline
         return deadline is not None and self._monotonic() < deadline and isinstance(error, TransactionNotFound)
 

@@ -83,7 +83,7 @@ class Target:
 
 
 class Registrar:
-    """Registers targets, each once; a failed registration fails everybody whoever waits for it."""
+    """Registers targets, each once; a failed registration fails everybody who waits for it."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ scan      the frames of a segment           findings   what is wrong with a jour
 mark      which segment was begun last
 records   everything that is not an entry   reclaim    trim, drop, copy forward
 index     where entries are                 files      the file operations layer
-reader    entries, checksums checked        syncer     whoever waits for the disk (`sync_helper`: its process)
+reader    entries, checksums checked        syncer     the part that waits for the disk (`sync_helper`: its process)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Holds: while somebody copies the folder of a running store, its full segments keep their names and what they hold.
 
 Segments that nobody needs any more are recycled only after the last hold has ended. A hold has a lease, so that a copier
-that died keeps nothing for ever, and it is dropped when the disk is full. Whoever copied renews the hold once more at the
+that died keeps nothing for ever, and it is dropped when the disk is full. The copier renews the hold once more at the
 end: only if that succeeds, nothing was recycled meanwhile.
 """
 

@@ -50,7 +50,7 @@ class RunReader:
     def __init__(self, opened: OpenSegments) -> None:
         self._opened = opened
         self._long: dict[int, OpenRun] = {}
-        """Long runs read lately, by location, the last one last: whoever reads one in steps comes again."""
+        """Long runs read lately, by location, the last one last: a reader of one in steps comes again."""
         self._long_entries = 0
 
     def entries(self, log: LogState, entry: int, upto: int, max_entries: int, max_bytes: int) -> list[bytes]:
