@@ -223,7 +223,7 @@ IN_CI = "sink.commit.before_end_group"
 @pytest.mark.parametrize(
     ("point", "timeout_ms"),
     [
-        pytest.param(point, timeout_ms, marks=[] if (point, timeout_ms) == (IN_CI, 60_000) else pytest.mark.slow)
+        pytest.param(point, timeout_ms, marks=[] if (point, timeout_ms) == (IN_CI, 60_000) else pytest.mark.soak)
         for point in POINTS
         for timeout_ms in (60_000, 15_000)
     ],
