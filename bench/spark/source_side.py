@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from gates import Gate, Place, json_row
@@ -18,6 +21,7 @@ TOPIC = "persistent://public/default/bench-source"
 PARTITIONS = 2
 PER_ENTRY = 1000
 BATCHES = 7
+LARGE = 400
 SCHEMA = "id long, carrier string, origin string, cents long, flight long, note string"
 
 
@@ -33,6 +37,7 @@ def gates(place: Place) -> Iterator[Gate]:
     yield from _throughput(place, str(files))
     yield from _limit(place)
     yield from _overhead(place)
+    yield _memory(place)
 
 
 def _create_topic(place: Place) -> None:
@@ -96,6 +101,22 @@ def _overhead(place: Place) -> Iterator[Gate]:
         at_least=False, note="what Spark takes for any source in Python",
     )  # fmt: skip
     yield Gate("micro-batch of two entries, rate -> noop", medians["ours"], medians["rate"], 1.3, "ms", at_least=False)
+
+
+def _memory(place: Place) -> Gate:
+    """400 messages of 4 MiB through one worker."""
+    topic, count = "persistent://public/default/bench-large", LARGE if place.rows > 1_000_000 else LARGE // 10
+
+    async def fill() -> None:
+        async with AsyncClient(place.url) as client, await client.create_producer(topic, batching=False) as producer:
+            for _ in range(count):
+                await producer.send(bytes(4 << 20))
+
+    asyncio.run(fill())
+    program = [sys.executable, str(Path(__file__).parent / "task_memory.py"), place.url, topic]
+    rows, _, peak = map(int, subprocess.run(program, capture_output=True, text=True, check=True).stdout.split())
+    assert rows == count
+    return Gate(f"{count} messages of 4 MiB: peak of a worker", peak / 1e6, 300, 1.0, "MB", at_least=False)
 
 
 def _progress(place: Place, frame: Any, *, batches: int = 0, **trigger: Any) -> list[Any]:

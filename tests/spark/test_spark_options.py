@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -290,3 +292,29 @@ def test_every_option_stands_on_the_page_with_its_default() -> None:
         defaults[name] = str(value).lower() if isinstance(value, bool) else "" if value in (None, "", ()) else str(value)
     defaults["compression"] = "none"
     assert dict(rows) == defaults
+
+
+@pytest.mark.parametrize(
+    ("absent", "version", "expected"),
+    [
+        ("pyspark.sql.streaming.datasource", "4.1.2", "needs PySpark 4.2 or newer, and 4.1.2 is installed"),
+        ("pyarrow", "4.3.0", "needs pyarrow: pip install pyarrow"),
+    ],
+)
+def test_a_pyspark_that_is_too_old_and_what_is_missing_are_named(absent: str, version: str, expected: str) -> None:
+    program = f"""
+import sys, pyspark.sql.datasource
+sys.modules[{absent!r}] = None
+pyspark.__version__ = {version!r}
+import pyspark_pulsar_txn
+try:
+    pyspark_pulsar_txn.DefaultSource({{}})
+except ImportError as error:
+    print(error)
+try:
+    import pulsar_txn.pipeline.spark
+except ImportError as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.count(expected) == 2

@@ -1,11 +1,12 @@
 """PySpark: `format("pulsar")`, a source that reads what is committed and a sink that publishes a micro-batch at once, once.
 
-Shared by both: `errors`, `options`, `background` (the client in Spark's processes). `source`: `offsets`, `columns`, `topics`,
-`reader`. `sink`: `control`, `committer` (the protocol, without IO), `staged` (rows to batches), `store`, `writer`. On top:
+Shared by both: `errors`, `options` (the table; `option_values`, `client_options`, `foreign_options`), `connecting` and
+`background` (the client in Spark's processes). `source`: `reader` (what Spark calls), on the driver `topics`, `heads`,
+`limits`, `planning`, in tasks `tasks`, `ranges`, `chunks`, `columns`; `offsets`, `patience`, `loss` in both.
+`sink`: `control`, `committer` (the protocol, without IO), `staged` (rows to batches), `store`, `writer`. On top:
 `datasource`, Spark's door to both. Spark finds it through the top-level module `pyspark_pulsar_txn`.
 """
 
-from pulsar_txn.pipeline.spark.datasource import PulsarDataSource, PulsarTxnDataSource, register
 from pulsar_txn.pipeline.spark.errors import (
     CheckpointOlderThanSink,
     CommitUndecided,
@@ -21,6 +22,14 @@ from pulsar_txn.pipeline.spark.errors import (
     SparkPulsarError,
     StoreFailed,
 )
+from pulsar_txn.pipeline.spark.requirements import why_not
+
+try:
+    from pulsar_txn.pipeline.spark.datasource import PulsarDataSource, PulsarTxnDataSource, register
+except ImportError as error:
+    if (reason := why_not()) is None:
+        raise
+    raise ImportError(reason) from error
 
 __all__ = [
     "CheckpointOlderThanSink",
