@@ -1,6 +1,6 @@
-"""The demo: a month of flights through a broker, a worker and Spark, killed at the worst moments; exact to the cent.
+"""The demo: Spark settles a month of flights while broker, driver and executors are killed; exact to the cent.
 
-    python examples/flights [--flights small|jan|…|all] [--pulsar-url pulsar://…] [--report DIR]
+    python examples/flights [--flights small|jan|…|all] [--pulsar-url pulsar://…] [--report DIR] [--seed N]
 
 Exit code 0 when every check holds, 1 when one does not, 2 for wrong arguments.
 """
@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import logging
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -30,7 +31,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--flights", choices=["small", *MONTHS, "all"], default="jan", help="small: 2,000 of January")
     parser.add_argument("--pulsar-url", default=os.environ.get("PULSAR_URL") or None, help="a cluster with transactions")
     parser.add_argument("--report", type=Path, default=Path("demo-report"), help="folder for the report and all logs")
-    parser.add_argument("--no-spark", action="store_true", help="only the worker, without the pipeline")
+    parser.add_argument("--no-spark", action="store_true", help="only the worker, without the main job")
+    parser.add_argument("--seed", type=int, help="chooses the random moments; default: another one each time")
     return parser.parse_args()
 
 
@@ -53,8 +55,9 @@ def main() -> int:
     folder.mkdir(parents=True)
     (folder / ".demo").touch()
     prefix = f"demo-{uuid.uuid4().hex[:8]}-" if given.pulsar_url else ""
+    seed = secrets.randbelow(10_000) if given.seed is None else given.seed
     begin = time.monotonic()
-    demo = Demo(console, folder, given.flights, outside=given.pulsar_url, prefix=prefix, spark=not given.no_spark)
+    demo = Demo(console, folder, given.flights, outside=given.pulsar_url, prefix=prefix, spark=not given.no_spark, seed=seed)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))  # ends as Ctrl-C does
     try:
         problems = asyncio.run(demo.run())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -67,6 +67,40 @@ def compare(topic: str, values: Iterable[Mapping[str, Any]], truth: Mapping[int,
         doubled=tuple(sorted(number for number, times in counted.items() if times > 1)),
         wrong=tuple(sorted(wrong)),
     )
+
+
+def refused_problems(topic: str, values: Iterable[Mapping[str, Any]], truth: Collection[int]) -> list[str]:
+    """Every flight that nobody can settle is refused once, with a reason, and no other flight is."""
+    values = list(values)
+    counted = Counter(value["id"] for value in values)
+    kinds = {
+        "missing": [number for number in sorted(truth) if number not in counted],
+        "doubled": sorted(number for number, times in counted.items() if number in truth and times > 1),
+        "refused without a rule for it": sorted((number for number in counted if number not in truth), key=str),
+        "refused without a reason": sorted(value["id"] for value in values if not value.get("reason")),
+    }
+    return [f"{topic}: {len(ids)} flights are {what} ({_some(ids)})" for what, ids in kinds.items() if ids]
+
+
+def transaction_problems(topics: Mapping[str, Sequence[Seen]]) -> list[str]:
+    """A micro-batch is one transaction over all topics (`topics`: by name), and a transaction is one micro-batch."""
+    of_batch: dict[int, set[str]] = defaultdict(set)
+    of_txn: dict[str, set[int]] = defaultdict(set)
+    for those in topics.values():
+        for seen in those:
+            batch, txn = -1 if seen.batch_id is None else seen.batch_id, str(seen.txn_id)
+            of_batch[batch].add(txn)
+            of_txn[txn].add(batch)
+    problems = [
+        f"micro-batch {batch} came in {len(txns)} transactions: {', '.join(sorted(txns))}"
+        for batch, txns in sorted(of_batch.items())
+        if len(txns) > 1
+    ]
+    problems += [f"transaction {txn} holds micro-batches {sorted(those)}" for txn, those in of_txn.items() if len(those) > 1]
+    if "None" in of_txn:
+        problems.append("there are rows that were sent in no transaction")
+    missing = sorted(set(range(max(of_batch, default=-1) + 1)) - of_batch.keys())
+    return problems + ([f"micro-batches {_some(missing)} are missing"] if missing else [])
 
 
 def sums(values: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:

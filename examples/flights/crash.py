@@ -25,7 +25,10 @@ POINTS: Final = {
 }
 """The worker's point in each mode: between the two halves of a unit."""
 
-_TARGET_OF: Final = {"broker": "broker", "sink": "pipeline", "worker": "worker"}
+RANDOM: Final = "a random moment"
+"""In place of a point: nobody chose the moment, and nobody knows what was in flight."""
+
+_TARGET_OF: Final = {"broker": "broker", "sink": "driver", "worker": "worker"}
 
 
 @attrs.frozen
@@ -56,13 +59,23 @@ class Kill:
             parts.append(f"COMMITTING durable, told: {_short(known['told'])}, not told: {_short(known['not_told'])}")
         if self.flights:
             parts.append(f"{len(self.flights)} flights ({self.flights[0]} … {self.flights[-1]}): {known.get('done')}")
-        if "batch_id" in known:
+        if self.point == RANDOM:
+            parts.append("whatever there was")
+        elif self.point == "sink.write.end":
+            parts.append(f"micro-batch {known.get('batch_id')}: a task that has encoded its rows, and has not handed them over")
+        elif self.point == "sink.commit.after_publish":
+            parts.append(f"micro-batch {known.get('batch_id')}: all its rows are sent in it, END_TXN is not")
+        elif "batch_id" in known:
             answer = "was there already" if known.get("answered") else "not there yet"
             parts.append(f"micro-batch {known['batch_id']}, END_TXN sent, its answer {answer}")
         return "; ".join(parts)
 
     def nothing_in_flight(self) -> bool:
         """Whether this kill proves nothing."""
+        if self.point == RANDOM:
+            return False
+        if self.point == "sink.write.end":
+            return self.in_flight.get("batch_id") is None
         if self.point.startswith("broker."):
             return not (self.txn_id and self.in_flight.get("told") and self.in_flight.get("not_told"))
         if self.point.startswith("sink."):
@@ -72,6 +85,15 @@ class Kill:
 
 def _short(participants: list[str]) -> str:
     return ", ".join(each.rsplit("//", 1)[-1].split("/", 2)[-1] for each in participants) or "nobody"
+
+
+def note_kill(log: Path, point: str, target: str, pid: int, **in_flight: Any) -> None:
+    """Add a line to the log and make it durable; only then kill."""
+    line = {"point": point, "target": target, "pid": pid, "time_ms": time.time_ns() // 1_000_000, **in_flight}
+    with log.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def parse_line(line: str) -> Kill:
@@ -116,9 +138,5 @@ class CrashPoint:
         victim = os.getpid()
         if target == "broker" and self._broker is not None:
             victim = json.loads(Path(self._broker).read_text(encoding="utf-8"))["pid"]
-        line = {"point": self._name, "target": target, "pid": victim, "time_ms": time.time_ns() // 1_000_000, **in_flight}
-        with self._log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        note_kill(self._log, self._name, target, victim, **in_flight)
         os.kill(victim, signal.SIGKILL)

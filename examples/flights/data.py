@@ -29,6 +29,7 @@ class Flight:
     dest: str
     distance_miles: int
     dep_time: int | None
+    arr_time: int | None
     arr_delay_minutes: int | None
 
 
@@ -66,6 +67,7 @@ def _flight(number: int, row: dict[str, str]) -> Flight:
         dest=row["dest"],
         distance_miles=int(row["distance"]),
         dep_time=_number(row["dep_time"]),
+        arr_time=_number(row["arr_time"]),
         arr_delay_minutes=_number(row["arr_delay"]),
     )
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from processes import Children
-from report import RESULTS, killed_at, results_row, totals_line, write_report
+from main_job import MainJob, MainResult
+from processes import Children, DemoFailedError
+from report import RESULTS, killed_at, main_lines, main_row, results_row, write_report
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from runs import Input, KillReport, Run, Stage, WorkerRun, topics_of
-from totals import PipelineRun
 
 from pulsar_txn.client import AsyncClient
 
-_LIMIT_SECONDS = {"small": 300.0, "all": 3600.0}
+_LIMIT_SECONDS = {"small": 400.0, "all": 3600.0}
 _LIMIT = 900.0
 
 
@@ -31,6 +31,7 @@ class Demo:
         outside: str | None = None,
         prefix: str = "",
         spark: bool = True,
+        seed: int = 0,
     ) -> None:
         self._console = console
         self._folder = folder
@@ -38,6 +39,7 @@ class Demo:
         self._outside = outside
         self._prefix = prefix
         self._spark = spark
+        self._seed = seed
         self._bars: dict[str, TaskID] = {}
         self._progress = Progress(
             TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
@@ -48,32 +50,47 @@ class Demo:
         with self._progress, Children(self._folder) as children:
             known = await asyncio.to_thread(read_input, self._selection)
             stage = Stage(known, children, self._folder, self._say, self._show, self._outside, self._prefix)
-            self._say(f"{len(known.truth):,} flights, {known.units} units of {known.batch}")
-            async with asyncio.timeout(_LIMIT_SECONDS.get(self._selection, _LIMIT)):
-                worker = WorkerRun(stage, "transactional")
-                runs = [await worker.run()]
-                async with asyncio.TaskGroup() as group:
-                    comparing = group.create_task(self._compare(stage))
-                    totals = await PipelineRun(stage, worker.url, worker.topics).run() if self._spark else None
-                runs += comparing.result()
+            self._say(f"{known.flights:,} flights; seed {self._seed} chooses the random moments")
+            main, runs = await self._scenes(stage)
+        problems = [problem for run in [main, *runs] if run is not None for problem in run.problems]
+        write_report(self._folder / "index.html", known, main, runs, problems)
+        self._print(main, runs)
+        return problems
+
+    async def _scenes(self, stage: Stage) -> tuple[MainResult | None, list[Run]]:
+        limit = _LIMIT_SECONDS.get(self._selection, _LIMIT)
+        try:
+            async with asyncio.timeout(limit):
+                main = await MainJob(stage, self._seed).run() if self._spark else None
+                runs = await self._workers(stage)
                 if self._outside is not None:
                     await self._clean_up(self._outside)
-        problems = [problem for run in [*runs, totals] if run is not None for problem in run.problems]
-        write_report(self._folder / "index.html", known, runs, totals, problems)
-        reports = [report for run in [*runs, totals] if run is not None for report in run.kills]
-        self._console.print(results_table(runs), kills_table(reports))
-        if totals is not None:
-            self._console.print(totals_line(totals))
-        return problems
+        except TimeoutError:
+            raise DemoFailedError(f"not finished after {limit:.0f} s; the logs are in {self._folder}") from None
+        return main, runs
+
+    async def _workers(self, stage: Stage) -> list[Run]:
+        """With transactions; and beside it, on brokers of their own, one after the other, the two runs without."""
+        async with asyncio.TaskGroup() as group:
+            transactional = group.create_task(WorkerRun(stage, "transactional").run())
+            others = group.create_task(self._compare(stage))
+        return [transactional.result(), *others.result()]
+
+    async def _compare(self, stage: Stage) -> list[Run]:
+        return [await WorkerRun(stage, mode).run() for mode in ("ack-first", "send-first")]
 
     async def _clean_up(self, url: str) -> None:
         async with AsyncClient(url) as client:
             for mode in ("transactional", "ack-first", "send-first"):
                 await topics_of(self._prefix, mode).forget(client)
+            if self._spark:
+                await topics_of(self._prefix, "main").forget(client, spark=True)
 
-    async def _compare(self, stage: Stage) -> list[Run]:
-        """On brokers of their own, one after the other, beside the pipeline."""
-        return [await WorkerRun(stage, mode).run() for mode in ("ack-first", "send-first")]
+    def _print(self, main: MainResult | None, runs: list[Run]) -> None:
+        reports = [report for run in [main, *runs] if run is not None for report in run.kills]
+        self._console.print(results_table(main, runs), kills_table(reports))
+        for line in main_lines(main) if main is not None else []:
+            self._console.print(f"[dim]·[/] {line}", soft_wrap=True)
 
     def _say(self, text: str) -> None:
         self._progress.console.print(f"[dim]·[/] {text}", soft_wrap=True)
@@ -89,25 +106,27 @@ def read_input(selection: str) -> Input:
     import truth
 
     frame = truth.flights_frame(selection)
+    settled = frame[~frame["refused"]]
     columns = ["carrier", "route", "fare_cents", "penalty_cents", "refund_cents", "net_cents"]
-    rows = zip(frame.index.tolist(), *(frame[column].tolist() for column in columns), strict=True)
-    return Input(selection, {row[0]: dict(zip(columns, row[1:], strict=True)) for row in rows}, truth.totals(frame))
+    rows = zip(settled.index.tolist(), *(settled[column].tolist() for column in columns), strict=True)
+    known = {row[0]: dict(zip(columns, row[1:], strict=True)) for row in rows}
+    return Input(selection, known, truth.totals(frame), frozenset(frame.index[frame["refused"]].tolist()))
 
 
-def results_table(runs: list[Run]) -> Table:
+def results_table(main: MainResult | None, runs: list[Run]) -> Table:
     """A line per run."""
     table = Table(title="results", title_justify="left")
     for heading in RESULTS:
         table.add_column(heading, justify="left" if heading == "run" else "right")
-    for run in runs:
-        table.add_row(*results_row(run))
+    for row in [*([main_row(main)] if main is not None else []), *map(results_row, runs)]:
+        table.add_row(*row)
     return table
 
 
 def kills_table(reports: list[KillReport]) -> Table:
     """A line per kill."""
     table = Table(title="kills", title_justify="left", show_lines=True)
-    for heading, ratio in (("run", 2), ("SIGKILL at", 3), ("in flight", 6), ("what recovery did", 7)):
+    for heading, ratio in (("run", 2), ("SIGKILL", 3), ("in flight", 6), ("what recovery did", 7)):
         table.add_column(heading, overflow="fold", ratio=ratio)
     for report in reports:
         table.add_row(report.run, killed_at(report.kill), report.kill.describe(), report.recovery)

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +23,7 @@ from crash import Kill, read_log
 HERE: Final = Path(__file__).resolve().parent
 _POLL_SECONDS: Final = 0.02
 _READY_SECONDS: Final = 60.0
-_STARTS_AT_MOST: Final = 5
+_STARTS_AT_MOST: Final = 10
 
 
 class DemoFailedError(Exception):
@@ -81,9 +81,10 @@ class Child:
         process.wait(seconds)
 
     def tail(self, lines: int = 15) -> str:
-        """The last lines that it wrote."""
+        """The last lines that it wrote, without the places in Java's stacks."""
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-        return "\n".join(text.splitlines()[-lines:])
+        told = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "... "))]
+        return "\n".join(told[-lines:])
 
 
 def _end_session(leader: int) -> None:
@@ -140,6 +141,36 @@ class Broker:
                 raise DemoFailedError(f"{self.child.name} did not get ready; its last lines:\n{self.child.tail()}")
             await asyncio.sleep(_POLL_SECONDS)
         return time.monotonic() - begin
+
+
+def processes_below(pid: int) -> list[tuple[int, str]]:
+    """All living descendants of a process, as (pid, command line)."""
+    children: dict[int, list[tuple[int, str]]] = {}
+    for each, parent, command in _process_table():
+        children.setdefault(parent, []).append((each, command))
+    found: list[tuple[int, str]] = []
+    asked = [pid]
+    while asked:
+        below = children.get(asked.pop(), [])
+        found += below
+        asked += [each for each, _ in below]
+    return found
+
+
+def _process_table() -> Iterator[tuple[int, int, str]]:
+    """(pid, pid of its parent, command line) of every process of this machine."""
+    proc = Path("/proc")
+    if not (proc / "self" / "stat").exists():
+        answer = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True)  # noqa: S607  # a standard tool
+        for row in (line.split(maxsplit=2) for line in answer.stdout.splitlines()):
+            yield int(row[0]), int(row[1]), row[2] if len(row) > 2 else ""
+        return
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                parent = (folder / "stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()[1]
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                yield int(folder.name), int(parent), command
 
 
 def _free_ports(count: int) -> list[int]:

@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-from checks import Findings, compare, comparison_problems, kill_problems, recovery_problems, sums, totals_problems
+from checks import (
+    Findings,
+    compare,
+    comparison_problems,
+    kill_problems,
+    recovery_problems,
+    refused_problems,
+    sums,
+    totals_problems,
+)
 from crash import POINTS, Kill
 from processes import Broker, Child, Children, Supervisor
 from topics import Topics
@@ -33,8 +42,15 @@ class Input:
 
     selection: str
     truth: Mapping[int, Mapping[str, Any]]
-    """By the flight's id: carrier, route and the four amounts, of truth.py."""
+    """Of each flight that can be settled, by its id: carrier, route and the four amounts, of truth.py."""
     totals: Mapping[tuple[str, str], tuple[int, int]]
+    refused: frozenset[int] = frozenset()
+    """The ids of the flights that cannot."""
+
+    @property
+    def flights(self) -> int:
+        """How many there are in all."""
+        return len(self.truth) + len(self.refused)
 
     @property
     def batch(self) -> int:
@@ -44,7 +60,7 @@ class Input:
     @property
     def units(self) -> int:
         """Units of work when none is done twice."""
-        return -(-len(self.truth) // self.batch)
+        return -(-self.flights // self.batch)
 
 
 @attrs.define
@@ -81,7 +97,7 @@ class Run:
     @property
     def aborts(self) -> int:
         """Transactions that ended otherwise: by the worker, or by their timeout because nobody was there to end them."""
-        told = sum(unit["outcome"] != "done" and unit["txn_id"] is not None for unit in self.units)
+        told: int = sum(unit["outcome"] != "done" and unit["txn_id"] is not None for unit in self.units)
         return told + sum(report.aborted for report in self.kills)
 
 
@@ -130,7 +146,8 @@ class WorkerRun:
             await self._work(watch)
             rows = {topic: await read_topic(client, topic) for topic in (self.topics.settlements, self.topics.postings)}
             await self._ask_for_the_workers_transaction(client, rows)
-        return self._result(watch, rows, time.monotonic() - begin)
+            refused = await read_topic(client, self.topics.refused)
+        return self._result(watch, rows, refused, time.monotonic() - begin)
 
     # --- the processes ----------------------------------------------------------------------------------------------
 
@@ -172,7 +189,9 @@ class WorkerRun:
     async def _work(self, watch: Watch) -> None:
         publisher, worker = self._publisher(), self._worker()
         async with asyncio.TaskGroup() as group:
-            background = [group.create_task(watch.follow()), group.create_task(self._show(watch, worker))]
+            followed = (self.topics.settlements, self.topics.refused)
+            background = [group.create_task(watch.follow(topic)) for topic in followed]
+            background.append(group.create_task(self._show(watch, worker)))
             if self._in_transactions:
                 background.append(group.create_task(watch.sample()))
             if self.broker is not None:
@@ -188,7 +207,7 @@ class WorkerRun:
 
     async def _show(self, watch: Watch, worker: Child) -> None:
         """Progress; a worker with transactions is told to stop once a reader has seen every flight."""
-        wanted = len(self._stage.input.truth)
+        wanted = self._stage.input.flights
         told = not self._in_transactions
         while True:
             self._stage.progress(self.mode, len(watch.ids), wanted)
@@ -240,7 +259,7 @@ class WorkerRun:
 
     # --- results ----------------------------------------------------------------------------------------------------
 
-    def _result(self, watch: Watch, rows: Mapping[str, Sequence[Seen]], seconds: float) -> Run:
+    def _result(self, watch: Watch, rows: Mapping[str, Sequence[Seen]], refused: Sequence[Seen], seconds: float) -> Run:
         values = {topic: [seen.value for seen in those] for topic, those in rows.items()}
         truth = self._stage.input.truth
         settlements, postings = (compare(topic, values[topic], truth) for topic in values)
@@ -250,7 +269,7 @@ class WorkerRun:
             settlements=settlements,
             postings=postings,
             kills=list(self._reports.values()),
-            units=_lines(self._units_file),
+            units=lines_of(self._units_file),
             watch=watch,
             seconds=seconds,
             problems=[],
@@ -259,6 +278,8 @@ class WorkerRun:
         if not self._in_transactions:
             self._say_what_was_not_recovered(run)
         run.problems += self._problems(run, rows)
+        if self._in_transactions:
+            run.problems += refused_problems(self.topics.refused, [seen.value for seen in refused], self._stage.input.refused)
         return run
 
     def _say_what_was_not_recovered(self, run: Run) -> None:
@@ -289,5 +310,6 @@ class WorkerRun:
         return ["worker"] if self._stage.outside else ["broker", "worker"]
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    """The lines of a file of JSON lines; none when it is absent."""
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []

@@ -1,4 +1,4 @@
-"""Settlement of one flight, as the worker does it (rules.md). Whole cents; no pandas; see truth.py for its twin."""
+"""Settlement of one flight, as the worker does it (rules.md). Whole cents; no pandas, no Spark."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from data import Flight
 
 SEAT_CENTS = 3_900
 FREE_MINUTES = 15
+
+NO_ARRIVAL = "departed, and no arrival is recorded"
+NO_FLIGHT = "not a flight: a field that the rules need is missing"
+"""Why a flight, or a message that holds none, is refused."""
 
 
 @attrs.frozen
@@ -60,8 +64,23 @@ def penalty_cents(arr_delay_minutes: int | None, fare: int) -> int:
     return min(fare, stepped(late, ((60 - FREE_MINUTES, 25), (120, 50), (None, 100))))
 
 
-def settle(flight: Flight) -> Settlement:
-    """Settle one flight."""
+@attrs.frozen
+class Refusal:
+    """A flight that no rule settles: a person has to look at it."""
+
+    id: int
+    carrier: str
+    reason: str
+
+    def message(self) -> dict[str, Any]:
+        """The JSON value for topic `refused`."""
+        return attrs.asdict(self)
+
+
+def settle(flight: Flight) -> Settlement | Refusal:
+    """Settle one flight, or say why that cannot be."""
+    if flight.dep_time is not None and flight.arr_time is None:
+        return Refusal(flight.id, flight.carrier, NO_ARRIVAL)
     fare = fare_cents(flight.distance_miles)
     cancelled = flight.dep_time is None
     return Settlement(

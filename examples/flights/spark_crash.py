@@ -4,6 +4,10 @@
 is a file that gets a line of JSON first: what was in flight. PULSAR_TXN_CRASH_BATCH restricts the point to one micro-batch.
 A point that has a line in the log does not fire again, so the environment may stay as it is for the restart.
 
+`ArmedPulsar` is for a demo that chooses the moment while everything runs: PULSAR_TXN_CRASH_NOW is a file that holds the name
+of a step. Whoever reaches that step next takes the file away and dies: the driver at `sink.commit.…`, an executor at
+`sink.write.end`.
+
 Steps, in the order in which a commit meets them: `sink.commit.begin`, `sink.commit.after_fence`,
 `sink.commit.after_new_txn`, `sink.commit.after_publish`, `sink.commit.after_marker`,
 `sink.commit.after_end_txn_sent` (END_TXN has been written to the socket, its answer has not been looked at),
@@ -30,9 +34,11 @@ def arm(spark: Any) -> None:
     """
     if "PULSAR_TXN_CRASH_POINT" in os.environ:
         spark.dataSource.register(CrashingPulsar)
+    if "PULSAR_TXN_CRASH_NOW" in os.environ:
+        spark.dataSource.register(ArmedPulsar)
 
 
-def crash_point(name: str, **in_flight: Any) -> None:
+def crash_point(name: str, /, **in_flight: Any) -> None:
     """Kill the JVM that this worker belongs to, and the worker, when the environment asks for it at this point."""
     if is_armed(name, in_flight.get("batch_id")):
         kill_driver(name, **in_flight)
@@ -50,8 +56,23 @@ def is_armed(name: str, batch_id: int | None = None) -> bool:
     return log is None or not Path(log).exists() or f'"point": "{name}"' not in Path(log).read_text(encoding="utf-8")
 
 
+def armed_crash_point(name: str, /, **in_flight: Any) -> None:
+    """Kill as `crash_point` does, when the file of PULSAR_TXN_CRASH_NOW names this point; only one process can take it."""
+    armed = Path(os.environ["PULSAR_TXN_CRASH_NOW"])
+    try:
+        if armed.read_text(encoding="utf-8") != name:
+            return
+        armed.rename(armed.with_name(f"{armed.name}.{os.getpid()}"))
+    except FileNotFoundError:
+        return
+    kill_driver(name, target="executor" if name.startswith("sink.write.") else "driver", **in_flight)
+
+
 def kill_driver(name: str, **in_flight: Any) -> None:
-    """Note what is in flight, then SIGKILL the nearest Java process above this one, and this one."""
+    """Note what is in flight, then SIGKILL the nearest Java process above this one, and this one.
+
+    That is the driver's, and with executors in processes of their own an executor's when this is called in a task.
+    """
     java = java_ancestor()
     if log := os.environ.get("PULSAR_TXN_CRASH_LOG"):
         line = {"point": name, **in_flight, "pid": os.getpid(), "jvm_pid": java, "time_ms": time.time_ns() // 1_000_000}
@@ -91,3 +112,14 @@ class CrashingPulsar(PulsarDataSource):
     """`format("pulsar")` with a crash point at every step."""
 
     on_step = staticmethod(crash_point)
+
+
+class ArmedPulsar(PulsarDataSource):
+    """The same under a name of its own, for the query that is to be hit."""
+
+    on_step = staticmethod(armed_crash_point)
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(…)`."""
+        return "pulsar_armed"

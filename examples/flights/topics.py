@@ -12,6 +12,9 @@ SUBSCRIPTION = "settle"
 KEEP = "keep"
 """A subscription that nobody acknowledges: without one Pulsar removes what nobody has subscribed to."""
 
+SINK = "__spark_sink"
+"""The subscription with which Spark's sink keeps its control topic."""
+
 
 @attrs.frozen
 class Topics:
@@ -35,14 +38,25 @@ class Topics:
         return self.prefix + "postings"
 
     @property
+    def refused(self) -> str:
+        """One message per flight that the rules cannot settle."""
+        return self.prefix + "refused"
+
+    @property
     def totals(self) -> dict[str, str]:
         """The topic of each dimension that the pipeline sums over."""
         return {dimension: f"{self.prefix}totals-{dimension}" for dimension in ("carrier", "route")}
 
-    async def forget(self, client: AsyncClient) -> None:
+    def control(self, query: str) -> str:
+        """Where the sink of one of Spark's queries notes what it has published; its full name, as the sink wants it."""
+        return f"persistent://public/default/{self.prefix}control-{query}"
+
+    async def forget(self, client: AsyncClient, *, spark: bool = False) -> None:
         """Give up all subscriptions, so that the cluster may remove the topics in its own time."""
-        for topic, name in self._subscriptions():
-            consumer = await client.subscribe(topic, name, consumer_type=ConsumerType.SHARED, receiver_queue_size=1)
+        sinks = [(self.control(query), SINK) for query in ("settle", "totals")] if spark else []
+        for topic, name in [*self._subscriptions(), *sinks]:
+            kind = ConsumerType.EXCLUSIVE if name == SINK else ConsumerType.SHARED
+            consumer = await client.subscribe(topic, name, consumer_type=kind, receiver_queue_size=1)
             await consumer.unsubscribe()
 
     async def prepare(self, client: AsyncClient) -> None:
@@ -54,5 +68,5 @@ class Topics:
             await consumer.close()
 
     def _subscriptions(self) -> list[tuple[str, str]]:
-        kept = (self.settlements, self.postings, *self.totals.values())
+        kept = (self.settlements, self.postings, self.refused, *self.totals.values())
         return [(self.flights, SUBSCRIPTION), *((topic, KEEP) for topic in kept)]

@@ -1,4 +1,4 @@
-"""The truth, by columns, straight from the input (rules.md). Shares no code with settle.py, by purpose."""
+"""The truth, by columns, straight from the input (rules.md). Shares no code with settle.py or settle_spark.py, by purpose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from data import MONTHS, SMALL_ROWS, flights_file
 
 
 def flights_frame(selection: str = "jan") -> pd.DataFrame:
-    """The selected flights with their amounts, indexed by id."""
+    """The selected flights with their amounts, indexed by id; `refused` says which of them nobody can settle."""
     frame = pd.read_csv(flights_file(), keep_default_na=True)
     if selection == "small":
         frame = frame[frame["month"] == 1].head(SMALL_ROWS)
@@ -25,12 +25,14 @@ def flights_frame(selection: str = "jan") -> pd.DataFrame:
     frame["penalty_cents"] = late.mask(diverted, frame["fare_cents"] // 2).mask(cancelled, 0).astype("int64")
     frame["refund_cents"] = frame["fare_cents"].where(cancelled, 0).astype("int64")
     frame["net_cents"] = frame["fare_cents"] - frame["penalty_cents"] - frame["refund_cents"]
+    frame["refused"] = frame["arr_time"].isna() & ~cancelled
     frame["route"] = frame["origin"] + "-" + frame["dest"]
     return frame
 
 
 def totals(frame: pd.DataFrame) -> dict[tuple[str, str], tuple[int, int]]:
-    """(dimension, key) -> (flights, net_cents), for the dimensions carrier and route."""
+    """(dimension, key) -> (flights, net_cents), for the dimensions carrier and route; refused flights count nowhere."""
+    frame = frame[~frame["refused"]]
     result: dict[tuple[str, str], tuple[int, int]] = {}
     for dimension in ("carrier", "route"):
         grouped = frame.groupby(dimension)["net_cents"].agg(["count", "sum"])

@@ -41,20 +41,21 @@ async def read_topic(client: AsyncClient, topic: str) -> list[Seen]:
 
 
 class Watch:
-    """Follows one topic while the demo runs: what came when, and up to where readers could see at which moment."""
+    """Follows a run: which flights a reader has seen when, and up to where readers could see at which moment."""
 
     def __init__(self, client: AsyncClient, topic: str) -> None:
         self._client = client
         self._topic = topic
         self.ids: set[int] = set()
+        """Flights with a settlement or a refusal."""
         self.arrived: list[tuple[int, int]] = []
         """(ms, flights seen up to then)."""
         self.max_read: list[tuple[int, tuple[int, int]]] = []
-        """(ms, newest position that readers may see)."""
+        """(ms, newest position of `topic` that readers may see)."""
 
-    async def follow(self) -> None:
+    async def follow(self, topic: str) -> None:
         """Read until cancelled; goes on over restarts of the broker."""
-        async with await self._client.create_reader(self._topic) as reader:
+        async with await self._client.create_reader(topic) as reader:
             while True:
                 messages = await reader.read_many(1000, max_wait=_SAMPLE_SECONDS)
                 if messages:
@@ -73,12 +74,35 @@ class Watch:
                 await asyncio.sleep(_SAMPLE_SECONDS)
 
 
-async def follow_batches(client: AsyncClient, topic: str, arrivals: dict[int, int]) -> None:
-    """Note when each micro-batch was first seen, until cancelled."""
+@attrs.define
+class Arrival:
+    """One micro-batch in one topic, as a reader saw it come."""
+
+    first_ms: int
+    rows: int = 0
+    waited_ms: list[int] = attrs.field(factory=list)
+    """For each row with an event time: from there to the moment at which the reader had it."""
+
+
+async def follow_batches(client: AsyncClient, topic: str, arrivals: dict[int, Arrival]) -> None:
+    """Note each micro-batch of a topic as it becomes visible, until cancelled; goes on over restarts of the broker."""
     async with await client.create_reader(topic) as reader:
         while True:
             for message in await reader.read_many(1000, max_wait=_SAMPLE_SECONDS):
-                arrivals.setdefault(int(message.properties["__batch_id"]), _now_ms())
+                now_ms = _now_ms()
+                arrival = arrivals.setdefault(int(message.properties["__batch_id"]), Arrival(now_ms))
+                arrival.rows += 1
+                if (event_time_ms := message.event_time_ms) is not None:
+                    arrival.waited_ms.append(now_ms - event_time_ms)
+
+
+async def publish_times(client: AsyncClient, topic: str) -> list[int]:
+    """When each message of a topic was published, in milliseconds since the epoch, in the topic's order."""
+    async with await client.create_reader(topic) as reader:
+        times: list[int] = []
+        while await reader.has_message_available():
+            times += [message.publish_time_ms for message in await reader.read_many(1000, max_wait=0.05)]
+        return times
 
 
 def _now_ms() -> int:

@@ -25,7 +25,7 @@ from typing import Any
 
 from crash import POINTS, CrashPoint
 from data import Flight
-from settle import Settlement, settle
+from settle import Refusal, Settlement, settle
 from topics import SUBSCRIPTION, Topics
 
 from pulsar_txn.client import (
@@ -64,6 +64,7 @@ class Worker:
         self._consumer: AsyncConsumer[bytes]
         self._settlements: AsyncProducer[bytes]
         self._postings: AsyncProducer[bytes]
+        self._refused: AsyncProducer[bytes]
         self.stopping = False
 
     async def run(self, idle_seconds: float, published: Callable[[], bool]) -> None:
@@ -73,6 +74,7 @@ class Worker:
         """
         self._settlements = await self._client.create_producer(self._topics.settlements, send_timeout=0)
         self._postings = await self._client.create_producer(self._topics.postings, send_timeout=0)
+        self._refused = await self._client.create_producer(self._topics.refused, send_timeout=0)
         await self._subscribe()
         idle_since = time.monotonic()
         while not self.stopping and time.monotonic() - idle_since < idle_seconds:
@@ -92,15 +94,15 @@ class Worker:
         )
 
     async def _unit(self, messages: Sequence[Message[bytes]]) -> None:
-        settlements = [settle(Flight(**json.loads(message.data))) for message in messages]
+        settled = [settle(Flight(**json.loads(message.data))) for message in messages]
         line: dict[str, Any] = {"begin_ms": now_ms(), "flights": len(messages), "txn_id": None}
         try:
             if self._mode == "transactional":
-                await self._in_transaction(messages, settlements, line)
+                await self._in_transaction(messages, settled, line)
             elif self._mode == "ack-first":
-                await self._ack_first(messages, settlements, line)
+                await self._ack_first(messages, settled, line)
             else:
-                await self._send_first(messages, settlements, line)
+                await self._send_first(messages, settled, line)
             line["outcome"] = "done"
         except CommitOutcomeUnknown as error:
             line["outcome"] = f"unknown: {error}"
@@ -116,41 +118,45 @@ class Worker:
         self._units.flush()
 
     async def _in_transaction(
-        self, messages: Sequence[Message[bytes]], settlements: Sequence[Settlement], line: dict[str, Any]
+        self, messages: Sequence[Message[bytes]], settled: Sequence[Settlement | Refusal], line: dict[str, Any]
     ) -> None:
         async with self._client.transaction(timeout=TRANSACTION_SECONDS) as txn:
             acknowledging = asyncio.ensure_future(self._consumer.acknowledge(messages, txn=txn))
             try:
-                await self._send(settlements, line, txn)
+                await self._send(settled, line, txn)
             finally:
                 line["txn_id"] = None if txn.id is None else str(txn.id)  # it has one since its first operation
                 await acknowledging
-            self._crash.reached(**_in_flight(settlements, line, "sent and acknowledged in it, END_TXN not sent"))
+            self._crash.reached(**_in_flight(settled, line, "sent and acknowledged in it, END_TXN not sent"))
 
     async def _ack_first(
-        self, messages: Sequence[Message[bytes]], settlements: Sequence[Settlement], line: dict[str, Any]
+        self, messages: Sequence[Message[bytes]], settled: Sequence[Settlement | Refusal], line: dict[str, Any]
     ) -> None:
         await self._consumer.acknowledge(messages, receipt=True)
-        self._crash.reached(**_in_flight(settlements, line, "acknowledged, not sent"))
-        await self._send(settlements, line, None)
+        self._crash.reached(**_in_flight(settled, line, "acknowledged, not sent"))
+        await self._send(settled, line, None)
 
     async def _send_first(
-        self, messages: Sequence[Message[bytes]], settlements: Sequence[Settlement], line: dict[str, Any]
+        self, messages: Sequence[Message[bytes]], settled: Sequence[Settlement | Refusal], line: dict[str, Any]
     ) -> None:
-        await self._send(settlements, line, None)
-        self._crash.reached(**_in_flight(settlements, line, "sent, not acknowledged"))
+        await self._send(settled, line, None)
+        self._crash.reached(**_in_flight(settled, line, "sent, not acknowledged"))
         await self._consumer.acknowledge(messages, receipt=True)
 
-    async def _send(self, settlements: Sequence[Settlement], line: dict[str, Any], txn: AsyncTransaction | None) -> None:
+    async def _send(self, settled: Sequence[Settlement | Refusal], line: dict[str, Any], txn: AsyncTransaction | None) -> None:
         tickets = []
-        for each in settlements:
+        for each in settled:
             await self._settlements.wait_for_room()
+            if isinstance(each, Refusal):
+                self._refused.send_nowait(json.dumps(each.message()).encode(), txn=txn)
+                continue
             tickets.append(self._settlements.send_nowait(json.dumps(each.message()).encode(), txn=txn))
             self._postings.send_nowait(json.dumps(each.posting()).encode(), key=each.carrier, txn=txn)
-        await asyncio.gather(self._settlements.flush(), self._postings.flush())
-        last: MessageId = await tickets[-1]
-        line["stored"] = [last.ledger_id, last.entry_id]
-        line["stored_ms"] = now_ms()
+        await asyncio.gather(self._settlements.flush(), self._postings.flush(), self._refused.flush())
+        if tickets:
+            last: MessageId = await tickets[-1]
+            line["stored"] = [last.ledger_id, last.entry_id]
+            line["stored_ms"] = now_ms()
 
     async def _let_go(self) -> None:
         """Close the consumer and subscribe again: what is not acknowledged comes again, and nothing else."""
@@ -158,9 +164,9 @@ class Worker:
         await self._subscribe()
 
 
-def _in_flight(settlements: Sequence[Settlement], line: dict[str, Any], done: str) -> dict[str, Any]:
+def _in_flight(settled: Sequence[Settlement | Refusal], line: dict[str, Any], done: str) -> dict[str, Any]:
     known = {key: line[key] for key in ("txn_id", "stored", "stored_ms") if line.get(key) is not None}
-    return {**known, "flights": [each.id for each in settlements], "done": done}
+    return {**known, "flights": [each.id for each in settled], "done": done}
 
 
 async def work(given: argparse.Namespace) -> None:

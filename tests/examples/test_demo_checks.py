@@ -17,10 +17,12 @@ from checks import (
     gap_problems,
     kill_problems,
     recovery_problems,
+    refused_problems,
     sums,
     totals_problems,
+    transaction_problems,
 )
-from crash import Kill
+from crash import RANDOM, Kill
 from report import RESULTS, results_row
 from runs import KillReport, Run
 from watch import Seen
@@ -111,10 +113,16 @@ def test_kills_with_something_in_flight_pass_and_a_point_that_was_not_reached_do
         killed("worker.before_acks"),
         killed("sink.commit.after_end_txn_sent", txn_id="(1,4)", answered=True),
         killed("sink.commit.after_end_txn_sent"),
+        killed("sink.commit.after_publish", batch_id=3),
+        killed("sink.write.end"),
     ],
 )
 def test_a_kill_with_nothing_in_flight_is_a_problem(kill: Kill) -> None:
     assert kill_problems([kill], [kill.point]) == [f"nothing was in flight at {kill.point}"]
+
+
+def test_a_kill_at_a_random_moment_needs_nothing_in_flight() -> None:
+    assert kill_problems([killed(RANDOM)], []) == []
 
 
 def seen(value: dict[str, Any], *, txn_id: str | None = None, batch_id: int | None = None) -> Seen:
@@ -139,6 +147,38 @@ def test_a_comparison_that_comes_out_clean_fails_the_demo() -> None:
         assert len(comparison_problems(mode, useless)) == 1
     wrong = compare("settlements", [{**settled()[0], "net_cents": 7}], TRUTH)
     assert "wrong" in comparison_problems("ack-first", wrong)[0]
+
+
+def test_a_refusal_that_is_missing_doubled_or_without_rule_or_reason_is_found() -> None:
+    given = [{"id": 7, "reason": "departed"}, {"id": 9, "reason": "departed"}]
+    assert refused_problems("refused", given, {7, 9}) == []
+    assert refused_problems("refused", given[:1], {7, 9}) == ["refused: 1 flights are missing (9)"]
+    assert refused_problems("refused", [*given, given[0]], {7, 9}) == ["refused: 1 flights are doubled (7)"]
+    assert refused_problems("refused", given, {7}) == ["refused: 1 flights are refused without a rule for it (9)"]
+    assert refused_problems("refused", [given[0], {"id": 9}], {7, 9}) == ["refused: 1 flights are refused without a reason (9)"]
+
+
+def batches_in(txns: dict[str, list[tuple[int, str | None]]]) -> dict[str, list[Seen]]:
+    return {topic: [seen({}, txn_id=txn, batch_id=batch) for batch, txn in rows] for topic, rows in txns.items()}
+
+
+def test_micro_batches_of_one_transaction_each_over_all_topics_are_faultless() -> None:
+    assert (
+        transaction_problems(batches_in({"a": [(0, "(1,0)"), (1, "(2,0)")], "b": [(0, "(1,0)"), (1, "(2,0)")], "c": []})) == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("b", "problem"),
+    [
+        ([(0, "(3,0)")], "micro-batch 0 came in 2 transactions: (1,0), (3,0)"),
+        ([(1, "(1,0)")], "transaction (1,0) holds micro-batches [0, 1]"),
+        ([(2, "(4,0)")], "micro-batches 1 are missing"),
+        ([(0, None)], "there are rows that were sent in no transaction"),
+    ],
+)
+def test_a_micro_batch_that_is_not_one_transaction_is_found(b: list[tuple[int, str | None]], problem: str) -> None:
+    assert problem in transaction_problems(batches_in({"a": [(0, "(1,0)")], "b": b}))
 
 
 # --- the pipeline's topics ----------------------------------------------------------------------------------------------

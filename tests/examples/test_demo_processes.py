@@ -30,7 +30,7 @@ def test_lines_of_broker_and_sink_say_who_was_killed_and_what_was_in_flight() ->
     broker, sink = parse_line(json.dumps(BROKER)), parse_line(json.dumps(SINK))
     assert (broker.target, broker.txn_id, broker.time_ms, broker.pid) == ("broker", "(1,2)", 5, 7)
     assert broker.describe() == "transaction (1,2); COMMITTING durable, told: postings, not told: flights / settle"
-    assert (sink.target, sink.txn_id) == ("pipeline", "(3,4)")
+    assert (sink.target, sink.txn_id) == ("driver", "(3,4)")
     assert "micro-batch 2, END_TXN sent, its answer not there yet" in sink.describe()
     assert not broker.nothing_in_flight()
     assert not sink.nothing_in_flight()

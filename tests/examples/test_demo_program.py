@@ -79,7 +79,7 @@ def is_worker(process: Path, report: Path) -> bool:
         line = (process / "cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return False
-    return "worker.py" in line and str(report) in line
+    return "worker.py" in line and str(report / "transactional.") in line
 
 
 @pytest.mark.parametrize(("problems", "code"), [([], 0), (["postings: $1.00 in all, and the truth is $1.01"], 1)])

@@ -34,12 +34,24 @@ def test_january_has_27004_flights_and_521_of_them_were_cancelled():
     assert flights[0].id == 0
 
 
+def test_flights_that_departed_and_have_no_arrival_are_refused_and_no_others():
+    flights = [flight for flight in data.read_flights("jan") if isinstance(settle.settle(flight), settle.Refusal)]
+    assert len(flights) == 15
+    assert all(flight.dep_time is not None and flight.arr_time is None for flight in flights)
+    assert sum(truth.flights_frame("all")["refused"]) == 458
+
+
 def test_both_codings_agree_on_every_flight_of_the_year_to_the_cent():
     frame = truth.flights_frame("all")
+    refused = frame["refused"].tolist()
     sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     columns = zip(frame.index, frame["fare_cents"], frame["penalty_cents"], frame["refund_cents"], strict=True)
-    for flight, (number, fare, penalty, refund) in zip(data.read_flights("all"), columns, strict=True):
+    for flight, (number, fare, penalty, refund), is_refused in zip(data.read_flights("all"), columns, refused, strict=True):
         settled = settle.settle(flight)
+        assert isinstance(settled, settle.Refusal) == is_refused
+        if is_refused:
+            assert settled == settle.Refusal(number, flight.carrier, settle.NO_ARRIVAL)
+            continue
         assert (settled.id, settled.fare_cents, settled.penalty_cents, settled.refund_cents) == (number, fare, penalty, refund)
         for key in (("carrier", settled.carrier), ("route", settled.route)):
             sums[key][0] += 1

@@ -1,0 +1,335 @@
+"""The run of the main job: flights come in all the time, Spark settles them, and whoever is there is killed again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+from chaos import BROKER_POINT, ENDING_POINT, UNENDED_POINT, Chaos, armed, broker_armed, schedule
+from checks import (
+    Findings,
+    batch_problems,
+    compare,
+    gap_problems,
+    kill_problems,
+    recovery_problems,
+    refused_problems,
+    sums,
+    totals_problems,
+    transaction_problems,
+)
+from crash import Kill, read_log
+from processes import Broker, Child, Supervisor
+from runs import KillReport, Stage, lines_of, topics_of
+from watch import Arrival, Seen, follow_batches, publish_times, read_topic
+
+from pulsar_txn.client import AsyncClient, TransactionState
+
+_SECONDS: Final = {"small": 40.0, "all": 150.0}
+_SECONDS_OF_A_MONTH: Final = 75.0
+"""About how long flights come in: the publisher's rate follows from it."""
+
+_SEEN_SECONDS: Final = 90.0
+
+
+@attrs.define
+class MicroBatch:
+    """A micro-batch of the settling query, as readers of its three topics found it."""
+
+    number: int
+    txn_id: str
+    rows: dict[str, int] = attrs.field(factory=dict)
+    visible_ms: int | None = None
+    waited_ms: list[int] = attrs.field(factory=list)
+
+    @property
+    def flights(self) -> int:
+        """How many were settled or refused in it; a settled one has two rows."""
+        return sum(count for topic, count in self.rows.items() if not topic.endswith("postings"))
+
+
+@attrs.define
+class MainResult:
+    """What came out of the main job."""
+
+    settlements: Findings
+    postings: Findings
+    refused: int
+    by_carrier: dict[tuple[str, str], tuple[int, int]]
+    batches: list[MicroBatch]
+    totals_batches: int
+    totals: int
+    kills: list[KillReport]
+    published_ms: list[int]
+    events: list[dict[str, Any]]
+    seconds: float
+    seed: int
+    our_broker: bool
+    problems: list[str]
+
+    @property
+    def visible(self) -> list[tuple[int, int]]:
+        """(ms, flights visible up to then)."""
+        found, total = [], 0
+        for batch in sorted((each for each in self.batches if each.visible_ms), key=lambda each: each.visible_ms or 0):
+            total += batch.flights
+            found.append((batch.visible_ms or 0, total))
+        return found
+
+
+class MainJob:
+    """One run over all flights, on a broker of its own (or `stage.outside`)."""
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        self._stage = stage
+        self._seed = seed
+        self._folder = stage.folder
+        self.topics = topics_of(stage.prefix, "main")
+        self._log = stage.folder / "main.crashes.jsonl"
+        self._events = stage.folder / "main.events.jsonl"
+        self._finish = stage.folder / "main.finish"
+        self._supervisor = Supervisor(self._log, self._killed, self._restarted)
+        self._reports: dict[Kill, KillReport] = {}
+        self._arrivals: dict[str, dict[int, Arrival]] = {}
+        self._client: AsyncClient
+        self._broker: Broker | None = None
+        self._undecided: list[str] = []
+
+    async def run(self) -> MainResult:
+        """Everything. Raises DemoFailedError when it cannot go on; what is merely wrong is among the problems."""
+        begin = time.monotonic()
+        url = await self._start_broker()
+        async with AsyncClient(url, operation_timeout=60.0, max_backoff=1.0) as client:
+            self._client = client
+            await self.topics.prepare(client)
+            await self._work(url)
+            rows = {topic: await read_topic(client, topic) for topic in self._all_topics()}
+            await self._tell_recoveries(rows)
+            published = await publish_times(client, self.topics.flights)
+        return self._result(rows, published, time.monotonic() - begin)
+
+    def _settled_topics(self) -> list[str]:
+        return [self.topics.settlements, self.topics.postings, self.topics.refused]
+
+    def _all_topics(self) -> list[str]:
+        return [*self._settled_topics(), *self.topics.totals.values()]
+
+    # --- the processes ----------------------------------------------------------------------------------------------
+
+    async def _start_broker(self) -> str:
+        if self._stage.outside is not None:
+            return self._stage.outside
+        env = {"PULSAR_TXN_CRASH_POINT": BROKER_POINT, "PULSAR_TXN_CRASH_LOG": str(self._log)}
+        env["PULSAR_TXN_CRASH_AFTER"] = str(broker_armed(self._log))
+        self._broker = Broker(self._stage.children, "broker-main", self._folder, env)
+        seconds = await self._broker.start()
+        self._stage.say(f"main job: broker ready at {self._broker.url} in {seconds:.1f} s")
+        return self._broker.url
+
+    async def _work(self, url: str) -> None:
+        publisher, job = self._publisher(url), self._job(url)
+        plan = schedule(self._stage.input.selection, our_broker=self._broker is not None)
+        chaos = Chaos(plan, self._log, job, self._broker, self._newest, random.Random(self._seed))  # moments, not secrets
+        async with asyncio.TaskGroup() as group:
+            background = [group.create_task(self._follow(topic)) for topic in self._all_topics()]
+            background.append(group.create_task(self._show()))
+            background.append(group.create_task(self._note_executors()))
+            if self._broker is not None:
+                background.append(group.create_task(self._supervisor.keep(self._broker.child, self._broker.start)))
+            publisher.start()
+            job.start()
+            self._stage.say("main job: Spark is starting; it takes a driver, two executors and a few seconds")
+            working = group.create_task(self._supervisor.keep(job))
+            await chaos.run()
+            self._stage.say("main job: nobody else is killed; the rest of the flights comes in")
+            self._finish.touch()
+            await self._supervisor.keep(publisher)
+            await self._until_all_is_seen()
+            job.signal(signal.SIGTERM)
+            await working
+            for task in background:
+                task.cancel()
+
+    def _publisher(self, url: str) -> Child:
+        selection = self._stage.input.selection
+        rate = self._stage.input.flights / _SECONDS.get(selection, _SECONDS_OF_A_MONTH)
+        arguments = ["--url", url, "--prefix", self.topics.prefix, "--flights", selection, "--entry", "40"]
+        arguments += ["--rate", f"{rate:.1f}", "--finish", str(self._finish)]
+        return self._stage.children.program("publisher-main", "publisher.py", arguments)
+
+    def _job(self, url: str) -> Child:
+        env = {"PULSAR_TXN_CRASH_NOW": str(armed(self._log)), "PULSAR_TXN_CRASH_LOG": str(self._log)}
+        arguments = ["--url", url, "--prefix", self.topics.prefix, "--scratch", str(self._folder / "spark")]
+        arguments += ["--events", str(self._events), "--sink", "pulsar_armed"]
+        return self._stage.children.program("driver", "job.py", arguments, env)
+
+    # --- what readers see while it runs -----------------------------------------------------------------------------
+
+    async def _follow(self, topic: str) -> None:
+        await follow_batches(self._client, topic, self._arrivals.setdefault(topic, {}))
+
+    def _newest(self) -> int:
+        return max(self._arrivals.get(self.topics.settlements, ()), default=-1)
+
+    def _seen(self, topic: str) -> int:
+        return sum(arrival.rows for arrival in self._arrivals.get(topic, {}).values())
+
+    async def _show(self) -> None:
+        while True:
+            settled = self._seen(self.topics.settlements) + self._seen(self.topics.refused)
+            self._stage.progress("Spark settles", settled, self._stage.input.flights)
+            await asyncio.sleep(0.1)
+
+    async def _until_all_is_seen(self) -> None:
+        """Until readers have every flight, and totals over as many; the checks say what is missing otherwise."""
+        until = time.monotonic() + _SEEN_SECONDS
+        while time.monotonic() < until:
+            seen = self._seen(self.topics.settlements) + self._seen(self.topics.refused)
+            if seen >= self._stage.input.flights and await self._summed() >= len(self._stage.input.truth):
+                return
+            await asyncio.sleep(0.2)
+
+    async def _summed(self) -> int:
+        """How many flights the newest totals by carrier count."""
+        rows = await read_topic(self._client, self.topics.totals["carrier"])
+        newest = max((row.batch_id or 0 for row in rows), default=-1)
+        return sum(row.value["flights"] for row in rows if row.batch_id == newest)
+
+    # --- kills ------------------------------------------------------------------------------------------------------
+
+    async def _note_executors(self) -> None:
+        """Spark replaces executors by itself, so no supervisor asks for them: read their kills from the log."""
+        while True:
+            for kill in read_log(self._log):
+                if kill.target == "executor" and kill not in self._reports:
+                    await self._killed(kill)
+                    self._reports[kill].recovery = "Spark put another one in its place, and ran its tasks again"
+            await asyncio.sleep(0.1)
+
+    async def _killed(self, kill: Kill) -> None:
+        self._reports[kill] = KillReport("main job", kill)
+        self._stage.say(f"main job: {_who(kill)} killed at {kill.point}: {kill.describe() or 'NOTHING in flight'}")
+
+    async def _restarted(self, kill: Kill, seconds: float) -> None:
+        report = self._reports[kill]
+        report.restart_seconds = seconds
+        how = "on the same checkpoint" if kill.target == "driver" else f"in {seconds:.1f} s"
+        report.recovery = f"started again {how}"
+        if kill.point == BROKER_POINT and kill.txn_id is not None:
+            await self._ask_for_the_decided(report)
+
+    async def _ask_for_the_decided(self, report: KillReport) -> None:
+        state = await self._client.attach_transaction(str(report.kill.txn_id)).resolve()
+        report.recovery += f"; asked for {report.kill.txn_id}, it says {state.value}"
+        if state is TransactionState.COMMITTED:
+            report.recovery += ": the decision was carried to its end"
+        else:
+            self._undecided.append(f"{report.kill.point}: {report.recovery}, although COMMITTING was durable")
+
+    async def _tell_recoveries(self, rows: Mapping[str, Sequence[Seen]]) -> None:
+        for kill, report in self._reports.items():
+            if kill.point == ENDING_POINT:
+                await self._tell_ending(report, rows)
+            if kill.point == UNENDED_POINT:
+                report.recovery += f"; the new run announced itself, aborted {kill.txn_id}, and sent the micro-batch again"
+            if (later := self._first_seen_after(kill.time_ms)) is not None:
+                report.recovery += f"; readers had the next micro-batch {(later - kill.time_ms) / 1000:.1f} s after the kill"
+
+    async def _tell_ending(self, report: KillReport, rows: Mapping[str, Sequence[Seen]]) -> None:
+        kill = report.kill
+        batch_id = kill.in_flight["batch_id"]
+        found = {str(seen.txn_id) for topic in self._settled_topics() for seen in rows[topic] if seen.batch_id == batch_id}
+        if found == {kill.txn_id}:
+            report.recovery += (
+                f"; Spark handed over micro-batch {batch_id} again, its marker on the control topic was recognised, and it was "
+                "skipped: all its rows are those of the killed run"
+            )
+        else:
+            report.recovery += f"; micro-batch {batch_id} was published by {', '.join(sorted(found))}"
+
+    def _first_seen_after(self, time_ms: int) -> int | None:
+        times = [arrival.first_ms for arrival in self._arrivals[self.topics.settlements].values()]
+        return min((each for each in times if each > time_ms), default=None)
+
+    # --- results ----------------------------------------------------------------------------------------------------
+
+    def _result(self, rows: Mapping[str, list[Seen]], published: list[int], seconds: float) -> MainResult:
+        truth = self._stage.input.truth
+        values = {topic: [seen.value for seen in rows[topic]] for topic in self._settled_topics()}
+        settlements, postings = (compare(topic, values[topic], truth) for topic in self._settled_topics()[:2])
+        by_dimension = {dimension: rows[topic] for dimension, topic in self.topics.totals.items()}
+        result = MainResult(
+            settlements=settlements,
+            postings=postings,
+            refused=len(values[self.topics.refused]),
+            by_carrier=sums(values[self.topics.postings]),
+            batches=self._micro_batches(rows),
+            totals_batches=len({seen.batch_id for seen in by_dimension["carrier"]}),
+            totals=len(self._stage.input.totals),
+            kills=list(self._reports.values()),
+            published_ms=published,
+            events=lines_of(self._events),
+            seconds=seconds,
+            seed=self._seed,
+            our_broker=self._broker is not None,
+            problems=[],
+        )
+        result.problems += settlements.problems() + postings.problems()
+        result.problems += refused_problems(self.topics.refused, values[self.topics.refused], self._stage.input.refused)
+        result.problems += self._problems(rows, by_dimension, result.by_carrier)
+        return result
+
+    def _micro_batches(self, rows: Mapping[str, Sequence[Seen]]) -> list[MicroBatch]:
+        found: dict[int, MicroBatch] = {}
+        for topic in self._settled_topics():
+            for seen in rows[topic]:
+                number = -1 if seen.batch_id is None else seen.batch_id
+                batch = found.setdefault(number, MicroBatch(number, str(seen.txn_id)))
+                batch.rows[topic] = batch.rows.get(topic, 0) + 1
+        for number, arrival in self._arrivals[self.topics.settlements].items():
+            if number in found:
+                found[number].visible_ms, found[number].waited_ms = arrival.first_ms, arrival.waited_ms
+        return [found[number] for number in sorted(found)]
+
+    def _problems(
+        self,
+        rows: Mapping[str, Sequence[Seen]],
+        by_dimension: Mapping[str, Sequence[Seen]],
+        by_carrier: Mapping[tuple[str, str], tuple[int, int]],
+    ) -> list[str]:
+        truth = self._stage.input.totals
+        carriers = {key: total for key, total in truth.items() if key[0] == "carrier"}
+        problems = totals_problems("postings", by_carrier, carriers)
+        problems += transaction_problems({topic: rows[topic] for topic in self._settled_topics()})
+        problems += transaction_problems(by_dimension) + batch_problems(by_dimension, truth)
+        for topics in (self._settled_topics()[:2], list(self.topics.totals.values())):
+            problems += gap_problems(
+                {topic: {number: each.first_ms for number, each in self._arrivals[topic].items()} for topic in topics}
+            )
+        return problems + self._kill_problems(rows) + self._undecided
+
+    def _kill_problems(self, rows: Mapping[str, Sequence[Seen]]) -> list[str]:
+        kills = list(self._reports)
+        plan = schedule(self._stage.input.selection, our_broker=self._broker is not None)
+        problems = kill_problems(kills, [planned.point for planned in plan])
+        for target in {planned.target for planned in plan}:
+            wanted = sum(planned.target == target for planned in plan)
+            found = sum(kill.target == target for kill in kills)
+            if found != wanted:
+                problems.append(f"main job: the {target} was killed {found} times instead of {wanted}")
+        settled = {topic: rows[topic] for topic in self._settled_topics()}
+        for kill in kills:
+            if kill.point == UNENDED_POINT:
+                problems += recovery_problems(kill, settled, committed=False)
+            if kill.point == BROKER_POINT and not any(seen.txn_id == kill.txn_id for those in rows.values() for seen in those):
+                problems.append(f"{kill.point}: no topic has anything of the decided {kill.txn_id}")
+        return problems
+
+
+def _who(kill: Kill) -> str:
+    return {"driver": "Spark's driver", "executor": "an executor", "broker": "the broker"}[kill.target]
