@@ -41,9 +41,6 @@ CALLS = {
     "close of a producer": lambda made: made.producer.close(),
 }
 
-AT_ONCE = {"send_nowait", "acknowledge", "acknowledge_cumulative", "negative_acknowledge", "seek"}
-"""Calls that look at their thread, and for the end of their loop, and not for another loop of the same thread."""
-
 
 class Made:
     """A client with what it makes, on the loop that runs."""
@@ -64,7 +61,7 @@ class Made:
         return await result if inspect.isawaitable(result) else result
 
 
-@pytest.mark.parametrize("name", sorted(CALLS.keys() - AT_ONCE))
+@pytest.mark.parametrize("name", CALLS)
 def test_in_a_second_asyncio_run_the_error_says_so_and_what_to_do(url, name):
     with asyncio.Runner() as first:
         made = first.run(Made().make(url))

@@ -100,7 +100,7 @@ class Inside(Generic[T]):
 
     def check_open(self) -> None:
         """AlreadyClosed when the consumer is closed, WrongEventLoop in another loop than its client's."""
-        if thread_id() != self._thread or self._loop.is_closed():  # a third of the cost of `check_here`
+        if thread_id() != self._thread or not self._loop.is_running():  # a third of the cost of `check_here`
             self.core.check_here()
         if self.is_closed:
             raise AlreadyClosed(f"the consumer of {self.parts.topic} is closed")

@@ -170,7 +170,7 @@ class AsyncProducer(Generic[T]):
         what `send` raises before anything is queued.
         A transaction's commit waits for the tickets of its sends, and a failed one dooms it, awaited or not.
         """
-        if thread_id() != self._thread or self._loop.is_closed():  # a third of the cost of `check_here`
+        if thread_id() != self._thread or not self._loop.is_running():  # a third of the cost of `check_here`
             self._core.check_here()
         if self._budget.full or self._closed:
             raise self._refusal()
@@ -242,7 +242,7 @@ class AsyncProducer(Generic[T]):
         self, batch: EncodedBatch, *, txn: AsyncTransaction | None = None, key: str | None = None, partition: int | None = None
     ) -> SendTicket:
         """Queue a batch built by `encode_batch`; as `send_nowait`."""
-        if thread_id() != self._thread or self._loop.is_closed():  # a third of the cost of `check_here`
+        if thread_id() != self._thread or not self._loop.is_running():  # a third of the cost of `check_here`
             self._core.check_here()
         if self._budget.full or self._closed:
             raise self._refusal()
