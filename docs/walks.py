@@ -1,5 +1,7 @@
 """Draws the pictures of the home page and of the architecture page: docs/diagrams/walk-*.svg, problem.svg and icon.svg.
 
+Each walk is drawn twice: `site.css` shows the narrow picture, `walk-*-narrow.svg`, on a phone.
+
 python docs/walks.py           writes them
 python docs/walks.py --check   ends with 1 when a file differs from what this program draws
 
@@ -18,8 +20,6 @@ import attrs
 
 DIAGRAMS: Final = Path(__file__).parent / "diagrams"
 
-LANE: Final = 200
-MARGIN: Final = 110
 ROW: Final = 38
 HEAD: Final = 34
 TITLE: Final = 40
@@ -111,7 +111,7 @@ COMMIT: Final = Walk(
 RESTART: Final = Walk(
     "walk-restart",
     "A restart in the middle of a commit",
-    ("client", "coordinator", "journal on disk", "topic"),
+    ("client", "coordinator", "journal", "topic"),
     (
         Tells(0, 1, "END_TXN: commit"),
         Tells(1, 2, "COMMITTING"),
@@ -151,37 +151,68 @@ STORIES: Final = (
 )
 
 
-def draw(walk: Walk) -> str:
+@attrs.frozen
+class Grid:
+    """Where the lanes of a walk are, and how large its words are."""
+
+    lane: int
+    margin: int
+    head: int
+    letter: float
+    size: int
+
+    def x(self, lane: int) -> int:
+        """The middle of a lane."""
+        return self.margin + self.lane * lane
+
+
+WIDE: Final = Grid(lane=200, margin=110, head=150, letter=7.0, size=13)
+NARROW: Final = Grid(lane=88, margin=48, head=84, letter=6.6, size=12)
+"""As wide as the text of a page on a phone."""
+
+
+def draw(walk: Walk, grid: Grid) -> str:
     """The diagram as SVG."""
-    width = 2 * MARGIN + LANE * (len(walk.lanes) - 1)
+    width = 2 * grid.margin + grid.lane * (len(walk.lanes) - 1)
     bottom = TITLE + HEAD + ROW * len(walk.steps) + 22
     lines = [*_open(width, bottom + 14, walk.title), _text(width // 2, 25, walk.title, size=15, bold=True)]
     for number, lane in enumerate(walk.lanes):
-        x = _x(number)
+        x = grid.x(number)
         lines.append(f'<path d="M{x},{TITLE + HEAD} V{bottom}" stroke="{LINE}" stroke-opacity="0.45"/>')
-        lines += _box(x, TITLE + HEAD // 2, lane, 150, CALM, bold=True)
+        lines += _box(x, TITLE + HEAD // 2, lane, grid.head, CALM, bold=True, size=grid.size)
     for number, step in enumerate(walk.steps):
-        lines += _step(step, TITLE + HEAD + 30 + ROW * number, width)
+        lines += _step(step, TITLE + HEAD + 30 + ROW * number, width, grid)
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _step(step: Tells | Does | Break, y: int, width: int) -> Iterator[str]:
+def _step(step: Tells | Does | Break, y: int, width: int, grid: Grid) -> Iterator[str]:
+    half = round(len(step.words) * grid.letter / 2)
     match step:
         case Tells(source, target, words, dashed):
-            begin, end = _x(source), _x(target)
+            begin, end = grid.x(source), grid.x(target)
             style = ' stroke-dasharray="5 4"' if dashed else ""
             tip = end - 2 if end > begin else end + 2
             yield f'<path d="M{begin},{y} H{tip}" stroke="{LINE}" stroke-width="1.5"{style} marker-end="url(#tip)"/>'
             # The words are beside the line of the sender, so that an arrow over several lines can be read.
-            side = begin + (LANE // 2 if end > begin else -LANE // 2)
-            yield _text(side, y - 6, words)
+            side = begin + (grid.lane // 2 if end > begin else -grid.lane // 2)
+            yield from _words(_inside(side, half, width), y - 6, words, half, grid)
         case Does(who, words, colour):
-            yield from _box(_x(who), y - 4, words, 178, colour)
+            box = half + 8 if grid is NARROW else 89
+            yield from _box(_inside(grid.x(who), box, width), y - 4, words, 2 * box, colour, size=grid.size)
         case Break(words):
             yield f'<path d="M20,{y - 4} H{width - 20}" stroke="{BAD}" stroke-width="2" stroke-dasharray="9 5"/>'
-            half = 4 * len(words)
-            yield f'<rect x="{width // 2 - half}" y="{y - 15}" width="{2 * half}" height="22" fill="{PAPER}"/>'
-            yield _text(width // 2, y, words, colour=BAD, bold=True)
+            yield from _words(width // 2, y, words, half * 8 // 7, grid, colour=BAD, bold=True)
+
+
+def _inside(x: int, half: int, width: int) -> int:
+    """The middle of something of this half width, moved so that all of it is in the picture."""
+    return min(max(x, half + 4), width - half - 4)
+
+
+def _words(x: int, y: int, words: str, half: int, grid: Grid, *, colour: str = INK, bold: bool = False) -> Iterator[str]:
+    """Words that cover the lines behind them."""
+    yield f'<rect x="{x - half}" y="{y - 11}" width="{2 * half}" height="12" fill="{PAPER}"/>'
+    yield _text(x, y, words, size=grid.size, colour=colour, bold=bold)
 
 
 def problem() -> str:
@@ -207,10 +238,6 @@ def icon() -> str:
         f'<rect width="32" height="32" rx="6" fill="{DECISION}"/>'
         '<path d="M7,11 H23 l-5,-5 M25,21 H9 l5,5" fill="none" stroke="#fff" stroke-width="3"/></svg>\n'
     )
-
-
-def _x(lane: int) -> int:
-    return MARGIN + LANE * lane
 
 
 def _open(width: int, height: int, title: str) -> list[str]:
@@ -241,8 +268,10 @@ def _bolt(x: int, y: int) -> str:
 
 def pictures() -> dict[Path, str]:
     """Every file that this program writes, and what it holds."""
-    walks = {DIAGRAMS / f"{walk.name}.svg": draw(walk) for walk in (SEND, COMMIT, RESTART)}
-    return {**walks, DIAGRAMS / "problem.svg": problem(), DIAGRAMS / "icon.svg": icon()}
+    walks = (SEND, COMMIT, RESTART)
+    wide = {DIAGRAMS / f"{walk.name}.svg": draw(walk, WIDE) for walk in walks}
+    narrow = {DIAGRAMS / f"{walk.name}-narrow.svg": draw(walk, NARROW) for walk in walks}
+    return {**wide, **narrow, DIAGRAMS / "problem.svg": problem(), DIAGRAMS / "icon.svg": icon()}
 
 
 def main(arguments: list[str]) -> int:

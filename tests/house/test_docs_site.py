@@ -62,6 +62,16 @@ def test_what_a_browser_fetches_is_found() -> None:
     assert STYLE_URL.search("@font-face { src: url(https://x/font.woff2) }")
 
 
+def test_a_phone_is_shown_pictures_that_are_as_narrow_as_its_page(site: Path) -> None:
+    style = (site / "site.css").read_text(encoding="utf-8")
+    instead = dict(re.findall(r'img\[src\$="diagrams/(walk-\w+)\.svg"\] \{\s*content: url\("([^"]+)"\)', style))
+    assert set(instead) == {walk.name for walk in (walks.SEND, walks.COMMIT, walks.RESTART)}
+    for picture in instead.values():
+        width = re.search(r' width="(\d+)"', (site / picture).read_text(encoding="utf-8"))
+        assert width is not None
+        assert int(width[1]) <= 390 - 2 * 14, "a phone of 390 px, and the margins of the page"
+
+
 def test_the_bar_has_four_sections(site: Path) -> None:
     home = (site / "index.html").read_text(encoding="utf-8")
     tabs = home[home.index('class="md-tabs"') :]
