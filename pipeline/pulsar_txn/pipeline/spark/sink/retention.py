@@ -48,7 +48,7 @@ def warning(topic: str, options: Options) -> str | None:
     path = str(name).replace("://", "/", 1)
     namespace = path.split("/", 1)[1].rsplit("/", 1)[0]
     try:
-        if _get(options, f"{path}/subscriptions"):
+        if _get(options, f"{path}/subscriptions") or _get(options, f"{path}-partition-0/subscriptions"):
             return None
         retention = _get(options, f"{path}/retention") or _get(options, f"namespaces/{namespace}/retention") or {}
     except (OSError, ValueError) as error:
