@@ -89,7 +89,7 @@ def test_no_answer_is_given_to_an_option_that_is_ours() -> None:
     ("name", "query", "message"),
     [
         ("endingOffsets", Query.STREAM_READ, "is for spark.read, and has no effect on spark.readStream"),
-        ("sinkId", Query.STREAM_READ, "is for df.write and df.writeStream"),
+        ("sinkId", Query.STREAM_READ, "is for df.write, df.writeStream and write_batch"),
         ("maxMessagesPerTrigger", Query.BATCH_READ, "is for spark.readStream"),
         ("failOnDataLoss", Query.STREAM_WRITE, "is for spark.read and spark.readStream"),
         ("sinkId", Query.SOURCE, "has no effect on spark.read and spark.readStream"),

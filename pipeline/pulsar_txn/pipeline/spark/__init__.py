@@ -4,7 +4,7 @@ Shared by both: `errors`, `options` (the table; `option_values`, `client_options
 `background` (the client in Spark's processes). `source`: `reader` (what Spark calls), on the driver `topics`, `heads`,
 `limits`, `planning`, in tasks `tasks`, `ranges`, `chunks`, `columns`; `offsets`, `patience`, `loss` in both.
 `sink`: `control`, `committer` (the protocol, without IO), `staged` (rows to batches), `store`, `writer`. On top:
-`datasource`, Spark's door to both. Spark finds it through the top-level module `pyspark_pulsar_txn`.
+`datasource`, Spark's door to both, and `foreach_batch`. Spark finds it through the top-level module `pyspark_pulsar_txn`.
 """
 
 from pulsar_txn.pipeline.spark.errors import (
@@ -26,6 +26,7 @@ from pulsar_txn.pipeline.spark.requirements import why_not
 
 try:
     from pulsar_txn.pipeline.spark.datasource import PulsarDataSource, PulsarTxnDataSource, register
+    from pulsar_txn.pipeline.spark.foreach_batch import write_batch
 except ImportError as error:
     if (reason := why_not()) is None:
         raise
@@ -48,4 +49,5 @@ __all__ = [
     "SparkPulsarError",
     "StoreFailed",
     "register",
+    "write_batch",
 ]

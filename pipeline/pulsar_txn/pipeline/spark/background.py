@@ -10,6 +10,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from pulsar_txn.client import AsyncClient
@@ -30,9 +31,13 @@ class Background:
         self._clients: dict[tuple[Any, ...], AsyncClient] = {}
         threading.Thread(target=self._loop.run_forever, name="pulsar-txn", daemon=True).start()
 
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin to run a coroutine on the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its result or error. When this is interrupted, it is cancelled."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.start(work)
         try:
             return future.result()
         except BaseException:

@@ -27,8 +27,11 @@ class Query(enum.Flag):
     STREAM_READ = enum.auto()
     BATCH_WRITE = enum.auto()
     STREAM_WRITE = enum.auto()
+    FOREACH_BATCH = enum.auto()
     SOURCE = BATCH_READ | STREAM_READ
-    SINK = BATCH_WRITE | STREAM_WRITE
+    STAGES = BATCH_WRITE | STREAM_WRITE
+    NUMBERED = STREAM_WRITE | FOREACH_BATCH
+    SINK = STAGES | FOREACH_BATCH
     ANY = SOURCE | SINK
 
 
@@ -38,7 +41,10 @@ _CALLED: Final = {
     Query.SOURCE: "spark.read and spark.readStream",
     Query.BATCH_WRITE: "df.write",
     Query.STREAM_WRITE: "df.writeStream",
-    Query.SINK: "df.write and df.writeStream",
+    Query.FOREACH_BATCH: "write_batch",
+    Query.STAGES: "df.write and df.writeStream",
+    Query.NUMBERED: "df.writeStream and write_batch",
+    Query.SINK: "df.write, df.writeStream and write_batch",
 }
 
 
@@ -85,14 +91,14 @@ class Options:
     delivery: str = _option("delivery", delivery, "staged", Query.STREAM_WRITE)
     transaction_timeout_ms: int = _option("transactionTimeoutMs", positive, 600_000, Query.SINK)
     commit_timeout_ms: int = _option("commitTimeoutMs", positive, 120_000, Query.SINK)
-    staging_topic: str | None = _option("stagingTopic", text, None, Query.SINK)
-    inline_max_bytes: int = _option("inlineMaxBytes", positive, 256 * 1024, Query.SINK)
+    staging_topic: str | None = _option("stagingTopic", text, None, Query.STAGES)
+    inline_max_bytes: int = _option("inlineMaxBytes", positive, 256 * 1024, Query.STAGES)
     batching_max_bytes: int = _option("batchingMaxBytes", positive, 128 * 1024, Query.SINK)
     batching_max_messages: int = _option("batchingMaxMessages", positive, 1000, Query.SINK)
     compression: int = _option("compression", compression, 0, Query.SINK)
     batch_id_property: str = _option("batchIdProperty", text, "__batch_id", Query.SINK)
-    adopt_checkpoint: bool = _option("adoptCheckpoint", flag, False, Query.STREAM_WRITE)
-    allow_self_write: bool = _option("allowSelfWrite", flag, False, Query.STREAM_WRITE)
+    adopt_checkpoint: bool = _option("adoptCheckpoint", flag, False, Query.NUMBERED)
+    allow_self_write: bool = _option("allowSelfWrite", flag, False, Query.NUMBERED)
     admin_url: str | None = _option("admin.url", text, None, Query.SINK)
 
     client_options: tuple[tuple[str, Any], ...] = attrs.field(default=(), repr=False)

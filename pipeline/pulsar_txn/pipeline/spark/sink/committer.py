@@ -90,10 +90,11 @@ class SinkCommitter:
     the sink is this query's.
     """
 
-    def __init__(self, sink_id: str, query_id: str = "", *, adopt: bool = False) -> None:
+    def __init__(self, sink_id: str, query_id: str = "", *, adopt: bool = False, attempts: int = ATTEMPTS) -> None:
         self.sink_id = sink_id
         self.query_id = query_id
         self._adopt = adopt
+        self._attempts = attempts
         self._epoch: int | None = None
         self._barriers = 0
         self._last: Marker | None = None
@@ -112,15 +113,17 @@ class SinkCommitter:
         epoch, self._epoch = self._epoch, None  # known again only when this call ends well
         if epoch is None:
             epoch = yield from self._take_over()
-        for attempt in range(ATTEMPTS + 1):
+        for attempt in range(self._attempts + 1):
             if self._is_published(work.batch_id):
                 if work.places:
                     yield ReleaseStaging(max(work.places))
                 self._epoch = epoch
                 return Outcome.PUBLISHED if attempt else Outcome.SKIPPED
-            if attempt < ATTEMPTS:
+            if attempt < self._attempts:
                 yield from self._attempt(work, epoch)
-        raise StoreFailed(f"micro-batch {work.batch_id} could not be published in {ATTEMPTS} transactions; restart the query")
+        raise StoreFailed(
+            f"micro-batch {work.batch_id} could not be published in {self._attempts} transactions; restart the query"
+        )
 
     def _take_over(self) -> Generator[Request, Any, int]:
         self._last = None

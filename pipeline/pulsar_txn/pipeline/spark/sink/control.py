@@ -177,6 +177,13 @@ class EndTxn:
 
 
 @attrs.frozen
+class RunJob:
+    """Run the job whose tasks send all rows in a transaction, and wait for its end. Reply: rows by topic. StoreFailed."""
+
+    txn_id: str
+
+
+@attrs.frozen
 class EndGroup:
     """Commit `txn_id` and `delivered` by one record, and abort what else the sink's epoch has open. Reply: EndReply."""
 
@@ -206,6 +213,7 @@ Request: TypeAlias = (
     | Receipts
     | ReleaseStaging
     | EndTxn
+    | RunJob
     | EndGroup
     | Sweep
     | Pause

@@ -40,11 +40,15 @@ class Sent(WriterCommitMessage):
 
 
 class TaskSending:
-    """The transaction of one attempt of a task, opened by its first payload."""
+    """The rows of one attempt of a task: in a transaction of its own, opened by its first payload under `epoch`.
 
-    def __init__(self, options: Options, epoch: Epoch) -> None:
+    Or, with `txn_id`, in one that the driver has opened for all tasks.
+    """
+
+    def __init__(self, options: Options, epoch: Epoch | None = None, *, txn_id: str | None = None) -> None:
         self._options = options
         self._epoch = epoch
+        self._shared = txn_id
         self._txn: AsyncTransaction | None = None
         self._producers: dict[str, AsyncProducer[bytes]] = {}
         self._tickets: list[asyncio.Future[Any]] = []
@@ -72,12 +76,10 @@ class TaskSending:
         background().run(self._close())
 
     async def _put(self, payload: Payload) -> None:
-        client = await background().client(self._options, self._epoch.name)
+        client = await background().client(self._options, None if self._epoch is None else self._epoch.name)
         try:
             if self._txn is None:
-                await act_as(client.inside, self._epoch)
-                txn_id = await open_for_others(client.inside, self._options.transaction_timeout_ms)
-                self._txn = client.attach_transaction(txn_id)
+                self._txn = await self._join(client)
             producer = await self._producer(client, payload.topic)
             await producer.wait_for_room()
             partition = None if payload.partition < 0 else payload.partition
@@ -85,6 +87,13 @@ class TaskSending:
         except PulsarError as error:
             raise StoreFailed(f"sending rows to {payload.topic}: {error}") from error
         self.rows[payload.topic] = self.rows.get(payload.topic, 0) + payload.batch.num_messages
+
+    async def _join(self, client: AsyncClient) -> AsyncTransaction:
+        if self._shared is not None:
+            return client.attach_transaction(self._shared)
+        assert self._epoch is not None  # noqa: S101  # one of the two is given
+        await act_as(client.inside, self._epoch)
+        return client.attach_transaction(await open_for_others(client.inside, self._options.transaction_timeout_ms))
 
     async def _producer(self, client: AsyncClient, topic: str) -> AsyncProducer[bytes]:
         found = self._producers.get(topic)

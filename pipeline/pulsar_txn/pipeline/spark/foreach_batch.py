@@ -1,0 +1,145 @@
+"""`write_batch`, for the function of `foreachBatch`: a micro-batch of any size, from the executors, in one transaction.
+
+    def publish(df, batch_id):
+        write_batch(df, batch_id, serviceUrl="pulsar://localhost:6650", topic="totals")
+
+    query = totals.writeStream.foreachBatch(publish).outputMode("update").option("checkpointLocation", …).start()
+
+It works on every Pulsar that has transactions. The rows are sent by a barrier job: all its tasks run at the same time and
+share the transaction, and when one fails, the transaction is aborted and the whole job runs again in another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.connecting import connection_of
+from pulsar_txn.pipeline.spark.errors import OptionError, StoreFailed
+from pulsar_txn.pipeline.spark.handing import Hand, run_with_hands
+from pulsar_txn.pipeline.spark.options import Options, Query, read_options
+from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, source_ends
+from pulsar_txn.pipeline.spark.sink.columns import check_columns
+from pulsar_txn.pipeline.spark.sink.committer import Outcome, Work
+from pulsar_txn.pipeline.spark.sink.job_store import Job, JobSinkStore
+from pulsar_txn.pipeline.spark.sink.jobs import JobCommitter
+from pulsar_txn.pipeline.spark.sink.sending import TaskSending
+from pulsar_txn.pipeline.spark.sink.staged import Stager
+from pulsar_txn.pipeline.spark.sink.writer import count_partitions, default_control_topic, sink_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_SCHEMA: Final = "topic string, rows bigint"
+_ARROW: Final = pa.schema([("topic", pa.string()), ("rows", pa.int64())])
+
+_sinks: dict[tuple[Any, ...], tuple[JobCommitter, JobSinkStore]] = {}
+"""What this process knows of its sinks, by (process, cluster, control topic, query)."""
+
+
+def write_batch(df: DataFrame, batch_id: int, *, max_runs: int = 4, partitions: int | None = None, **options: Any) -> bool:
+    """Publish a micro-batch once: all its rows become visible together, in all their topics.
+
+    `options` are those of the sink (`serviceUrl`, `topic`, `sinkId`, …); names with dots go in as `**{"service.url": …}`.
+    With Spark Connect, and outside of `foreachBatch`, `sinkId` is required. `partitions`: how many tasks send; by default
+    as many as there are slots, at most as many as the frame has. A barrier job waits until that many slots are free.
+    `max_runs`: how often the job is run, each time in a new transaction, before its error is raised.
+
+    Returns whether it was published now; False: an earlier call had done it. Raises a SinkError, which ends the query; the
+    replay after a restart decides. OptionError for what cannot work; then nothing was written.
+    """
+    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    chosen = read_options(given, Query.FOREACH_BATCH)
+    check_columns({field.name: field.dataType.simpleString() for field in df.schema.fields}, chosen)
+    context = getattr(df.sparkSession, "sparkContext", None)  # there is none with Spark Connect
+    query_id = "" if context is None else context.getLocalProperty("sql.streaming.queryId") or ""
+    if chosen.sink_id is None and not query_id:
+        raise OptionError(
+            "write_batch cannot see the id of the query here (Spark Connect, or no foreachBatch): give sinkId=, the same one "
+            "for all runs of the query"
+        )
+    ends = source_ends(given.get("checkpointLocation"), batch_id)
+    if not chosen.allow_self_write:
+        check_not_read(chosen.topics, ends)
+    frame = df.repartition(partitions or _tasks(df, context))
+    job = partial(_send_all, frame, chosen, batch_id)
+    outcome = run_with_hands(background(), partial(_commit, chosen, query_id, Work(batch_id, {}, (), ends), job, max_runs))
+    return outcome is Outcome.PUBLISHED
+
+
+def _tasks(df: DataFrame, context: Any) -> int:
+    """How many tasks can run at the same time, at most as many as there is work for."""
+    if context is None:
+        return 1
+    return max(1, min(df.rdd.getNumPartitions(), int(context.defaultParallelism)))
+
+
+async def _commit(options: Options, query_id: str, work: Work, job: Job, max_runs: int, hand: Hand) -> Outcome:
+    name = sink_id(options, query_id)
+    control_topic = options.control_topic or default_control_topic(name)
+    key = (os.getpid(), connection_of(options), control_topic, query_id)
+    found = _sinks.pop(key, None)
+    if found is None:
+        client = await background().client(options)
+        committer = JobCommitter(name, query_id, adopt=options.adopt_checkpoint, attempts=max_runs)
+        found = (committer, JobSinkStore(client, control_topic, options))
+    committer, store = found
+    store.expect_job(job, hand)
+    try:
+        outcome: Outcome = await store.carry_out(committer.commit(work), work.batch_id, [])
+    except StoreFailed as error:
+        await store.close()
+        raise error from store.cause
+    except BaseException:
+        await store.close()
+        raise
+    _sinks[key] = found
+    return outcome
+
+
+def _send_all(frame: DataFrame, options: Options, batch_id: int, txn_id: str) -> dict[str, int]:
+    """Run the job. Its tasks get one number of partitions of each topic that is known."""
+    known = {topic: count_partitions(options, topic) for topic in options.topics}
+    counted = frame.mapInArrow(_sender(options, batch_id, txn_id, known), _SCHEMA, barrier=True).collect()
+    rows: dict[str, int] = {}
+    for each in counted:
+        rows[each.topic] = rows.get(each.topic, 0) + each.rows
+    return rows
+
+
+def _sender(
+    options: Options, batch_id: int, txn_id: str, known: Mapping[str, int]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What each task does: send its rows, and answer how many it has sent to each topic."""
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        task = 0 if context is None else context.partitionId()
+        name = options.batch_id_property
+        sending = TaskSending(options, txn_id=txn_id)
+        try:
+            stager = Stager(
+                options,
+                lambda topic: known[topic] if topic in known else count_partitions(options, topic),
+                sending.put,
+                properties={name: str(batch_id)} if name else {},
+                spread=task,
+                where=f"micro-batch {batch_id}, task {task}, ",
+            )
+            for batch in batches:
+                stager.add(batch)
+            stager.finish()
+            sending.finish()
+        finally:
+            sending.close()
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(list(sending.rows), pa.string()), pa.array(list(sending.rows.values()), pa.int64())], schema=_ARROW
+        )
+
+    return send

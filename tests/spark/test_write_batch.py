@@ -1,0 +1,233 @@
+"""`write_batch` in foreachBatch: one transaction for a whole job; a job that fails runs again in another one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from targets import Target
+
+from pulsar_txn.client import AsyncClient
+from pulsar_txn.pipeline.spark import CheckpointOlderThanSink, OptionError, StoreFailed, write_batch
+from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.handing import Hand, run_with_hands
+from pulsar_txn.pipeline.spark.options import Query, read_options
+from pulsar_txn.pipeline.spark.sink.committer import Outcome, Work
+from pulsar_txn.pipeline.spark.sink.control import EndReply, EndTxn, Fence, Marker, NewTxn, ReadRecords, RunJob, WriteRecord
+from pulsar_txn.pipeline.spark.sink.jobs import JobCommitter
+
+ROWS = 200
+
+
+# --- without Spark ------------------------------------------------------------------------------------------------------
+
+
+def drive(committer: JobCommitter, batch: int, jobs: Iterator[dict[str, int] | None]) -> tuple[Outcome | None, list[Any]]:
+    """Carry a commit out in a store where everything works but the jobs (None: it fails); what was asked for."""
+    visible: list[Any] = []
+    pending: list[Any] = []
+    requests: list[Any] = []
+    steps, reply, error = committer.commit(Work(batch, {})), None, None
+    while True:
+        try:
+            request = steps.send(reply) if error is None else steps.throw(error)
+        except StopIteration as done:
+            return done.value, requests
+        except StoreFailed:
+            return None, requests
+        requests.append(request)
+        reply, error = None, None
+        match request:
+            case Fence():
+                reply = 1
+            case NewTxn():
+                reply, pending = f"(0,{len(requests)})", []
+            case WriteRecord(record, txn_id):
+                (visible if txn_id is None else pending).append(record)
+            case ReadRecords():
+                reply, visible = visible, []
+            case RunJob():
+                reply = next(jobs)
+                error = StoreFailed("the job failed") if reply is None else None
+            case EndTxn(commit=commit):
+                visible += pending if commit else []
+                reply = EndReply.DONE
+
+
+def test_a_job_that_fails_runs_again_in_another_transaction() -> None:
+    outcome, requests = drive(JobCommitter("s", "q", attempts=4), 0, iter([None, None, {"t": 3}]))
+    assert outcome is Outcome.PUBLISHED
+    jobs = [request.txn_id for request in requests if isinstance(request, RunJob)]
+    assert len(set(jobs)) == 3
+    aborted = [request.txn_id for request in requests if isinstance(request, EndTxn) and not request.commit]
+    assert aborted == jobs[:2]
+    (marker,) = [request.record for request in requests if isinstance(request, WriteRecord) and request.txn_id]
+    assert isinstance(marker, Marker)
+    assert (marker.rows, marker.txn_id) == ({"t": 3}, jobs[2])
+
+
+def test_a_job_runs_as_often_as_it_may_and_not_more() -> None:
+    outcome, requests = drive(JobCommitter("s", "q", attempts=2), 0, iter([None, None]))
+    assert outcome is None
+    assert sum(isinstance(request, RunJob) for request in requests) == 2
+    assert [request.commit for request in requests if isinstance(request, EndTxn)] == [False, False]
+
+
+def test_what_the_loop_hands_over_is_called_in_the_waiting_thread() -> None:
+    async def work(hand: Hand) -> tuple[int, str]:
+        thread = await hand(threading.get_ident)
+        try:
+            await hand(lambda: 1 / 0)
+        except ZeroDivisionError as error:
+            return thread, str(error)
+        return thread, ""
+
+    assert run_with_hands(background(), work) == (threading.get_ident(), "division by zero")
+
+
+def test_an_interrupt_in_what_is_handed_over_is_the_callers() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    async def work(hand: Hand) -> None:
+        await hand(interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_with_hands(background(), work)
+
+
+def test_options_that_would_have_no_effect_are_refused() -> None:
+    for name, value in (("inlineMaxBytes", "1"), ("stagingTopic", "t"), ("delivery", "grouped"), ("startingOffsets", "latest")):
+        with pytest.raises(OptionError, match="no effect on write_batch"):
+            read_options({"service.url": "pulsar://h", name: value}, Query.FOREACH_BATCH)
+
+
+# --- with Spark ---------------------------------------------------------------------------------------------------------
+
+with_spark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(240),
+    pytest.mark.parametrize("pulsar", ["ours", pytest.param("stock-4.2.4", marks=pytest.mark.stock)], indirect=True),
+]
+
+
+def spark_test(test: Any) -> Any:
+    """On both servers."""
+    for mark in with_spark:
+        test = mark(test)
+    return test
+
+
+async def read(url: str, topic: str) -> list[bytes]:
+    async with AsyncClient(url) as client, await client.create_reader(topic) as reader:
+        found = []
+        while await reader.has_message_available():
+            found.append((await reader.read_next(10)).data)
+        return found
+
+
+class Publishing:
+    """A query whose foreachBatch publishes numbers to two topics."""
+
+    def __init__(self, service_url: str, topic: str, folder: Path) -> None:
+        self.service_url = service_url
+        self.targets = (f"{topic}-even", f"{topic}-odd")
+        self.folder = folder
+        self.seen: list[tuple[int, bool]] = []
+        self.options = {"serviceUrl": service_url, "controlTopic": f"{topic}-control"}
+        (folder / "in").mkdir()
+        self.add(0)
+
+    def add(self, batch: int) -> None:
+        lines = "\n".join(str(batch * ROWS + number) for number in range(ROWS))
+        (self.folder / "in" / f"{batch}.txt").write_text(lines + "\n")
+
+    def run(self, spark: Any, work: Any = None, **options: Any) -> None:
+        """Run it over what is there; raises what it ends with."""
+        rows = spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.folder / "in"))
+        if work is not None:
+            rows = rows.mapInArrow(work, "value string")
+        topics = f"if(cast(value as int) % 2 = 0, '{self.targets[0]}', '{self.targets[1]}') topic"
+
+        def publish(df: Any, batch_id: int) -> None:
+            self.seen.append((batch_id, write_batch(df.selectExpr("value", topics), batch_id, **{**self.options, **options})))
+
+        writer = rows.writeStream.foreachBatch(publish).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(self.folder / "checkpoint")).start().awaitTermination()
+
+    def check(self, batches: int) -> None:
+        """Every number once, in its topic."""
+        for parity, topic in enumerate(self.targets):
+            found = Counter(int(value) for value in asyncio.run(read(self.service_url, topic)))
+            assert found == Counter(number for number in range(batches * ROWS) if number % 2 == parity)
+
+
+@pytest.fixture
+def publishing(pulsar: Target, topic: str, tmp_path: Path) -> Publishing:
+    return Publishing(pulsar.service_url, topic, tmp_path)
+
+
+@spark_test
+def test_micro_batches_are_published_once_also_when_they_come_again(publishing: Publishing, spark: Any) -> None:
+    publishing.add(1)
+    publishing.run(spark)
+    assert publishing.seen == [(0, True), (1, True)]
+    for commit in sorted((publishing.folder / "checkpoint" / "commits").glob("*1*")):
+        commit.unlink()  # as if the driver had died before Spark noted it
+    publishing.run(spark)
+    assert publishing.seen[2:] == [(1, False)]
+    publishing.check(2)
+
+
+@spark_test
+def test_a_task_that_fails_after_it_has_sent_makes_the_whole_job_run_again(publishing: Publishing, spark: Any) -> None:
+    once = str(publishing.folder / "once")
+
+    def fails_once(batches: Any) -> Any:
+        for number, batch in enumerate(batches):
+            if number == 2 and not os.path.exists(once):  # noqa: PTH110  # runs in a worker
+                with open(once, "w"):  # noqa: PTH123
+                    raise RuntimeError("this input fails once")
+            yield batch
+
+    publishing.run(spark, fails_once)
+    assert Path(once).exists()
+    publishing.check(1)
+
+
+@spark_test
+def test_a_job_that_always_fails_ends_the_query_with_its_reason_and_publishes_nothing(
+    publishing: Publishing, spark: Any
+) -> None:
+    def fails(batches: Any) -> Any:
+        for batch in batches:
+            yield batch
+            raise RuntimeError("this input is bad")
+
+    with pytest.raises(Exception, match=r"could not be published in 2 transactions[\s\S]*this input is bad|this input is bad"):
+        publishing.run(spark, fails, max_runs=2)
+    assert [asyncio.run(read(publishing.service_url, topic)) for topic in publishing.targets] == [[], []]
+    publishing.run(spark)
+    publishing.check(1)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
+def test_outside_of_a_query_it_needs_a_sink_id_and_refuses_older_batches(pulsar: Target, topic: str, spark: Any) -> None:
+    frame = spark.range(10).selectExpr("cast(id as string) value")
+    options = {"serviceUrl": pulsar.service_url, "topic": topic}
+    with pytest.raises(OptionError, match="give sinkId="):
+        write_batch(frame, 0, **options)
+    name = topic.rpartition("/")[2]
+    assert [write_batch(frame, batch, sinkId=name, partitions=2, **options) for batch in (0, 0, 1)] == [True, False, True]
+    with pytest.raises(CheckpointOlderThanSink):
+        write_batch(frame, 0, sinkId=name, **options)
+    with pytest.raises(OptionError, match="no column 'id'"):
+        write_batch(spark.range(1), 2, sinkId=name, **options)
+    assert len(asyncio.run(read(pulsar.service_url, topic))) == 20
