@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from tc_host import LEDGER, TcHost
+from tc_host import TcHost
 
 from pulsar_txn.ledger.machine import AwaitOutcome, Reply, TellParticipant
 from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, WRITE
@@ -108,7 +108,7 @@ def test_a_member_that_timed_out_refuses_the_group_and_leaves_the_others_open() 
     host = TcHost()
     short = host.new(10)
     (long,) = opened(host, 1)
-    host.now += 11
+    host.now_ms += 11
     host.expire()
     with pytest.raises(Refusal, match="ABORT"):
         together(host, [long, short])
@@ -182,9 +182,7 @@ def test_a_torn_step_keeps_the_decision_before_the_aborts_of_the_others() -> Non
     begun = len(host.log)
     host.ask(EndTxn("group", taken[0], COMMIT, group=(taken[1],), abort_others=True, **who))
     for keep in range(begun + 1, len(host.log) + 1):
-        torn = FencingHost()
-        torn.log = host.log[:keep]
-        torn.crash(keep)
+        torn = FencingHost(log=host.log[:keep])
         assert set(statuses(torn, taken)) == {TxnStatus.COMMITTING}
         assert not {TxnStatus.COMMITTING, TxnStatus.COMMITTED} & set(statuses(torn, left))
 
@@ -207,10 +205,8 @@ def test_a_crash_at_every_append_leaves_all_of_a_group_or_none(snapshot: bool) -
     begun = len(host.log)
     host.ask(EndTxn("group", txn_ids[0], COMMIT, group=tuple(txn_ids[1:])))
     for keep in range(begun, len(host.log) + 1):
-        again = TcHost()
-        again.log, again.stored = host.log[:keep], host.stored
-        again.confirmed = 0
-        again.crash(keep)
+        again = TcHost(log=host.log[:keep], stored=host.stored)
+        again.confirm()
         found = set(statuses(again, txn_ids))
         assert found == {TxnStatus.OPEN if keep == begun else TxnStatus.COMMITTING}
         told = {effect.txn_id for effect in again.released if isinstance(effect, TellParticipant)}
@@ -245,5 +241,5 @@ def test_a_record_of_a_group_moves_only_members_that_are_where_it_expects_them()
     host.end(two, ABORT)
     record = host.tc.decode("log", host.log[-1])
     wrong = record._replace(least=one.least, new_status=1, group=(two.least, 99), data=None)
-    host.tc.apply("log", (LEDGER, len(host.log)), host.tc.decode("log", host.tc.encode("log", wrong)))
+    host.append(wrong)
     assert statuses(host, [one, two]) == [TxnStatus.COMMITTING, TxnStatus.ABORTING]
