@@ -18,6 +18,7 @@ from pulsar_txn.wire.topics import TopicName
 
 from .checks import check_client_name, check_subscription_name, check_user_topic
 from .schemas import schema_of
+from .services import AnyTopic, Services
 from .session import Handler, Session
 
 _KEY_SHARED_STICKY: Final = 1
@@ -37,31 +38,47 @@ async def on_subscribe(session: Session, body: Any) -> None:
 
 
 async def _subscribe(session: Session, body: Any) -> None:
-    services = session.services
     name = TopicName.parse(body.topic)
     check_user_topic(name)
     check_client_name("consumer", body.consumer_name)
     existing = session.consumers.get(body.consumer_id)
     if existing is not None:
-        held = existing.subscription
-        if (str(held.topic.name), held.name) != (str(name), body.subscription):
-            text = f"consumer {body.consumer_id} is open on {held.name!r} of {held.topic.name} already"
-            raise Refusal(ServerError.NotAllowedError, text)
-        session.connection.write_command("success", request_id=body.request_id)
-        return
-    check_subscription_name(body.subscription)
-    if body.read_compacted and body.subType not in {EXCLUSIVE, FAILOVER}:
-        raise Refusal(ServerError.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions")
+        _check_same(existing, name, body)
+    else:
+        check_subscription_name(body.subscription)
+        if body.read_compacted and body.subType not in {EXCLUSIVE, FAILOVER}:
+            raise Refusal(ServerError.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions")
+        topic = await _topic(session.services, name, body)
+        consumer = await _new_consumer(session, topic, name, body)
+        await _join(session, topic, consumer, body)
+        session.consumers[body.consumer_id] = consumer
+    session.connection.write_command("success", request_id=body.request_id)
+
+
+def _check_same(existing: Consumer, name: TopicName, body: Any) -> None:
+    """A repeat of a SUBSCRIBE that was answered; Refusal NotAllowedError when it is another one."""
+    held = existing.subscription
+    if (str(held.topic.name), held.name) != (str(name), body.subscription):
+        text = f"consumer {body.consumer_id} is open on {held.name!r} of {held.topic.name} already"
+        raise Refusal(ServerError.NotAllowedError, text)
+
+
+async def _topic(services: Services, name: TopicName, body: Any) -> AnyTopic:
+    """The topic, which takes this subscription and this schema."""
     topic = await services.topic(name, create=body.force_topic_creation)
     makes = body.durable and isinstance(topic, Topic) and body.subscription not in topic.subscriptions
     if makes and not services.config.allow_auto_subscription_creation:
         raise Refusal(ServerError.SubscriptionNotFound, f"Subscription does not exist: {body.subscription!r} of {name}")
     if body.HasField("schema") and body.schema.type:
         await services.catalog.schema_version(name, schema_of(body.schema))
+    return topic
+
+
+async def _new_consumer(session: Session, topic: AnyTopic, name: TopicName, body: Any) -> Consumer:
     consumer = Consumer(
         session,
         body.consumer_id,
-        body.consumer_name or services.new_consumer_name(),
+        body.consumer_name or session.services.new_consumer_name(),
         priority=body.priority_level,
         partition=name.partition,
         epoch=signed64(body.consumer_epoch) if body.HasField("consumer_epoch") else None,
@@ -71,20 +88,23 @@ async def _subscribe(session: Session, body: Any) -> None:
         consumer.read_compacted = True
     if body.HasField("keySharedMeta"):
         consumer.key_ranges = tuple((each.start, each.end) for each in body.keySharedMeta.hashRanges)
+    return consumer
+
+
+async def _join(session: Session, topic: AnyTopic, consumer: Consumer, body: Any) -> None:
+    """Give the consumer its place in the subscription, which is made when it does not exist."""
     subscription = await topic.subscribe(body.subscription, durable=body.durable, initial=await _initial(topic, body))
     if body.subType == EXCLUSIVE:
         for holder in [each.owner for each in subscription.consumers if each.owner is not session]:
             await holder.is_alive()
     if session.connection.closed or not topic.serving or topic.subscriptions.get(subscription.name) is not subscription:
-        raise Refusal(ServerError.ServiceNotReady, f"{name} or its subscription was closed meanwhile; retry")
+        raise Refusal(ServerError.ServiceNotReady, f"{topic.name} or its subscription was closed meanwhile; retry")
     sticky = body.HasField("keySharedMeta") and body.keySharedMeta.keySharedMode == _KEY_SHARED_STICKY
     try:
         subscription.add(consumer, body.subType, sticky=sticky)
     except Refusal:
         subscription.drop_if_unused()
         raise
-    session.consumers[body.consumer_id] = consumer
-    session.connection.write_command("success", request_id=body.request_id)
 
 
 async def _initial(topic: Any, body: Any) -> Position:

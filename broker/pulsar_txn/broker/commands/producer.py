@@ -14,7 +14,7 @@ from pulsar_txn.wire.topics import TopicName
 
 from .checks import check_client_name, check_subscription_name, check_user_topic
 from .schemas import pack_schema_version, schema_of
-from .services import AnyTopic
+from .services import AnyTopic, Services
 from .session import Handler, Session
 
 
@@ -50,6 +50,16 @@ async def _open(session: Session, body: Any) -> None:
         session.forget_producer(existing)
     if body.initial_subscription_name:
         check_subscription_name(body.initial_subscription_name)
+    topic, version = await _topic(services, name, body)
+    producer_name = body.producer_name or services.catalog.new_producer_name()
+    mode = AccessMode(body.producer_access_mode)
+    producer = Producer(session, body.producer_id, producer_name, topic, mode, body.epoch)
+    producer.encrypted = body.encrypted
+    await _join(session, topic, producer, version, body)
+
+
+async def _topic(services: Services, name: TopicName, body: Any) -> tuple[AnyTopic, bytes]:
+    """The topic, which takes this producer's schema and has its initial subscription; and the version of the schema."""
     topic = await services.topic(name)
     if topic.rules.encryption_required and not body.encrypted:
         raise Refusal(ServerError.MetadataError, f"Encryption is required in {name}")
@@ -58,12 +68,12 @@ async def _open(session: Session, body: Any) -> None:
         version = pack_schema_version(await services.catalog.schema_version(name, schema_of(body.schema)))
     if body.initial_subscription_name and isinstance(topic, Topic):
         await topic.subscribe(body.initial_subscription_name, durable=True, initial=topic.log.last_appended)
-    producer_name = body.producer_name or services.catalog.new_producer_name()
-    mode = AccessMode(body.producer_access_mode)
-    producer = Producer(session, body.producer_id, producer_name, topic, mode, body.epoch)
-    producer.encrypted = body.encrypted
+    return topic, version
 
-    holder = topic.producers.by_name.get(producer_name)
+
+async def _join(session: Session, topic: AnyTopic, producer: Producer, version: bytes, body: Any) -> None:
+    """Let the producer publish, or wait for the topic, and answer."""
+    holder = topic.producers.by_name.get(producer.name)
     if holder is not None and holder.owner is not session:
         await holder.owner.is_alive()
     asked = body.topic_epoch if body.HasField("topic_epoch") else None
@@ -71,7 +81,7 @@ async def _open(session: Session, body: Any) -> None:
         ready = await topic.producers.add(producer, asked, partial(_end_wait, session, body, producer, version))
         _check_open(session, topic)
     except BaseException:  # the client may be gone as well: then this task is cancelled
-        services.remove_producer(producer)
+        session.services.remove_producer(producer)
         raise
     (session.producers if ready else session.waiting_producers)[body.producer_id] = producer
     _answer(session, body, producer, ready=ready, version=version)
