@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from main_job import MainJob, MainResult
+from main_job import MainJob
+from main_result import MainResult
 from processes import Children, DemoFailedError
 from report import RESULTS, killed_at, main_lines, main_row, results_row, write_report
 from rich.console import Console

@@ -74,7 +74,8 @@ class Plot:
             self.axes.axvline(at, color=shade, linestyle=":", linewidth=1.6, gid=self._gid([tip]))
             if colour is None:
                 place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right"}
-                self.axes.annotate(kill.target, (at, 0.98), color=shade, fontsize=8, **place)
+                name = self.axes.annotate(kill.target, (at, 0.98), color=shade, fontsize=8, annotation_clip=True, **place)
+                name.set_in_layout(False)
 
     def svg(self, legend: str) -> str:
         """The drawing; a page may hold several."""
@@ -86,6 +87,8 @@ class Plot:
         ET.register_namespace("", _SVG)
         ET.register_namespace("xlink", "http://www.w3.org/1999/xlink")
         root = ET.fromstring(text.getvalue())  # noqa: S314  # matplotlib wrote it
+        for metadata in root.findall(f"{{{_SVG}}}metadata"):
+            root.remove(metadata)
         for group in root.iter(f"{{{_SVG}}}g"):
             self._tell(group)
         return ET.tostring(root, encoding="unicode")

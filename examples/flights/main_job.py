@@ -7,23 +7,11 @@ import random
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-import attrs
 from chaos import BROKER_POINT, ENDING_POINT, UNENDED_POINT, Chaos, armed, broker_armed, schedule
-from checks import (
-    Findings,
-    batch_problems,
-    compare,
-    gap_problems,
-    kill_problems,
-    recovery_problems,
-    refused_problems,
-    sums,
-    totals_problems,
-    transaction_problems,
-)
 from crash import Kill, read_log
+from main_result import Found, MainResult
 from processes import Broker, Child, Supervisor
 from runs import KillReport, Stage, lines_of, topics_of
 from watch import Arrival, Seen, follow_batches, publish_times, read_topic
@@ -35,51 +23,6 @@ _SECONDS_OF_A_MONTH: Final = 75.0
 """About how long flights come in: the publisher's rate follows from it."""
 
 _SEEN_SECONDS: Final = 90.0
-
-
-@attrs.define
-class MicroBatch:
-    """A micro-batch of the settling query, as readers of its three topics found it."""
-
-    number: int
-    txn_id: str
-    rows: dict[str, int] = attrs.field(factory=dict)
-    visible_ms: int | None = None
-    waited_ms: list[int] = attrs.field(factory=list)
-
-    @property
-    def flights(self) -> int:
-        """How many were settled or refused in it; a settled one has two rows."""
-        return sum(count for topic, count in self.rows.items() if not topic.endswith("postings"))
-
-
-@attrs.define
-class MainResult:
-    """What came out of the main job."""
-
-    settlements: Findings
-    postings: Findings
-    refused: int
-    by_carrier: dict[tuple[str, str], tuple[int, int]]
-    batches: list[MicroBatch]
-    totals_batches: int
-    totals: int
-    kills: list[KillReport]
-    published_ms: list[int]
-    events: list[dict[str, Any]]
-    seconds: float
-    seed: int
-    our_broker: bool
-    problems: list[str]
-
-    @property
-    def visible(self) -> list[tuple[int, int]]:
-        """(ms, flights visible up to then)."""
-        found, total = [], 0
-        for batch in sorted((each for each in self.batches if each.visible_ms), key=lambda each: each.visible_ms or 0):
-            total += batch.flights
-            found.append((batch.visible_ms or 0, total))
-        return found
 
 
 class MainJob:
@@ -99,6 +42,7 @@ class MainJob:
         self._client: AsyncClient
         self._broker: Broker | None = None
         self._undecided: list[str] = []
+        self._plan = schedule(stage.input.selection, our_broker=stage.outside is None)
 
     async def run(self) -> MainResult:
         """Everything. Raises DemoFailedError when it cannot go on; what is merely wrong is among the problems."""
@@ -113,11 +57,8 @@ class MainJob:
             published = await publish_times(client, self.topics.flights)
         return self._result(rows, published, time.monotonic() - begin)
 
-    def _settled_topics(self) -> list[str]:
-        return [self.topics.settlements, self.topics.postings, self.topics.refused]
-
     def _all_topics(self) -> list[str]:
-        return [*self._settled_topics(), *self.topics.totals.values()]
+        return [*self.topics.settled, *self.topics.totals.values()]
 
     # --- the processes ----------------------------------------------------------------------------------------------
 
@@ -133,8 +74,7 @@ class MainJob:
 
     async def _work(self, url: str) -> None:
         publisher, job = self._publisher(url), self._job(url)
-        plan = schedule(self._stage.input.selection, our_broker=self._broker is not None)
-        chaos = Chaos(plan, self._log, job, self._broker, self._newest, random.Random(self._seed))  # moments, not secrets
+        chaos = Chaos(self._plan, self._log, job, self._broker, self._newest, random.Random(self._seed))  # moments, not secrets
         async with asyncio.TaskGroup() as group:
             background = [group.create_task(self._follow(topic)) for topic in self._all_topics()]
             background.append(group.create_task(self._show()))
@@ -237,13 +177,14 @@ class MainJob:
                 await self._tell_ending(report, rows)
             if kill.point == UNENDED_POINT:
                 report.recovery += f"; the new run announced itself, aborted {kill.txn_id}, and sent the micro-batch again"
-            if (later := self._first_seen_after(kill.time_ms)) is not None:
-                report.recovery += f"; readers had the next micro-batch {(later - kill.time_ms) / 1000:.1f} s after the kill"
+            if (later := self._first_begun_after(kill.time_ms)) is not None:
+                seconds = (later - kill.time_ms) / 1000
+                report.recovery += f"; the next micro-batch begun after the kill was visible {seconds:.1f} s after it"
 
     async def _tell_ending(self, report: KillReport, rows: Mapping[str, Sequence[Seen]]) -> None:
         kill = report.kill
         batch_id = kill.in_flight["batch_id"]
-        found = {str(seen.txn_id) for topic in self._settled_topics() for seen in rows[topic] if seen.batch_id == batch_id}
+        found = {str(seen.txn_id) for topic in self.topics.settled for seen in rows[topic] if seen.batch_id == batch_id}
         if found == {kill.txn_id}:
             report.recovery += (
                 f"; Spark handed over micro-batch {batch_id} again, its marker on the control topic was recognised, and it was "
@@ -252,83 +193,32 @@ class MainJob:
         else:
             report.recovery += f"; micro-batch {batch_id} was published by {', '.join(sorted(found))}"
 
-    def _first_seen_after(self, time_ms: int) -> int | None:
-        times = [arrival.first_ms for arrival in self._arrivals[self.topics.settlements].values()]
-        return min((each for each in times if each > time_ms), default=None)
+    def _first_begun_after(self, time_ms: int) -> int | None:
+        """When readers had the first micro-batch that cannot have been under way at this time."""
+        arrivals = self._arrivals[self.topics.settlements]
+        newest = max((number for number, arrival in arrivals.items() if arrival.first_ms <= time_ms), default=-1)
+        return min((arrival.first_ms for number, arrival in arrivals.items() if number > newest + 1), default=None)
 
     # --- results ----------------------------------------------------------------------------------------------------
 
     def _result(self, rows: Mapping[str, list[Seen]], published: list[int], seconds: float) -> MainResult:
-        truth = self._stage.input.truth
-        values = {topic: [seen.value for seen in rows[topic]] for topic in self._settled_topics()}
-        settlements, postings = (compare(topic, values[topic], truth) for topic in self._settled_topics()[:2])
-        by_dimension = {dimension: rows[topic] for dimension, topic in self.topics.totals.items()}
-        result = MainResult(
-            settlements=settlements,
-            postings=postings,
-            refused=len(values[self.topics.refused]),
-            by_carrier=sums(values[self.topics.postings]),
-            batches=self._micro_batches(rows),
-            totals_batches=len({seen.batch_id for seen in by_dimension["carrier"]}),
+        kills = list(self._reports.values())
+        found = Found(self.topics, rows, self._arrivals, [report.kill for report in kills])
+        return MainResult(
+            settlements=found.compared(self.topics.settlements, self._stage.input),
+            refused=len(rows[self.topics.refused]),
+            by_carrier=found.by_carrier(),
+            batches=found.micro_batches(),
+            totals_batches=len({seen.batch_id for seen in rows[self.topics.totals["carrier"]]}),
             totals=len(self._stage.input.totals),
-            kills=list(self._reports.values()),
+            kills=kills,
             published_ms=published,
             events=lines_of(self._events),
             seconds=seconds,
             seed=self._seed,
             our_broker=self._broker is not None,
-            problems=[],
+            problems=found.problems(self._stage.input, self._plan) + self._undecided,
         )
-        result.problems += settlements.problems() + postings.problems()
-        result.problems += refused_problems(self.topics.refused, values[self.topics.refused], self._stage.input.refused)
-        result.problems += self._problems(rows, by_dimension, result.by_carrier)
-        return result
-
-    def _micro_batches(self, rows: Mapping[str, Sequence[Seen]]) -> list[MicroBatch]:
-        found: dict[int, MicroBatch] = {}
-        for topic in self._settled_topics():
-            for seen in rows[topic]:
-                number = -1 if seen.batch_id is None else seen.batch_id
-                batch = found.setdefault(number, MicroBatch(number, str(seen.txn_id)))
-                batch.rows[topic] = batch.rows.get(topic, 0) + 1
-        for number, arrival in self._arrivals[self.topics.settlements].items():
-            if number in found:
-                found[number].visible_ms, found[number].waited_ms = arrival.first_ms, arrival.waited_ms
-        return [found[number] for number in sorted(found)]
-
-    def _problems(
-        self,
-        rows: Mapping[str, Sequence[Seen]],
-        by_dimension: Mapping[str, Sequence[Seen]],
-        by_carrier: Mapping[tuple[str, str], tuple[int, int]],
-    ) -> list[str]:
-        truth = self._stage.input.totals
-        carriers = {key: total for key, total in truth.items() if key[0] == "carrier"}
-        problems = totals_problems("postings", by_carrier, carriers)
-        problems += transaction_problems({topic: rows[topic] for topic in self._settled_topics()})
-        problems += transaction_problems(by_dimension) + batch_problems(by_dimension, truth)
-        for topics in (self._settled_topics()[:2], list(self.topics.totals.values())):
-            problems += gap_problems(
-                {topic: {number: each.first_ms for number, each in self._arrivals[topic].items()} for topic in topics}
-            )
-        return problems + self._kill_problems(rows) + self._undecided
-
-    def _kill_problems(self, rows: Mapping[str, Sequence[Seen]]) -> list[str]:
-        kills = list(self._reports)
-        plan = schedule(self._stage.input.selection, our_broker=self._broker is not None)
-        problems = kill_problems(kills, [planned.point for planned in plan])
-        for target in {planned.target for planned in plan}:
-            wanted = sum(planned.target == target for planned in plan)
-            found = sum(kill.target == target for kill in kills)
-            if found != wanted:
-                problems.append(f"main job: the {target} was killed {found} times instead of {wanted}")
-        settled = {topic: rows[topic] for topic in self._settled_topics()}
-        for kill in kills:
-            if kill.point == UNENDED_POINT:
-                problems += recovery_problems(kill, settled, committed=False)
-            if kill.point == BROKER_POINT and not any(seen.txn_id == kill.txn_id for those in rows.values() for seen in those):
-                problems.append(f"{kill.point}: no topic has anything of the decided {kill.txn_id}")
-        return problems
 
 
 def _who(kill: Kill) -> str:

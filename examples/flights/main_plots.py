@@ -6,7 +6,7 @@ from collections import Counter
 from statistics import median
 
 from hover import Plot
-from main_job import MainResult, MicroBatch
+from main_result import MainResult, MicroBatch
 
 _IN, _OUT = "#7f8c8d", "#2e8b57"
 
@@ -19,8 +19,7 @@ def flow_plot(run: MainResult) -> str:
     plot.line(times, [every * number for number in range(len(times))], "published", _IN, "{:,} flights published")
     visible = run.visible
     plot.steps([ms for ms, _ in visible], [count for _, count in visible], "visible", _OUT, "{:,} flights visible")
-    plot.kills([report.kill for report in run.kills])
-    return plot.svg("lower right")
+    return _with_kills(plot, run).svg("lower right")
 
 
 def rate_plot(run: MainResult) -> str:
@@ -38,6 +37,7 @@ def rate_plot(run: MainResult) -> str:
         tips = [f"second {second}: {counted[second]:,} flights {label}" for second in shown]
         plot.bars([second + shift for second in shown], [counted[second] for second in shown], tips, label, colour, 0.4)
     plot.kills([report.kill for report in run.kills], since_ms=begin)
+    plot.axes.set_xlim(0, _seconds(run))
     return plot.svg("upper right")
 
 
@@ -50,8 +50,19 @@ def latency_plot(run: MainResult) -> str:
         waited = [max(0.001, pick(batch.waited_ms) / 1000) for batch in shown]
         plot.points(times, waited, [describe(batch) for batch in shown], name, colour, size=26)
     plot.axes.set_yscale("log")
+    return _with_kills(plot, run).svg("upper right")
+
+
+def _with_kills(plot: Plot, run: MainResult) -> Plot:
+    """All plots of the main job have the same seconds across."""
     plot.kills([report.kill for report in run.kills])
-    return plot.svg("upper right")
+    plot.axes.set_xlim(0, _seconds(run))
+    return plot
+
+
+def _seconds(run: MainResult) -> float:
+    last = max([*run.published_ms, *(ms for ms, _ in run.visible)], default=0)
+    return max(1.0, (last - begin_ms(run)) / 1000 * 1.02)
 
 
 def describe(batch: MicroBatch) -> str:

@@ -12,7 +12,7 @@ import main_plots
 import plots
 from checks import Findings, cents
 from crash import Kill
-from main_job import MainResult
+from main_result import MainResult, MicroBatch
 from processes import HERE
 from runs import Input, KillReport, Run
 
@@ -21,10 +21,11 @@ body { font: 16px/1.55 system-ui, sans-serif; max-width: 68rem; margin: 2rem aut
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
 td, th { border: 1px solid #ccc; padding: .25rem .6rem; vertical-align: top }
 td.n { text-align: right; font-variant-numeric: tabular-nums } th { background: #f4f4f4; text-align: left }
-.ok { color: #1e7e34 } .bad { color: #c0392b } svg { max-width: 100%; height: auto } code { background: #f4f4f4 }
+.ok { color: #1e7e34 } .bad { color: #c0392b } code { background: #f4f4f4 }
 #tip { position: fixed; display: none; background: #222; color: #fff; padding: .3rem .6rem; border-radius: 4px; font-size: 13px;
   max-width: 26rem; pointer-events: none; z-index: 9 }
-summary { cursor: pointer }
+summary { cursor: pointer } .drawing { overflow-x: auto } .drawing svg { width: 100%; min-width: 44rem; height: auto }
+.told td { min-width: 9rem }
 """
 
 _SCRIPT: Final = """
@@ -82,6 +83,8 @@ _HELD_BACK: Final = (
     "aborts it. Then everything after it appears at once."
 )
 
+_SHOWN_AT_ONCE: Final = 40
+
 RESULTS: Final = ("run", "settled", "lost", "doubled", "net total", "truth", "kills", "commits", "aborts", "s")
 
 
@@ -136,23 +139,23 @@ def main_lines(run: MainResult) -> list[str]:
 
 
 def _fastest(run: MainResult) -> str | None:
-    """Of the largest micro-batch: what Spark does in a second when enough flights wait."""
+    """What Spark does in a second when enough flights wait."""
     known = [event for event in run.events if event["what"] == "batch" and event["query"] == "settle" and event["took_ms"]]
-    largest = max(known, key=lambda event: event["rows"], default=None)
-    if largest is None:
+    fastest = max(known, key=lambda event: event["rows"] / event["took_ms"], default=None)
+    if fastest is None:
         return None
-    written = next((sum(batch.rows.values()) for batch in run.batches if batch.number == largest["batch"]), 0)
-    took = largest["took_ms"] / 1000
+    written = next((sum(batch.rows.values()) for batch in run.batches if batch.number == fastest["batch"]), 0)
+    took = fastest["took_ms"] / 1000
     return (
-        f"Largest micro-batch, number {largest['batch']}: {largest['rows']:,} flights read and {written:,} rows written and "
-        f"committed in {took:.1f} s, {written / took:,.0f} rows a second."
+        f"The fastest micro-batch, number {fastest['batch']}: {fastest['rows']:,} flights read, {written:,} rows written and "
+        f"committed in {took:.1f} s; {written / took:,.0f} rows a second."
     )
 
 
 def write_report(path: Path, known: Input, main: MainResult | None, runs: Sequence[Run], problems: Sequence[str]) -> None:
     """Write it; all checks are done."""
     verdict = "All totals agree to the cent." if not problems else f"{len(problems)} checks failed."
-    picture = (HERE / "pipeline.svg").read_text(encoding="utf-8")
+    picture = _drawing((HERE / "pipeline.svg").read_text(encoding="utf-8"))
     parts = [
         f"<h1>{known.flights:,} flights, settled in transactions</h1>",
         f"<p>{_INTRODUCTION}</p>",
@@ -174,24 +177,31 @@ def write_report(path: Path, known: Input, main: MainResult | None, runs: Sequen
 
 def _main_scene(main: MainResult) -> list[str]:
     rows = [
-        [str(batch.number), batch.txn_id, *(f"{count:,}" for count in _counts(batch.rows)), _waited(batch.waited_ms)]
+        [
+            str(batch.number),
+            batch.txn_id,
+            _second(main, batch),
+            *(f"{count:,}" for count in _counts(batch.rows)),
+            _waited(batch.waited_ms),
+        ]
         for batch in main.batches
     ]
-    headings = ("micro-batch", "transaction", "settlements", "postings", "refused", "median wait, s")
+    shown = " open" if len(rows) < _SHOWN_AT_ONCE else ""
+    headings = ("micro-batch", "transaction", "visible at second", "settlements", "postings", "refused", "median wait, s")
     return [
         "<h2>1. The main job: Spark settles flights, and is killed</h2>",
         _list(main_lines(main)),
         "<h3>Flights in, flights visible</h3>",
         "<p>The distance between the lines is what is under way. Each dotted line is a SIGKILL.</p>",
-        main_plots.flow_plot(main),
-        main_plots.rate_plot(main),
+        _drawing(main_plots.flow_plot(main)),
+        _drawing(main_plots.rate_plot(main)),
         "<h3>How long a flight waits</h3>",
         _ON_WAITING,
-        main_plots.latency_plot(main),
+        _drawing(main_plots.latency_plot(main)),
         "<h3>Kills</h3>",
         _kills(main.kills),
         "<h3>Micro-batches and their transactions</h3>",
-        f"<details><summary>all {len(main.batches)}</summary>{_table(headings, rows)}</details>",
+        f"<details{shown}><summary>all {len(rows)}</summary>{_table(headings, rows)}</details>",
     ]
 
 
@@ -202,9 +212,9 @@ def _worker_scene(run: Run) -> list[str]:
         _kills(run.kills),
         "<h3>maxReadPosition and the end of the log</h3>",
         f"<p>{_HELD_BACK}</p>",
-        plots.positions_plot(run),
+        _drawing(plots.positions_plot(run)),
         "<h3>Transactions</h3>",
-        plots.transactions_plot(run),
+        _drawing(plots.transactions_plot(run)),
     ]
 
 
@@ -214,16 +224,25 @@ def _counter_scene(main: MainResult | None, runs: Sequence[Run], known: Input) -
         "<h2>3. The same worker without transactions</h2>",
         _ON_THE_COUNTER_RUNS,
         _kills([report for run in runs[1:] for report in run.kills]),
-        plots.progress_plot(runs, known),
+        _drawing(plots.progress_plot(runs, known)),
         "<h3>Totals by carrier against the truth</h3>",
-        plots.totals_plot(compared, known),
+        _drawing(plots.totals_plot(compared, known)),
         _totals(compared, known),
     ]
+
+
+def _drawing(svg: str) -> str:
+    """On a narrow screen it is moved rather than made too small to read."""
+    return f'<div class="drawing">{svg}</div>'
 
 
 def _counts(rows: dict[str, int]) -> list[int]:
     names = ("settlements", "postings", "refused")
     return [sum(count for topic, count in rows.items() if topic.endswith(name)) for name in names]
+
+
+def _second(main: MainResult, batch: MicroBatch) -> str:
+    return "-" if batch.visible_ms is None else f"{(batch.visible_ms - main_plots.begin_ms(main)) / 1000:.1f}"
 
 
 def _waited(waited_ms: Sequence[int]) -> str:
@@ -251,7 +270,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: b
         f"<tr><td>{escape(row[0])}</td>" + "".join(f"<td{kind}>{escape(each)}</td>" for each in row[1:]) + "</tr>"
         for row in rows
     )
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return f"<table{'' if numbers else ' class=told'}><tr>{head}</tr>{body}</table>"
 
 
 def _list(items: Sequence[str], kind: str = "") -> str:

@@ -43,6 +43,11 @@ class Topics:
         return self.prefix + "refused"
 
     @property
+    def settled(self) -> list[str]:
+        """The three topics that a flight may come to."""
+        return [self.settlements, self.postings, self.refused]
+
+    @property
     def totals(self) -> dict[str, str]:
         """The topic of each dimension that the pipeline sums over."""
         return {dimension: f"{self.prefix}totals-{dimension}" for dimension in ("carrier", "route")}
