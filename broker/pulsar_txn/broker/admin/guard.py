@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from aiohttp import hdrs, web
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.wire.topics import check_namespace
 
-from .common import failed
+from .common import Handler, failed
 
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -27,8 +27,8 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SHOWN: Final = 80
 
 
-def guard(config: BrokerConfig) -> Any:  # aiohttp's type of middlewares has no public name
-    """The middleware that asks all of it."""
+def guard(config: BrokerConfig, streamed: Collection[Handler] = ()) -> Any:  # aiohttp's type of middlewares has no public name
+    """The middleware that asks all of it. Handlers in `streamed` read the body themselves, in parts."""
     names = _names(config)
     most, seconds = config.http_max_request_header_size, config.http_server_idle_timeout / 1000
 
@@ -40,6 +40,8 @@ def guard(config: BrokerConfig) -> Any:  # aiohttp's type of middlewares has no 
         info = request.match_info
         if "tenant" in info:  # InvalidName here spares every handler the question
             check_namespace(info["tenant"], info.get("namespace", "default"))
+        if info.handler in streamed:
+            return await handler(request)
         try:
             async with asyncio.timeout(seconds):
                 await request.read()  # handlers find it there

@@ -137,6 +137,11 @@ class AsyncioRuntime:
         return asyncio.get_running_loop().call_later(delay, callback, *args)
 
 
+async def start_child(*command: str) -> asyncio.subprocess.Process:
+    """A process of ours, with a pipe as its standard input: when this process dies, the child reads the end of it."""
+    return await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+
+
 class LoopThread(Generic[ResourceT]):
     """An async resource in a thread with an event loop of its own, for callers that have none."""
 

@@ -35,6 +35,10 @@ class BrokerConfig:
     max_consumers_per_connection: int = 1000
     broker_shutdown_timeout_ms: int = 10_000  # Pulsar: 60000; nothing is handed over to another broker here
 
+    # functions
+    functions_worker_enabled: bool = False
+    functions_max_package_size_in_mb: int = 64  # ours
+
     # storage
     ledger_provider: str = "journal"
     max_store_state_bytes: int = 512 * 1024 * 1024  # ours: topics, subscriptions, acknowledgements, metadata in memory

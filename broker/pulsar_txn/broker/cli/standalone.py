@@ -24,6 +24,7 @@ from pulsar_txn.broker.base.runtime import AsyncioRuntime
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.server import Standalone
 
+from . import functions_child
 from .exits import CUT_SHORT, STORAGE_FAILED, USAGE, Ending, cannot_listen
 
 _logger = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ _PLUGINS: Final = {
 }
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
 """The broker makes few cycles and many short-lived objects: looking for cycles after every 700 took a sixth of its time."""
+
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -71,6 +74,7 @@ def load_config(conf: Path | None, command_line: dict[str, str]) -> Loaded:
 @click.option("--port", type=click.IntRange(0, 65535), help="Binary protocol (brokerServicePort); 0: any free one.")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="HTTP (webServicePort); 0: any free one.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any other key; may be repeated.")
+@click.option("--functions", is_flag=True, help="Run a functions worker beside the broker (functionsWorkerEnabled).")
 @click.option("--ready-file", type=click.Path(path_type=Path), help="JSON with the addresses, there while the broker serves.")
 @click.option(
     "--log-level",
@@ -85,6 +89,7 @@ def command(
     port: int | None,
     http_port: int | None,
     settings: tuple[str, ...],
+    functions: bool,
     ready_file: Path | None,
     log_level: str,
 ) -> None:
@@ -94,12 +99,17 @@ def command(
     or damaged, 75 cut short.
     """
     logging.basicConfig(level=log_level.upper(), format=_LOG_FORMAT)
-    loaded = load_config(conf, command_line_of(settings, port, http_port))
+    chosen = command_line_of(settings, port, http_port)
+    if functions:
+        chosen["functionsWorkerEnabled"] = "true"
+    loaded = load_config(conf, chosen)
     for warning in loaded.warnings:
         _logger.warning("configuration: %s", warning)
     if data is None and loaded.config.ledger_provider != "memory":
         raise click.UsageError("say where the data goes: --data DIR (or --set ledgerProvider=memory, which keeps nothing)")
     _check_plugins(loaded)
+    if loaded.config.functions_worker_enabled:
+        _check_functions(loaded.config)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(Process(loaded.config, data, ready_file).run())
 
@@ -112,6 +122,18 @@ def _check_plugins(loaded: Loaded) -> None:
             plugins.resolve(group, value)
         except plugins.PluginError as error:
             raise Ending(USAGE, f"{loaded.origins[field]}: {conf_key(field)}={value}: {error}") from error
+
+
+def _check_functions(config: BrokerConfig) -> None:
+    """Before any file is touched. Raises Ending."""
+    functions_child.check_installed()
+    if config.web_service_port is None:
+        raise Ending(USAGE, "functions need the HTTP port: set webServicePort")
+    if config.bind_address not in _LOOPBACK:
+        _logger.warning(
+            "functions are enabled and HTTP listens on %s: whoever reaches this port can run code on this machine",
+            config.bind_address,
+        )
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -134,6 +156,7 @@ class Process:
         self._runtime = AsyncioRuntime()
         self._standalone = Standalone(data, config=config, runtime=self._runtime)
         self._http: HttpServer | None = None
+        self._functions: functions_child.FunctionsChild | None = None
         self._signals = 0
         self._stop = asyncio.Event()
         self._main: asyncio.Task[Any] | None = None
@@ -149,6 +172,9 @@ class Process:
             gc.collect()
             gc.freeze()  # what was loaded and recovered stays: no collection looks at it again
             gc.set_threshold(*_GC_THRESHOLDS)
+            if self._config.functions_worker_enabled and self._http is not None:
+                patience = self._config.broker_shutdown_timeout_ms / 1000
+                self._functions = functions_child.FunctionsChild(self._http.url, patience)
             self._say_ready()
             await self._until_end()
         except asyncio.CancelledError:
@@ -198,6 +224,8 @@ class Process:
         if standalone.storage_failed.is_set():
             raise Ending(STORAGE_FAILED, str(standalone.broker.storage_failure))
         self._remove_ready_file()
+        if self._functions is not None:
+            await self._functions.close()
         if self._http is not None:
             await self._http.close()
         await standalone.close()

@@ -30,7 +30,7 @@ _FAILED: Final = 1
 _USAGE: Final = 2
 _UNAVAILABLE: Final = 69
 _INTERRUPTED: Final = 130
-_TEXTS: Final = {
+TEXTS: Final = {
     "classname": "className",
     "py": "py",
     "output": "output",
@@ -46,9 +46,16 @@ _TEXTS: Final = {
     "fqfn": "fqfn",
     "dead_letter_topic": "deadLetterTopic",
 }
-_NUMBERS: Final = {"parallelism": "parallelism", "timeout_ms": "timeoutMs", "max_message_retries": "maxMessageRetries"}
-_TRUTHS: Final = {"retain_ordering": "retainOrdering", "retain_key_ordering": "retainKeyOrdering"}
-_DOCUMENTS: Final = {"user_config": "userConfig", "secrets": "secrets", "custom_serde_inputs": "customSerdeInputs"}
+NUMBERS: Final = {"parallelism": "parallelism", "timeout_ms": "timeoutMs", "max_message_retries": "maxMessageRetries"}
+TRUTHS: Final = {"retain_ordering": "retainOrdering", "retain_key_ordering": "retainKeyOrdering"}
+DOCUMENTS: Final = {
+    "user_config": "userConfig",
+    "secrets": "secrets",
+    "custom_serde_inputs": "customSerdeInputs",
+    "transaction": "transaction",
+    "state": "state",
+    "window_config": "windowConfig",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     told = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    _stand_in_for_pulsar()
+    stand_in_for_pulsar()
     try:
         asyncio.run(_localrun(told))
     except KeyboardInterrupt:
@@ -92,12 +99,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--hostname-verification-enabled", type=_truth, nargs="?", const=True, default=True)
     command.add_argument("--inputs", "-i", help="topics, separated by commas")
     command.add_argument("--output", "-o")
-    for name in (*_TEXTS, *_DOCUMENTS):
+    for name in (*TEXTS, *DOCUMENTS):
         if name != "output":
-            command.add_argument(f"--{name.replace('_', '-')}", help="JSON" if name in _DOCUMENTS else None)
-    for name in _NUMBERS:
+            command.add_argument(f"--{name.replace('_', '-')}", help="JSON" if name in DOCUMENTS else None)
+    for name in NUMBERS:
         command.add_argument(f"--{name.replace('_', '-')}", type=int)
-    for name in _TRUTHS:
+    for name in TRUTHS:
         command.add_argument(f"--{name.replace('_', '-')}", type=_truth, nargs="?", const=True)
     return parser
 
@@ -110,10 +117,15 @@ def _truth(text: str) -> bool:
 
 def config_of(told: argparse.Namespace) -> FunctionConfig:
     """The file's configuration, overruled by flags; InvalidConfiguration."""
+    return FunctionConfig.from_mapping(keys_of(told))
+
+
+def keys_of(told: argparse.Namespace) -> dict[str, Any]:
+    """The keys of the file, overruled by flags; InvalidConfiguration, and OSError for the file."""
     flags: dict[str, Any] = {}
-    for names in (_TEXTS, _NUMBERS, _TRUTHS):
+    for names in (TEXTS, NUMBERS, TRUTHS):
         flags |= {key: value for name, key in names.items() if (value := getattr(told, name)) is not None}
-    for name, key in _DOCUMENTS.items():
+    for name, key in DOCUMENTS.items():
         if (text := getattr(told, name)) is not None:
             flags[key] = _document(f"--{name.replace('_', '-')}", text)
     if told.inputs is not None:
@@ -121,7 +133,7 @@ def config_of(told: argparse.Namespace) -> FunctionConfig:
     keys: dict[str, Any] = {}
     if told.function_config_file is not None:
         keys = FunctionConfig.read(told.function_config_file)
-    return FunctionConfig.from_mapping(keys | flags)
+    return keys | flags
 
 
 def _document(flag: str, text: str) -> Any:
@@ -181,7 +193,7 @@ def _end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         loop.remove_signal_handler(number)
 
 
-def _stand_in_for_pulsar() -> None:
+def stand_in_for_pulsar() -> None:
     """Where the official package is not installed, `import pulsar` in a function's file means the names of `compat`."""
     if "pulsar" in sys.modules or importlib.util.find_spec("pulsar") is not None:
         return

@@ -35,6 +35,9 @@ REFUSED: Final = {
 }
 """Official keys that would change what the function does, and what to do instead."""
 
+SAYS_NOTHING: Final = (("autoAck", True), ("skipToLatest", False))
+"""Official keys with the values that official tools send when nobody asked for something else."""
+
 
 def text(key: str, value: Any) -> str:
     """A text that is not empty."""

@@ -17,6 +17,7 @@ from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.pipeline.functions._keys import (
     IGNORED,
     REFUSED,
+    SAYS_NOTHING,
     Read,
     boolean,
     choice,
@@ -213,7 +214,7 @@ class FunctionConfig:
     @classmethod
     def from_mapping(cls, config: Mapping[str, Any]) -> Self:
         """From official keys. A key that has no effect here is warned of, one that asks for something else is refused."""
-        given = {key: value for key, value in config.items() if value is not None}
+        given = {key: value for key, value in config.items() if value is not None and (key, value) not in SAYS_NOTHING}
         for key in IGNORED.keys() & given.keys():
             warnings.warn(f"{key} has no effect: {IGNORED[key]}", UserWarning, stacklevel=2)
             del given[key]

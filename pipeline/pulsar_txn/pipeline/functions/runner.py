@@ -44,7 +44,7 @@ class _Source:
 class FunctionRun:
     """One run of a function: `await FunctionRun(client, config).run()`; `stats()` at any time, `stop.set()` to end it.
 
-    Arguments as `run`. Used once.
+    Arguments as `run`; `instances`: the numbers of those that run here, all by default. Used once.
     """
 
     def __init__(
@@ -57,8 +57,10 @@ class FunctionRun:
         observer: Callable[[FunctionEvent], object] | None = None,
         secrets_provider: SecretsProvider | None = None,
         negative_ack_delay: float = NEGATIVE_ACK_DELAY,
+        instances: Sequence[int] | None = None,
     ) -> None:
         self.config = _config_of(config)
+        self._numbers = range(self.config.parallelism) if instances is None else instances
         self.stop = stop or asyncio.Event()
         if function is None:
             if self.config.class_name is None:
@@ -86,7 +88,7 @@ class FunctionRun:
         try:
             await self._check_inputs()
             sources = self._sources()
-            for number in range(self.config.parallelism):
+            for number in self._numbers:
                 function_logger = self._logger(number)
                 instance = Instance(
                     self._client, self.config, self._function, number, outlets, self._secrets, function_logger, len(sources)

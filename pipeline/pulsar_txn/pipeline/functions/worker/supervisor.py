@@ -1,0 +1,178 @@
+"""Keeps one process for each instance that is to run: starts it, restarts it after a pause that grows, and ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from pulsar_txn.pipeline.functions.worker.specs import InstanceName, InstanceSpec, function_config
+
+logger = logging.getLogger("pulsar_txn.pipeline.functions.worker")
+
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+PATIENCE: Final = 30.0
+"""Seconds that an instance has for an orderly end."""
+_LONGEST_LINE: Final = 1 << 20
+_COMMAND: Final = ("-c", "import sys; from pulsar_txn.pipeline.functions.__main__ import instance; sys.exit(instance())")
+
+
+@attrs.define
+class Health:
+    """What is known of an instance, over all its processes."""
+
+    running: bool = False
+    error: str = ""
+    restarts: int = 0
+    stats: dict[str, Any] = attrs.field(factory=dict)
+    errors: list[dict[str, Any]] = attrs.field(factory=list)
+
+
+class Keeper:
+    """One instance. `end()` ends it in an orderly way; another specification needs another keeper."""
+
+    def __init__(
+        self, spec: InstanceSpec, service_url: str, fetch: Callable[[InstanceSpec], Awaitable[Path]], *, first_pause: float
+    ) -> None:
+        self.spec = spec
+        self.health = Health()
+        self._service_url = service_url
+        self._fetch = fetch
+        self._first_pause = first_pause
+        self._stop = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def end(self) -> None:
+        """Ask for the end, and wait for it."""
+        self._stop.set()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        pause = self._first_pause
+        while not self._stop.is_set():
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            try:
+                await self._run_once()
+            except Exception as error:  # noqa: BLE001 - an instance that cannot start is tried again
+                self.health.error = f"{type(error).__name__}: {error}"
+            self.health.running = False
+            if self._stop.is_set():
+                return
+            if loop.time() - began > LONGEST_PAUSE:
+                pause = self._first_pause
+            logger.warning("%s ended: %s; it begins again in %g s", self.spec.name, self.health.error or "no reason", pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stop.wait()
+            pause = min(2 * pause, LONGEST_PAUSE)
+            self.health.restarts += 1
+
+    async def _run_once(self) -> None:
+        config = function_config(self.spec.config) | {"py": str(await self._fetch(self.spec))}
+        told = {"serviceUrl": self._service_url, "config": config, "instance": self.spec.name.number}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *_COMMAND, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LONGEST_LINE
+        )
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("the process has no pipes")
+        try:
+            process.stdin.write(json.dumps(told).encode() + b"\n")
+            await process.stdin.drain()
+            self.health.running, self.health.error = True, ""
+            reading = asyncio.ensure_future(self._read(process.stdout))
+            stopping = asyncio.ensure_future(self._stop.wait())
+            await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            process.stdin.close()
+            async with asyncio.timeout(PATIENCE):
+                await reading
+                code = await process.wait()
+            if code and not self.health.error:
+                self.health.error = f"the process ended with {code}"
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        while line := await stream.readline():
+            report: Mapping[str, Any] = json.loads(line)
+            self.health.errors = list(report.get("errors", ()))
+            if "stats" in report:
+                self.health.stats = dict(report["stats"])
+            if "error" in report:
+                self.health.error = str(report["error"])
+
+
+class Supervisor:
+    """All instances of a worker."""
+
+    def __init__(self, fetch: Callable[[InstanceSpec], Awaitable[Path]], *, first_pause: float = FIRST_PAUSE) -> None:
+        self.keepers: dict[InstanceName, Keeper] = {}
+        self._fetch = fetch
+        self._first_pause = first_pause
+
+    async def want(self, specs: Mapping[InstanceName, InstanceSpec], service_url: str) -> None:
+        """Make what runs what is wanted: what is not wanted any more, or has changed, ends first."""
+        gone = [name for name, keeper in self.keepers.items() if specs.get(name) != keeper.spec]
+        await self._end(gone)
+        for name, spec in specs.items():
+            if name not in self.keepers:
+                self.keepers[name] = Keeper(spec, service_url, self._fetch, first_pause=self._first_pause)
+
+    async def end(self) -> None:
+        """End everything."""
+        await self._end(list(self.keepers))
+
+    async def _end(self, names: list[InstanceName]) -> None:
+        await asyncio.gather(*(self.keepers[name].end() for name in names))
+        for name in names:
+            del self.keepers[name]
+
+    def reports(self, worker: str) -> dict[str, list[dict[str, Any]]]:
+        """For each function the reports of its instances, in Pulsar's shape."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for name, keeper in sorted(self.keepers.items(), key=lambda item: (item[0].fqfn, item[0].number)):
+            found.setdefault(name.fqfn, []).append(report_of(name.number, keeper.health, worker))
+        return found
+
+
+def report_of(number: int, health: Health, worker: str) -> dict[str, Any]:
+    """`status` and `metrics` of an instance with Pulsar's names."""
+    stats = health.stats
+    received, successes = stats.get("received", 0), stats.get("processed_successfully", 0)
+    user, system = stats.get("user_exceptions", 0), stats.get("system_exceptions", 0)
+    latency, last = stats.get("process_latency_ms", 0.0), stats.get("last_invocation_ms", 0)
+    status = {
+        "running": health.running,
+        "error": health.error,
+        "numRestarts": health.restarts,
+        "numReceived": received,
+        "numSuccessfullyProcessed": successes,
+        "numUserExceptions": user,
+        "latestUserExceptions": health.errors,
+        "numSystemExceptions": system,
+        "latestSystemExceptions": [],
+        "averageLatency": latency,
+        "lastInvocationTime": last,
+        "workerId": worker,
+    }
+    metrics = {
+        "receivedTotal": received,
+        "processedSuccessfullyTotal": successes,
+        "systemExceptionsTotal": system,
+        "userExceptionsTotal": user,
+        "avgProcessLatency": latency,
+        "lastInvocation": last,
+        "userMetrics": {name: metric["total"] for name, metric in stats.get("user_metrics", {}).items()},
+    }
+    return {"instanceId": number, "status": status, "metrics": metrics}

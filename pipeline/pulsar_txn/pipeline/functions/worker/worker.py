@@ -1,0 +1,87 @@
+"""A functions worker: asks a broker what is to run, runs it, and reports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.pipeline.functions.worker.door import Door, WorkerReplaced
+from pulsar_txn.pipeline.functions.worker.specs import specs_of
+from pulsar_txn.pipeline.functions.worker.supervisor import Supervisor
+
+logger = logging.getLogger("pulsar_txn.pipeline.functions.worker")
+
+REPORT_SECONDS: Final = 1.0
+PAUSE_SECONDS: Final = 1.0
+
+
+async def work(admin_url: str, *, with_parent: bool) -> None:
+    """Until SIGTERM or SIGINT, or, `with_parent`, until the standard input ends. WorkerReplaced when another one takes over.
+
+    While the broker does not answer, the functions run on.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    worker = f"worker-{os.getpid()}-{os.urandom(4).hex()}"
+    with tempfile.TemporaryDirectory(prefix="pulsar-txn-functions-") as folder:
+        async with aiohttp.ClientSession() as session:
+            door = Door(session, admin_url, worker, Path(folder))
+            supervisor = Supervisor(door.package)
+            tasks = [
+                asyncio.create_task(stop.wait()),
+                asyncio.create_task(_follow(door, supervisor)),
+                asyncio.create_task(_report(door, supervisor, worker)),
+            ]
+            if with_parent:
+                tasks.append(asyncio.create_task(_input_ends()))
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await supervisor.end()
+
+
+async def _follow(door: Door, supervisor: Supervisor) -> None:
+    revision = ""
+    while True:
+        try:
+            found = await door.assignments(revision)
+        except WorkerReplaced:
+            raise
+        except (aiohttp.ClientError, TimeoutError, PulsarError) as error:
+            logger.warning("the broker does not say what is to run: %s; asking again", error)
+            await asyncio.sleep(PAUSE_SECONDS)
+            continue
+        if found["revision"] != revision:
+            await supervisor.want(specs_of(found["functions"]), found["serviceUrl"])
+            revision = found["revision"]
+
+
+async def _report(door: Door, supervisor: Supervisor, worker: str) -> None:
+    while True:
+        for fqfn, reports in supervisor.reports(worker).items():
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # the next report says the same
+                await door.report(fqfn, reports)
+        await asyncio.sleep(REPORT_SECONDS)
+
+
+async def _input_ends() -> None:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+    await reader.read()

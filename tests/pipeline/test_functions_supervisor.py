@@ -1,0 +1,163 @@
+"""The worker's supervisor: which processes there are, when they begin again, and what is said of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.pipeline.functions.worker import supervisor
+from pulsar_txn.pipeline.functions.worker.specs import InstanceName, InstanceSpec, function_config, specs_of
+from pulsar_txn.pipeline.functions.worker.supervisor import Health, Supervisor, report_of
+
+
+def function(name="f", running=True, stopped=(), restarts=None, **config):
+    package = {"number": 1, "name": "f.py", "size": 1, "sha256": "0" * 64}
+    record = {"package": package, "running": running, "stopped": list(stopped), "restarts": restarts or {}}
+    return {"tenant": "t", "namespace": "n", "name": name, "record": record | {"config": {"className": "f.F"} | config}}
+
+
+def names(*functions):
+    return sorted((name.fqfn, name.number) for name in specs_of(functions))
+
+
+def test_each_instance_that_is_to_run_has_a_specification():
+    assert names(function(parallelism=2), function("g", running=False), function("h", parallelism=3, stopped=[1])) == [
+        ("t/n/f", 0),
+        ("t/n/f", 1),
+        ("t/n/h", 0),
+        ("t/n/h", 2),
+    ]
+
+
+def test_a_restart_a_new_package_and_a_new_configuration_are_another_specification():
+    (before,) = specs_of([function()]).values()
+    changed = [
+        function(restarts={"all": 1}),
+        function(restarts={"0": 1}),
+        function(userConfig={"a": 1}),
+        {**function(), "record": {**function()["record"], "package": {"number": 2, "name": "f.py", "sha256": "1", "size": 1}}},
+    ]
+    for each in changed:
+        assert specs_of([each])[InstanceName("t/n/f", 0)] != before
+    assert specs_of([function(restarts={"1": 1})])[InstanceName("t/n/f", 0)] == before
+
+
+def test_what_official_tools_send_without_being_asked_says_nothing():
+    sent = {
+        "className": "f.F",
+        "inputs": ["a"],
+        "autoAck": True,
+        "skipToLatest": False,
+        "userConfig": {},
+        "output": None,
+        "logTopic": "",
+        "inputSpecs": {"a": {"schemaProperties": {}, "consumerProperties": {}, "poolMessages": False, "receiverQueueSize": 5}},
+        "producerConfig": {"maxPendingMessages": 0, "useThreadLocalProducers": False, "compressionType": "ZSTD"},
+    }
+    assert function_config(sent) == {
+        "className": "f.F",
+        "inputs": ["a"],
+        "autoAck": True,
+        "skipToLatest": False,
+        "inputSpecs": {"a": {"receiverQueueSize": 5}},
+        "producerConfig": {"compressionType": "ZSTD"},
+    }
+
+
+def test_our_keys_come_through_official_tools_as_runtime_options():
+    options = json.dumps({"transaction": {"transactionMode": "MANAGED"}})
+    assert function_config({"customRuntimeOptions": options}) == {"transaction": {"transactionMode": "MANAGED"}}
+
+
+@pytest.mark.parametrize("options", ["{", "[]", '{"py": "/etc/passwd.py"}'])
+def test_other_runtime_options_are_refused(options):
+    with pytest.raises(InvalidConfiguration, match="customRuntimeOptions should be"):
+        function_config({"customRuntimeOptions": options})
+
+
+def test_a_report_has_pulsars_names():
+    health = Health(running=True, restarts=2, stats={"received": 3, "user_metrics": {"m": {"count": 2, "total": 5.0}}})
+    report = report_of(1, health, "w")
+    assert (report["instanceId"], report["status"]["numRestarts"], report["status"]["numReceived"]) == (1, 2, 3)
+    assert (report["metrics"]["receivedTotal"], report["metrics"]["userMetrics"]) == (3, {"m": 5.0})
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+ECHO = """
+import json, sys
+print(json.dumps({"stats": {"received": 1}}), flush=True)
+spec = json.loads(sys.stdin.readline())
+if spec["config"].get("dies"):
+    print(json.dumps({"error": "LookupError: nothing there"}), flush=True)
+    sys.exit(3)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def supervised(monkeypatch, tmp_path):
+    """A supervisor of processes that are no functions, and the pauses that it makes."""
+    monkeypatch.setattr(supervisor, "_COMMAND", ("-c", ECHO))
+    fetched = []
+
+    async def fetch(spec):
+        fetched.append(spec)
+        return tmp_path
+
+    return Supervisor(fetch, first_pause=0.01), fetched
+
+
+def spec(number=0, **config):
+    return InstanceSpec(InstanceName("t/n/f", number), 1, "f.py", "0", json.dumps(config), 0)
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - a process of the test changes it
+            await asyncio.sleep(0.01)
+
+
+async def test_a_process_that_dies_begins_again_and_its_error_is_told(supervised):
+    keeping, fetched = supervised
+    wanted = spec(dies=True)
+    await keeping.want({wanted.name: wanted}, "pulsar://nowhere")
+    keeper = keeping.keepers[wanted.name]
+    await until(lambda: keeper.health.restarts >= 3)
+    assert len(fetched) >= 3
+    await keeping.end()
+    assert keeper.health.error == "LookupError: nothing there"
+    assert not keeper.health.running
+
+
+async def test_what_is_not_wanted_any_more_ends_and_what_has_not_changed_runs_on(supervised):
+    keeping, _ = supervised
+    first, second = spec(0), spec(1)
+    await keeping.want({first.name: first, second.name: second}, "pulsar://nowhere")
+    keeper = keeping.keepers[first.name]
+    await until(lambda: keeper.health.stats)
+    await keeping.want({first.name: first}, "pulsar://nowhere")
+    assert list(keeping.keepers.values()) == [keeper]
+    changed = spec(0, userConfig={"a": 1})
+    await keeping.want({first.name: changed}, "pulsar://nowhere")
+    assert keeping.keepers[first.name] is not keeper
+    assert keeper.health.restarts == 0
+    assert [each["instanceId"] for each in keeping.reports("w")["t/n/f"]] == [0]
+    await keeping.end()
+    assert keeping.keepers == {}
+
+
+async def test_a_package_that_cannot_be_fetched_is_an_error_of_the_instance(supervised):
+    async def fetch(_spec):
+        raise OSError("no such package")
+
+    keeping = Supervisor(fetch, first_pause=0.01)
+    wanted = spec()
+    await keeping.want({wanted.name: wanted}, "pulsar://nowhere")
+    keeper = keeping.keepers[wanted.name]
+    await until(lambda: keeper.health.restarts >= 2)
+    assert keeper.health.error == "OSError: no such package"
+    await keeping.end()
