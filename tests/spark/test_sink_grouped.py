@@ -162,7 +162,7 @@ class Run:
                 if fate == "good":
                     delivered.append(txn)
         self.pauses = 0
-        work = GroupWork(number, {"a": 2, "b": 2}, [], [], delivered)
+        work = GroupWork(number, {"a": 2, "b": 2}, [], [], {}, delivered)
         outcome: Outcome = yield from self._drive(self.committer.commit(work))
         return outcome
 

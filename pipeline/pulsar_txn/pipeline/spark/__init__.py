@@ -8,6 +8,7 @@ Shared by both: `errors`, `options` (the table; `option_values`, `client_options
 """
 
 from pulsar_txn.pipeline.spark.errors import (
+    AckConflict,
     CheckpointOlderThanSink,
     CommitUndecided,
     DataLossError,
@@ -33,6 +34,7 @@ except ImportError as error:
     raise ImportError(reason) from error
 
 __all__ = [
+    "AckConflict",
     "CheckpointOlderThanSink",
     "CommitUndecided",
     "DataLossError",

@@ -39,6 +39,10 @@ class SinkStateLost(SinkError):
     """The last marker of the sink does not fit the micro-batch: it expired, or the sink id is another query's."""
 
 
+class AckConflict(SinkError):
+    """Somebody else uses the subscription that the sink acknowledges (`ackSubscription`); nothing was published."""
+
+
 class GroupRefused(SinkError):
     """The transactions of a micro-batch's tasks were over before its commit; nothing was published. The replay sends again."""
 

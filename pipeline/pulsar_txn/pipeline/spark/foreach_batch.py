@@ -24,6 +24,7 @@ from pulsar_txn.pipeline.spark.connecting import connection_of
 from pulsar_txn.pipeline.spark.errors import OptionError, StoreFailed
 from pulsar_txn.pipeline.spark.handing import Hand, run_with_hands
 from pulsar_txn.pipeline.spark.options import Options, Query, read_options
+from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
 from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, source_ends
 from pulsar_txn.pipeline.spark.sink.columns import check_columns
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, Work
@@ -64,12 +65,17 @@ def write_batch(df: DataFrame, batch_id: int, *, max_runs: int = 4, partitions: 
             "write_batch cannot see the id of the query here (Spark Connect, or no foreachBatch): give sinkId=, the same one "
             "for all runs of the query"
         )
-    ends = source_ends(given.get("checkpointLocation"), batch_id)
+    checkpoint = next((value for name, value in given.items() if name.lower() == "checkpointlocation"), None)
+    ends = source_ends(checkpoint, batch_id)
     if not chosen.allow_self_write:
         check_not_read(chosen.topics, ends)
+    check_checkpoint(chosen, checkpoint)
+    acks = places_to_acknowledge(chosen, checkpoint, batch_id)
     frame = df.repartition(partitions or _tasks(df, context))
     job = partial(_send_all, frame, chosen, batch_id)
-    outcome = run_with_hands(background(), partial(_commit, chosen, query_id, Work(batch_id, {}, (), ends), job, max_runs))
+    outcome = run_with_hands(
+        background(), partial(_commit, chosen, query_id, Work(batch_id, {}, (), ends, acks), job, max_runs)
+    )
     return outcome is Outcome.PUBLISHED
 
 

@@ -17,7 +17,7 @@ from pulsar_txn.pipeline.spark.client_options import PREFIX as CLIENT_PREFIX
 from pulsar_txn.pipeline.spark.client_options import read_client_option
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.foreign_options import answer_to
-from pulsar_txn.pipeline.spark.option_values import EXPECTED, compression, delivery, flag, names, positive, text
+from pulsar_txn.pipeline.spark.option_values import EXPECTED, compression, delivery, flag, names, positive, text, whole
 
 
 class Query(enum.Flag):
@@ -99,6 +99,9 @@ class Options:
     batch_id_property: str = _option("batchIdProperty", text, "__batch_id", Query.SINK)
     adopt_checkpoint: bool = _option("adoptCheckpoint", flag, False, Query.NUMBERED)
     allow_self_write: bool = _option("allowSelfWrite", flag, False, Query.NUMBERED)
+    ack_subscription: str | None = _option("ackSubscription", text, None, Query.NUMBERED)
+    txn_app_id: str | None = _option("txnAppId", text, None, Query.BATCH_WRITE)
+    txn_version: int | None = _option("txnVersion", whole, None, Query.BATCH_WRITE)
     admin_url: str | None = _option("admin.url", text, None, Query.SINK)
 
     client_options: tuple[tuple[str, Any], ...] = attrs.field(default=(), repr=False)

@@ -25,6 +25,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from pulsar_txn.pipeline.spark.errors import (
+    AckConflict,
     CheckpointOlderThanSink,
     CommitUndecided,
     ForeignCheckpoint,
@@ -33,6 +34,7 @@ from pulsar_txn.pipeline.spark.errors import (
     StoreFailed,
 )
 from pulsar_txn.pipeline.spark.sink.control import (
+    Acknowledge,
     Barrier,
     EndReply,
     EndTxn,
@@ -80,6 +82,8 @@ class Work:
     rows: Mapping[str, int]
     places: Sequence[Place] = ()
     source_ends: Sequence[str] = ()
+    acks: Mapping[str, Place] = attrs.field(factory=dict)
+    """Up to where the subscription of `ackSubscription` is acknowledged, by topic partition."""
 
 
 class SinkCommitter:
@@ -206,7 +210,9 @@ class SinkCommitter:
         try:
             yield WriteRecord(Intent(self.sink_id, work.batch_id, txn_id))
             yield from self._fill(marker, work.places)
-        except RowsMissing:
+            if work.acks:
+                yield Acknowledge(txn_id, work.acks)
+        except (RowsMissing, AckConflict):
             yield EndTxn(txn_id, commit=False)
             raise
         except StoreFailed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 import attrs
@@ -177,6 +177,17 @@ class EndTxn:
 
 
 @attrs.frozen
+class Acknowledge:
+    """Acknowledge what the micro-batch was made of, by topic partition, in a transaction.
+
+    Reply None; AckConflict, StoreFailed.
+    """
+
+    txn_id: str
+    places: Mapping[str, Place]
+
+
+@attrs.frozen
 class RunJob:
     """Run the job whose tasks send all rows in a transaction, and wait for its end. Reply: rows by topic. StoreFailed."""
 
@@ -213,6 +224,7 @@ Request: TypeAlias = (
     | Receipts
     | ReleaseStaging
     | EndTxn
+    | Acknowledge
     | RunJob
     | EndGroup
     | Sweep

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from pulsar_txn.pipeline.spark.errors import GroupRefused, StoreFailed
+from pulsar_txn.pipeline.spark.errors import AckConflict, GroupRefused, StoreFailed
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Steps, Work
-from pulsar_txn.pipeline.spark.sink.control import EndGroup, EndReply, Marker, NewTxn, Sweep, WriteRecord
+from pulsar_txn.pipeline.spark.sink.control import Acknowledge, EndGroup, EndReply, EndTxn, Marker, NewTxn, Sweep, WriteRecord
 
 
 @attrs.frozen
@@ -46,6 +46,11 @@ class GroupedCommitter(SinkCommitter):
         self._announced[txn_id] = None
         try:
             yield WriteRecord(marker, txn_id=txn_id)
+            if work.acks:
+                yield Acknowledge(txn_id, work.acks)
+        except AckConflict:
+            yield EndTxn(txn_id, commit=False)
+            raise
         except StoreFailed:
             yield from self._read_up_to_now(epoch)
             return

@@ -26,8 +26,10 @@ from pulsar_txn.client import (
 from pulsar_txn.client.errors import ConsumerBusy, InvalidTransactionStatus, TransactionFenced
 from pulsar_txn.pipeline.spark.errors import OptionError, SinkError, SinkFenced, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.sink.acks import SourceAcks
 from pulsar_txn.pipeline.spark.sink.committer import Steps
 from pulsar_txn.pipeline.spark.sink.control import (
+    Acknowledge,
     EndReply,
     EndTxn,
     Fence,
@@ -72,6 +74,7 @@ class PulsarSinkStore:
         self._control: AsyncProducer[bytes] | None = None
         self._reader: AsyncReader[bytes] | None = None
         self._rows = Rows(client, staging_topic, options)
+        self._acks = SourceAcks(client, options.ack_subscription)
         self._transactions: dict[str, AsyncTransaction] = {}
         self._batch_id = -1
         self._deadline = 0.0
@@ -112,6 +115,8 @@ class PulsarSinkStore:
                 return await self._send(request)
             case ReleaseStaging(last):
                 return await self._rows.release(last)
+            case Acknowledge(txn_id, places):
+                return await self._acks.acknowledge(dict(places), self._transactions[txn_id])
             case EndTxn(txn_id, commit):
                 return await (self._commit(txn_id) if commit else self._abort(txn_id))
             case Pause():
@@ -120,7 +125,7 @@ class PulsarSinkStore:
 
     async def close(self) -> None:
         """Give up the control topic, the staging topic and the targets."""
-        for resource in (self._reader, self._control, self._rows):
+        for resource in (self._reader, self._control, self._rows, self._acks):
             if resource is not None:
                 await resource.close()
         self._reader = self._control = None

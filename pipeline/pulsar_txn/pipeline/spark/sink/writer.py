@@ -16,6 +16,7 @@ from pulsar_txn.client.inside import Epoch, act_as
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.connecting import connection_of
 from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
 from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, source_ends
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Work, fill
 from pulsar_txn.pipeline.spark.sink.delivery import epoch_of
@@ -37,6 +38,7 @@ from pulsar_txn.pipeline.spark.sink.staged import (
 )
 from pulsar_txn.pipeline.spark.sink.staging import TaskStaging, remove_subscription
 from pulsar_txn.pipeline.spark.sink.store import PulsarSinkStore
+from pulsar_txn.pipeline.spark.sink.versions import VersionCommitter, version_of
 from pulsar_txn.pipeline.spark.steps import OnStep, reached
 
 logger = logging.getLogger(__name__)
@@ -64,6 +66,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         With an epoch they send their rows themselves (`grouped`).
         """
         if self._partitions is None:
+            check_checkpoint(self._options, self._checkpoint)
             self._epoch = epoch_of(self._options, self._checkpoint)
             self._partitions = {topic: count_partitions(self._options, topic) for topic in self._options.topics}
         return self.__dict__
@@ -106,11 +109,12 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         rows = rows_sent(sent) if sent else rows_by_topic(payloads, parked)
         if not self._options.allow_self_write:
             check_not_read(rows, ends)
+        acks = places_to_acknowledge(self._options, self._checkpoint, batchId)
         if sent:
             delivered = [message.txn_id for message in sent if message.txn_id is not None]
-            work: Work = GroupWork(batchId, rows, [], ends, delivered)
+            work: Work = GroupWork(batchId, rows, [], ends, acks, delivered)
         else:
-            work = Work(batchId, rows, [each.place for each in parked], ends)
+            work = Work(batchId, rows, [each.place for each in parked], ends, acks)
         epoch = sent[0].epoch if sent else None
         outcome = background().run(self._commit(query_id, work, payloads, parked, epoch))
         level = logging.INFO if outcome is Outcome.PUBLISHED else logging.WARNING
@@ -156,10 +160,14 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
 
 
 class PulsarBatchWriter(DataSourceArrowWriter):
-    """`df.write.format("pulsar").mode("append").save()`: one transaction per job. A job run again writes again."""
+    """`df.write.format("pulsar").mode("append").save()`: one transaction per job.
+
+    A job that is run again writes again, unless it has a version (`versions`).
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._version = version_of(options)
         self._staging_topic = options.staging_topic or default_staging_topic(f"job-{uuid.uuid4()}")
         self._partitions: dict[str, int] | None = None
 
@@ -179,7 +187,7 @@ class PulsarBatchWriter(DataSourceArrowWriter):
         """Publish all rows in one transaction: visible together, or (with an exception) not at all or in doubt."""
         staged = [message for message in messages if isinstance(message, Staged)]
         check_partitions(staged)
-        background().run(self._publish(staged))
+        background().run(self._publish(staged) if self._version is None else self._publish_version(*self._version, staged))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing to undo; what tasks have staged for this job goes."""
@@ -202,6 +210,22 @@ class PulsarBatchWriter(DataSourceArrowWriter):
                 await rows.close()
             if txn.doomed:
                 raise TransactionAborted(f"sending the rows failed: {txn.doom_cause}", txn_id=txn.id)
+        if parked:
+            await remove_subscription(client, self._staging_topic)
+
+    async def _publish_version(self, name: str, version: int, staged: list[Staged]) -> None:
+        client = await background().client(self._options)
+        payloads, parked = list(ordered(staged)), [each for message in staged for each in message.parked]
+        control_topic = self._options.control_topic or default_control_topic(name)
+        store = PulsarSinkStore(client, control_topic, self._staging_topic, self._options)
+        work = Work(version, rows_by_topic(payloads, parked), [each.place for each in parked])
+        try:
+            outcome: Outcome = await store.carry_out(VersionCommitter(name).commit(work), version, payloads, parked)
+        finally:
+            await store.close()
+        if outcome is Outcome.SKIPPED:
+            text = "%s: version %d or a later one was published before, so this job writes nothing"
+            logger.warning(text, self._options.txn_app_id, version)
         if parked:
             await remove_subscription(client, self._staging_topic)
 
