@@ -88,7 +88,8 @@ def started(folder: Path) -> Iterator[tuple[Any, str, str]]:
     """A Spark session with two slots and Spark's usual settings, our broker's service URL, and its admin URL."""
     spark_local.prepare_environment()
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])  # Spark's workers import what is beside this file
-    broker = OurBroker(data_dir=folder / "broker").start()
+    keep = {"defaultRetentionTimeInMinutes": "-1", "defaultRetentionSizeInMB": "-1"}  # no subscription keeps what is measured
+    broker = OurBroker(data_dir=folder / "broker", conf=keep).start()
     session = spark_local.session(
         {
             "spark.driver.memory": "3g",

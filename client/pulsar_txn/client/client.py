@@ -286,8 +286,9 @@ class AsyncClient:
         """Create a reader that begins after message `start` (at it with `start_inclusive`), or at a time.
 
         `EARLIEST_ID` and `LATEST_ID` are the ends of the topic. `options` are fields of `ConsumerOptions`, as far as they mean
-        something without a subscription: `receiver_queue_size`, `read_compacted`, `properties`, `crypto_keys`,
-        `crypto_failure_action`, `interceptors`, `auto_update_partitions`, those of messages in chunks. Raises as `subscribe`.
+        something without a subscription: `receiver_queue_size`, `receiver_queue_bytes`, `read_compacted`, `properties`,
+        `crypto_keys`, `crypto_failure_action`, `interceptors`, `auto_update_partitions`, those of messages in chunks.
+        Raises as `subscribe`.
         """
         if not isinstance(start, MessageId | datetime):
             raise refused(

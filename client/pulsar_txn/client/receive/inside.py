@@ -161,7 +161,12 @@ class Inside(Generic[T]):
     def enough(self, max_messages: int, max_wait: float | timedelta | None) -> int:
         """How many messages `receive_many` waits for."""
         check_whole("max_messages", max_messages)
-        return 1 if max_wait is None else min(max_messages, self.options.receiver_queue_size)
+        if max_wait is None:
+            return 1
+        most = self.options.receiver_queue_size
+        if self.options.receiver_queue_bytes:
+            most = max(1, sum(part.room for part in self.parts))
+        return min(max_messages, most)
 
     async def ready(self, max_messages: int, max_wait: float | timedelta | None) -> None:
         """Wait as `receive_many` does."""

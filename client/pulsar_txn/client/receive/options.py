@@ -126,6 +126,9 @@ class ConsumerOptions:
     """Where the subscription starts if it does not exist yet."""
     receiver_queue_size: int = attrs.field(default=1000, validator=whole(1))
     """Messages fetched ahead at most, of each partition."""
+    receiver_queue_bytes: int = attrs.field(default=0, validator=at_least(0))
+    """About how many bytes are fetched ahead at most, of each partition, at least one message; 0 is no bound. The broker
+    counts messages, so fewer are asked for the larger they are; a sudden jump in size can pass the bound once."""
     ack_group_delay: float = attrs.field(default=0.1, converter=as_seconds, validator=seconds(0))
     """Seconds that acknowledgements without a transaction wait to travel together; 0 sends each at once."""
     ack_receipt: bool = attrs.field(default=False, validator=flag)
@@ -204,6 +207,7 @@ class ReaderOptionsDict(TypedDict, total=False):
     """The options of `create_reader` and `create_table_view` for type checkers and editors: those without a subscription."""
 
     receiver_queue_size: int
+    receiver_queue_bytes: int
     interceptors: Sequence[ConsumerInterceptor]
     max_uncompressed_bytes: int
     max_pending_chunked_messages: int

@@ -42,6 +42,7 @@ from pulsar_txn.client.receive.line import Line
 from pulsar_txn.client.receive.message import Entry, Message, single_row
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerType
 from pulsar_txn.client.receive.owners import Owners, Place
+from pulsar_txn.client.receive.permits import Permits
 from pulsar_txn.client.receive.place import Seeking
 from pulsar_txn.client.receive.recall import Bits, Recall
 from pulsar_txn.client.receive.redelivery import AckTimeouts
@@ -121,7 +122,14 @@ class PartitionConsumer:
         self._options = options
         self._permits_back = 0
         self._overrun = 0
-        self._flow_at = max(1, options.receiver_queue_size // 2)
+        self._flow_at = self._beside_at = max(1, options.receiver_queue_size // 2)
+        self._sizes = (
+            Permits(options.receiver_queue_size, options.receiver_queue_bytes) if options.receiver_queue_bytes else None
+        )
+        """How many messages may be here by their size, with a bound of bytes."""
+        self._kept_back = 0
+        """Permits that the broker is not given, because messages are too large for all of them."""
+        self._keep_back()
         self._moved_by_us = False
         self._decryptor = Decryptor(options.crypto_keys)
         self._held: deque[hot.Message] = deque()
@@ -196,7 +204,8 @@ class PartitionConsumer:
             raise ConnectionLost("the consumer was closed while it opened", endpoint=connection.endpoint)
         self.line.connection = connection
         self.line.server_version = connection.server_version
-        connection.write([hot.encode_flow(self.id, self._options.receiver_queue_size)])
+        self._permits_back = self._kept_back
+        connection.write([hot.encode_flow(self.id, self.room)])
         self.acks.flush()
 
     def _subscribe_fields(self) -> dict[str, Any]:
@@ -289,8 +298,8 @@ class PartitionConsumer:
         except (WireError, DecodeError) as error:
             self._discard(position, why_discarded(error), 1, error)
             return
-        self._on_overrun(len(data))
         count = max(batch_size, 1)
+        self._came(count, len(data))
         if self.place.seeking is not None or (epoch is not None and epoch < self.recall.epoch):
             self.give_permits_back(count)
             return
@@ -365,6 +374,13 @@ class PartitionConsumer:
         held, self._held = self._held, deque()
         withheld = self.recall.permits()
         return withheld + sum(permits_of(frame[7]) for frame in held)
+
+    def _came(self, messages: int, size: int) -> None:
+        """An entry has come."""
+        if self._sizes is not None:
+            self._sizes.arrived(messages, size)
+            self._keep_back()
+        self._on_overrun(size)
 
     def _on_overrun(self, size: int) -> None:
         """More than was allowed. A little is usual, because brokers estimate; a lot would fill the memory."""
@@ -458,7 +474,7 @@ class PartitionConsumer:
         """A thread of the blocking client has taken a message, and holds the queue's guard."""
         self.last = message
         self.taken_beside += 1
-        if self.taken_beside == self._flow_at:
+        if self.taken_beside == self._beside_at or (self._sizes is not None and self.taken_beside > self._beside_at):
             post(self.flush_permits)
 
     def give_permits_back(self, count: int) -> None:
@@ -467,15 +483,28 @@ class PartitionConsumer:
         if self._permits_back >= self._flow_at:
             self.flush_permits()
 
+    @property
+    def room(self) -> int:
+        """How many messages may be here."""
+        return self._options.receiver_queue_size - self._kept_back
+
+    def _keep_back(self) -> None:
+        """Let as many messages come as there is room for, by the sizes that came."""
+        if self._sizes is not None:
+            allowed = self._sizes.allowed
+            self._kept_back = self._options.receiver_queue_size - allowed
+            self._beside_at = max(1, allowed // 2)
+            self._flow_at = self._kept_back + self._beside_at
+
     def flush_permits(self) -> None:
         """Send the permits that wait; at once, so that the broker goes on while the program works on what it took."""
         if self.taken_beside:
             with self.inbox.guard:
                 self._permits_back += self.taken_beside
                 self.taken_beside = 0
-        if self._permits_back > 0 and self.line.connection is not None:
-            self.line.connection.write_now([hot.encode_flow(self.id, self._permits_back)])
-            self._permits_back = 0
+        if self._permits_back > self._kept_back and self.line.connection is not None:
+            self.line.connection.write_now([hot.encode_flow(self.id, self._permits_back - self._kept_back)])
+            self._permits_back = self._kept_back
 
     def deliver_again(self, entries: Mapping[Position, Bits], copies: Iterable[Message[Any]] = ()) -> None:
         """Have messages again, see `Recall.these`."""

@@ -880,8 +880,9 @@ class Client(Twin[AsyncClient]):
         """Create a reader that begins after message `start` (at it with `start_inclusive`), or at a time.
 
         `EARLIEST_ID` and `LATEST_ID` are the ends of the topic. `options` are fields of `ConsumerOptions`, as far as they mean
-        something without a subscription: `receiver_queue_size`, `read_compacted`, `properties`, `crypto_keys`,
-        `crypto_failure_action`, `interceptors`, `auto_update_partitions`, those of messages in chunks. Raises as `subscribe`.
+        something without a subscription: `receiver_queue_size`, `receiver_queue_bytes`, `read_compacted`, `properties`,
+        `crypto_keys`, `crypto_failure_action`, `interceptors`, `auto_update_partitions`, those of messages in chunks.
+        Raises as `subscribe`.
         """
         given = {**options} | {"schema": schema}
         given |= {"start_inclusive": start_inclusive, "reader_name": reader_name}
