@@ -261,3 +261,15 @@ async def test_rows_go_to_partitions_that_a_topic_got_since_the_last_batch(sink:
         payloads = [Payload(sink.targets[0], partition, encode_batch([b"row"]))]
         await store.carry_out(committer.commit(Work(batch, rows_by_topic(payloads))), batch, payloads)
         assert await sink.read(sink.client(), f"{sink.targets[0]}-partition-{partition}") == [b"row"]
+
+
+async def test_the_subscription_that_keeps_staged_entries_is_there_before_the_first(sink: Sink, pulsar: Target) -> None:
+    parked = await asyncio.to_thread(sink.park, sink.payloads(0))
+    stats = await admin.topic_stats(pulsar, sink.staging)
+    assert stats["subscriptions"][STAGING_SUBSCRIPTION]["msgBacklog"] == 2 * len(parked), "two attempts, each with all rows"
+
+
+async def test_a_staging_topic_with_partitions_is_refused(sink: Sink, pulsar: Target) -> None:
+    await admin.put(pulsar, f"{admin.topic_path(sink.staging)}/partitions", 2)
+    with pytest.raises(OptionError, match="full name of a topic without partitions"):
+        await asyncio.to_thread(sink.park, sink.payloads(0))

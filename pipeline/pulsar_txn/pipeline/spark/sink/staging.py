@@ -13,6 +13,7 @@ from typing import Final
 from pulsar_txn.client import AsyncClient, AsyncConsumer, AsyncProducer, InitialPosition, MessageId, PulsarError
 from pulsar_txn.client.errors import ConsumerBusy
 from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.sink.control import Place
 from pulsar_txn.pipeline.spark.sink.staged import Payload
@@ -38,6 +39,11 @@ class TaskStaging:
     async def _send(self, data: bytes) -> None:
         if self._producer is None:
             client = await background().client(self._options)
+            if (await client.get_topic_partitions(self._topic))[0] != self._topic:
+                raise OptionError(
+                    f"{self._topic} is partitioned or no full name, and staged entries need one order: set stagingTopic to the "
+                    "full name of a topic without partitions"
+                )
             await ensure_subscription(client, self._topic)
             self._producer = await client.create_producer(self._topic, batching=False)
         await self._producer.wait_for_room()
