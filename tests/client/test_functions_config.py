@@ -122,9 +122,10 @@ def test_the_order_that_is_asked_for_chooses_the_subscription(keys, kind):
         ({"state": {"stateScope": "PARTITION"}}, "set retainOrdering: true"),
         ({"state": {"stateScope": "PARTITION"}, "retainOrdering": True, "inputs": ["a", "b"]}, "takes one input topic"),
         ({"autoAck": False}, "MANUAL"),
-        ({"outputSchemaType": "avro"}, "outputSerdeClassName"),
+        ({"outputSchemaType": "avro", "outputSerdeClassName": "m.S"}, "give one of them"),
+        ({"customSchemaInputs": {"b": "avro"}, "customSerdeInputs": {"b": "m.S"}}, "give one of them"),
         ({"skipToLatest": True}, "subscriptionPosition"),
-        ({"inputSpecs": {"b": {"schemaType": "avro"}}}, "inputSpecs.b.schemaType"),
+        ({"inputSpecs": {"b": {"schemaTypo": "avro"}}}, "inputSpecs.b.schemaTypo"),
         ({"producerConfig": {"cryptoConfig": {}}}, "producerConfig.cryptoConfig"),
         ({"transaction": {"transactionMode": "MAYBE"}}, "transaction.transactionMode must be one of OFF, MANAGED"),
         ({"transaction": {"mode": "MANAGED"}}, "transaction.mode"),
@@ -148,7 +149,7 @@ def test_a_key_that_cannot_work_is_named_with_what_to_do(keys, said):
         FunctionConfig.from_mapping({"inputs": ["a"], **keys})
 
 
-@pytest.mark.parametrize("key", ["resources", "runtimeFlags", "cleanupSubscription", "inputTypeClassName"])
+@pytest.mark.parametrize("key", ["resources", "runtimeFlags", "cleanupSubscription", "customRuntimeOptions"])
 def test_a_key_without_effect_is_warned_of(key):
     with pytest.warns(UserWarning, match=f"{key} has no effect"):
         FunctionConfig.from_mapping({"inputs": ["a"], key: "x"})

@@ -6,8 +6,12 @@ into one transaction. `python -m pulsar_txn.pipeline.functions localrun` is the 
 """
 
 from pulsar_txn.pipeline.functions._guarantees import FunctionEvent
-from pulsar_txn.pipeline.functions.config import (
-    FunctionConfig,
+from pulsar_txn.pipeline.functions.config import FunctionConfig
+from pulsar_txn.pipeline.functions.context import Context, WindowView
+from pulsar_txn.pipeline.functions.errors import StateMoved, StateTaken
+from pulsar_txn.pipeline.functions.interface import Function, IdentitySerDe, PickleSerDe, SerDe
+from pulsar_txn.pipeline.functions.runner import FunctionRun, run
+from pulsar_txn.pipeline.functions.sections import (
     InputSpec,
     ProcessingGuarantees,
     ProducerConfig,
@@ -17,10 +21,6 @@ from pulsar_txn.pipeline.functions.config import (
     TransactionConfig,
     TransactionMode,
 )
-from pulsar_txn.pipeline.functions.context import Context, WindowView
-from pulsar_txn.pipeline.functions.errors import StateMoved, StateTaken
-from pulsar_txn.pipeline.functions.interface import Function, IdentitySerDe, PickleSerDe, SerDe
-from pulsar_txn.pipeline.functions.runner import FunctionRun, run
 from pulsar_txn.pipeline.functions.stats import FunctionStats, UserMetric
 from pulsar_txn.pipeline.functions.windows.config import WindowConfig
 

@@ -24,8 +24,8 @@ from pulsar_txn.client import AsyncTransactionalBatch, Message, PipelineEvent, P
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import growing_pauses, is_fatal
 from pulsar_txn.pipeline.functions._instance import Instance
-from pulsar_txn.pipeline.functions.config import ProcessingGuarantees
 from pulsar_txn.pipeline.functions.context import Context
+from pulsar_txn.pipeline.functions.sections import ProcessingGuarantees
 
 if TYPE_CHECKING:
     from pulsar_txn.client import AsyncConsumer

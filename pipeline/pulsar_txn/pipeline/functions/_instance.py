@@ -14,9 +14,11 @@ from pulsar_txn.client.errors import UsageError
 from pulsar_txn.client.inside import Future, WorkerThread, answer, parse_topic
 from pulsar_txn.pipeline.functions._loading import process_of, serde_of
 from pulsar_txn.pipeline.functions._outlets import Handed, Outlets
-from pulsar_txn.pipeline.functions.config import FunctionConfig, ProcessingGuarantees
+from pulsar_txn.pipeline.functions._schemas import schema_of
+from pulsar_txn.pipeline.functions.config import FunctionConfig
 from pulsar_txn.pipeline.functions.context import Context, WindowView
 from pulsar_txn.pipeline.functions.interface import SerDe
+from pulsar_txn.pipeline.functions.sections import ProcessingGuarantees
 from pulsar_txn.pipeline.functions.state.owned import States
 from pulsar_txn.pipeline.functions.stats import Counts
 from pulsar_txn.pipeline.functions.windows.assign import Window
@@ -60,7 +62,8 @@ class Instance:
         self.states = States(client, config, on_loop=self._process.is_async, consumers=consumers)
         self._serdes: dict[str | None, SerDe] = {}
         self._output_serde = self.serde_of(config.output_serde_class_name)
-        self._input_serdes = {str(parse_topic(topic)): self.serde_of(config.serde_of(topic)) for topic in config.topics}
+        self.output_schema = schema_of(config.output_schema_type, config.output_type_class_name, config.py)
+        self._readers = {str(parse_topic(topic)): self._reader(topic) for topic in config.topics}
         self._runtime = client.inside.runtime
         self._loop = asyncio.get_running_loop()
         self._thread = WorkerThread(f"pulsar-txn-function-{number}")
@@ -110,7 +113,7 @@ class Instance:
             name = sequence_id = None
             if self.config.is_effectively_once:
                 name, sequence_id = f"{self.config.fqfn}-{message.topic}", sequence_of(message.message_id)
-            context.send_output(self._output_serde.serialize(output), name, sequence_id)
+            context.send_output(self._payload(output), name, sequence_id)
         return context
 
     async def invoke_window(self, window: Window[Message[bytes]], pattern: str | None, txn: AsyncTransaction) -> Context:
@@ -121,24 +124,35 @@ class Instance:
             self.counts.received += len(messages)
             output = await self._call([self.value_of(message, pattern) for message in messages], context)
         if output is not None and self.config.output is not None:
-            context.send_output(self._output_serde.serialize(output), None, None)
+            context.send_output(self._payload(output), None, None)
         return context
 
     def value_of(self, message: Message[bytes], pattern: str | None) -> Any:
-        """What the input's SerDe makes of a message."""
-        serde = self._input_serdes.get(message.topic) or self._learn_serde(message.topic, pattern)
-        return serde.deserialize(message.data)
+        """What the input's schema or SerDe makes of a message."""
+        read = self._readers.get(message.topic) or self._learn_reader(message.topic, pattern)
+        return read(message)
 
     def wall_ms(self) -> int:
         """The time now, in milliseconds since the epoch."""
         return self._runtime.wall_ms()
 
-    def _learn_serde(self, topic: str, pattern: str | None) -> SerDe:
+    def _reader(self, topic: str) -> Callable[[Message[Any]], Any]:
+        """What makes values of the messages of a configured topic, or pattern."""
+        if self.config.schema_of(topic) is not None:
+            return _value
+        serde = self.serde_of(self.config.serde_of(topic))
+        return lambda message: serde.deserialize(message.data)
+
+    def _learn_reader(self, topic: str, pattern: str | None) -> Callable[[Message[Any]], Any]:
         """Of a partition, or of a topic that a pattern has found."""
-        whole = self._input_serdes.get(str(parse_topic(topic).base))
-        found = whole or self.serde_of(None if pattern is None else self.config.serde_of(pattern))
-        self._input_serdes[topic] = found
+        whole = self._readers.get(str(parse_topic(topic).base))
+        found = whole or self._reader(topic if pattern is None else pattern)
+        self._readers[topic] = found
         return found
+
+    def _payload(self, output: Any) -> Any:
+        """What the output's producer is given: bytes of the SerDe, or the value where the producer has a schema."""
+        return self._output_serde.serialize(output) if self.output_schema is None else output
 
     async def _call(self, value: Any, context: Context) -> Any:
         args = (value, context) if self._process.takes_context else (value,)
@@ -199,6 +213,10 @@ class Instance:
         await self.states.close()
         self._thread.stop()
         self._callbacks.stop()
+
+
+def _value(message: Message[Any]) -> Any:
+    return message.value
 
 
 def _handed(ticket: SendTicket) -> Handed:

@@ -16,8 +16,6 @@ IGNORED: Final = {
     "runtimeFlags": "there is no process to start with them",
     "customRuntimeOptions": "there is no other runtime to hand them to",
     "cleanupSubscription": "the subscription stays; a run is not the function's deletion",
-    "inputTypeClassName": "Python has no such types",
-    "outputTypeClassName": "Python has no such types",
     "exposePulsarAdminClientEnabled": "there is no administration client in a context",
 }
 """Official keys that are accepted with a warning, and why they do nothing."""
@@ -26,9 +24,7 @@ REFUSED: Final = {
     "jar": "this runs Python: py",
     "go": "this runs Python: py",
     "functionType": "built-in functions are Java's: give className and py",
-    "customSchemaInputs": "give a SerDe: customSerdeInputs",
-    "customSchemaOutputs": "give a SerDe: outputSerdeClassName",
-    "outputSchemaType": "give a SerDe: outputSerdeClassName",
+    "customSchemaOutputs": "give outputSchemaType",
     "autoAck": "leave it out; instead of autoAck: false there is processingGuarantees: MANUAL",
     "batchBuilder": "it belongs into producerConfig",
     "skipToLatest": "subscriptionPosition: LATEST for a new subscription; for an old one, `pulsar-admin topics clear-backlog`",

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pulsar_txn.client import AsyncProducer, Compression, SendTicket
+from pulsar_txn.client import AsyncProducer, Compression, Schema, SendTicket
 from pulsar_txn.client.errors import ProducerQueueFull
-from pulsar_txn.pipeline.functions.config import ProducerConfig
+from pulsar_txn.pipeline.functions.sections import ProducerConfig
 
 if TYPE_CHECKING:
     from pulsar_txn.client import AsyncClient
@@ -24,13 +24,13 @@ Handed: TypeAlias = "asyncio.Future[SendTicket]"
 class Outlet:
     """One producer that may still have to be made. On the loop only."""
 
-    def __init__(self, create: Callable[[], Coroutine[Any, Any, AsyncProducer[bytes]]]) -> None:
+    def __init__(self, create: Callable[[], Coroutine[Any, Any, AsyncProducer[Any]]]) -> None:
         self._create = create
-        self._producer: AsyncProducer[bytes] | None = None
-        self._waiting: deque[tuple[Handed, bytes, dict[str, Any]]] = deque()
+        self._producer: AsyncProducer[Any] | None = None
+        self._waiting: deque[tuple[Handed, Any, dict[str, Any]]] = deque()
         self._feeding: asyncio.Task[None] | None = None
 
-    def send(self, payload: bytes, options: dict[str, Any]) -> Handed:
+    def send(self, payload: Any, options: dict[str, Any]) -> Handed:
         """Queue one message after those before it; `options` are those of `Producer.send_nowait`."""
         handed: Handed = asyncio.get_running_loop().create_future()
         handed.add_done_callback(_look_at)
@@ -94,26 +94,29 @@ class Outlets:
     def __init__(self, client: AsyncClient, config: ProducerConfig) -> None:
         self._client = client
         self._config = config
-        self._outlets: dict[tuple[str, Compression, str | None], Outlet] = {}
+        self._outlets: dict[tuple[str, Compression, str | None, bool], Outlet] = {}
 
     def send(
         self,
         topic: str,
-        payload: bytes,
+        payload: Any,
         options: dict[str, Any],
         *,
         compression: Compression | None = None,
         producer_name: str | None = None,
+        schema: Schema[Any] | None = None,
     ) -> Handed:
-        """Send to a topic. A named producer deduplicates: it sends one by one, and never gives up."""
+        """Send bytes, or a value of the schema. A named producer deduplicates: it sends one by one, and never gives up."""
         chosen = self._config.compression if compression is None else compression
-        key = (topic, chosen, producer_name)
+        key = (topic, chosen, producer_name, schema is None)
         if key not in self._outlets:
             made: dict[str, Any] = {
                 "compression": chosen,
                 "batching_type": self._config.batching_type,
                 "max_pending_messages": self._config.max_pending_messages,
             }
+            if schema is not None:
+                made["schema"] = schema
             if producer_name is not None:
                 made |= {"producer_name": producer_name, "send_timeout": 0.0, "batching": False}
             self._outlets[key] = Outlet(lambda: self._client.create_producer(topic, **made))

@@ -252,13 +252,14 @@ class Context:
         """The transaction is about to be ended: nothing joins it any more."""
         self._ended = self._txn is not None
 
-    def send_output(self, payload: bytes, producer_name: str | None, sequence_id: int | None) -> None:
+    def send_output(self, payload: Any, producer_name: str | None, sequence_id: int | None) -> None:
         """On the loop: what `process` returned, with the properties of the input."""
         config, message = self._instance.config, self._message
         options: dict[str, Any]
         if self._window is not None:  # it is not of one message
             options = {"properties": {"__pfn_window_messages__": str(len(self._window.messages))}, "txn": self._txn}
-            self.handed.append(self._instance.outlets.send(str(config.output), payload, options))
+            schema = self._instance.output_schema
+            self.handed.append(self._instance.outlets.send(str(config.output), payload, options, schema=schema))
             return
         properties = dict(message.properties) if config.forward_source_message_property else {}
         properties["__pfn_input_topic__"] = message.topic
@@ -267,7 +268,8 @@ class Context:
         if message.key is not None:
             options["key"] = message.key
         topic = str(config.output)
-        self.handed.append(self._instance.outlets.send(topic, payload, options, producer_name=producer_name))
+        schema = self._instance.output_schema
+        self.handed.append(self._instance.outlets.send(topic, payload, options, producer_name=producer_name, schema=schema))
 
     def _send(
         self,

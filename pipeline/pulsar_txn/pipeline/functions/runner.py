@@ -22,7 +22,9 @@ from pulsar_txn.pipeline.functions._instance import Instance, SecretsProvider
 from pulsar_txn.pipeline.functions._loading import load
 from pulsar_txn.pipeline.functions._logs import TopicHandler
 from pulsar_txn.pipeline.functions._outlets import Outlets
-from pulsar_txn.pipeline.functions.config import FunctionConfig, InputSpec, ProcessingGuarantees, SubscriptionPosition
+from pulsar_txn.pipeline.functions._schemas import schema_of
+from pulsar_txn.pipeline.functions.config import FunctionConfig
+from pulsar_txn.pipeline.functions.sections import InputSpec, ProcessingGuarantees, SubscriptionPosition
 from pulsar_txn.pipeline.functions.stats import FunctionStats, total
 from pulsar_txn.pipeline.functions.windows.loop import WindowLoop
 
@@ -116,7 +118,12 @@ class FunctionRun:
         return self.stats()
 
     async def _subscribe(self, source: _Source) -> AsyncConsumer[bytes]:
-        return await self._client.subscribe(source.topics, self.config.subscription, **self._consumer_options(source.spec))
+        options = self._consumer_options(source.spec)
+        schema = schema_of(source.spec.schema_type, self.config.input_type_class_name, self.config.py)
+        if schema is not None:
+            options["schema"] = schema
+        consumer: AsyncConsumer[Any] = await self._client.subscribe(source.topics, self.config.subscription, **options)
+        return consumer
 
     def _logger(self, number: int) -> logging.Logger:
         found = logging.getLogger(f"pulsar_txn.functions.{self.config.fqfn.replace('/', '.')}.{number}")
@@ -148,7 +155,8 @@ class FunctionRun:
         """Names that are received from in the same way share a consumer."""
         sources: list[_Source] = []
         for topic in self.config.topics:
-            spec = attrs.evolve(self.config.input_specs.get(topic, InputSpec()), serde_class_name=None)
+            given = self.config.input_specs.get(topic, InputSpec())
+            spec = attrs.evolve(given, serde_class_name=None, schema_type=self.config.schema_of(topic))
             for source in sources:
                 if source.spec == spec and isinstance(source.topics, list):
                     source.topics.append(topic)
