@@ -228,7 +228,7 @@ async def topics_are_swept(world: World, count: int) -> HeldLoop:
     """The regular look at so many topics."""
     await world.topics(count)
     async with held_loop() as held:
-        await world.broker._sweep()
+        await world.broker.sweep()
     return held
 
 
@@ -406,7 +406,7 @@ async def clients_are_pinged(world: World, count: int) -> HeldLoop:
     clients = [world.client() for _ in range(count)]
     await turns(10)
     async with held_loop() as held:
-        await world.broker._keep_alive()
+        await world.broker.keep_alive()
         await turns(200)
     assert len(clients) == count
     return held

@@ -18,7 +18,7 @@ FLEETING = "non-persistent://public/default/f"
 async def swept(bench: Any, times: int = 3) -> None:
     """What the broker does every `retentionCheckIntervalInSeconds`."""
     for _ in range(times):
-        await bench.broker._sweep()
+        await bench.broker.sweep()
         for _ in range(20):
             await asyncio.sleep(0)
 
@@ -134,7 +134,7 @@ async def test_somebody_who_comes_while_a_topic_is_closed_is_served(benches: Any
         client.drop()
         await swept(bench, 1)
         other = bench.client()
-        sweep = bench.broker._spawn(bench.broker._sweep())
+        sweep = asyncio.create_task(bench.broker.sweep())
         await other.settle(turns)
         for topic, producer_id in (("t", 0), (FLEETING, 1)):
             refused = await other.refusal(other.start("producer", topic=topic, producer_id=producer_id))

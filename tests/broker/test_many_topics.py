@@ -33,7 +33,7 @@ def series(text: str, name: str) -> list[str]:
 async def test_sweeps_and_metrics_of_many_topics_hold_the_loop_for_no_long_turn(bench: Any) -> None:
     await many_topics(bench, 6000)
     async with held_loop() as held:
-        await bench.broker._sweep()
+        await bench.broker.sweep()
         text = "".join([part async for part in exposition(bench.broker)])
     assert len(series(text, "pulsar_in_messages_total")) == metrics.MAX_TOPICS
     assert series(text, "pulsar_topics_count")[0].endswith(" 6000.0")
@@ -60,7 +60,7 @@ async def test_pings_of_many_clients_are_sent_in_slices(bench: Any) -> None:
     clients = [bench.client() for _ in range(3000)]
     await clients[-1].settle()
     async with held_loop() as held:
-        await bench.broker._keep_alive()
+        await bench.broker.keep_alive()
         await clients[-1].settle()
     assert all(any(event == "ping" for event, _ in client.events) for client in clients)
     assert held.longest_seconds < LONGEST_SECONDS, held

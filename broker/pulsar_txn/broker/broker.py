@@ -123,8 +123,8 @@ class Broker:
         if self.coordinators is not None:
             self.coordinators.grow(self.catalog.coordinators)
         self.turn.meter.start()
-        self._every(self.config.keep_alive_interval_seconds, self._keep_alive)
-        self._every(self._sweep_seconds, self._sweep)
+        self._every(self.config.keep_alive_interval_seconds, self.keep_alive)
+        self._every(self._sweep_seconds, self.sweep)
         self._every(self.config.incomplete_frame_timeout_seconds / LOOKS, self._look)
 
     def connection(self) -> Connection:
@@ -447,7 +447,8 @@ class Broker:
             task = self._spawn(care())
             task.add_done_callback(lambda _: self._every(seconds, care))
 
-    async def _keep_alive(self) -> None:
+    async def keep_alive(self) -> None:
+        """Ask clients that were silent for long for a sign of life, and close those that gave none."""
         async for connection in self.turn.budget.each(list(self.connections)):
             connection.tick()
 
@@ -456,7 +457,7 @@ class Broker:
         async for connection in self.turn.budget.each(list(self.connections)):
             connection.look()
 
-    async def _sweep(self) -> None:
+    async def sweep(self) -> None:
         """Let topics trim what they may, and close those that nobody used for long."""
         try:
             closed = await self._look_after_topics()
