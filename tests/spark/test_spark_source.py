@@ -583,3 +583,55 @@ def test_a_restart_of_the_broker_ends_no_query(topic: str) -> None:
             impatient.initialOffset()
         assert "failAfterMs" in str(caught.value.__notes__)
         background().run(world.client.close())
+
+
+def test_a_query_starts_and_ends_at_a_time(world: World) -> None:
+    world.send(10)
+    time.sleep(0.02)
+    middle = time.time_ns() // 1_000_000
+    time.sleep(0.02)
+    world.send(10)
+    txn = world.begin()
+    world.send(5, txn)
+    background().run(txn.abort())
+    after = time.time_ns() // 1_000_000 + 1000
+
+    def batch(**options: str) -> list[int]:
+        reader = world.source(**options).reader(SCHEMA)
+        return [int(v) for work in reader.partitions() for each in reader.read(work) for v in each.column(1).to_pylist()]
+
+    assert batch(startingTimestamp=str(middle)) == list(range(10, 20))
+    assert batch(endingTimestamp=str(middle)) == list(range(10))
+    assert batch(startingTimestamp="0", endingTimestamp=str(after)) == list(range(20))
+    assert batch(startingTimestamp=str(after)) == []
+    assert batch(startingTimestamp=json.dumps({world.topic: middle}), minPartitions="2") == list(range(10, 20))
+    with pytest.raises(OptionError, match="a time is given for other"):
+        batch(startingTimestamp='{"other": 5}')
+    stream = world.stream(startingTimestamp=str(middle))
+    start = stream.initialOffset()
+    assert stream.latestOffset(start, ALL) == start, "a start by time is made durable first"
+    assert rows(stream, start, stream.latestOffset(start, ALL)) == list(range(10, 20))
+
+
+def test_topics_of_a_pattern_are_read_and_new_ones_from_their_beginning(world: World) -> None:
+    name = world.topic.rpartition("/")[2]
+    world.send(2)
+
+    async def second(topic: str, value: bytes) -> None:
+        async with await world.client.create_producer(topic) as producer:
+            await producer.send(value)
+
+    background().run(second(world.topic + "-b", b"7"))
+    background().run(second(f"persistent://public/default/x-{name}", b"9"))
+    given = {"service.url": world.url, "topicsPattern": f"public/default/{name}.*", "startingOffsets": "earliest"}
+    reader = PulsarDataSource(given).streamReader(SCHEMA)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    assert sorted(rows(reader, start, end)) == [0, 1, 7]
+    background().run(second(world.topic + "-c", b"8"))
+    later = end
+    while later == end:
+        later = reader.latestOffset(end, ALL)
+    assert rows(reader, end, later) == [8]
+    with pytest.raises(OptionError, match="which topic"):
+        PulsarDataSource({**given, "topic": "t"}).streamReader(SCHEMA)

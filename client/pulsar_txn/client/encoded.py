@@ -15,9 +15,13 @@ Reading: an entry reader hands out entries of one topic partition as the broker 
 
 from __future__ import annotations
 
+import re
+
 from pulsar_txn.client.client import AsyncClient, parse_topic
+from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.receive.entry_reader import AsyncEntryReader, RawEntry
 from pulsar_txn.client.receive.opened import OpenedEntry, UnreadableEntryError, join_chunks, open_entry, split_entry_payload
+from pulsar_txn.client.receive.options import RegexSubscriptionMode
 from pulsar_txn.client.send.batching import EncodedBatch, Row, encode_batch, pack_batch, row
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
@@ -32,6 +36,7 @@ __all__ = [
     "encode_batch",
     "existing_partitions",
     "join_chunks",
+    "matching_topics",
     "open_entry",
     "open_entry_reader",
     "pack_batch",
@@ -74,6 +79,16 @@ async def existing_partitions(client: AsyncClient, topic: str) -> list[str]:
         return [str(name)]
     count = await core.retrying(lambda: core.lookup.partitions(str(name), create=False), f"looking up {name}")
     return partition_names(name, count)
+
+
+async def matching_topics(client: AsyncClient, pattern: str) -> list[str]:
+    """The full names of the topics and partitions of a namespace that match a pattern now, as `AsyncClient.subscribe` reads it.
+
+    `tenant/namespace/regular expression`, or only the expression for `public/default`. Raises as `subscribe`.
+    """
+    core = client.inside
+    core.check_open()
+    return sorted(await TopicPattern.parse(re.compile(pattern)).find(core, RegexSubscriptionMode.PERSISTENT_ONLY))
 
 
 def partition_names(name: TopicName, count: int) -> list[str]:

@@ -54,8 +54,10 @@ class PulsarDataSource(DataSource):
 
     def _source_options(self, schema: StructType, query: Query) -> Options:
         options = read_options(self.options, query)
-        if not options.topics:
-            raise OptionError('which topic? give the source .option("topic", "a") or, with several, "a,b"')
+        if bool(options.topics) == bool(options.topics_pattern):
+            raise OptionError(
+                'which topic? give the source .option("topic", "a"), with several "a,b", or .option("topicsPattern", "a-.*")'
+            )
         if schema != SCHEMA:
             raise OptionError(f"the source's columns are fixed, leave .schema(…) out: {SCHEMA.simpleString()}")
         return options

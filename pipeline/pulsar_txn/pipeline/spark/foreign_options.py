@@ -5,36 +5,32 @@ from __future__ import annotations
 from typing import Final
 
 _TOPIC = 'use "topic" (one or several, with commas between)'
-_OFFSETS = 'offsets here are [ledger, entry] by topic partition: use "startingOffsets" or "endingOffsets" with JSON'
 _SECRETS = 'use "tokenFile", "tlsTrustCertsFile", "tlsCertificateFile" and "tlsKeyFile", or "oauth2KeyFile"'
 
 _ANSWERS: Final = {
     # Spark's Kafka source and sink
     "subscribe": _TOPIC,
     "assign": 'use "topic" with full names of partitions, as in "persistent://public/default/t-partition-0"',
-    "subscribepattern": 'name the topics with "topic"',
-    "startingtimestamp": _OFFSETS,
-    "endingtimestamp": _OFFSETS,
-    "startingoffsetsbytimestamp": _OFFSETS,
-    "endingoffsetsbytimestamp": _OFFSETS,
+    "subscribepattern": 'use "topicsPattern"',
+    "startingoffsetsbytimestamp": 'use "startingTimestamp"; by topic partition it is a JSON object of milliseconds',
+    "endingoffsetsbytimestamp": 'use "endingTimestamp"; by topic partition it is a JSON object of milliseconds',
     "startingoffsetsbytimestampstrategy": "leave it out: a time after the last message means the end of the topic",
     "maxoffsetspertrigger": 'use "maxMessagesPerTrigger"',
     "minoffsetspertrigger": "there is no lower bound: use a processing-time trigger to collect more per micro-batch",
     "maxtriggerdelay": "there is no lower bound: use a processing-time trigger to collect more per micro-batch",
-    "maxrecordsperpartition": "leave it out: a micro-batch has one task per topic partition",
+    "maxrecordsperpartition": 'use "minPartitions"',
     "groupidprefix": 'use "subscriptionName"; without it the source needs no subscription',
     "includeheaders": 'leave it out: the column "properties" is always there',
     "kafkaconsumer.polltimeoutms": 'use "pollTimeoutMs"',
-    "fetchoffset.numretries": 'use "operationTimeoutMs"',
-    "fetchoffset.retryintervalms": 'use "operationTimeoutMs"',
+    "fetchoffset.numretries": 'use "failAfterMs"',
+    "fetchoffset.retryintervalms": 'use "failAfterMs"',
     # StreamNative's connector
     "predefinedsubscription": 'use "subscriptionName"',
     "subscriptionprefix": 'use "subscriptionName"',
-    "startingtime": _OFFSETS,
-    "endingtime": _OFFSETS,
-    "topicspattern": 'name the topics with "topic"',
+    "startingtime": 'use "startingTimestamp"',
+    "endingtime": 'use "endingTimestamp"',
     "allowdifferenttopicschemas": "leave it out: every message is read as bytes",
-    "waitingfornonexistedtopic": "create the topic before the query",
+    "waitingfornonexistedtopic": 'use "waitForTopic"',
     "authpluginclassname": f'it is "pulsar.client.authPluginClassName"; or {_SECRETS}',
     "authparams": f'it is "pulsar.client.authParams"; or {_SECRETS}',
     "usetls": 'use a service.url with "pulsar+ssl://"',
@@ -46,7 +42,7 @@ _PREFIXES: Final = {
     "kafka.compression.type": 'use "compression"',
     "kafka.s": _SECRETS,
     "kafka.": "this is a source for Pulsar; arguments of its client are pulsar.client.…",
-    "pulsar.reader.": 'only pulsar.client.… is passed through; see "pollTimeoutMs" and "maxMessagesPerTrigger"',
+    "pulsar.reader.": 'only pulsar.client.… is passed through; see "receiverQueueBytes" and "pollTimeoutMs"',
     "pulsar.producer.": 'only pulsar.client.… is passed through; see "compression" and "batchingMaxBytes"',
     "pulsar.consumer.": 'only pulsar.client.… is passed through; see "subscriptionName"',
     "pulsar.admin.": "leave it out: only the binary protocol is used",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -71,6 +73,25 @@ def delivery(value: str) -> str:
     return chosen
 
 
+def pattern(value: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(str(error)) from error
+    return value
+
+
+def times(value: str) -> int | tuple[tuple[str, int], ...]:
+    """Milliseconds since the epoch, or a JSON object of them by topic partition."""
+    if not value.lstrip().startswith("{"):
+        return whole(value)
+    given = json.loads(value)
+    if not all(isinstance(time_ms, int) and time_ms >= 0 for time_ms in given.values()):
+        raise ValueError(value)
+    return tuple(sorted(given.items()))
+
+
 EXPECTED: Final[dict[Callable[[str], Any], str]] = {
     text: "a text",
     names: "names with commas between them",
@@ -80,6 +101,8 @@ EXPECTED: Final[dict[Callable[[str], Any], str]] = {
     seconds: "a number of seconds above 0",
     milliseconds: "a whole number of milliseconds above 0",
     nanoseconds: "a whole number of nanoseconds above 0",
+    pattern: "a regular expression",
+    times: "milliseconds since the epoch, or a JSON object of them by topic partition",
     compression: f"one of {', '.join(COMPRESSIONS)}",
     delivery: f"one of {', '.join(DELIVERIES)}",
 }

@@ -17,7 +17,18 @@ from pulsar_txn.pipeline.spark.client_options import PREFIX as CLIENT_PREFIX
 from pulsar_txn.pipeline.spark.client_options import read_client_option
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.foreign_options import answer_to
-from pulsar_txn.pipeline.spark.option_values import EXPECTED, compression, delivery, flag, names, positive, text, whole
+from pulsar_txn.pipeline.spark.option_values import (
+    EXPECTED,
+    compression,
+    delivery,
+    flag,
+    names,
+    pattern,
+    positive,
+    text,
+    times,
+    whole,
+)
 
 
 class Query(enum.Flag):
@@ -72,6 +83,9 @@ class Options:
     oauth2_audience: str | None = _option("oauth2Audience", text, None)
     oauth2_scope: str | None = _option("oauth2Scope", text, None)
     # source
+    topics_pattern: str | None = _option("topicsPattern", pattern, None, Query.SOURCE)
+    starting_timestamp: int | tuple[tuple[str, int], ...] | None = _option("startingTimestamp", times, None, Query.SOURCE)
+    ending_timestamp: int | tuple[tuple[str, int], ...] | None = _option("endingTimestamp", times, None, Query.BATCH_READ)
     starting_offsets: str | None = _option("startingOffsets", text, None, Query.SOURCE)
     ending_offsets: str = _option("endingOffsets", text, "latest", Query.BATCH_READ)
     max_messages_per_trigger: int | None = _option("maxMessagesPerTrigger", positive, None, Query.STREAM_READ)

@@ -63,7 +63,10 @@ async def _cut_one(client: AsyncClient, each: Range, wanted: int) -> list[Range]
             places.append(found)
     places.append(each.end)
     known = [each.next_known] + [None] * len(places)
-    return [Range(each.topic, *pair, next_known=known[number]) for number, pair in enumerate(itertools.pairwise(places))]
+    return [
+        Range(each.topic, *pair, next_known=known[number], ends_visibly=pair[1] != each.end or each.ends_visibly)
+        for number, pair in enumerate(itertools.pairwise(places))
+    ]
 
 
 async def _visible_from(client: AsyncClient, topic: str, place: Place) -> Place | None:

@@ -22,12 +22,17 @@ _BACK_ENTRIES: Final = 256
 
 @attrs.frozen
 class Range:
-    """A topic partition from after one entry up to and with another. `next_known` is the first visible entry after `start`."""
+    """A topic partition from after one entry up to and with another.
+
+    `next_known` is the first visible entry after `start`. Without `ends_visibly` the end is a place by time, and perhaps not
+    that of an entry that readers see.
+    """
 
     topic: str
     start: Place
     end: Place
     next_known: Place | None = None
+    ends_visibly: bool = True
 
 
 async def reader_at(
@@ -93,7 +98,7 @@ class RangeReader:
         if inside:
             self._place = inside[-1].position
         self._done = entries[-1].position >= wanted.end
-        if self._done and self._place < wanted.end:
+        if self._done and self._place < wanted.end and wanted.ends_visibly:
             self._report_end()
         return inside
 

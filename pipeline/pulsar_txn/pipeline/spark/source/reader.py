@@ -36,6 +36,7 @@ from pulsar_txn.pipeline.spark.source.patience import Patience
 from pulsar_txn.pipeline.spark.source.planning import Work, cut, together
 from pulsar_txn.pipeline.spark.source.ranges import Range
 from pulsar_txn.pipeline.spark.source.tasks import read_work
+from pulsar_txn.pipeline.spark.source.times import places_at
 from pulsar_txn.pipeline.spark.source.topics import Topics
 from pulsar_txn.pipeline.spark.steps import OnStep, reached
 
@@ -57,9 +58,11 @@ class _Reading:
 
     _options: Options
 
-    def _plan(self, topics: Topics, start: Mapping[str, Place], end: Mapping[str, Place]) -> list[Work]:
+    def _plan(
+        self, topics: Topics, start: Mapping[str, Place], end: Mapping[str, Place], *, ends_visibly: bool = True
+    ) -> list[Work]:
         found = [
-            Range(topic, first, last, next_known=topics.heads.first_after(topic, first))
+            Range(topic, first, last, topics.heads.first_after(topic, first), ends_visibly)
             for topic, first, last in ranges(start, end)
         ]
         least = self._options.min_partitions
@@ -107,8 +110,13 @@ class PulsarBatchReader(_Reading, DataSourceReader):
             ends = local.run(Patience(self._options.fail_after_ms).insist(topics.ends, _ASKING))
             check_missing(self._options, topics.missing)
             start = start_places(self._options.starting_offsets or "earliest", ends)
+            wanted, until = self._ends(ends), self._options.ending_timestamp
+            if self._options.starting_timestamp is not None:
+                start |= local.run(places_at(topics.client, self._options.starting_timestamp, ends))
+            if until is not None:
+                wanted = wanted | local.run(places_at(topics.client, until, ends))
             # Spark needs one task at least: an empty one will do.
-            return self._plan(topics, start, self._ends(ends)) or [Work([])]
+            return self._plan(topics, start, wanted, ends_visibly=until is None) or [Work([])]
         finally:
             local.run(topics.close())
 
@@ -147,7 +155,10 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         ends = self._ends()
         check_missing(self._options, self._open().missing)
         start = start_places(text, ends)
-        self._unstored = start if text == "latest" else None
+        times = self._options.starting_timestamp
+        if times is not None:
+            start |= self._insist(lambda: places_at(self._open().client, times, ends), "looking for the start by time")
+        self._unstored = start if text == "latest" or times is not None else None
         if self._options.subscription_name:
             self._insist(lambda: self._open().subscribe(start), "subscribing")
         return to_offset(start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pulsar_txn.client import AsyncClient, InitialPosition, MessageId, TopicNotFound
-from pulsar_txn.client.encoded import existing_partitions
+from pulsar_txn.client.encoded import existing_partitions, matching_topics
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.source.heads import Heads
 from pulsar_txn.pipeline.spark.source.limits import Limits
@@ -29,6 +29,8 @@ class Topics:
         Partitions are asked for each time, so that new ones are found.
         """
         wanted: dict[str, bool] = {}
+        if self._options.topics_pattern is not None:
+            wanted = dict.fromkeys(await matching_topics(self.client, self._options.topics_pattern), False)
         unknown: list[str] = []
         for topic in self._options.topics:
             try:
