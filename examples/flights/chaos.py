@@ -24,7 +24,7 @@ ENDING_POINT: Final = "sink.commit.after_end_txn_sent"
 UNENDED_POINT: Final = "sink.commit.after_publish"
 
 _POLL_SECONDS: Final = 0.05
-_RECOVERY_SECONDS: Final = 180.0
+_RECOVERY_SECONDS: Final = 300.0
 _DELAY_SECONDS: Final = (0.2, 2.0)
 """A random moment is this long after the recovery from the kill before."""
 

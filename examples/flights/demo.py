@@ -16,8 +16,8 @@ from runs import Input, KillReport, Run, Stage, WorkerRun, topics_of
 
 from pulsar_txn.client import AsyncClient
 
-_LIMIT_SECONDS = {"small": 400.0, "all": 3600.0}
-_LIMIT = 900.0
+_LIMIT_SECONDS = {"all": 3600.0}
+_LIMIT = 1200.0
 
 
 class Demo:

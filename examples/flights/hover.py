@@ -45,7 +45,9 @@ class Plot:
         alpha: float = 1.0,
     ) -> None:
         """Points that tell something each."""
-        self.axes.scatter(self._seconds(times_ms), ups, s=size, color=colour, alpha=alpha, label=label, gid=self._gid(tips))
+        self.axes.scatter(
+            self._seconds(times_ms), ups, s=size, color=colour, alpha=alpha, label=label, gid=self._gid(tips), zorder=6
+        )
 
     def line(self, times_ms: Sequence[int], ups: Sequence[float], label: str, colour: str, tip: str) -> None:
         """A line; `tip` is a format for its values."""
@@ -71,7 +73,8 @@ class Plot:
         for kill in kills:
             at, shade = (kill.time_ms - begin_ms) / 1000, colour or KILL_COLOURS.get(kill.target, "black")
             tip = f"{kill.target} killed at {kill.point}, second {at:.1f}: {kill.describe()}"
-            self.axes.axvline(at, color=shade, linestyle=":", linewidth=1.6, gid=self._gid([tip]))
+            self.axes.axvline(at, color=shade, linestyle=":", linewidth=1.6)
+            self.axes.axvline(at, color=shade, alpha=0.0, linewidth=9, gid=self._gid([tip]))  # wide enough for a mouse
             if colour is None:
                 place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right"}
                 name = self.axes.annotate(kill.target, (at, 0.98), color=shade, fontsize=8, annotation_clip=True, **place)

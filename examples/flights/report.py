@@ -26,6 +26,7 @@ td.n { text-align: right; font-variant-numeric: tabular-nums } th { background: 
   max-width: 26rem; pointer-events: none; z-index: 9 }
 summary { cursor: pointer } .drawing { overflow-x: auto } .drawing svg { width: 100%; min-width: 44rem; height: auto }
 .told td { min-width: 9rem }
+.drawing svg * { pointer-events: none } .drawing svg [data-tip], .drawing svg [data-tip] * { pointer-events: all }
 """
 
 _SCRIPT: Final = """
