@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,18 +110,12 @@ def test_options_that_would_have_no_effect_are_refused() -> None:
 
 # --- with Spark ---------------------------------------------------------------------------------------------------------
 
-with_spark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(240),
-    pytest.mark.parametrize("pulsar", ["ours", pytest.param("stock-4.2.4", marks=pytest.mark.stock)], indirect=True),
-]
 
-
-def spark_test(test: Any) -> Any:
-    """On both servers."""
-    for mark in with_spark:
-        test = mark(test)
-    return test
+def spark_test(*marks_of_stock: pytest.MarkDecorator) -> Callable[[Any], Any]:
+    """On our broker and on stock Pulsar."""
+    stock = pytest.param("stock-4.2.4", marks=[pytest.mark.stock, *marks_of_stock])
+    on_both = pytest.mark.parametrize("pulsar", ["ours", stock], indirect=True)
+    return lambda test: on_both(pytest.mark.spark(pytest.mark.timeout(240)(test)))
 
 
 async def read(url: str, topic: str) -> list[bytes]:
@@ -173,7 +167,7 @@ def publishing(pulsar: Target, topic: str, tmp_path: Path) -> Publishing:
     return Publishing(pulsar.service_url, topic, tmp_path)
 
 
-@spark_test
+@spark_test()
 def test_micro_batches_are_published_once_also_when_they_come_again(publishing: Publishing, spark: Any) -> None:
     publishing.add(1)
     publishing.run(spark)
@@ -185,7 +179,7 @@ def test_micro_batches_are_published_once_also_when_they_come_again(publishing: 
     publishing.check(2)
 
 
-@spark_test
+@spark_test(pytest.mark.soak)
 def test_a_task_that_fails_after_it_has_sent_makes_the_whole_job_run_again(publishing: Publishing, spark: Any) -> None:
     once = str(publishing.folder / "once")
 
@@ -201,7 +195,7 @@ def test_a_task_that_fails_after_it_has_sent_makes_the_whole_job_run_again(publi
     publishing.check(1)
 
 
-@spark_test
+@spark_test(pytest.mark.soak)
 def test_a_job_that_always_fails_ends_the_query_with_its_reason_and_publishes_nothing(
     publishing: Publishing, spark: Any
 ) -> None:

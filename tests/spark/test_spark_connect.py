@@ -1,0 +1,79 @@
+"""Spark Connect: source, both protocols of the sink, and `write_batch`, through a server that Spark starts for the session."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import spark_local
+import spark_totals
+from targets import Target
+
+from pulsar_txn.client import AsyncClient
+
+pytest.importorskip("grpc_status", reason="Spark Connect needs pyspark[connect]")
+pytest.importorskip("zstandard", reason="Spark Connect needs pyspark[connect]")
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.soak,
+    pytest.mark.timeout(600),
+    pytest.mark.parametrize("pulsar", ["ours"], indirect=True),
+]
+
+ROWS = 100
+PROGRAM = """
+import json, sys
+from pyspark.sql import SparkSession
+
+url, topic, folder = json.loads(sys.argv[1])
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+source = spark.readStream.format("pulsar").option("service.url", url).option("topic", topic)
+rows = source.option("startingOffsets", "earliest").load().select("key", "value")
+for delivery in ("staged", "grouped"):
+    writer = rows.writeStream.format("pulsar").option("service.url", url).option("topic", f"{topic}-{delivery}")
+    writer = writer.option("delivery", delivery).option("checkpointLocation", f"{folder}/{delivery}")
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+def publish(df, batch_id):
+    from pulsar_txn.pipeline.spark import write_batch
+    write_batch(df, batch_id, serviceUrl=url, topic=f"{topic}-write_batch", sinkId=topic.rpartition("/")[2])
+
+writer = rows.writeStream.foreachBatch(publish).option("checkpointLocation", f"{folder}/write_batch")
+writer.trigger(availableNow=True).start().awaitTermination()
+spark.stop()
+"""
+
+
+async def fill(url: str, topic: str) -> None:
+    async with AsyncClient(url) as client, await client.create_producer(topic) as producer:
+        for number in range(ROWS):
+            producer.send_nowait(spark_totals.message(number), key=str(number % 5))
+        await producer.flush()
+
+
+async def read(url: str, topic: str) -> list[bytes]:
+    async with AsyncClient(url) as client, await client.create_reader(topic) as reader:
+        found = []
+        while await reader.has_message_available():
+            found.append((await reader.read_next(10)).data)
+        return found
+
+
+def test_every_way_to_write_works_through_a_connect_server(pulsar: Target, topic: str, tmp_path: Path) -> None:
+    spark_local.prepare_environment()
+    asyncio.run(fill(pulsar.service_url, topic))
+    arguments = json.dumps([pulsar.service_url, topic, str(tmp_path)])
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, arguments], env=os.environ, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    expected = Counter(spark_totals.message(number) for number in range(ROWS))
+    for way in ("staged", "grouped", "write_batch"):
+        assert Counter(asyncio.run(read(pulsar.service_url, f"{topic}-{way}"))) == expected, way

@@ -1,0 +1,157 @@
+"""A query with a fault in it, in a driver of its own: numbers from files, one file for each micro-batch, to one topic.
+
+`python spark_faults.py JSON` runs it; JSON has the fields of `Numbers`. A fault is named by the environment variable
+PULSAR_TXN_FAULT, as JSON, in the driver and in its executors: at `step` (of micro-batch `batch`, if it is given) it happens,
+once, which the file `once` remembers:
+
+* `kill`: SIGKILL of the nearest Java process above: in a task its executor, in a commit the driver.
+* `wait`: stop there until the file `release` is there.
+* `exit`: the Python process ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import attrs
+import spark_local
+from spark_totals import CRASH_FOLDER
+
+from pulsar_txn.pipeline.spark import PulsarDataSource
+
+SUPPORT_FOLDER = str(Path(__file__).resolve().parent)
+FAULT = "PULSAR_TXN_FAULT"
+TASKS = 2
+
+
+@attrs.frozen
+class Fault:
+    """What happens, where."""
+
+    step: str
+    how: str
+    once: str
+    batch: int | None = None
+    release: str = ""
+
+    def environment(self) -> dict[str, str]:
+        """The variable that brings it about."""
+        return {FAULT: json.dumps(attrs.asdict(self))}
+
+
+def watch(step: str, /, **in_flight: Any) -> None:
+    """Bring the fault about where it belongs."""
+    if FAULT not in os.environ:
+        return
+    fault = Fault(**json.loads(os.environ[FAULT]))
+    if step != fault.step or fault.batch not in (None, in_flight.get("batch_id")):
+        return
+    try:
+        Path(fault.once).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    if fault.how == "wait":
+        while not Path(fault.release).exists():
+            time.sleep(0.1)
+    elif fault.how == "kill":
+        from spark_crash import java_ancestor
+
+        java = java_ancestor()
+        assert java is not None
+        os.kill(java, signal.SIGKILL)
+        time.sleep(60)  # a worker ends with its Java process
+    else:
+        os._exit(1)
+
+
+class FaultyPulsar(PulsarDataSource):
+    """`format("pulsar")` that watches its steps."""
+
+    on_step = staticmethod(watch)
+
+
+@attrs.frozen
+class Numbers:
+    """The query: `folder` has the input `in` and the checkpoint; `master` is Spark's."""
+
+    service_url: str
+    topic: str
+    folder: str
+    master: str = "local-cluster[2,1,1024]"
+    options: dict[str, str] = attrs.field(factory=dict)
+    settings: dict[str, str] = attrs.field(factory=dict)
+
+    def fill(self, batches: int, rows: int) -> None:
+        """Files with the numbers from 0."""
+        folder = Path(self.folder, "in")
+        folder.mkdir(parents=True, exist_ok=True)
+        for batch in range(batches):
+            numbers = range(batch * rows, (batch + 1) * rows)
+            file = folder / f"{batch}.txt"
+            file.write_text("\n".join(map(str, numbers)) + "\n")
+            os.utime(file, (1_700_000_000 + batch, 1_700_000_000 + batch))  # Spark takes the oldest first
+
+    def start(self, spark: Any) -> Any:
+        """Start it; it ends when all files are read. Each attempt of a task gives its rows in another order."""
+        rows = spark.readStream.option("maxFilesPerTrigger", 1).text(str(Path(self.folder, "in"))).repartition(TASKS)
+        shuffled = rows.mapInArrow(reordered, "value string")
+        options = {
+            "service.url": self.service_url,
+            "topic": self.topic,
+            "checkpointLocation": str(Path(self.folder, "checkpoint")),
+            **self.options,
+        }
+        return shuffled.writeStream.format("pulsar").trigger(availableNow=True).options(**options).start()
+
+    def session(self) -> Any:
+        """A session on the master, whose executors know of the fault."""
+        os.environ["SPARK_HOME"] = str(spark_home(Path(self.folder, "spark-home")))
+        path = os.pathsep.join([SUPPORT_FOLDER, CRASH_FOLDER])
+        os.environ["PYTHONPATH"] = path
+        settings = {"spark.master": self.master, "spark.executor.memory": "512m", "spark.executorEnv.PYTHONPATH": path}
+        if FAULT in os.environ:
+            settings[f"spark.executorEnv.{FAULT}"] = os.environ[FAULT]
+        spark = spark_local.session(settings | self.settings)
+        spark.dataSource.register(FaultyPulsar)
+        return spark
+
+
+def spark_home(folder: Path) -> Path:
+    """Spark's folder for executors of their own, whose files are in `folder`: the installed one has no place for them."""
+    import pyspark
+
+    folder.mkdir(exist_ok=True)
+    for each in Path(pyspark.__file__).parent.iterdir():
+        link = folder / each.name
+        if each.name != "work" and not link.exists():
+            link.symlink_to(each)
+    return folder
+
+
+def reordered(batches: Any) -> Any:
+    """The rows of a task in an order that no two attempts share."""
+    import random
+
+    import pyarrow as pa
+
+    for batch in batches:
+        indices = list(range(batch.num_rows))
+        random.shuffle(indices)
+        yield batch.take(pa.array(indices))
+
+
+if __name__ == "__main__":
+    spark_local.prepare_environment()
+    sys.path[:0] = [SUPPORT_FOLDER, CRASH_FOLDER]
+    import spark_faults  # classes of __main__ would travel by value
+
+    numbers = spark_faults.Numbers(**json.loads(sys.argv[1]))
+    session = numbers.session()
+    numbers.start(session).awaitTermination()
+    session.stop()
