@@ -91,9 +91,10 @@ class Runner:
             "no:randomly",
             *more,
         ]
-        tests = ROOT / "tests" / room
+        folder, _, name = file.rpartition("/")
+        tests = ROOT / "tests" / (folder or room)
         job = {
-            "arguments": [*options, f"--confcutdir={tests}", str(tests / file)],
+            "arguments": [*options, f"--confcutdir={tests}", str(tests / name)],
             "environment": {"PULSAR_TXN_MUTANT_ROOM": room, "PULSAR_TXN_MUTANT_COPY": str(copy)},
             "path": [str(copy), str(copy / room)],
             "output": str(copy / "output.txt"),
@@ -140,10 +141,12 @@ def test_the_rooms_own_tests_catch_the_mutant(runner: Runner, patch: Path, tmp_p
 
 
 def caught_by(patch: Path) -> str:
-    """The file of tests that the patch names in its first line."""
+    """The file of tests that the patch names in its first line, with its folder when that is not named like the room."""
     says = patch.read_text().partition("\n")[0]
-    assert says.startswith("Caught by test_"), f"{patch.name}: its first line is to say `Caught by test_….py`"
-    return says.removeprefix("Caught by ")
+    file = says.removeprefix("Caught by ")
+    assert says != file, f"{patch.name}: its first line is to say `Caught by test_….py`"
+    assert file.rpartition("/")[2].startswith("test_"), f"{patch.name}: its first line is to say `Caught by test_….py`"
+    return file
 
 
 @pytest.mark.parametrize(("room", "file"), sorted({(patch.parent.name, caught_by(patch)) for patch in MUTANTS}))
