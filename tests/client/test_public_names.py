@@ -135,7 +135,12 @@ def test_what_encodes_batches_and_reads_entries_is_below_encoded() -> None:
         {"AsyncEntryReader", "OpenedEntry", "RawEntry"},
     )
     functions = {"existing_partitions", "join_chunks", "open_entry", "open_entry_reader", "split_entry_payload"}
-    assert set(encoded.__all__) == sending | reading | functions | {"UnreadableEntryError", "matching_topics"}
+    assert set(encoded.__all__) == sending | reading | functions | {
+        "UnreadableEntryError",
+        "matching_topics",
+        "SchemaInfo",
+        "topic_schema",
+    }
     assert set(encoded.__all__) & set(client.__all__) == set()
     assert encoded.encode_batch([encoded.row(b"x", key="k"), b"y"]).num_messages == 2
 

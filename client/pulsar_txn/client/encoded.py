@@ -22,6 +22,7 @@ from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.receive.entry_reader import AsyncEntryReader, RawEntry
 from pulsar_txn.client.receive.opened import OpenedEntry, UnreadableEntryError, join_chunks, open_entry, split_entry_payload
 from pulsar_txn.client.receive.options import RegexSubscriptionMode
+from pulsar_txn.client.schema.base import SchemaInfo
 from pulsar_txn.client.send.batching import EncodedBatch, Row, encode_batch, pack_batch, row
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
@@ -32,6 +33,7 @@ __all__ = [
     "OpenedEntry",
     "RawEntry",
     "Row",
+    "SchemaInfo",
     "UnreadableEntryError",
     "encode_batch",
     "existing_partitions",
@@ -42,6 +44,7 @@ __all__ = [
     "pack_batch",
     "row",
     "split_entry_payload",
+    "topic_schema",
 ]
 
 
@@ -89,6 +92,15 @@ async def matching_topics(client: AsyncClient, pattern: str) -> list[str]:
     core = client.inside
     core.check_open()
     return sorted(await TopicPattern.parse(re.compile(pattern)).find(core, RegexSubscriptionMode.PERSISTENT_ONLY))
+
+
+async def topic_schema(client: AsyncClient, topic: str, version: bytes = b"") -> SchemaInfo | None:
+    """The newest schema of a topic, or the one of a version that messages name; None if absent. Raises as `create_producer`."""
+    core = client.inside
+    core.check_open()
+    name = str(parse_topic(topic).base)
+    found = await core.retrying(lambda: core.lookup.schema(name, version), f"asking for {name}'s schema")
+    return None if found is None else SchemaInfo.of(found)
 
 
 def partition_names(name: TopicName, count: int) -> list[str]:

@@ -66,11 +66,12 @@ class Lookup:
         answer = await self._request(connection, "getTopicsOfNamespace", namespace=namespace, mode=mode)
         return list(answer.topics)
 
-    async def schema(self, topic: str) -> pb.Schema | None:
-        """The newest schema of `topic` (without its partition); None if absent. Raises as `partitions`."""
+    async def schema(self, topic: str, version: bytes = b"") -> pb.Schema | None:
+        """The newest schema of `topic` (without its partition), or a version of it; None if absent. Raises as `partitions`."""
         connection = await self.any_connection()
         try:
-            answer = await self._request(connection, "getSchema", topic=topic)
+            fields = {"schema_version": version} if version else {}
+            answer = await self._request(connection, "getSchema", topic=topic, **fields)
         except TopicNotFound:
             return None
         found: pb.Schema = answer.schema

@@ -22,6 +22,7 @@ from pulsar_txn.pipeline.spark.errors import (
     SinkStateLost,
     SparkPulsarError,
     StoreFailed,
+    UndecodableValue,
 )
 from pulsar_txn.pipeline.spark.requirements import why_not
 
@@ -50,6 +51,7 @@ __all__ = [
     "SinkStateLost",
     "SparkPulsarError",
     "StoreFailed",
+    "UndecodableValue",
     "register",
     "write_batch",
 ]

@@ -13,6 +13,7 @@ from pulsar_txn.pipeline.spark.sink.columns import check_columns
 from pulsar_txn.pipeline.spark.sink.writer import PulsarBatchWriter, PulsarStreamWriter
 from pulsar_txn.pipeline.spark.source.columns import SCHEMA
 from pulsar_txn.pipeline.spark.source.reader import PulsarBatchReader, PulsarStreamReader
+from pulsar_txn.pipeline.spark.source.typed import TypedValue, typed_value
 from pulsar_txn.pipeline.spark.steps import OnStep
 
 
@@ -29,16 +30,17 @@ class PulsarDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The source's columns."""
-        read_options(self.options, Query.SOURCE)
-        return SCHEMA
+        typed = typed_value(read_options(self.options, Query.SOURCE))
+        return SCHEMA if typed is None else typed.schema
 
     def reader(self, schema: StructType) -> PulsarBatchReader:
         """For `spark.read`."""
-        return PulsarBatchReader(self._source_options(schema, Query.BATCH_READ))
+        return PulsarBatchReader(*self._source_options(schema, Query.BATCH_READ))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:  # noqa: N802  # Spark's name
         """For `spark.readStream`."""
-        return PulsarStreamReader(self._source_options(schema, Query.STREAM_READ), self.on_step)
+        options, typed = self._source_options(schema, Query.STREAM_READ)
+        return PulsarStreamReader(options, self.on_step, typed)
 
     def writer(self, schema: StructType, overwrite: bool) -> PulsarBatchWriter:
         """For `df.write`."""
@@ -52,15 +54,17 @@ class PulsarDataSource(DataSource):
         options = self._sink_options(schema, Query.STREAM_WRITE)
         return PulsarStreamWriter(options, self.options.get("checkpointLocation"), self.on_step)
 
-    def _source_options(self, schema: StructType, query: Query) -> Options:
+    def _source_options(self, schema: StructType, query: Query) -> tuple[Options, TypedValue | None]:
         options = read_options(self.options, query)
         if bool(options.topics) == bool(options.topics_pattern):
             raise OptionError(
                 'which topic? give the source .option("topic", "a"), with several "a,b", or .option("topicsPattern", "a-.*")'
             )
-        if schema != SCHEMA:
-            raise OptionError(f"the source's columns are fixed, leave .schema(…) out: {SCHEMA.simpleString()}")
-        return options
+        typed = typed_value(options)
+        columns = SCHEMA if typed is None else typed.schema
+        if schema != columns:
+            raise OptionError(f"the source's columns are fixed, leave .schema(…) out: {columns.simpleString()}")
+        return options, typed
 
     def _sink_options(self, schema: StructType, query: Query) -> Options:
         options = read_options(self.options, query)

@@ -15,6 +15,10 @@ class DataLossError(SparkPulsarError):
     """Messages that the query has not processed are no longer there; see the option `failOnDataLoss`."""
 
 
+class UndecodableValue(SparkPulsarError):
+    """A message does not fit the topic's schema; see the option `mode`."""
+
+
 class SinkError(SparkPulsarError):
     """The sink could not commit a micro-batch. Spark ends the query; its restart replays the batch, once."""
 

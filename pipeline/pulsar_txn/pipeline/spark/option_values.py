@@ -82,6 +82,16 @@ def pattern(value: str) -> str:
     return value
 
 
+def schema(value: str) -> str:
+    """Where the type of the column `value` comes from."""
+    return {"topic": "topic", "bytes": "bytes"}[value.strip().lower()]
+
+
+def mode(value: str) -> str:
+    """What becomes of a value that does not fit, as Spark's `from_json` calls it."""
+    return {"PERMISSIVE": "PERMISSIVE", "FAILFAST": "FAILFAST"}[value.strip().upper()]
+
+
 def times(value: str) -> int | tuple[tuple[str, int], ...]:
     """Milliseconds since the epoch, or a JSON object of them by topic partition."""
     if not value.lstrip().startswith("{"):
@@ -101,6 +111,8 @@ EXPECTED: Final[dict[Callable[[str], Any], str]] = {
     seconds: "a number of seconds above 0",
     milliseconds: "a whole number of milliseconds above 0",
     nanoseconds: "a whole number of nanoseconds above 0",
+    schema: "topic or bytes",
+    mode: "FAILFAST or PERMISSIVE",
     pattern: "a regular expression",
     times: "milliseconds since the epoch, or a JSON object of them by topic partition",
     compression: f"one of {', '.join(COMPRESSIONS)}",

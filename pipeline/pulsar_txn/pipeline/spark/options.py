@@ -22,9 +22,11 @@ from pulsar_txn.pipeline.spark.option_values import (
     compression,
     delivery,
     flag,
+    mode,
     names,
     pattern,
     positive,
+    schema,
     text,
     times,
     whole,
@@ -86,6 +88,8 @@ class Options:
     topics_pattern: str | None = _option("topicsPattern", pattern, None, Query.SOURCE)
     starting_timestamp: int | tuple[tuple[str, int], ...] | None = _option("startingTimestamp", times, None, Query.SOURCE)
     ending_timestamp: int | tuple[tuple[str, int], ...] | None = _option("endingTimestamp", times, None, Query.BATCH_READ)
+    schema: str = _option("schema", schema, "bytes", Query.SOURCE)
+    mode: str = _option("mode", mode, "FAILFAST", Query.SOURCE)
     starting_offsets: str | None = _option("startingOffsets", text, None, Query.SOURCE)
     ending_offsets: str = _option("endingOffsets", text, "latest", Query.BATCH_READ)
     max_messages_per_trigger: int | None = _option("maxMessagesPerTrigger", positive, None, Query.STREAM_READ)

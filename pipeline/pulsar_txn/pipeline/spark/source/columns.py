@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 
 from pulsar_txn.client.encoded import OpenedEntry, split_entry_payload
 from pulsar_txn.pipeline.spark.source.offsets import Place
+from pulsar_txn.pipeline.spark.source.values import Values
 
 SCHEMA: Final = StructType(
     [
@@ -63,9 +64,12 @@ class Rows:
     A message that has only a payload costs no Python object but that; what an entry's messages share is repeated by Arrow.
     """
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, values: Values | None = None, kind: pa.DataType | None = None) -> None:
+        """With `values` payloads are decoded to values of the type `kind`."""
         self._topic = topic
         self._partition = partition
+        self._values = values
+        self._schema = ARROW_SCHEMA if kind is None else ARROW_SCHEMA.set(1, pa.field("value", kind))
         self._clear()
 
     def _clear(self) -> None:
@@ -73,7 +77,7 @@ class Rows:
         """Rows that wait."""
         self.size = 0
         """Bytes of their values."""
-        self._payloads: list[bytes | None] = []
+        self._payloads: list[Any] = []
         self._entries: list[
             tuple[int, str, int, str, int]
         ] = []  # rows, front of the message id, publish time, producer, sequence id
@@ -83,7 +87,9 @@ class Rows:
 
     def add(self, place: Place, entry: OpenedEntry) -> None:
         """The messages of an entry. UnreadableEntryError, without an effect."""
-        payloads, numbers, others = split_entry_payload(entry)
+        split = split_entry_payload(entry)
+        payloads: list[Any] = split[0]
+        numbers, others = split[1:]
         first, metadata = self.count, entry.metadata
         indexes = np.arange(len(payloads)) if entry.batch_size else _NOT_IN_A_BATCH
         if others:
@@ -96,10 +102,12 @@ class Rows:
                     self._numbers[first + index] = row[4]
         for index, number in numbers.items():
             self._numbers[first + index] = number
-        self._payloads += payloads
         for index, row in others.items():
             if row[6]:
-                self._payloads[first + index] = None
+                payloads[index] = None
+        if self._values is not None:
+            payloads = self._values.decoded(payloads, metadata.schema_version, place)
+        self._payloads += payloads
         self._indexes.append(indexes)
         front = f"{place[0]}:{place[1]}:{self._partition}:"
         self._entries.append(
@@ -119,7 +127,7 @@ class Rows:
         ids = pc.binary_join_element_wise(pa.array(fronts).take(which), pa.array(indexes).cast(pa.string()), "")
         arrays = [
             self._column(pa.binary(), 2, str.encode),
-            pa.array(self._payloads, pa.binary()),
+            self._value_column(),
             pa.repeat(self._topic, self.count),
             pa.repeat(pa.scalar(self._partition, pa.int32()), self.count),
             ids,
@@ -131,7 +139,23 @@ class Rows:
             pa.array(numbers),
         ]
         self._clear()
-        return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _value_column(self) -> pa.Array:
+        kind = self._schema.field(1).type
+        if self._values is None:
+            return pa.array(self._payloads, kind)
+        try:
+            return pa.array(self._payloads, kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return pa.concat_arrays([self._one_value(self._values, value, kind) for value in self._payloads])
+
+    def _one_value(self, values: Values, value: Any, kind: pa.DataType) -> pa.Array:
+        try:
+            return pa.array([value], kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            values.unfit(error)
+            return pa.nulls(1, kind)
 
     def _column(self, kind: pa.DataType, field: int, convert: Callable[[Any], Any]) -> pa.Array:
         """A field that few messages have."""

@@ -14,6 +14,8 @@ from pulsar_txn.pipeline.spark.source.ranges import reader_at
 
 _QUEUE_BYTES: Final = 1024 * 1024
 _SETTLE_SECONDS: Final = 5.0
+_REST_SECONDS: Final = 1.0
+"""How long after an end was seen the heads sit down there, unless the query has nothing else to do."""
 
 
 class Head:
@@ -49,13 +51,14 @@ class Heads:
         self._client = client
         self._heads: dict[str, Head] = {}
         self._moving: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
 
     async def ends(self, wanted: Mapping[str, bool]) -> tuple[Places, list[str]]:
         """The last visible message by partition (NOTHING for none), and those that do not exist.
 
         `wanted` says of each partition whether asking may create it.
         """
-        await self._moved()
+        await self._stop_moving()
         for topic in set(self._heads) - set(wanted):
             await self._heads.pop(topic).reader.close()
         found = await asyncio.gather(*(self._end(topic, may_create=wanted[topic]) for topic in wanted))
@@ -81,10 +84,15 @@ class Heads:
 
     def sit(self, ends: Places) -> None:
         """Have every head wait for what comes after `ends`, without waiting for that here."""
-        if self._moving is None or self._moving.done():
+        if self._moving is None:
+            self._hurry = asyncio.Event()
             self._moving = asyncio.get_running_loop().create_task(self._move(ends))
 
     async def _move(self, ends: Places) -> None:
+        with contextlib.suppress(TimeoutError):  # a query that has much to do asks again before
+            async with asyncio.timeout(_REST_SECONDS):
+                await self._hurry.wait()
+        self._hurry.set()
         late = [(topic, head) for topic, head in self._heads.items() if topic in ends and head.seat != ends[topic]]
         moves = (head.move(self._client, topic, ends[topic]) for topic, head in late)
         for result in await asyncio.gather(*moves, return_exceptions=True):
@@ -92,10 +100,19 @@ class Heads:
                 raise result  # a broker that is away is noticed by whoever asks for ends
 
     async def _moved(self) -> None:
-        if self._moving is not None:
+        """Until the heads sit where they were last told."""
+        moving, self._moving = self._moving, None
+        if moving is not None:
+            self._hurry.set()
+            await moving
+
+    async def _stop_moving(self) -> None:
+        """No head needs to sit down any more; one that is doing so may finish."""
+        if self._moving is not None and not self._hurry.is_set():
+            self._moving.cancel()
             await asyncio.wait([self._moving])
-            self._moving.result()
             self._moving = None
+        await self._moved()
 
     async def is_quiet(self, ends: Places, seconds: float) -> bool:
         """Whether all heads sit at `ends` and nothing has come after them, also not within so many seconds."""
@@ -128,8 +145,8 @@ class Heads:
         """Close all readers."""
         if self._moving is not None:
             self._moving.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._moving
+            await asyncio.wait([self._moving])
+            self._moving = None
         heads, self._heads = self._heads, {}
         for head in heads.values():
             await head.reader.close()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from pyspark.sql.pandas.types import to_arrow_type
+
 from pulsar_txn.client import AsyncClient
-from pulsar_txn.client.encoded import OpenedEntry, RawEntry, UnreadableEntryError, open_entry
+from pulsar_txn.client.encoded import OpenedEntry, RawEntry, UnreadableEntryError, open_entry, topic_schema
 from pulsar_txn.pipeline.spark.background import Background, background
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.source.chunks import Chunks
@@ -14,24 +16,30 @@ from pulsar_txn.pipeline.spark.source.columns import Rows
 from pulsar_txn.pipeline.spark.source.loss import report_loss
 from pulsar_txn.pipeline.spark.source.planning import Work
 from pulsar_txn.pipeline.spark.source.ranges import Range, RangeReader
+from pulsar_txn.pipeline.spark.source.typed import TypedValue
+from pulsar_txn.pipeline.spark.source.values import Values
 
 _ROWS: Final = 10_000
 _BYTES: Final = 4 * 1024 * 1024
 
 
-def read_work(options: Options, work: Work) -> Iterator[Any]:
+def read_work(options: Options, work: Work, typed: TypedValue | None = None) -> Iterator[Any]:
     """Record batches of all ranges. The client's thread reads on while Spark takes them."""
     local = background()
     client = local.run(local.client(options))
     for each in work.ranges:
-        yield from _RangeTask(local, client, options, each).batches()
+        yield from _RangeTask(local, client, options, each, typed).batches()
 
 
 class _RangeTask:
     """One range of one task."""
 
-    def __init__(self, local: Background, client: AsyncClient, options: Options, wanted: Range) -> None:
+    def __init__(
+        self, local: Background, client: AsyncClient, options: Options, wanted: Range, typed: TypedValue | None
+    ) -> None:
         self._local = local
+        self._client = client
+        self._typed = typed
         self._options = options
         self._topic = wanted.topic
         self._reader = reader = RangeReader(client, options, wanted)
@@ -39,7 +47,7 @@ class _RangeTask:
 
     def batches(self) -> Iterator[Any]:
         """All rows of the range."""
-        rows = Rows(self._topic, partition_number(self._topic))
+        rows = self._rows()
         try:
             while entries := self._local.run(self._reader.next()):
                 for entry in entries:
@@ -50,6 +58,18 @@ class _RangeTask:
                 yield rows.batch()
         finally:
             self._local.run(self._reader.close())
+
+    def _rows(self) -> Rows:
+        number = partition_number(self._topic)
+        if self._typed is None:
+            return Rows(self._topic, number)
+        values = Values(
+            self._topic,
+            self._typed.info,
+            self._options.mode,
+            lambda version: self._local.run(topic_schema(self._client, self._topic, version)),
+        )
+        return Rows(self._topic, number, values, to_arrow_type(self._typed.kind, timezone="UTC"))
 
     def _add(self, rows: Rows, entry: RawEntry) -> None:
         try:
