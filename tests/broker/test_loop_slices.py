@@ -174,7 +174,7 @@ async def test_time_outs_of_many_coordinators_at_once_leave_the_loop_to_others(b
         for host in hosts:
             host._timer.cancel()  # the clock went ahead, and so does the timer
             host._timer = None
-            host._turn_ended()
+            host.look()
         await client.until(lambda: not any(host.machine.active_count for host in hosts), turns=200_000)
     assert sum(host.ended[TxnAction.ABORT] for host in hosts) == 16 * 601
     assert held.longest_seconds < LONGEST_SECONDS, held

@@ -42,14 +42,14 @@ records = st.one_of(
 
 @given(records)
 def test_decoded_record_is_what_was_encoded(record: Record) -> None:
-    data = encode_record(record)
+    data = encode_record("log", record)
     assert decode_record(data)._replace(data=None) == record
-    assert encode_record(decode_record(data)) == data
+    assert encode_record("log", decode_record(data)) == data
 
 
 @given(records)
 def test_a_record_has_the_bytes_that_protobuf_writes(record: Record) -> None:
-    data = encode_record(record)
+    data = encode_record("log", record)
     entry = pb.PendingAckMetadataEntry.FromString(data)
     assert entry.SerializeToString(deterministic=True) == data
     named = (entry.txnid_most_bits, entry.txnid_least_bits) if entry.HasField("txnid_least_bits") else NO_TXN
@@ -58,7 +58,7 @@ def test_a_record_has_the_bytes_that_protobuf_writes(record: Record) -> None:
 
 
 def test_record_is_pulsars_message_with_our_fields_behind() -> None:
-    data = encode_record(Record(Op.ACK, TxnId(0, 5), (((3, 9), 0b101, 4),)))
+    data = encode_record("log", Record(Op.ACK, TxnId(0, 5), (((3, 9), 0b101, 4),)))
     entry = pb.PendingAckMetadataEntry.FromString(data)
     assert (entry.txnid_most_bits, entry.txnid_least_bits, entry.record_version) == (0, 5, 1)
     (item,) = entry.pending_ack_metadata
@@ -76,12 +76,12 @@ def test_record_that_pulsar_wrote_is_read() -> None:
 
 
 def test_fields_of_newer_versions_are_kept() -> None:
-    data = encode_record(Record(Op.COMMIT, TxnId(1, 2))) + bytes.fromhex("f23f0161")  # field 1022
-    assert encode_record(decode_record(data)) == data
+    data = encode_record("log", Record(Op.COMMIT, TxnId(1, 2))) + bytes.fromhex("f23f0161")  # field 1022
+    assert encode_record("log", decode_record(data)) == data
 
 
 def without(field: str) -> bytes:
-    entry = pb.PendingAckMetadataEntry.FromString(encode_record(Record(Op.ACK, TxnId(1, 2), (((3, 9), None, 0),))))
+    entry = pb.PendingAckMetadataEntry.FromString(encode_record("log", Record(Op.ACK, TxnId(1, 2), (((3, 9), None, 0),))))
     entry.ClearField(field)  # type: ignore[arg-type]  # a name of the message
     return entry.SerializeToString()
 
@@ -90,15 +90,15 @@ def without(field: str) -> bytes:
     ("data", "says"),
     [
         (b"\xff", "not a pending-ack record"),
-        (encode_record(Record(Op.COMMIT, TxnId(1, 2))) + bytes.fromhex("a00602"), "version 2"),
+        (encode_record("log", Record(Op.COMMIT, TxnId(1, 2))) + bytes.fromhex("a00602"), "version 2"),
         (without("pending_ack_op"), "does not know"),
         (without("pending_ack_op") + bytes.fromhex("0863"), "does not know"),
         (without("txnid_most_bits"), "of which transaction"),
         (without("txnid_least_bits"), "of which transaction"),
         (bytes.fromhex("0801100018052000" + "2a020803"), "its entry"),
-        (encode_record(Record(Op.ACK, TxnId(1, 2), (), True)), "exactly one"),
-        (encode_record(Record(Op.PLAIN_ACK, NO_TXN, (), True)), "exactly one"),
-        (encode_record(Record(Op.CURSOR_RESET)), "exactly one"),
+        (encode_record("log", Record(Op.ACK, TxnId(1, 2), (), True)), "exactly one"),
+        (encode_record("log", Record(Op.PLAIN_ACK, NO_TXN, (), True)), "exactly one"),
+        (encode_record("log", Record(Op.CURSOR_RESET)), "exactly one"),
     ],
 )
 def test_bytes_that_are_no_record_are_refused_with_the_reason(data: bytes, says: str) -> None:

@@ -103,7 +103,7 @@ TC_IDS = st.sampled_from([0, 3, 37, 37 << 7 | 5]) | st.integers(0, 2**31)
 
 def written(tc_id: int, record: records.Entry, **fields: Any) -> None:
     """Our bytes are protobuf's for the same fields, and reading them gives the record back."""
-    data = records.Writer(tc_id).encode(record)
+    data = records.Writer(tc_id).encode("log", record)
     common = {
         "metadata_op": record.operation,
         "txnid_least_bits": record.least,

@@ -48,7 +48,12 @@ class CommitGroup:
         for log, entry in self.marks:
             log.confirmed_entry = entry
         for log, entry in self.marks:
-            log.tell_confirmed(entry)
+            listener = log.listener
+            if listener is not None and log.closed is None:
+                try:
+                    listener.log_confirmed((log.ledger_id, entry))
+                except Exception:  # its mistakes are its own and must not stop other logs
+                    logger.exception("the listener of log %r failed", log.name)
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -77,7 +77,7 @@ class BaseLog(abc.ABC):
         self.closed: LedgerError | None = None
         self._name = name
         self._epoch = epoch
-        self._listener: LogListener | None = None
+        self.listener: LogListener | None = None
         self._writing: SnapshotParts | None = None
 
     @property
@@ -107,7 +107,7 @@ class BaseLog(abc.ABC):
 
     def listen(self, listener: LogListener) -> None:
         """Set the listener; the last call wins."""
-        self._listener = listener
+        self.listener = listener
 
     def entry_of(self, position: Position) -> int:
         """The entry id of a position; positions of earlier and later ledgers lie before and after all entries."""
@@ -204,14 +204,6 @@ class BaseLog(abc.ABC):
             self.store.wake()
         return group
 
-    def tell_confirmed(self, entry: int) -> None:
-        """Tell the listener; its mistakes are its own and must not stop other logs."""
-        if self._listener is not None and self.closed is None:
-            try:
-                self._listener.log_confirmed((self.ledger_id, entry))
-            except Exception:
-                logger.exception("the listener of log %r failed", self._name)
-
     def fail(self, error: LedgerError) -> None:
         """Close the log for `error` and tell the listener."""
         if self.closed is None:
@@ -220,9 +212,9 @@ class BaseLog(abc.ABC):
 
     def tell_failed(self, error: LedgerError) -> None:
         """Tell the listener of a failure that has closed the log."""
-        if self._listener is not None:
+        if self.listener is not None:
             try:
-                self._listener.log_failed(error)
+                self.listener.log_failed(error)
             except Exception:
                 logger.exception("the listener of log %r failed", self._name)
 

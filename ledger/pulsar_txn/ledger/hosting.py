@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Position, TxnAction, TxnId
@@ -222,8 +222,8 @@ class Host(Generic[RequestT, RecordT]):
         self._turn_began = skin.turn_beginner()
         overridden = type(skin)
         self._tell_applied = skin.applied if overridden.applied is not Skin.applied else None
-        self._tell_confirmed = skin.confirmed if overridden.confirmed is not Skin.confirmed else None
         self._tell_performed = skin.performed if overridden.performed is not Skin.performed else None
+        self._tell_confirmed = skin.confirmed if overridden.confirmed is not Skin.confirmed else None
 
     # ---- requests
 
@@ -241,34 +241,66 @@ class Host(Generic[RequestT, RecordT]):
 
     def submit(self, request: RequestT, *, reserve: bool = False) -> None:
         """Decide a request and carry it out. `reserve`: it must go on when the disk is full (ends, acks)."""
-        if not self.ready:
-            _refuse(request, RETRIABLE, f"not ready: {self.failure or 'recovering'}; retry")
-            return
-        if self.verifying:
-            held = self.verifying.get(getattr(request, "txn_id", None))  # type: ignore[arg-type] # None is no key there
-            if held is not None:
-                held.append((request, reserve))
-                return
-        if self._owed and token_of(request) is None:
-            self._owe(request)
+        if (not self.ready or self.verifying or self._owed) and self._held_back(request, reserve):
             return
         if not self.in_turn:
             self.in_turn = True
             self._turn_began()
-        named: Any = request
-        decided = request
-        asks = self._asked_for.get(type(request))
-        if asks is not None and asks[0](named.txn_id):  # known and durable: one decision instead of two
-            decided = asks[1](request, True)
+        asks, named, machine = self._asked_for.get(type(request)), cast("Any", request), self.machine
+        # Known and durable: one decision instead of two.
+        decided = request if asks is None or not asks[0](named.txn_id) else asks[1](request, True)
         try:
-            self.carry_out(self.machine.decide(decided, self.time.now_ms), reserve=reserve)
-        except Refusal as refusal:
+            step = machine.decide(decided, self.time.now_ms)
+            records, trailing = step.records, step.trailing
+            if len(records) + len(trailing) != 1:
+                self.carry_out(step, reserve=reserve)
+                return
+            # H2 and H3 of nearly all Steps: one record, and effects that wait for it unless it is a trailing one.
+            ((name, record),) = records or trailing
+            place = self.places[name]
+            position = place.log.append(machine.encode(name, record), reserve=reserve or not records)
+            try:
+                machine.apply(name, position, record)
+            except Exception as error:  # the log has a record that the state lacks: H4
+                raise self._not_applied(error) from error
+            place.applied = position
+            self.appended += 1
+            if self._tell_applied is not None:
+                self._tell_applied(name, position, record)
+            effects = step.effects
+            for effect in effects:  # noted at once, so that the outcome cannot pass it by
+                if type(effect) is AwaitOutcome:
+                    self._awaiting.setdefault(effect.txn_id, []).append(effect.token)
+            if not records:
+                self._release(effects, ())
+            elif effects:
+                self._waiting.append((place, position, effects, (position,), (), None))
+        except (Refusal, LedgerError) as error:
+            self._not_carried_out(request, error)
+
+    def _held_back(self, request: RequestT, reserve: bool) -> bool:
+        """Whether a request cannot be decided now: it is refused, or waits."""
+        if not self.ready:
+            _refuse(request, RETRIABLE, f"not ready: {self.failure or 'recovering'}; retry")
+            return True
+        held = self.verifying.get(getattr(request, "txn_id", None))  # type: ignore[arg-type] # None is no key there
+        if held is not None:
+            held.append((request, reserve))
+            return True
+        if self._owed and token_of(request) is None:
+            self._owe(request)
+            return True
+        return False
+
+    def _not_carried_out(self, request: RequestT, error: Refusal | LedgerError) -> None:
+        """Nothing of a request's Step leaves: answer the request, or keep it until there is room."""
+        if isinstance(error, Refusal):
             token = token_of(request)
             if token is not None:
-                self.release_at_tail((Reply(token, error=refusal.code, message=refusal.message),))
-        except (DiskFull, EntryTooLarge) as error:
+                self.release_at_tail((Reply(token, error=error.code, message=error.message),))
+        elif isinstance(error, DiskFull | EntryTooLarge):
             self._no_room(request, error)
-        except LedgerError as error:
+        else:
             self.fail(error)
             _refuse(request, RETRIABLE, f"{error}; retry")
 
@@ -287,21 +319,7 @@ class Host(Generic[RequestT, RecordT]):
     def carry_out(self, step: Step[RecordT], *, reserve: bool = False) -> None:
         """H2 and H3. Raises DiskFull or EntryTooLarge only when nothing of the Step was appended, or will be released."""
         records, effects, trailing = step.records, step.effects, step.trailing
-        if len(records) == 1 and not trailing:  # nearly all Steps
-            name, record = records[0]
-            place, machine = self.places[name], self.machine
-            position = place.log.append(machine.encode(name, record), reserve=reserve)
-            try:
-                machine.apply(name, position, record)
-            except Exception as error:  # the log has a record that the state lacks: H4
-                raise self._not_applied(error) from error
-            place.applied = position
-            self.appended += 1
-            if self._tell_applied is not None:
-                self._tell_applied(name, position, record)
-            waiting: _Waiting | None = (place, position, effects, (position,), (), None)
-        else:
-            waiting = self._append_all(step, reserve) if records or trailing else None
+        waiting = self._append_all(step, reserve) if records or trailing else None
         # Everything is in the log: from here on nothing is refused any more, so no token is answered twice.
         if not effects:
             return

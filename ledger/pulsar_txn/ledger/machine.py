@@ -21,8 +21,9 @@ Duties of a host, in order of importance:
     requests in flight get a retriable error.
 * H5. Recovery reads all logs of a machine from where the snapshot covers them, in the order of `logs`, then calls
     `recovered(now_ms)` once, whose Step is carried out like any other.
-* H6. `deadline()` is asked after each turn; once `now_ms` reaches it, `expire(now_ms)` is called until the
-    deadline is in the future. `now_ms` never goes back, across restarts too (never below the newest time in the log).
+* H6. `deadline()` is asked after each turn that may have brought it nearer; once `now_ms` reaches it, `expire(now_ms)` is
+    called until the deadline is in the future. `now_ms` never goes back, across restarts too (never below the newest time in
+    the log).
 * H7. After `WriteSnapshot(log)` is released, the host calls `snapshot()`, which fixes the state of *that moment*, and
     notes the positions applied last. It takes the slices one after the other, a few in each turn of its loop, and goes on
     deciding and applying meanwhile. Slices go to the store once the noted positions are confirmed, and the last one makes

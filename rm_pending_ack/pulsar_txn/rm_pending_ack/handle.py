@@ -56,6 +56,7 @@ class PendingAckHandle:
     """
 
     logs: Final = (LOG,)
+    encode = staticmethod(encode_record)
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class PendingAckHandle:
         self._max_transaction_bytes = max_transaction_bytes
         self._max_bytes = max_bytes
         self._state = PendingState()
+        self.apply = self._state.apply
         self._ready = False
 
     # -- the fold
@@ -99,14 +101,6 @@ class PendingAckHandle:
                 return self._cursor_reset(request.mark_delete)
             case _:
                 assert_never(request)
-
-    def apply(self, log: str, position: Position, record: Record) -> None:
-        """Change the state by one record; the same live and in recovery."""
-        self._state.apply(position, record)
-
-    def encode(self, log: str, record: Record) -> bytes:
-        """The bytes of a record."""
-        return encode_record(record)
 
     def decode(self, log: str, data: bytes) -> Record:
         """The record of an entry; raises WireError for other bytes, and for a newer version."""

@@ -58,8 +58,8 @@ class Record(NamedTuple):
     data: bytes | None = None
 
 
-def encode_record(record: Record) -> bytes:
-    """The bytes of a record; the bytes it was decoded from, if it was."""
+def encode_record(log: str, record: Record) -> bytes:
+    """The bytes of a record; the bytes it was decoded from, if it was. `log` is always "log"."""
     op, txn_id, items, cumulative, low_watermark, data = record
     if data is not None:
         return data

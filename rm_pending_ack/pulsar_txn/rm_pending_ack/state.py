@@ -83,8 +83,8 @@ class PendingState:
             parts, batch_size = union(parts, intersection(own, bits)), max(batch_size, size)
         return None if parts == 0 else (position, parts, batch_size)
 
-    def apply(self, position: Position, record: Record) -> None:
-        """Change the state by one record of the log."""
+    def apply(self, log: str, position: Position, record: Record) -> None:
+        """Change the state by one record of the log; the same live and in recovery."""
         op = record.op
         if op is Op.ACK:
             self._ack(position, record)

@@ -76,26 +76,6 @@ class Transaction:
         """The transaction as it is now, for a snapshot."""
         return Image(self, self.status, len(self.topics), len(self.subscriptions))
 
-    def add_topic(self, topic: str) -> int:
-        """Register a topic partition; returns the bytes that this adds."""
-        if topic in self.topics:
-            return 0
-        self.topics[topic] = None
-        self.participant_count += 1
-        size = PARTICIPANT_BYTES + len(topic)
-        self.bytes += size
-        return size
-
-    def add_subscription(self, topic: str, name: str) -> int:
-        """Register a subscription; returns the bytes that this adds."""
-        if (topic, name) in self.subscriptions:
-            return 0
-        self.subscriptions[topic, name] = None
-        self.participant_count += 1
-        size = PARTICIPANT_BYTES + len(topic) + len(name)
-        self.bytes += size
-        return size
-
     def participants(self) -> list[Participant]:
         """Topic partitions, then subscriptions, each in order of arrival; the same after a restore."""
         return [*map(Participant, self.topics), *starmap(Participant, self.subscriptions)]
@@ -175,12 +155,21 @@ class CoordinatorState:
 
     def add_participants(self, txn: Transaction, topics: Iterable[str], subscriptions: Iterable[tuple[str, str]]) -> None:
         """Register what a record, or a part of a snapshot, names."""
-        before = txn.participant_count
-        added = sum(map(txn.add_topic, topics))
-        for topic, name in subscriptions:
-            added += txn.add_subscription(topic, name)
-        self.bytes += added
-        self.participant_count += txn.participant_count - before
+        size = count = 0
+        for topic in topics:
+            if topic not in txn.topics:
+                txn.topics[topic] = None
+                count += 1
+                size += PARTICIPANT_BYTES + len(topic)
+        for pair in subscriptions:
+            if pair not in txn.subscriptions:
+                txn.subscriptions[pair] = None
+                count += 1
+                size += PARTICIPANT_BYTES + len(pair[0]) + len(pair[1])
+        txn.participant_count += count
+        txn.bytes += size
+        self.participant_count += count
+        self.bytes += size
 
     @property
     def weight(self) -> int:

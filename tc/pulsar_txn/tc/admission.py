@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import attrs
 
-from pulsar_txn.tc._state import PARTICIPANT_BYTES, TRANSACTION_BYTES, CoordinatorState, Transaction
+from pulsar_txn.tc._state import TRANSACTION_BYTES, CoordinatorState, Transaction
 from pulsar_txn.tc.requests import NewTxn
 from pulsar_txn.wire.errors import Refusal, ServerError
 
@@ -47,23 +45,16 @@ class Limits:
         if principal is not None and not principal.strip():
             raise Refusal(ServerError.NotAllowedError, "the owner of a transaction must not be blank")
 
-    def check_participants(
-        self, state: CoordinatorState, txn: Transaction, topics: Collection[str], subscriptions: Collection[tuple[str, str]]
-    ) -> None:
-        """Refuse more participants: NotAllowedError for this transaction, TooManyRequests for all together."""
-        more = len(topics) + len(subscriptions)
+    def check_participants(self, state: CoordinatorState, txn: Transaction, more: int, added: int) -> None:
+        """Refuse `more` participants of `added` bytes: NotAllowedError for one transaction, TooManyRequests for all."""
         if self.max_participants and txn.participant_count + more > self.max_participants:
             raise Refusal(
                 ServerError.NotAllowedError,
                 f"transaction {txn.txn_id} would have {txn.participant_count + more} participants; it may have"
                 f" {self.max_participants} (maxParticipantsPerTransaction): use several transactions",
             )
-        if self.max_state_bytes:
-            added = PARTICIPANT_BYTES * more + sum(map(len, topics))
-            for topic, name in subscriptions:
-                added += len(topic) + len(name)
-            if state.bytes + added > self.max_state_bytes:
-                raise self._too_many_bytes(state, added)
+        if self.max_state_bytes and state.bytes + added > self.max_state_bytes:
+            raise self._too_many_bytes(state, added)
 
     def _too_many_bytes(self, state: CoordinatorState, added: int) -> Refusal:
         return Refusal(

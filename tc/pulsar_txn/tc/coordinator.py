@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, TypeAlias, assert_never
 from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant, Token
 from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, SKIP, WRITE
 from pulsar_txn.tc import records, snapshots
-from pulsar_txn.tc._state import CoordinatorState, Transaction
+from pulsar_txn.tc._state import PARTICIPANT_BYTES, CoordinatorState, Transaction
 from pulsar_txn.tc.admission import Limits
 from pulsar_txn.tc.fencing import ID_RETENTION_MS, Fencing
 from pulsar_txn.tc.info import TransactionInfo, info_of
@@ -68,7 +68,7 @@ class TransactionCoordinator:
     ) -> None:
         self.tc_id = tc_id
         self._limits = Limits(tc_id, max_active, max_participants, max_state_bytes, max_timeout_ms)
-        self._writer = records.Writer(tc_id)
+        self.encode = records.Writer(tc_id).encode  # Pulsar's TransactionMetadataEntry with our fields from 100 up
         self._expire_limit = expire_limit
         self._fencing = fencing
         self._state = CoordinatorState(tc_id, OutcomeWindow(outcome_retention_count), fencing)
@@ -101,10 +101,6 @@ class TransactionCoordinator:
         pace.applied += 1
         pace.left = pace.left - 1 or pace.every
         self._state.apply(position, record)
-
-    def encode(self, log: str, record: Record) -> bytes:
-        """Pulsar's TransactionMetadataEntry with our fields from 100 up."""
-        return self._writer.encode(record)
 
     def decode(self, log: str, data: bytes) -> Record:
         """Also reads a stock coordinator's entries, batched or not. Raises WireError."""
@@ -246,15 +242,23 @@ class TransactionCoordinator:
         assert txn is not None  # noqa: S101 - the table's promise: participants are added to what is OPEN
         topics: dict[str, None] = {}
         subscriptions: dict[tuple[str, str], None] = {}
+        more = added = 0
         for participant in request.participants:
             topic, name = participant.topic, participant.subscription
             if name is None:
-                if topic not in txn.topics:
+                if topic not in txn.topics and topic not in topics:
                     topics[topic] = None
-            elif (topic, name) not in txn.subscriptions:
-                subscriptions[topic, name] = None
-        if topics or subscriptions:
-            self._limits.check_participants(self._state, txn, topics, subscriptions)
+                    more += 1
+                    added += PARTICIPANT_BYTES + len(topic)
+            elif (pair := (topic, name)) not in txn.subscriptions and pair not in subscriptions:
+                subscriptions[pair] = None
+                more += 1
+                added += PARTICIPANT_BYTES + len(topic) + len(name)
+        limits = self._limits
+        if more and (
+            txn.participant_count + more > limits.max_participants or self._state.bytes + added > limits.max_state_bytes
+        ):
+            limits.check_participants(self._state, txn, more, added)
         new: _Records = ()
         least, highest = txn_id.least, self._state.next_id - 1
         if topics:
@@ -343,7 +347,8 @@ class TransactionCoordinator:
         return Step(tuple(decisions), tuple(effects), tuple(trailing))
 
     def _done(self, txn_id: TxnId, now_ms: int) -> Step[Record]:
-        state, _ = self._locate(txn_id, ANYBODY, superuser=True)
+        txn = self._state.transactions.get(txn_id.least) if txn_id.most == self.tc_id else None
+        state: State = self._locate(txn_id, ANYBODY, superuser=True)[0] if txn is None else txn.status
         cell = TRANSITIONS[state, Event.DONE]
         if cell.act is REFUSE:
             raise _refusal(cell, txn_id, state, Event.DONE)

@@ -70,25 +70,28 @@ class Batch(NamedTuple):
 
 Record: TypeAlias = Entry | Batch
 
+_new: Final = tuple.__new__
+"""Makes an Entry of all its fields: a third of what a call of the class takes, five times in a transaction."""
+
 
 def new_transaction(least: int, timeout_ms: int, now_ms: int, owner: Owner = ANYBODY) -> Entry:
     """Give the id `least` to a transaction that starts at `now_ms`."""
-    return Entry(NEW, least, now_ms, least, 0, 0, (), (), timeout_ms, now_ms, owner)
+    return _new(Entry, (NEW, least, now_ms, least, 0, 0, (), (), timeout_ms, now_ms, owner, None, ()))
 
 
 def add_partitions(least: int, topics: Collection[str], now_ms: int, max_id: int) -> Entry:
     """Register topic partitions."""
-    return Entry(ADD_PARTITION, least, now_ms, max_id, 0, 0, topics)
+    return _new(Entry, (ADD_PARTITION, least, now_ms, max_id, 0, 0, topics, (), 0, 0, ANYBODY, None, ()))
 
 
 def add_subscriptions(least: int, subscriptions: Collection[tuple[str, str]], now_ms: int, max_id: int) -> Entry:
     """Register (topic, subscription) pairs."""
-    return Entry(ADD_SUBSCRIPTION, least, now_ms, max_id, 0, 0, (), subscriptions)
+    return _new(Entry, (ADD_SUBSCRIPTION, least, now_ms, max_id, 0, 0, (), subscriptions, 0, 0, ANYBODY, None, ()))
 
 
 def update_status(least: int, expected: int, new: int, now_ms: int, max_id: int) -> Entry:
     """Move a transaction from `expected` to `new`; the record to COMMITTING or ABORTING is the decision."""
-    return Entry(UPDATE, least, now_ms, max_id, expected, new)
+    return _new(Entry, (UPDATE, least, now_ms, max_id, expected, new, (), (), 0, 0, ANYBODY, None, ()))
 
 
 def update_together(least: int, group: tuple[int, ...], expected: int, new: int, now_ms: int, max_id: int) -> Entry:
@@ -107,8 +110,8 @@ class Writer:
         self._added = b"\x08%c\x10%b" + most + b"%b\x50%b\x58%b" + _VERSION_FIELD
         self._decided = b"\x08\x03\x10%b" + most + b"\x20%c\x28%c\x50%b\x58%b" + _VERSION_FIELD
 
-    def encode(self, record: Record) -> bytes:
-        """The bytes of a record; the bytes it was read from, if it was read."""
+    def encode(self, log: str, record: Record) -> bytes:
+        """The bytes of a record; the bytes it was read from, if it was read. `log` is always "log"."""
         if record.data is not None:
             return record.data
         assert isinstance(record, Entry)  # noqa: S101 - a batch has its bytes

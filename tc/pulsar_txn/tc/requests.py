@@ -92,7 +92,11 @@ Request: TypeAlias = NewTxn | AddParticipants | EndTxn | ParticipantsDone | IsRe
 
 
 class Coordinator(Machine[Request, Any], Protocol):
-    """A coordinator plug-in. Constructed by the host as `factory(tc_id, …)` with the options of the built-in ones."""
+    """A coordinator plug-in. Constructed by the host as `factory(tc_id, …)` with the options of the built-in ones.
+
+    Its deadline comes nearer only by NewTxn, by EndTxn with a group or `abort_others`, by `expire`, and in its recovery: the
+    host asks for it after these, and not after each turn.
+    """
 
     @property
     def newest_time_ms(self) -> int:

@@ -57,16 +57,23 @@ NUMBER: Final = rb"([\x80-\xff]{0,8}[\x00-\x7f]|[\x80-\xff]{9}[\x00\x01])"
 """A regular expression of one varint of at most 64 bits, as a group; its number is `NUMBERS[group]`."""
 
 
+_KEPT: Final = 4096
+
+
 class _Numbers(dict[bytes, int]):
-    """Varint -> number: a look-up for the small ones, the others are put together when they are asked for."""
+    """Varint -> number: a look-up for the small ones, the others are put together when they are asked for.
+
+    Those of three and of six bytes are kept for a while: the id of a transaction comes in each of its commands, and the time of
+    a message in those of the same millisecond.
+    """
 
     def __missing__(self, data: bytes) -> int:
         size = len(data)
         if size == 3:
-            return data[0] + data[1] * 128 + data[2] * 16384 - 16512
+            return self._keep(data, data[0] + data[1] * 128 + data[2] * 16384 - 16512)
         if size == 6:  # the time in milliseconds, since 2004 and until 2109
             low = data[0] + data[1] * 128 + data[2] * 16384 - 2113664
-            return low + data[3] * 2097152 + data[4] * 268435456 + data[5] * 34359738368 - 34628173824
+            return self._keep(data, low + data[3] * 2097152 + data[4] * 268435456 + data[5] * 34359738368 - 34628173824)
         if size == 9:  # Java's clients begin to count their requests at a random long
             low = data[0] + data[1] * 128 + data[2] * 16384 - 2113664
             middle = data[3] + data[4] * 128 + data[5] * 16384 - 2113664
@@ -74,6 +81,13 @@ class _Numbers(dict[bytes, int]):
         if data == MINUS_ONE:
             return MASK64
         return read_varint(data, 0)[0]
+
+    def _keep(self, data: bytes, number: int) -> int:
+        if len(self) == (1 << 14) + _KEPT:
+            for _ in range(_KEPT):
+                self.popitem()  # the newest first, so the small ones stay
+        self[data] = number
+        return number
 
 
 NUMBERS: Final = _Numbers(zip(LAST, range(1 << 14), strict=True))

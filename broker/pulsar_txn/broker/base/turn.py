@@ -29,13 +29,44 @@ class Flushable(Protocol):
         """Write everything collected since the last flush."""
 
 
+class InTurn(Protocol):
+    """Knows whether it has entered the present turn."""
+
+    in_turn: bool
+
+
+class TakesPart(Protocol):
+    """Whoever needs the time of a turn. `looks`: it wants `look` at the end of the turn."""
+
+    looks: bool
+
+    @property
+    def host(self) -> InTurn:
+        """What enters, at most once in a turn."""
+
+    def look(self) -> None:
+        """The turn ends: look at what is due."""
+
+
 class Turn:
     """The work of one loop turn, carried out together. Callers keep a flag of their own so as to defer once per turn.
 
     `now_ms`: the time of this turn, read once when its first work is deferred; old while nothing is deferred.
     """
 
-    __slots__ = ("_began", "_flushes", "_monotonic", "_scheduled", "_work", "budget", "clock", "meter", "now_ms", "runtime")
+    __slots__ = (
+        "_began",
+        "_entered",
+        "_flushes",
+        "_monotonic",
+        "_scheduled",
+        "_work",
+        "budget",
+        "clock",
+        "meter",
+        "now_ms",
+        "runtime",
+    )
 
     def __init__(self, runtime: Runtime, clock: Clock) -> None:
         self.runtime = runtime
@@ -46,12 +77,19 @@ class Turn:
         self._monotonic = runtime.monotonic
         self._began = 0.0
         self._work: list[Callable[[], None]] = []
+        self._entered: list[TakesPart] = []
         self._flushes: list[Flushable] = []
         self._scheduled = False
 
     def defer(self, work: Callable[[], None]) -> None:
         """Call `work` once, at the end of this turn or in the next one."""
         self._work.append(work)
+        if not self._scheduled:
+            self._schedule()
+
+    def enter(self, each: TakesPart) -> None:
+        """`each` takes part in this turn. The mark that it has entered is taken back when the turn ends."""
+        self._entered.append(each)
         if not self._scheduled:
             self._schedule()
 
@@ -81,6 +119,11 @@ class Turn:
     def _run(self) -> None:
         self._scheduled = False
         work, self._work = self._work, []
+        entered, self._entered = self._entered, []
+        for each in entered:
+            each.host.in_turn = False
+            if each.looks:
+                work.append(each.look)
         began = self._began
         longest, slowest = self._carry_out(work) if work else (0.0, None)
         self._flush()

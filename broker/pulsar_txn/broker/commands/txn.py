@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any, Final
 
-from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.broker.txn.host import Answer
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -91,8 +90,13 @@ def on_new_txn(session: Session, frame: bytes) -> None:
 def _answer_new(session: Session, asked: Asked, value: TxnId | None, error: ServerError | None, message: str) -> None:
     tc_id, head = asked
     whole = hot_txn.with_txn(head, TxnId(tc_id, 0) if value is None else value)
+    if error is None:
+        size, starts = len(whole), _NEW_STARTS
+        data = starts[size] + whole if size < len(starts) else hot_txn.encode_response(hot_txn.NEW_TXN_RESPONSE, whole)
+    else:
+        data = _refused(hot_txn.NEW_TXN_RESPONSE, whole, error, message)
     for _ in range(session.opened.settle(asked, value)):
-        _answer(session.connection, hot_txn.NEW_TXN_RESPONSE, whole, None, error, message)
+        session.connection.answer(data)
 
 
 def on_add_partition(session: Session, frame: bytes) -> None:
@@ -112,7 +116,9 @@ def _add(session: Session, head: bytes, txn_id: TxnId, response: int, named: Seq
     if coordinators is None:
         _no_coordinators(session, head)
         return
-    answer = partial(_answer, session.connection, response, head)
+    size, starts = len(head), hot_txn.STARTS[response]
+    done = starts[size] + head if size < len(starts) else hot_txn.encode_response(response, head)
+    answer = partial(session.connection.respond, done, _REFUSED[response], head)
     if len(named) > _MAX_PARTICIPANTS:
         text = f"{len(named)} participants in one request; {_MAX_PARTICIPANTS} are the most, send several"
         answer(None, ServerError.NotAllowedError, text)
@@ -146,7 +152,9 @@ def on_end_txn(session: Session, frame: bytes) -> None:
     if coordinators is None:
         _no_coordinators(session, head)
         return
-    answer = partial(_answer, session.connection, hot_txn.END_TXN_RESPONSE, head)
+    size, starts = len(head), _END_STARTS
+    done = starts[size] + head if size < len(starts) else hot_txn.encode_response(hot_txn.END_TXN_RESPONSE, head)
+    answer = partial(session.connection.respond, done, _REFUSED[hot_txn.END_TXN_RESPONSE], head)
     known = _ACTIONS.get(action)
     if known is None:
         answer(None, ServerError.NotAllowedError, f"{action} is no action; 0 commits and 1 aborts")
@@ -185,20 +193,13 @@ def on_end_txn_on_participant(response: str, session: Session, body: Any) -> Non
     )
 
 
-def _answer(
-    connection: Connection,
-    response: int,
-    head: bytes,
-    value: Any,  # an Answer's first argument; these have none
-    error: ServerError | None,
-    message: str,
-) -> None:
-    if error is None:
-        starts, size = hot_txn.STARTS[response], len(head)
-        connection.answer(starts[size] + head if size < len(starts) else hot_txn.encode_response(response, head))
-    else:
-        connection.answer(hot_txn.encode_response(response, head, error=int(error), message=message))
+def _refused(response: int, head: bytes, error: ServerError, message: str) -> bytes:
+    return hot_txn.encode_response(response, head, error=int(error), message=message)
 
+
+_REFUSED: Final = {response: partial(_refused, response) for response in hot_txn.RESPONSES}
+_NEW_STARTS: Final = hot_txn.STARTS[hot_txn.NEW_TXN_RESPONSE]
+_END_STARTS: Final = hot_txn.STARTS[hot_txn.END_TXN_RESPONSE]
 
 REQUESTS: Final[dict[int, FrameHandler]] = {
     hot_txn.NEW_TXN: on_new_txn,

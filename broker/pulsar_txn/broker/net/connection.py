@@ -31,6 +31,9 @@ _logger = logging.getLogger(__name__)
 Command: TypeAlias = "Callable[[Any, Any], Coroutine[Any, Any, None] | None]"
 """Takes the session and a command's body; a coroutine is run as a task, and its Refusal is answered with ERROR."""
 
+Refused: TypeAlias = "Callable[[bytes, ServerError, str], bytes]"
+"""Makes the answer to a request that was refused, from what it needs to know of the request."""
+
 
 class Server(Protocol):
     """What all connections of one server share."""
@@ -114,6 +117,7 @@ class Connection(asyncio.Protocol):
             self._frame,
             self._broken,
             server.config.max_message_size + FRAME_PADDING,
+            server.config.max_concurrent_requests_per_connection,
             server.limits,
             server.turn.runtime.call_soon,
         )
@@ -122,8 +126,6 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_size = 0
         self._dirty = False
-        self._requests = 0
-        self._max_requests = server.config.max_concurrent_requests_per_connection
         self._request_bytes = 0
         self._list_bytes = 0
         self._drained: asyncio.Future[None] | None = None
@@ -224,9 +226,7 @@ class Connection(asyncio.Protocol):
             if take is None:
                 self._command(kind, frame)
                 return
-            self._requests += 1
-            if self._requests == self._max_requests:
-                self._intake.hold(REQUESTS, hold=True)
+            self._intake.begin_request()
         take(frame)
 
     def _command(self, kind: int, frame: bytes) -> None:
@@ -270,26 +270,39 @@ class Connection(asyncio.Protocol):
 
     def begin_request(self) -> None:
         """A request is under way; `end_request` follows."""
-        self._requests += 1
-        if self._requests == self._max_requests:
-            self._intake.hold(REQUESTS, hold=True)
+        self._intake.begin_request()
 
     def end_request(self) -> None:
         """It is answered."""
-        self._requests -= 1
+        self._intake.requests -= 1
         if self._intake.reasons:
             self._fewer_requests()
 
     def _fewer_requests(self) -> None:
-        if self._requests <= self._max_requests // 2 and self._request_bytes < _MAX_REQUEST_BYTES:
-            self._intake.hold(REQUESTS, hold=False)
+        intake = self._intake
+        if intake.requests <= intake.max_requests // 2 and self._request_bytes < _MAX_REQUEST_BYTES:
+            intake.hold(REQUESTS, hold=False)
 
     def answer(self, data: bytes) -> None:
         """A request is answered: send it at the end of this turn."""
-        self._requests -= 1
-        if self._intake.reasons:
+        intake = self._intake
+        intake.requests -= 1
+        if intake.reasons:
             self._fewer_requests()
         self._out.append(data)
+        if not self._dirty:
+            self._become_dirty()
+
+    def respond(self, done: bytes, refused: Refused, about: bytes, value: Any, error: ServerError | None, message: str) -> None:
+        """As `answer`, for a request whose answer is known beforehand: `done`, or after an error `refused(about, …)`.
+
+        With its first three arguments it is an Answer (see `ledger.hosting`).
+        """
+        intake = self._intake
+        intake.requests -= 1
+        if intake.reasons:
+            self._fewer_requests()
+        self._out.append(done if error is None else refused(about, error, message))
         if not self._dirty:
             self._become_dirty()
 
@@ -395,7 +408,7 @@ class Connection(asyncio.Protocol):
         """The client has said CONNECT."""
         self.connected = True
         self.client_version = client_version
-        self._intake.know(self.session.frames)
+        self._intake.know(self.session.frames, self.session.requests)
 
     def pressure(self, *, high: bool) -> None:
         """The ledger has too much in flight, or has room again."""
@@ -408,7 +421,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether something that this client asked for is not answered yet."""
-        return self._requests > 0 or self.session.is_busy
+        return self._intake.requests > 0 or self.session.is_busy
 
     def hold(self, reason: int, *, hold: bool) -> None:
         """Take commands only while there is no reason against it; reasons are those of `intake`."""

@@ -43,12 +43,17 @@ def _nothing(_: object) -> None:
 
 
 class Intake:
-    """One connection's frames on their way in. `handle` takes each; what it raises comes out of `feed` or `failed`."""
+    """One connection's frames on their way in. `handle` takes each; what it raises comes out of `feed` or `failed`.
+
+    `requests`: how many were taken and are not answered; whoever answers one counts it down. At `max_requests` no further
+    frame is taken.
+    """
 
     __slots__ = (
         "_call_soon",
         "_cold",
         "_complete",
+        "_counted",
         "_failed",
         "_handle",
         "_held",
@@ -61,7 +66,9 @@ class Intake:
         "_takes",
         "_transport",
         "_wanted",
+        "max_requests",
         "reasons",
+        "requests",
     )
 
     def __init__(
@@ -69,10 +76,13 @@ class Intake:
         handle: Callable[[bytes], None],
         failed: Callable[[Exception], None],
         max_frame_bytes: int,
+        max_requests: int,
         limits: Limits,
         call_soon: Callable[[Callable[[], None]], None],
     ) -> None:
         self.reasons = 0
+        self.requests = 0
+        self.max_requests = max_requests
         self._handle = handle
         self._failed = failed
         self._limits = limits
@@ -86,6 +96,7 @@ class Intake:
         self._complete = False
         self._looks = 0
         self._takes: Mapping[int, Callable[[bytes], None]] = {}
+        self._counted: Mapping[int, Callable[[bytes], None]] = {}
         self._reserved = 0  # of the limit of all connections, for a large frame that is being put together
         self._wanted = 0  # the same, but not granted yet
 
@@ -95,10 +106,20 @@ class Intake:
         if self.reasons:
             self._pause()
 
-    def know(self, takes: Mapping[int, Callable[[bytes], None]]) -> None:
-        """The client has said CONNECT: it may send large frames. `takes`: commands that are handed on at once, by type."""
+    def know(self, takes: Mapping[int, Callable[[bytes], None]], counted: Mapping[int, Callable[[bytes], None]]) -> None:
+        """The client has said CONNECT: it may send large frames.
+
+        `takes`: commands that are handed on at once, by type. `counted`: the same, for those that are counted as requests.
+        """
         self._reader.max_frame_size = self._max_frame_bytes
         self._takes = takes
+        self._counted = counted
+
+    def begin_request(self) -> None:
+        """A request is taken."""
+        self.requests += 1
+        if self.requests == self.max_requests:
+            self.hold(REQUESTS, hold=True)
 
     def feed(self, data: bytes) -> None:
         """The next segment. What it raises closes the connection: WireError of the frames, and errors of `handle`."""
@@ -117,11 +138,16 @@ class Intake:
 
     def _take(self, frames: list[bytes]) -> None:
         source = iter(frames)
-        handle, takes = self._handle, self._takes
+        handle, takes, counted = self._handle, self._takes, self._counted
         for frame in islice(source, _FRAMES_PER_TURN):
             # All known peers write the type first, and sizes that agree.
-            take = takes.get(frame[5]) if len(frame) > _SHORTEST_USUAL and frame[4] == _TYPE_TAG else None
-            if take is not None:
+            kind = frame[5] if len(frame) > _SHORTEST_USUAL and frame[4] == _TYPE_TAG else -1
+            if (take := takes.get(kind)) is not None:
+                take(frame)
+            elif (take := counted.get(kind)) is not None:
+                self.requests += 1
+                if self.requests == self.max_requests:
+                    self.hold(REQUESTS, hold=True)
                 take(frame)
             else:
                 handle(frame)
@@ -191,7 +217,7 @@ class Intake:
         """Nothing more is taken, and nothing is held."""
         self.reasons |= CLOSED
         self._held = []
-        self._takes = {}
+        self._takes = self._counted = {}
         self._handle = self._failed = _nothing  # no circle is left: a connection that ends is freed at once
         self._transport = None
         if self._wanted:

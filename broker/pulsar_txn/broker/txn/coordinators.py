@@ -74,15 +74,19 @@ class CoordinatorHost(MachineHost[Request, Any]):
         """Participants that were told an outcome and have not answered yet."""
         return sum(self._untold.values())
 
-    # ---- requests
+    # ---- time
 
-    def add(self, request: AddParticipants) -> None:
-        """Register participants, and remember where their record is in the log (see `Coordinators.knows`)."""
-        host = self.host
-        before = host.appended
-        self.submit(request)
-        if host.appended != before:
-            self.registered_at[request.txn_id] = host.main.applied
+    def look(self) -> None:
+        """As every host, but not at the end of each turn: what most requests do brings no deadline nearer."""
+        self.looks = False
+        super().look()
+
+    def expire(self) -> None:
+        """Look again after this: the timer is gone."""
+        self.looks = True
+        super().expire()
+
+    # ---- requests
 
     def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
         """Is the transaction open here, with this participant? None: the coordinator is not ready.
@@ -225,6 +229,7 @@ class Coordinators:
         if host is None:
             self._refuse(tc_id, answer)
         else:
+            host.looks = True
             host.submit(NewTxn(answer, timeout_ms, principal, identity))
 
     def add(
@@ -236,11 +241,15 @@ class Coordinators:
         answer: Answer,
     ) -> None:
         """Register participants."""
-        host = self._serving.get(txn_id.most)
-        if host is None:
+        serving = self._serving.get(txn_id.most)
+        if serving is None:
             self._refuse(txn_id.most, answer)
-        else:
-            host.add(AddParticipants(answer, txn_id, participants, principal, identity))
+            return
+        host = serving.host
+        before = host.appended
+        host.submit(AddParticipants(answer, txn_id, participants, principal, identity))
+        if host.appended != before:  # where it is in the log: see `knows`
+            serving.registered_at[txn_id] = host.main.applied
 
     def end(
         self,
@@ -284,6 +293,7 @@ class Coordinators:
 
         decided = JointEnd(dict.fromkeys((txn_id, *group)), join, answer).decided
         request = EndTxn(decided, txn_id, action, principal, identity, group=group, abort_others=abort_others)
+        host.looks = True
         host.submit(request, reserve=True)
 
     def knows(self, txn_id: TxnId, participant: Participant) -> bool:

@@ -27,6 +27,7 @@ RecordT = TypeVar("RecordT")
 class MachineHost(Skin, Generic[RequestT, RecordT]):
     """One machine with its open logs. `recover()` first; then `submit` requests.
 
+    `looks`: the machine's deadline may be nearer than the timer, so `look` at it when the turn ends.
     `on_failed` is called once when a log fails after the recovery: the host is of no more use, its owner calls `release`
     and recovers a new one (H4).
     """
@@ -51,6 +52,7 @@ class MachineHost(Skin, Generic[RequestT, RecordT]):
         self.fail = self.host.fail
         self.verifying = self.host.verifying
         self.snapshots = self.host.snapshots
+        self.looks = True
         self._on_failed = on_failed
         self._is_owned = False  # until it is recovered, failures go to the caller of `recover`
         self._owed_timer: asyncio.TimerHandle | None = None
@@ -75,8 +77,8 @@ class MachineHost(Skin, Generic[RequestT, RecordT]):
     # ---- what the host asks for
 
     def turn_beginner(self) -> Callable[[], None]:
-        """The host's deadline is looked at when the turn ends."""
-        return partial(self.turn.defer, self._turn_ended)
+        """The host takes part in the turn."""
+        return partial(self.turn.enter, self)
 
     def owes(self) -> None:
         """Pay in a while."""
@@ -96,11 +98,10 @@ class MachineHost(Skin, Generic[RequestT, RecordT]):
 
     # ---- time
 
-    def _turn_ended(self) -> None:
-        host = self.host
-        host.in_turn = False
+    def look(self) -> None:
+        """The turn ends: set the timer to the machine's deadline (H6)."""
         deadline = self.machine.deadline()
-        if deadline is None or host.failure is not None:
+        if deadline is None or self.host.failure is not None:
             return
         if self._timer is not None:
             if self._timer_at <= deadline:
@@ -108,14 +109,14 @@ class MachineHost(Skin, Generic[RequestT, RecordT]):
             self._timer.cancel()
         self._timer_at = deadline
         delay = max(0, deadline - self.turn.clock.now_ms()) / 1000
-        self._timer = self.turn.runtime.call_later(delay, self.turn.defer, self._expire)
+        self._timer = self.turn.runtime.call_later(delay, self.turn.defer, self.expire)
 
-    def _expire(self) -> None:
-        """In slices: what is left after some milliseconds is done in the next turn."""
+    def expire(self) -> None:
+        """Carry out what is due, in slices: what is left after some milliseconds is done in the next turn."""
         self._timer = None
         if self.host.ready and not self.host.expire():
             self._timer_at = 0
-            self._timer = self.turn.runtime.call_later(_OWED_SECONDS, self.turn.defer, self._expire)
+            self._timer = self.turn.runtime.call_later(_OWED_SECONDS, self.turn.defer, self.expire)
 
     # ---- recovery and end
 

@@ -79,7 +79,12 @@ class JournalLog(BaseLog):
         self.next_entry = entry + 1
         run = self._run
         if run is None or self._run_group is not group:
-            run = self._begin_run(group, entry)
+            self._run = run = Run(self, self.ledger_id, entry)
+            self._run_group = group
+            group.runs.append(run)
+            group.logs[self] = None
+            if not store.writer.awake:
+                store.writer.wake()
         if pieces is None:
             run.data.append(data)
             run.crcs.append(crc32c(data, start))
@@ -232,16 +237,6 @@ class JournalLog(BaseLog):
     def bytes_in_flight(self) -> int:
         """Bytes of the entries not confirmed yet, as far as they are in the tail."""
         return sum(len(self.tail.get(entry, b"")) for entry in range(self.confirmed_entry + 1, self.next_entry))
-
-    def _begin_run(self, group: JournalGroup, entry: int) -> Run:
-        self._run = run = Run(self, self.ledger_id, entry)
-        self._run_group = group
-        group.runs.append(run)
-        group.logs[self] = None
-        writer = self.store.writer
-        if not writer.awake:
-            writer.wake()
-        return run
 
     def _make_room(self, size: int, *, reserve: bool) -> JournalGroup:
         """The slow path of `append`: limits, a full disk, a full group."""
