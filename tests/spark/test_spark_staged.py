@@ -166,6 +166,23 @@ def test_a_hundred_record_batches_fill_batches_over_their_borders() -> None:
     assert b"".join(payload.batch.payload for payload in payloads) == encode_batch(expected).payload
 
 
+def test_rows_of_many_targets_keep_their_order_in_each() -> None:
+    rows, keys = 3_000, 50
+    work = stager(3, batchingMaxMessages="5")
+    topics = [f"t{number * 7 % 40}" for number in range(rows)]
+    work.add(table(value=[b"%d" % number for number in range(rows)], topic=topics, key=[f"k{n % keys}" for n in range(rows)]))
+    found: dict[tuple[str, int], bytes] = {}
+    for payload in work.finish():
+        target = (payload.topic, payload.partition)
+        found[target] = found.get(target, b"") + payload.batch.payload
+    expected: dict[tuple[str, int], list[Any]] = {}
+    for number, topic in enumerate(topics):
+        key = f"k{number % keys}"
+        place = (topic, key_partition(HashingScheme.JAVA_STRING, key, 3))
+        expected.setdefault(place, []).append(row(b"%d" % number, key))
+    assert found == {place: encode_batch(each).payload for place, each in expected.items()}
+
+
 def test_the_option_topic_wins_over_the_column() -> None:
     work = stager(topic="option")
     work.add(table(value=["a", "b"], topic=pa.array(["column", None])))

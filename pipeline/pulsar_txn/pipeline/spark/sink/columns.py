@@ -120,19 +120,17 @@ class Grouping:
         if len(names) == 1:
             yield names[0], None
             return
-        for code, name in enumerate(names):
-            yield name, _where(distinct.indices, code)
+        for code, numbers in _split(distinct.indices):
+            yield names[code], numbers
 
     def _by_key(self, topic: str, count: int, encoded: EncodedRows, keys: Any, of_topic: Any) -> Iterator[Group]:
         mine = keys if of_topic is None else keys.take(of_topic)
         distinct = mine.dictionary_encode()
         routes = [self._route(key, count) for key in distinct.dictionary.to_pylist()]
         chosen = pc.fill_null(pa.array(routes, pa.int32()).take(distinct.indices), -1)
-        for partition in sorted(pc.unique(chosen).to_pylist()):
-            numbers = _where(chosen, partition)
-            if of_topic is not None:
-                numbers = of_topic.take(numbers)
-            yield _group(topic, None if partition < 0 else partition, encoded, numbers)
+        for partition, numbers in _split(chosen):
+            rows = numbers if of_topic is None else of_topic.take(numbers)
+            yield _group(topic, None if partition < 0 else partition, encoded, rows)
 
     def _route(self, key: str, count: int) -> int:
         found = self._routes.get((key, count))
@@ -147,8 +145,14 @@ def _group(topic: str, partition: int | None, encoded: EncodedRows, numbers: Any
     return Group(topic, partition, encoded if numbers is None else encoded.take(numbers), numbers)
 
 
-def _where(codes: Any, code: int) -> Any:
-    return pc.indices_nonzero(pc.equal(codes, code))
+def _split(codes: Any) -> Iterator[tuple[int, Any]]:
+    """Each code, with the numbers of its rows in their order."""
+    order = pc.array_sort_indices(codes)  # a stable sort
+    runs = pc.run_end_encode(codes.take(order))
+    start = 0
+    for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield code, order.slice(start, end - start)
+        start = end
 
 
 def _column(batch: pa.RecordBatch, name: str) -> Any:
