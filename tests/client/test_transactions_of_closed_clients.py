@@ -7,7 +7,9 @@ import pytest
 from fake_broker import SILENCE, FakeBroker, FakeRuntime, fake_client
 
 from pulsar_txn.broker.server import Standalone
-from pulsar_txn.client import AlreadyClosed, AsyncClient, Client, TransactionState
+from pulsar_txn.client import AlreadyClosed, AsyncClient, Client, ConsumerType, TransactionState
+from pulsar_txn.client.txn import transactions
+from pulsar_txn.client.txn.transactions import CLOSED_TOGETHER
 from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
@@ -122,3 +124,42 @@ def test_closing_the_blocking_client_aborts_its_open_transactions(broker, caplog
     assert ends(broker) == [TxnAction.ABORT] * 3
     assert [line for line in lines(caplog) if "open transactions" in line] == lines(caplog)
     assert len(lines(caplog)) == 1
+
+
+async def test_very_many_open_transactions_are_ended_so_many_at_a_time(broker, caplog):
+    """A hundred thousand that began to end together held the loop for longer than closing may take."""
+    client = fake_client(broker)
+    txns = [await client.begin_transaction() for _ in range(3 * CLOSED_TOGETHER)]
+    most = 0
+
+    def answer(pipe, body):
+        nonlocal most
+        most = max(most, len(under_way := [txn for txn in txns if txn.state is TransactionState.ABORTING]))
+        asyncio.get_running_loop().call_soon(lambda: pipe.send(broker._endTxn(pipe, body)))
+        assert under_way
+        return SILENCE
+
+    broker.on["endTxn"] = answer
+    await client.close()
+    assert {txn.state for txn in txns} == {TransactionState.ABORTED}
+    assert 1 < most <= CLOSED_TOGETHER
+    assert len(lines(caplog)) == 1
+
+
+async def test_transactions_for_which_a_closing_client_has_no_time_are_left_to_their_timeouts(broker, caplog, monkeypatch):
+    monkeypatch.setattr(transactions, "CLOSE_SECONDS", 0.0)
+    client = fake_client(broker)
+    consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.SHARED)
+    broker.deliver(1, 0, b"x")
+    txns = [await client.begin_transaction() for _ in range(5)]
+    await consumer.receive(1, txn=txns[0])
+    attached = client.attach_transaction(TxnId(0, 7))
+    await client.close()
+    assert ends(broker) == []
+    assert {txn.state for txn in txns} == {TransactionState.TIMED_OUT}
+    assert attached.state is TransactionState.OPEN
+    with pytest.raises(AlreadyClosed, match="was aborted"):
+        await txns[0].commit()
+    (said,) = lines(caplog)
+    assert "5 open transactions" in said
+    assert "5 of them could not be aborted" in said

@@ -104,11 +104,23 @@ class Ending:
         if self._running is not None:
             await asyncio.shield(self._running)
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a commit or an abort has begun and has no outcome yet."""
+        return self._running is not None and not self._running.done()
+
+    def leave(self, error: PulsarError) -> None:
+        """The client closes, and has no time to abort it: its coordinator does at its timeout."""
+        life = self._life
+        if life.usable and not life.attached:
+            self.closed_by = error
+            life.leave(error)
+
     async def close(self, error: PulsarError, seconds: float) -> bool:
         """The client closes: wait for an end that is on its way, abort what is open. Whether it has ended. Never raises."""
         life = self._life
         try:
-            if self._running is None or self._running.done():
+            if not self.is_under_way:
                 if life.state is TransactionState.UNKNOWN or (life.attached and life.usable):
                     return False  # nothing of ours to end
                 if life.state not in FINAL:
@@ -135,7 +147,9 @@ class Ending:
 
         A commit after the client was closed raises why the client aborted it.
         """
-        running, state = self._running is not None and not self._running.done(), self._life.state
+        running, state = self.is_under_way, self._life.state
+        if self.closed_by is not None and action is TxnAction.COMMIT:
+            raise self.closed_by
         if action is TxnAction.ABORT:
             if state is TransactionState.ABORTED:
                 self._running = None
@@ -146,8 +160,6 @@ class Ending:
             return True
         other = TransactionState.UNKNOWN if action is TxnAction.ABORT else TransactionState.ABORTING
         if running or state in FINAL or state is other:
-            if self.closed_by is not None and action is TxnAction.COMMIT:
-                raise self.closed_by
             raise TransactionStateError(
                 f"{action.name.lower()} of a transaction that is {state.value}",
                 txn_id=self._life.id,
