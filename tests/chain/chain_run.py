@@ -140,7 +140,8 @@ class PhaseRun:
         worker = next(each for each in self._phase.workers if each.name == fault.target)
         process = self._workers[worker.name]
         hard = fault.what == "kill-worker"
-        self._nemesis.event("kill", target=worker.name, how="SIGKILL" if hard else "SIGTERM")
+        for target in (worker.name, *self._processes_of(worker)):
+            self._nemesis.event("kill", target=target, how="SIGKILL" if hard else "SIGTERM")
         if hard:
             process.kill()
             process.wait(15)
@@ -149,6 +150,12 @@ class PhaseRun:
             self._end(process, f"worker {worker.name}")
             self.counts.worker_closes += 1
         self._start_worker(worker)
+
+    def _processes_of(self, worker: Worker) -> list[str]:
+        """The names under which the present incarnation of a worker writes its history: its loop, and a thread per hop."""
+        name = f"{worker.name}.{self._incarnations[worker.name] - 1}"
+        hops = {hop.source[-1] for chain in self._phase.chains for hop in chain.hops}
+        return [name, *(f"{name}-{hop}" for hop in sorted(hops))]
 
     def _end_workers(self) -> None:
         for process in self._workers.values():

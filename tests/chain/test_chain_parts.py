@@ -7,9 +7,11 @@ import json
 
 import pytest
 from chain_judge import compare
-from chain_schedule import MODES, draw, phase_of
+from chain_run import PhaseRun
+from chain_schedule import MODES, Fault, draw, phase_of
+from check_history import judge
 from history_format import HistoryWriter, make_payload
-from history_reader import read_history
+from history_reader import History, Op, read_history
 
 SEEDS = range(50)
 
@@ -127,3 +129,41 @@ def test_what_is_left_on_a_subscription_is_a_fault(story):
     story.find("rest-b", hop.source, ("x", 1))
     assert not story.verdict().is_right
     assert "1 left" in str(story.verdict())
+
+
+class Ended:
+    """A process that a signal ends at once."""
+
+    def kill(self):
+        pass
+
+    def send_signal(self, _signal):
+        pass
+
+    def wait(self, _seconds):
+        return 0
+
+    def poll(self):
+        return 0
+
+
+@pytest.mark.parametrize("how", ["kill-worker", "close-worker"])
+def test_requests_of_a_worker_that_was_killed_need_no_answer(tmp_path, monkeypatch, how):
+    """The kill named the worker, and its history is written under names of its incarnation: a slow drain was a failure."""
+    phase = draw(1, 40, phases=["calm"])[0]
+    run = PhaseRun(phase, None, tmp_path, seed=1, command="", python="")
+    monkeypatch.setattr(run, "_spawn", lambda *_: Ended())
+    worker = phase.workers[0]
+    run._start_worker(worker)
+    asked = {"txn": "t", "timeout_ms": 4000}
+    for process in (f"{worker.name}.0", f"{worker.name}.0-b"):
+        HistoryWriter(run.history, process).invoke("begin", **(asked | {"txn": process}))
+    run._inflict(Fault(at=0.0, what=how, target=worker.name))
+    HistoryWriter(run.history, f"{worker.name}.1").invoke("begin", **asked)
+    run._nemesis.event("heal")
+    ops = read_history(run.history).ops
+    later = max(op.start for op in ops) + 10**11
+    ops.append(Op("harness", "metrics", "info", {"source": "broker", "values": {}}, later, later))
+    (verdict,) = judge(History(ops), ["K15"])
+    assert f"begin of {worker.name}.1 was never answered" in str(verdict)
+    assert "in all" not in str(verdict), "no other"
