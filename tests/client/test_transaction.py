@@ -66,7 +66,9 @@ class ScriptedSessions:
     async def add_subscriptions(self, txn_id, subscriptions, *, tally):
         await self._answer("subscriptions", *subscriptions)
 
-    async def end_txn(self, txn_id, action, *, timeout, tally):
+    async def end_txn(self, txn_id, action, *, timeout, tally, group=(), abort_others=False):
+        assert not group
+        assert not abort_others
         answers = self.script.get("end")
         tally.sent += not (answers and isinstance(answers[0], AlreadyClosed | AuthenticationError))
         await self._answer("end", action.name)
@@ -219,9 +221,9 @@ async def test_an_operation_that_never_ends_leaves_time_for_the_abort(end):
     asked = []
     answer = sessions.end_txn
 
-    async def end_txn(txn_id, action, *, timeout, tally):
+    async def end_txn(txn_id, action, *, timeout, tally, group, abort_others):
         asked.append(timeout)
-        await answer(txn_id, action, timeout=timeout, tally=tally)
+        await answer(txn_id, action, timeout=timeout, tally=tally, group=group, abort_others=abort_others)
 
     sessions.end_txn = end_txn
     txn = await opened(sessions)
