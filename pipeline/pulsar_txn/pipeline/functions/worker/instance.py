@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 from typing import Any, Final
@@ -22,6 +23,8 @@ from pulsar_txn.pipeline.functions.config import FunctionConfig
 from pulsar_txn.pipeline.functions.runner import FunctionRun
 
 REPORT_SECONDS: Final = 1.0
+LONGEST_END_SECONDS: Final = 40
+"""More than a worker that lives gives its instances."""
 LATEST_ERRORS: Final = 10
 _FAILED: Final = 1
 _USAGE: Final = 2
@@ -75,7 +78,9 @@ async def main() -> int:
 
 
 async def _end_with(reader: asyncio.StreamReader, stop: asyncio.Event) -> None:
+    """An orderly end when the input ends. A function that never returns must not outlive its worker: the alarm ends it."""
     await reader.read()
+    signal.alarm(LONGEST_END_SECONDS)
     stop.set()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -76,8 +75,12 @@ async def _follow(door: Door, supervisor: Supervisor) -> None:
 async def _report(door: Door, supervisor: Supervisor, worker: str) -> None:
     while True:
         for fqfn, reports in supervisor.reports(worker).items():
-            with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # the next report says the same
+            try:
                 await door.report(fqfn, reports)
+            except WorkerReplaced:
+                raise
+            except (aiohttp.ClientError, TimeoutError, PulsarError) as error:  # the next report says the same
+                logger.debug("the broker did not take the report of %s: %s", fqfn, error)
         await asyncio.sleep(REPORT_SECONDS)
 
 
