@@ -235,7 +235,10 @@ class TransactionCoordinator:
         if self._fencing is not None and request.identity is not None:
             self._fencing.check_asker(asker)
         txn_id = request.txn_id
-        state, txn = self._locate(txn_id, asker)
+        txn = self._state.transactions.get(txn_id.least) if txn_id.most == self.tc_id else None
+        state: State = None if txn is None else txn.status
+        if txn is None or txn.owner != ANYBODY:
+            state, txn = self._locate(txn_id, asker)
         cell = TRANSITIONS[state, Event.ADD]
         if cell.act is REFUSE:
             raise _refusal(cell, txn_id, state, Event.ADD)

@@ -121,6 +121,7 @@ class Connection(asyncio.Protocol):
             server.limits,
             server.turn.runtime.call_soon,
         )
+        self.begin_request = self._intake.begin_request  # a request is under way; `end_request` follows
         self._transport: asyncio.Transport | None = None
         self._address: str | None = None  # once it was let in
         self._out: list[bytes] = []
@@ -226,7 +227,7 @@ class Connection(asyncio.Protocol):
             if take is None:
                 self._command(kind, frame)
                 return
-            self._intake.begin_request()
+            self.begin_request()
         take(frame)
 
     def _command(self, kind: int, frame: bytes) -> None:
@@ -267,10 +268,6 @@ class Connection(asyncio.Protocol):
         self._request_bytes -= size
         self.server.limits.end_request(size)
         self.end_request()
-
-    def begin_request(self) -> None:
-        """A request is under way; `end_request` follows."""
-        self._intake.begin_request()
 
     def end_request(self) -> None:
         """It is answered."""
