@@ -137,6 +137,7 @@ class Job:
 
     def _read(self, topic: str) -> DataFrame:
         stream = self._spark.readStream.format("pulsar").option("service.url", self._url).option("topic", topic)
+        stream = stream.option("waitForTopic", "true")  # the publisher may be late
         return stream.option("startingOffsets", "earliest").option("maxMessagesPerTrigger", self._per_batch).load()
 
     def _write(self, rows: DataFrame, sink: str, query: str) -> DataStreamWriter:
