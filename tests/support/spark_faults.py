@@ -114,7 +114,12 @@ class Numbers:
         os.environ["SPARK_HOME"] = str(spark_home(Path(self.folder, "spark-home")))
         path = os.pathsep.join([SUPPORT_FOLDER, CRASH_FOLDER])
         os.environ["PYTHONPATH"] = path
-        settings = {"spark.master": self.master, "spark.executor.memory": "512m", "spark.executorEnv.PYTHONPATH": path}
+        settings = {
+            "spark.master": self.master,
+            "spark.executor.memory": "512m",
+            "spark.executorEnv.PYTHONPATH": path,
+            "spark.shuffle.io.maxRetries": "0",  # what a dead executor had is computed again at once
+        }
         if FAULT in os.environ:
             settings[f"spark.executorEnv.{FAULT}"] = os.environ[FAULT]
         spark = spark_local.session(settings | self.settings)
