@@ -142,6 +142,7 @@ class Job:
 
     def _write(self, rows: DataFrame, sink: str, query: str) -> DataStreamWriter:
         stream = rows.writeStream.format(sink).option("service.url", self._url)
+        stream = stream.option("stagingTopic", self._topics.staging(query))
         return stream.option("controlTopic", self._topics.control(query))
 
 

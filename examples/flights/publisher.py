@@ -27,8 +27,8 @@ from pulsar_txn.client import AsyncClient
 
 NAME = "publisher"
 _TICK_SECONDS: Final = 0.1
-_LAST_SECONDS: Final = 60
-"""With a rate: what is left would last for this time, so that it comes slower and slower, and does not end for minutes."""
+_SLOWING_SECONDS: Final = 8
+"""With a rate: when a share f of all flights is left, f² of them come in this time. So the last ones never quite come."""
 
 
 @attrs.frozen
@@ -38,11 +38,11 @@ class Pace:
     rate: float
     finish: Path
 
-    def portion(self, left: int) -> tuple[int, float]:
-        """How many of the flights that are left to send now, and how many seconds they are to last."""
+    def portion(self, left: int, total: int) -> tuple[int, float]:
+        """How many of the flights that are left (of `total`) to send now, and how many seconds they are to last."""
         if self.finish.exists():
             return left, 0.0
-        speed = min(self.rate, left / _LAST_SECONDS)
+        speed = min(self.rate, left * left / (total * _SLOWING_SECONDS))
         count = max(1, int(speed * _TICK_SECONDS))
         return count, count / speed
 
@@ -59,10 +59,11 @@ async def publish(url: str, topics: Topics, selection: str, entry: int, pace: Pa
         producer = await client.create_producer(
             topics.flights, producer_name=NAME, batching=entry > 1, batching_max_messages=entry, send_timeout=0
         )
-        flights = list(enumerate(read_flights(selection)))[producer.last_sequence_id + 1 :]
+        known = list(enumerate(read_flights(selection)))
+        flights = known[producer.last_sequence_id + 1 :]
         sent = 0
         while sent < len(flights):
-            count, seconds = (len(flights), 0.0) if pace is None else pace.portion(len(flights) - sent)
+            count, seconds = (len(flights), 0.0) if pace is None else pace.portion(len(flights) - sent, len(known))
             for number, flight in flights[sent : sent + count]:
                 await producer.wait_for_room()
                 producer.send_nowait(json.dumps(attrs.asdict(flight)).encode(), sequence_id=number)

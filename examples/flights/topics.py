@@ -13,7 +13,7 @@ KEEP = "keep"
 """A subscription that nobody acknowledges: without one Pulsar removes what nobody has subscribed to."""
 
 SINK = "__spark_sink"
-"""The subscription with which Spark's sink keeps its control topic."""
+"""The subscription with which Spark's sink keeps its own topics."""
 
 
 @attrs.frozen
@@ -56,9 +56,15 @@ class Topics:
         """Where the sink of one of Spark's queries notes what it has published; its full name, as the sink wants it."""
         return f"persistent://public/default/{self.prefix}control-{query}"
 
+    def staging(self, query: str) -> str:
+        """Where that sink keeps the rows of a large micro-batch until it is committed."""
+        return f"persistent://public/default/{self.prefix}staging-{query}"
+
     async def forget(self, client: AsyncClient, *, spark: bool = False) -> None:
         """Give up all subscriptions, so that the cluster may remove the topics in its own time."""
-        sinks = [(self.control(query), SINK) for query in ("settle", "totals")] if spark else []
+        sinks = (
+            [(topic(query), SINK) for query in ("settle", "totals") for topic in (self.control, self.staging)] if spark else []
+        )
         for topic, name in [*self._subscriptions(), *sinks]:
             kind = ConsumerType.EXCLUSIVE if name == SINK else ConsumerType.SHARED
             consumer = await client.subscribe(topic, name, consumer_type=kind, receiver_queue_size=1)

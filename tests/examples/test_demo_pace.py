@@ -11,11 +11,11 @@ pytest.importorskip("pandas")
 from publisher import Pace
 
 
-def test_there_are_flights_left_for_minutes_and_the_rate_is_not_exceeded(tmp_path: Path) -> None:
+def test_there_are_flights_left_for_as_long_as_the_demo_may_take_and_the_rate_is_not_exceeded(tmp_path: Path) -> None:
     pace = Pace(50.0, tmp_path / "finish")
     left, seconds = 2000, 0.0
-    while seconds < 240:
-        count, lasting = pace.portion(left)
+    while seconds < 1200:
+        count, lasting = pace.portion(left, 2000)
         assert 1 <= count <= left
         assert count / lasting <= 50.0 + 1e-9
         left -= count
@@ -25,9 +25,9 @@ def test_there_are_flights_left_for_minutes_and_the_rate_is_not_exceeded(tmp_pat
 
 def test_all_that_is_left_comes_at_once_when_the_file_appears(tmp_path: Path) -> None:
     pace = Pace(50.0, tmp_path / "finish")
-    assert pace.portion(2000)[0] < 10
+    assert pace.portion(2000, 2000)[0] < 10
     (tmp_path / "finish").touch()
-    assert pace.portion(1234) == (1234, 0.0)
+    assert pace.portion(1234, 2000) == (1234, 0.0)
 
 
 async def test_a_wait_ends_when_the_file_appears(tmp_path: Path) -> None:
