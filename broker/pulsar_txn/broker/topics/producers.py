@@ -14,7 +14,10 @@ from typing import Any, Protocol, TypeAlias
 from pulsar_txn.broker.base.limits import LimitReached
 from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import Position
+from pulsar_txn.wire.ids import Position, TxnId
+from pulsar_txn.wire.topics import TopicName
+
+from .sequences import Sequences
 
 
 class AccessMode(enum.IntEnum):
@@ -42,6 +45,27 @@ class ProducerOwner(Protocol):
         """The broker closed the producer: tell the client to reconnect."""
 
 
+class PublishedTopic(Protocol):
+    """The topic of a producer."""
+
+    @property
+    def name(self) -> TopicName:
+        """Its full name."""
+
+    @property
+    def producers(self) -> ProducerSet:
+        """Who publishes there."""
+
+    @property
+    def sequences(self) -> Sequences:
+        """The sequence ids that it has seen."""
+
+    def publish(
+        self, producer: Producer, sequence_id: int, highest: int | None, is_chunk: bool, txn_id: TxnId | None, entry: bytes
+    ) -> None:
+        """A SEND of the producer; its owner gets the answer."""
+
+
 class Producer:
     """One producer of one connection.
 
@@ -62,7 +86,9 @@ class Producer:
         "waiting_for",
     )
 
-    def __init__(self, owner: ProducerOwner, producer_id: int, name: str, topic: Any, mode: AccessMode, epoch: int = 0) -> None:
+    def __init__(
+        self, owner: ProducerOwner, producer_id: int, name: str, topic: PublishedTopic, mode: AccessMode, epoch: int = 0
+    ) -> None:
         self.owner = owner
         self.producer_id = producer_id
         self.name = name
