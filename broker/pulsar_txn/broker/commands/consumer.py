@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pulsar_txn.broker.base.limits import MAX_ACK_IDS
 from pulsar_txn.broker.dispatch.consumers import Consumer
-from pulsar_txn.broker.topics.subscription import EXCLUSIVE, FAILOVER, KIND_NAMES
+from pulsar_txn.broker.topics.subscription import EXCLUSIVE, FAILOVER, KIND_NAMES, Subscription
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import read_header
@@ -179,9 +179,9 @@ async def on_unsubscribe(session: Session, body: Any) -> None:
 async def on_seek(session: Session, body: Any) -> None:
     """SEEK to a message (it is the next one delivered), or to a time. All consumers are closed and connect again."""
     subscription = _consumer(session, body).subscription
-    topic = subscription.topic
-    if not isinstance(topic, Topic):
+    if not isinstance(subscription, Subscription):
         raise Refusal(ServerError.NotAllowedError, "a non-persistent topic keeps nothing to seek in")
+    topic = subscription.topic
     if body.HasField("message_id"):
         ledger_id, entry_id = signed64(body.message_id.ledgerId), signed64(body.message_id.entryId)
         mark = (ledger_id, entry_id - 1) if entry_id >= 0 else (ledger_id, entry_id)
@@ -214,7 +214,7 @@ async def on_get_last_message_id(session: Session, body: Any) -> None:
     subscription = consumer.subscription
     topic = subscription.topic
     position, batch_size = await topic.last_message()
-    if consumer.read_compacted:
+    if consumer.read_compacted and isinstance(topic, Topic):
         position, batch_size = await topic.compaction.last_message(position, batch_size)
     mark = subscription.cursor.mark_delete
     session.connection.write_command(

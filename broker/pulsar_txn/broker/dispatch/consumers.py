@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from pulsar_txn.wire.hot import encode_message
-from pulsar_txn.wire.ids import Position
+from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.wire.hot import AckId, encode_message
+from pulsar_txn.wire.ids import Position, TxnId
+from pulsar_txn.wire.topics import TopicName
 
 from .position_notes import PositionNotes
 
@@ -29,6 +31,91 @@ class ConsumerOwner(Protocol):
         """Tell a Failover consumer whether it is the active one."""
 
 
+class ConsumerCursor(Protocol):
+    """Where a subscription is."""
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to here is acknowledged."""
+
+    def backlog(self) -> int:
+        """How many entries are not."""
+
+
+class ConsumerDispatcher(Protocol):
+    """Who sends messages to a consumer."""
+
+    def wake(self) -> None:
+        """There may be something to send."""
+
+    def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
+        """Send these again; None: all that the consumer holds."""
+
+
+class BatchSizes(Protocol):
+    """Who reads acknowledgements, and knows sizes of batches for that."""
+
+    def batch_delivered(self, position: Position, size: int) -> None:
+        """A batch was sent."""
+
+
+class ConsumerTopic(Protocol):
+    """The topic of a consumer."""
+
+    @property
+    def name(self) -> TopicName:
+        """Its full name."""
+
+    async def last_message(self) -> tuple[Position, int]:
+        """The last entry that readers may see, and its batch size (-1: one message)."""
+
+    async def unsubscribe(self, subscription: Any) -> None:
+        """Delete a subscription of its own."""
+
+
+class ConsumerSubscription(Protocol):
+    """The subscription of a consumer, as its connection sees it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def kind(self) -> int:
+        """Exclusive, Shared, Failover or Key_Shared, by their numbers."""
+
+    @property
+    def topic(self) -> ConsumerTopic:
+        """Its topic."""
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Those that are connected."""
+
+    @property
+    def cursor(self) -> ConsumerCursor:
+        """Where it is."""
+
+    @property
+    def dispatcher(self) -> ConsumerDispatcher:
+        """Who sends."""
+
+    @property
+    def reader(self) -> BatchSizes:
+        """Who reads acknowledgements."""
+
+    def acknowledge(self, consumer: Consumer, ids: Sequence[AckId], answer: Answer | None, *, cumulative: bool) -> None:
+        """An ACK outside transactions."""
+
+    def acknowledge_in(
+        self, consumer: Consumer, txn_id: TxnId, ids: Sequence[AckId], answer: Answer, *, cumulative: bool
+    ) -> None:
+        """An ACK in a transaction."""
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer is gone."""
+
+
 class Consumer:
     """One consumer of one connection.
 
@@ -42,6 +129,9 @@ class Consumer:
     `settled_elsewhere`, on Failover: the first message that another consumer acknowledged since this one was given everything
     again. A cumulative acknowledgement in a transaction that reaches it would name what is not this consumer's any more.
     """
+
+    subscription: ConsumerSubscription
+    """Set when it joins one."""
 
     __slots__ = (
         "consumer_id",
@@ -91,7 +181,6 @@ class Consumer:
         self.given: PositionNotes[tuple[int, int]] = PositionNotes(_never)  # its subscription puts in one that forgets
         self.settled_elsewhere: Position | None = None
         self.delivered = 0
-        self.subscription: Any = None
 
     def send(
         self, position: Position, data: bytes, messages: int, ack_set: int | None, batch_size: int, redeliveries: int

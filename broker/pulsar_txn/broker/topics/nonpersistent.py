@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,13 +23,16 @@ from .subscription import EXCLUSIVE, FAILOVER
 
 
 class _NothingStored:
-    """The substitute of a cursor."""
+    """The substitute of a cursor, and of who reads acknowledgements."""
 
     mark_delete: Position = EARLIEST
 
     def backlog(self) -> int:
         """Nothing waits."""
         return 0
+
+    def batch_delivered(self, position: Position, size: int) -> None:
+        """What is acknowledged does not matter."""
 
 
 class _NothingReplayed:
@@ -38,7 +41,7 @@ class _NothingReplayed:
     def wake(self) -> None:
         """Permits came; what was dropped is gone."""
 
-    def redeliver(self, consumer: Consumer, positions: list[Position]) -> None:
+    def redeliver(self, consumer: Consumer, positions: Iterator[Position] | None) -> None:
         """Nothing is kept."""
 
 
@@ -47,7 +50,7 @@ class _Subscription:
         self.topic = topic
         self.name = name
         self.kind = EXCLUSIVE
-        self.cursor = _NothingStored()
+        self.cursor = self.reader = _NothingStored()
         self.dispatcher = _NothingReplayed()
         self.consumers: list[Consumer] = []
         self._next = 0
