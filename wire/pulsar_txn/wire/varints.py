@@ -70,19 +70,18 @@ class _Numbers(dict[bytes, int]):
     def __missing__(self, data: bytes) -> int:
         size = len(data)
         if size == 3:
-            return self._keep(data, data[0] + data[1] * 128 + data[2] * 16384 - 16512)
-        if size == 6:  # the time in milliseconds, since 2004 and until 2109
+            number = data[0] + data[1] * 128 + data[2] * 16384 - 16512
+        elif size == 6:  # the time in milliseconds, since 2004 and until 2109
             low = data[0] + data[1] * 128 + data[2] * 16384 - 2113664
-            return self._keep(data, low + data[3] * 2097152 + data[4] * 268435456 + data[5] * 34359738368 - 34628173824)
-        if size == 9:  # Java's clients begin to count their requests at a random long
+            number = low + data[3] * 2097152 + data[4] * 268435456 + data[5] * 34359738368 - 34628173824
+        elif size == 9:  # Java's clients begin to count their requests at a random long
             low = data[0] + data[1] * 128 + data[2] * 16384 - 2113664
             middle = data[3] + data[4] * 128 + data[5] * 16384 - 2113664
             return low + middle * 2097152 + (data[6] + data[7] * 128 + data[8] * 16384 - 16512) * 4398046511104
-        if data == MINUS_ONE:
+        elif data == MINUS_ONE:
             return MASK64
-        return read_varint(data, 0)[0]
-
-    def _keep(self, data: bytes, number: int) -> int:
+        else:
+            return read_varint(data, 0)[0]
         if len(self) == (1 << 14) + _KEPT:
             for _ in range(_KEPT):
                 self.popitem()  # the newest first, so the small ones stay
