@@ -319,6 +319,15 @@ def unload(pulsar: Target, topic: str) -> None:
     urllib.request.urlopen(urllib.request.Request(address, method="PUT", data=b"")).close()
 
 
+def trim(pulsar: Target, topic: str) -> None:
+    """Have everything deleted that no subscription needs; ours looks by itself once a second."""
+    unload(pulsar, topic)
+    if not pulsar.is_ours:
+        address = f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}/trim"
+        urllib.request.urlopen(urllib.request.Request(address, method="POST", data=b"")).close()
+    time.sleep(0.2)
+
+
 @pytest.fixture
 def trimming(pulsar: Target) -> Iterator[Target]:
     """A server that trims soon: ours looks every two minutes by default."""
@@ -367,6 +376,56 @@ def test_a_trimmed_start_is_data_loss_or_a_warning(trimming: Target, topic: str,
     assert found[-1] == expected
     assert found[0] > 20
     assert any("may be missing" in record.getMessage() for record in caplog.records)
+    world.close()
+
+
+def test_a_topic_that_was_emptied_meanwhile_is_data_loss_or_a_warning(trimming: Target, topic: str) -> None:
+    """All that a query had not read was trimmed, so no first entry can tell. The next run ended as if nothing were new."""
+    world = World(trimming.service_url, topic)
+    world.send(20)
+    running = world.stream()
+    read = running.latestOffset(running.initialOffset(), ALL)
+    world.send(30)
+
+    async def take_all() -> None:
+        async with await world.client.subscribe(world.topic, "other", initial_position=InitialPosition.EARLIEST) as consumer:
+            for _ in range(world.sent):
+                message = await consumer.receive(10)
+            await consumer.acknowledge_cumulative(message, receipt=True)
+
+    background().run(take_all())
+    background().run(world.producer.close())
+    newest = world.stream(startingOffsets="latest")
+    until = time.monotonic() + 60
+    while newest.initialOffset()["p"][world.topic] != list(NOTHING):
+        assert time.monotonic() < until, "nothing was trimmed"
+        trim(trimming, world.topic)
+    with pytest.raises(DataLossError, match="is empty"):
+        running.latestOffset(read, ALL)
+    restarted = world.stream()
+    restarted.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLossError, match="is empty"):
+        restarted.latestOffset(read, ALL)
+    lenient = world.stream(failOnDataLoss="false")
+    assert rows(lenient, read, lenient.latestOffset(read, ALL)) == []
+    world.close()
+
+
+def test_a_topic_that_was_emptied_after_all_of_it_was_read_is_no_loss(trimming: Target, topic: str) -> None:
+    world = World(trimming.service_url, topic)
+    world.send(5)
+    running = world.stream()
+    read = running.latestOffset(running.initialOffset(), ALL)
+    assert running.latestOffset(read, ALL) == read  # it has nothing to do, so its reader sits down at the end
+    background().run(world.producer.close())
+    until = time.monotonic() + 60
+    probe = world.stream(startingOffsets="latest")
+    while probe.initialOffset()["p"][world.topic] != list(NOTHING):
+        assert time.monotonic() < until, "nothing was trimmed"
+        trim(trimming, world.topic)
+        assert running.latestOffset(read, ALL) == read
+    for _ in range(20):
+        assert running.latestOffset(read, ALL) == read
     world.close()
 
 

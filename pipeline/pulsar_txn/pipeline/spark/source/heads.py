@@ -24,6 +24,8 @@ class Head:
     def __init__(self, reader: AsyncEntryReader) -> None:
         self.reader = reader
         self.seat: Place | None = None
+        self.saw_seat = False
+        """Whether the entry of the seat was still there when the head sat down, so that nothing after it was gone."""
         self._after: Place | None = None
 
     @property
@@ -36,10 +38,11 @@ class Head:
     async def move(self, client: AsyncClient, topic: str, seat: Place) -> None:
         """Sit down after the entry `seat`."""
         reader = await reader_at(client, topic, seat, queue_bytes=_QUEUE_BYTES, most=2)
-        old, self.reader, self.seat, self._after = self.reader, reader, seat, None
+        old, self.reader, self.seat, self.saw_seat, self._after = self.reader, reader, seat, False, None
         await old.close()
         if seat != NOTHING:  # then it comes first, and is not new
             first = await reader.take(1, _SETTLE_SECONDS)
+            self.saw_seat = bool(first) and first[0].position == seat
             if first and first[0].position > seat:
                 self._after = first[0].position
 
@@ -136,6 +139,11 @@ class Heads:
         """The first visible entry after `place`, if that is known: it says what a topic that was trimmed since has lost."""
         head = self._heads.get(topic)
         return head.after if head is not None and head.seat == place else None
+
+    def has_waited(self, topic: str, place: Place) -> bool:
+        """Whether a head has sat at `place` since the entry there was seen, and nothing has come after it."""
+        head = self._heads.get(topic)
+        return head is not None and head.seat == place and head.saw_seat and head.after is None
 
     def topics(self) -> Iterable[str]:
         """The partitions that were found."""

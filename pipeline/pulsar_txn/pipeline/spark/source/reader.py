@@ -212,10 +212,27 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
             elif NOTHING < ends[topic] < start[topic]:
                 report_loss(self._options, f"{topic} ends at {ends[topic]}, before {start[topic]}: it was created again")
                 start[topic] = NOTHING
+            elif ends[topic] == NOTHING and self._was_emptied(topic, start[topic]):
+                report_loss(
+                    self._options, f"{topic} is empty: {start[topic]}, which was read last, is gone, and more may be missing"
+                )
+                start[topic] = NOTHING
         known = {topic: place for topic, place in start.items() if topic in ends}
         if self._frozen is not None:
             ends = at_most(ends, self._frozen)
         return at_least(ends, known)
+
+    def _was_emptied(self, topic: str, start: Place) -> bool:
+        """Whether a topic without messages may have lost some after `start`.
+
+        A subscription keeps what comes after it. Without one, nothing was lost when the head has sat there since, or when
+        the run has read all that it is to read.
+        """
+        if start == NOTHING or self._options.subscription_name:
+            return False
+        if self._frozen is not None and NOTHING < self._frozen.get(topic, NOTHING) <= start:
+            return False
+        return not self._open().heads.has_waited(topic, start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         """`maxMessagesPerTrigger` or `maxBytesPerTrigger`, else everything."""
