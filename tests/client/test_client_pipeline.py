@@ -133,6 +133,27 @@ async def test_a_handler_that_fails_now_and_then_loses_and_doubles_nothing(clien
     assert await world.left() == []
 
 
+@pytest.mark.parametrize("kind", [ConsumerType.EXCLUSIVE, ConsumerType.FAILOVER, ConsumerType.SHARED, ConsumerType.KEY_SHARED])
+@pytest.mark.parametrize("part", [slice(None), slice(3, 5)], ids=["all", "some"])
+async def test_what_a_handler_gives_back_before_it_fails_comes_again_and_is_settled_once(client, kind, part):
+    """The loop tried the batch again itself, without the messages' acknowledgement, and the broker delivered them again."""
+    world = World(client, 40, kind=kind)
+    given = []
+
+    async def handle(batch):
+        await original(batch)
+        if len(given) < 3:
+            given.append(batch)
+            batch.consumer.give_back(batch.messages[part])
+            raise ConnectionResetError("somebody else should do these")
+
+    original, world.handle = world.handle, handle
+    result = await world.run()
+    assert sorted(await world.output()) == list(range(40))
+    assert result.aborted == 3
+    assert await world.left() == []
+
+
 async def test_aborts_by_conflicts_are_ordinary(client):
     """Another consumer of the subscription has taken a message in a transaction that ends meanwhile."""
     world = World(client, 20, kind=ConsumerType.SHARED)

@@ -25,7 +25,9 @@ class Joined:
         self.keeps = False
         """Whether the messages stay here after an abort, if none of them was acknowledged."""
         self.are_kept = False
-        """Whether that has come to pass."""
+        """Whether that has come to pass; it has not when a message has left the transaction before."""
+        self.size = 0
+        """The number of messages that joined."""
         self._txn = weakref.ref(txn)  # a transaction that nobody has any more is to be collected
         self._parts = parts
         self._shares: dict[PartitionConsumer, Share] = {}
@@ -53,6 +55,7 @@ class Joined:
                 if bits & bit:
                     bits &= ~bit
                     added.append(message)
+        self.size += len(added)
         return added
 
     def acknowledge(self) -> None:
@@ -73,9 +76,13 @@ class Joined:
         left = self._txn()
         seconds = None if left is None else left.remaining
         acknowledged = self.is_acknowledging or any(share.requests for share in self._shares.values())
-        self.are_kept = self.keeps and not acknowledged
+        self.are_kept = self.keeps and not acknowledged and self._held() == self.size
         for part, share in self._shares.items():
             part.acks.bring_back(share, seconds, keep=self.are_kept)
+
+    def _held(self) -> int:
+        """The number of messages that have joined and not left."""
+        return sum(bits.bit_count() for share in self._shares.values() for bits in share.held.entries.values())
 
 
 class Inputs:
