@@ -11,7 +11,7 @@ import pytest
 from pulsar_txn.client import AccessMode, AsyncClient
 from pulsar_txn.client.errors import SchemaMismatch, UsageError
 from pulsar_txn.pipeline import functions
-from pulsar_txn.pipeline.functions.errors import StateTaken
+from pulsar_txn.pipeline.functions.errors import StateMoved, StateTaken
 
 MANAGED = {"transactionMode": "MANAGED", "transactionTimeoutMs": 20_000, "transactionBatchingMaxEntries": 10}
 
@@ -144,8 +144,10 @@ async def test_a_second_owner_fences_the_first_which_ends_with_a_sentence_and_no
     await taken.wait()
     async with AsyncClient(pulsar.service_url) as other:
         newer = asyncio.create_task(run(other, told, fast, 1))
-        await produce(client, topic, b"2", b"3")
         counters = await other.create_reader(f"{topic}-out")
+        async with asyncio.timeout(20):
+            while not await counters.has_message_available():
+                await produce(client, topic, b"2")  # the older one may have got those before
         assert (await counters.read_next(20)).data == b"new"
         go_on.set()
         with pytest.raises(StateTaken, match="another instance"):
@@ -183,6 +185,64 @@ async def test_each_input_partition_has_a_state_and_instances_share_the_partitio
     for partition in range(4):
         found.update({key: int(value) for key, value in (await state(client, f"{topic}-state-{partition}")).items()})
     assert found == dict.fromkeys(keys, 5)
+
+
+@pytest.mark.parametrize("transaction", [MANAGED, {}], ids=["transactions", "without transactions"])
+async def test_an_instance_whose_partition_moves_lets_its_state_go_and_goes_on(client, topic, pulsar, transaction):
+    """It works on messages of both partitions when another instance comes, takes one of them over, and commits its work."""
+    await admin.put(pulsar, f"{admin.topic_path(topic)}/partitions", 2)
+    scope = {"stateTopic": f"{topic}-state", "stateScope": "PARTITION"}
+    holds, go_on, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    seen = {"older": [], "newer": []}
+
+    async def older(text, context):
+        holds.set()
+        await go_on.wait()
+        context.incr_counter(text, 1)
+
+    async def newer(text, context):
+        context.incr_counter(text, 1)
+
+    def run_it(name, function, **batching):
+        keys = config(topic, retainOrdering=True, state=scope, transaction=transaction and transaction | batching)
+        return asyncio.create_task(
+            functions.run(client, keys, function, stop=stop, observer=seen[name].append, negative_ack_delay=0.1)
+        )
+
+    def processed(name):
+        return [message for event in seen[name] if event.kind == "processed" for message in event.messages]
+
+    async def until(name, count):
+        async with asyncio.timeout(30):
+            while len(processed(name)) < count:  # noqa: ASYNC110 - the function changes it
+                await asyncio.sleep(0.01)
+
+    apart = AsyncClient(pulsar.service_url)  # stock Pulsar closes the connection of a fenced producer that sends
+    source = await apart.create_producer(topic)
+    for number in range(20):
+        await source.send(b"n%d" % number, partition=number % 2)
+    first = run_it("older", older, transactionBatchingMaxEntries=20, transactionBatchingQuietPeriodMs=3000)
+    await holds.wait()
+    second = run_it("newer", newer)
+    await until("newer", 10)
+    moved = {message.message_id.partition for message in processed("newer")}
+    go_on.set()
+    (stays,) = {0, 1} - moved
+    for number in range(20, 30):
+        await source.send(b"n%d" % number, partition=stays)
+    await until("older", 20)
+    stop.set()
+    await asyncio.gather(first, second)
+    await apart.close()
+    assert [event.error for event in seen["newer"] if event.kind == "failed"] == []
+    assert {type(event.error) for event in seen["older"] if event.kind == "failed"} == {StateMoved}
+    assert {message.message_id.partition for message in processed("older")} == {stays}
+    for partition in (stays, 1 - stays):
+        mine = range(partition, 20, 2) if partition != stays else [*range(partition, 20, 2), *range(20, 30)]
+        assert await state(client, f"{topic}-state-{partition}") == {f"n{number}": b"1" for number in mine}
+    records = await read(client, f"{topic}-state-{1 - stays}")
+    claims = [each for each in records if each.key == "\x00owner" and not each.properties and each.txn_id is None]
+    assert len(claims) <= 2, "the older one took the state back"
 
 
 async def test_a_new_owner_ends_the_transaction_that_its_dead_predecessor_left_open(client, topic, pulsar):

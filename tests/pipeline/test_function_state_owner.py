@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from pulsar_txn.broker import Standalone
-from pulsar_txn.client import AsyncClient, TransactionState
+from pulsar_txn.client import AsyncClient, ConsumerType, InitialPosition, TransactionState
 from pulsar_txn.client.errors import TransactionAborted
 from pulsar_txn.pipeline.functions.config import FunctionConfig
-from pulsar_txn.pipeline.functions.errors import StateTaken
+from pulsar_txn.pipeline.functions.errors import StateMoved, StateTaken
 from pulsar_txn.pipeline.functions.state.log import StateLog
 from pulsar_txn.pipeline.functions.state.owned import States
 
@@ -66,6 +66,81 @@ async def test_a_transaction_that_only_read_the_state_cannot_commit_after_anothe
     with pytest.raises(StateTaken):
         await states.write(txn)
     await txn.abort()
+    await states.close()
+
+
+@pytest.fixture
+def by_partition():
+    state = {"stateTopic": TOPIC, "stateScope": "PARTITION"}
+    return FunctionConfig.from_mapping({"name": "f", "inputs": ["in"], "state": state, "retainOrdering": True})
+
+
+@pytest.mark.parametrize(("scope", "error"), [("config", StateTaken), ("by_partition", StateMoved)])
+async def test_an_owner_that_is_fenced_while_it_opens_the_state_is_told_who_has_it(
+    client, message, scope, error, request, monkeypatch
+):
+    """It raised ProducerFenced, which ended the function although only the partition of the message had moved."""
+    create, found = client.create_producer, await message()
+    states = States(client, request.getfixturevalue(scope), on_loop=True, consumers=1)
+
+    async def overtaken(topic, **options):
+        mine = await create(topic, **options)
+        await create(topic, **options)
+        return mine
+
+    monkeypatch.setattr(client, "create_producer", overtaken)
+    with pytest.raises(error, match="another instance took over"):
+        await states.begin(None, [found])
+    await states.close()
+
+
+async def test_the_state_of_a_partition_is_not_taken_from_the_instance_that_receives_the_partition_now(client, by_partition):
+    producer = await client.create_producer("in")
+    await producer.send(b"x")
+
+    async def subscribed(name):
+        return await client.subscribe(
+            "in", "s", consumer_type=ConsumerType.FAILOVER, consumer_name=name, initial_position=InitialPosition.EARLIEST
+        )
+
+    older = await subscribed("b")
+    first = await older.receive(10)
+    newer = await subscribed("a")  # the first by name is the active one
+    second = await newer.receive(10)
+    async with asyncio.timeout(10):
+        while older.is_active:  # noqa: ASYNC110 - the broker tells it
+            await asyncio.sleep(0.01)
+    states = [States(client, by_partition, on_loop=True, consumers=1) for _ in range(2)]
+    await states[1].begin(None, [second], newer)
+    with pytest.raises(StateMoved, match="another instance receives"):
+        await states[0].begin(None, [first], older)
+    states[1].add(second, "a", 1)
+    for ticket in await states[1].write(None):
+        await ticket
+    for each in states:
+        await each.close()
+
+
+async def test_a_state_that_moved_is_read_again_when_its_partition_is_back(client, by_partition, message):
+    """Without transactions nobody waits for the records before the function has returned."""
+    states, found = States(client, by_partition, on_loop=True, consumers=1), await message()
+
+    async def add():
+        await states.begin(None, [found])
+        states.add(found, "a", 1)
+        (ticket,) = await states.write(None)
+        states.settle(committed=True)
+        await ticket
+
+    await add()
+    other = StateLog(client, f"{TOPIC}-0")
+    assert dict((await other.open()).committed()) == {"a": 1}
+    for ticket in await other.write([("a", 7)], None):
+        await ticket
+    with pytest.raises(StateMoved):
+        await add()
+    await add()
+    assert states.get(found, "a") == 8
     await states.close()
 
 

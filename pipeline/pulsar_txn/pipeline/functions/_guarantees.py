@@ -25,6 +25,7 @@ from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import growing_pauses, is_fatal
 from pulsar_txn.pipeline.functions._instance import Instance
 from pulsar_txn.pipeline.functions.context import Context
+from pulsar_txn.pipeline.functions.errors import StateMoved
 from pulsar_txn.pipeline.functions.sections import ProcessingGuarantees
 
 if TYPE_CHECKING:
@@ -81,10 +82,7 @@ class Loop:
         stopping = asyncio.create_task(self._stop.wait())
         try:
             while not self._ends():
-                for message in await self._next(stopping):
-                    if self._ends():
-                        break
-                    await self._handle(message)
+                await self._handle_all(await self._next(stopping))
             if self._finishing:
                 await asyncio.wait(self._finishing)
         finally:
@@ -128,14 +126,17 @@ class Loop:
     async def _in_transaction(self, batch: AsyncTransactionalBatch[bytes]) -> None:
         contexts: list[Context] = []
         states = self._instance.states
-        await states.begin(batch.txn, batch)
         try:
+            await states.begin(batch.txn, batch, self._consumer)
             for message in batch:
                 context = await self._instance.invoke(self._consumer, message, self._pattern, batch.txn)
                 contexts.append(context)
             for handed in [each for context in contexts for each in context.handed]:
                 await handed  # in the transaction now; the commit waits for the receipts
             await states.write(batch.txn)
+        except StateMoved:
+            batch.redeliver()  # to whoever receives it now; kept here it would take the state back
+            raise
         finally:
             for context in contexts:
                 context.end()
@@ -144,6 +145,22 @@ class Loop:
         self._note(_KINDS[event.kind], event.messages, event.error)
 
     # --- the others ---------------------------------------------------------------------------------------------------
+
+    async def _handle_all(self, messages: Sequence[Message[bytes]]) -> None:
+        """One after the other. When the state of a partition has moved, its other messages here are left to their receiver."""
+        moved: set[str] = set()
+        for message in messages:
+            if self._ends():
+                return
+            if message.topic in moved:
+                continue
+            try:
+                await self._handle(message)
+            except StateMoved:
+                moved.add(message.topic)
+                self._consumer.give_back([message])  # and all that follows it
+        if moved:
+            await pause_or_stop(self._pauses()(1), self._stop)
 
     async def _handle(self, message: Message[bytes]) -> None:
         guarantee = self._config.processing_guarantees
@@ -201,7 +218,7 @@ class Loop:
                 await _stored(await self._instance.invoke(self._consumer, message, self._pattern))
             except Exception as error:
                 self._note("failed", (message,), error)
-                if self._is_final(error):
+                if self._is_final(error) or isinstance(error, StateMoved):
                     raise
                 if self._config.processing_guarantees is ProcessingGuarantees.ATMOST_ONCE or self._stop.is_set():
                     return
@@ -239,8 +256,10 @@ class Note:
             instance.counts.successes += len(messages)
         elif kind == "failed":
             name = instance.config.fqfn
-            logger.warning("%s: %d messages from %s on: %r", name, len(messages), messages[0].message_id, error)
-            if error is not instance.raised:
+            moved = isinstance(error, StateMoved)  # the partition is another instance's now, which is nobody's fault
+            level = logging.INFO if moved else logging.WARNING
+            logger.log(level, "%s: %d messages from %s on: %r", name, len(messages), messages[0].message_id, error)
+            if error is not instance.raised and not moved:
                 instance.counts.system_exceptions += 1
         if self._observer is not None:
             try:

@@ -104,7 +104,7 @@ class Instance:
             if self.config.processing_guarantees is ProcessingGuarantees.MANUAL:
                 self._unacknowledged[_place(message.topic, message.message_id)] = (consumer, message)
             if txn is None:
-                await self.states.begin(None, (message,))
+                await self.states.begin(None, (message,), consumer)
             output = await self._call(value, context)
             if txn is None:
                 context.handed += [_handed(ticket) for ticket in await self.states.write(None)]

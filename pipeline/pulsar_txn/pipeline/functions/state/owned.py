@@ -23,7 +23,7 @@ from pulsar_txn.pipeline.functions.state.log import TRIM_RECORDS, StateLog
 from pulsar_txn.pipeline.functions.state.table import Table, Value
 
 if TYPE_CHECKING:
-    from pulsar_txn.client import AsyncClient, SendTicket
+    from pulsar_txn.client import AsyncClient, AsyncConsumer, SendTicket
 
 WHOLE: Final = -1
 """The number of a state that is not divided."""
@@ -65,12 +65,26 @@ class States:
 
     # --- for the runtime, on the loop -----------------------------------------------------------------------------------
 
-    async def begin(self, txn: AsyncTransaction | None, messages: Iterable[Message[bytes]]) -> None:
-        """A transaction begins, or a call without one: the changes of the last one are kept or dropped by its outcome."""
+    async def begin(
+        self,
+        txn: AsyncTransaction | None,
+        messages: Iterable[Message[bytes]],
+        consumer: AsyncConsumer[bytes] | None = None,
+    ) -> None:
+        """A transaction begins, or a call without one: the changes of the last one are kept or dropped by its outcome.
+
+        StateMoved when another instance receives the partition of one of the `messages` of `consumer` now: its state is
+        given up, and not taken from the other one.
+        """
         self.settle(committed=self._txn is not None and self._txn.state is TransactionState.COMMITTED)
         self._txn = txn
         if self.used:
-            for number in {self.number_of(message) for message in messages}:
+            firsts = {self.number_of(message): message for message in messages}
+            for number, message in firsts.items():
+                if number != WHOLE and consumer is not None and not consumer.inside.is_active_for(message):
+                    await self.forget(number)
+                    raise StateMoved(f"another instance receives {message.topic} now")
+            for number in firsts:
                 await self._open(number)
 
     def settle(self, *, committed: bool) -> None:
@@ -93,7 +107,10 @@ class States:
             try:
                 sent = await owned.log.write(records, txn)
             except ProducerFenced as error:
-                raise await self._fenced(number, owned, error) from error
+                await self.forget(number)
+                raise _lost(number, owned.log, error) from error
+            if txn is None:
+                sent = [self._watched(number, owned, ticket) for ticket in sent]
             owned.sent, owned.extra = sent[-1], 0 if txn is None else 1 + (not records)
             self._written[number] = owned
             tickets += sent
@@ -139,12 +156,27 @@ class States:
             return WHOLE
         return max(message.message_id.partition, 0)
 
-    async def _fenced(self, number: int, owned: _Owned, error: PulsarError) -> PulsarError:
-        name = owned.log.topic
-        await self.forget(number)
-        if number != WHOLE:
-            return StateMoved(f"another instance took over the state in {name}")
-        return StateTaken(f"another instance took over the state in {name}: {error.message}")
+    def _watched(self, number: int, owned: _Owned, ticket: SendTicket) -> SendTicket:
+        """A ticket without a transaction, which nobody awaits here: when its owner is fenced, it says who has the state."""
+        told: SendTicket = self._loop.create_future()
+
+        def tell(_: SendTicket) -> None:
+            if told.done() or ticket.cancelled():
+                told.cancel()
+                return
+            error: BaseException | None = ticket.exception()
+            if isinstance(error, ProducerFenced):
+                if self._owned.get(number) is owned:
+                    self._client.inside.spawn(self.forget(number))
+                error = _lost(number, owned.log, error)
+            if error is None:
+                told.set_result(ticket.result())
+            else:
+                told.set_exception(error)
+                told.exception()  # nobody may await it, when the call has failed before
+
+        ticket.add_done_callback(tell)
+        return told
 
     async def _open(self, number: int) -> _Owned:
         if number in self._owned:
@@ -163,6 +195,9 @@ class States:
         log = StateLog(self._client, topic if number == WHOLE else f"{topic}-{number}")
         try:
             table = await log.open()
+        except ProducerFenced as error:  # several may open it at once; the last one has it
+            await log.close()
+            raise _lost(number, log, error) from error
         except BaseException:
             await log.close()
             raise
@@ -231,6 +266,13 @@ class States:
                 "say in the configuration that it has state: `state: {}`",
             )
         return asyncio.run_coroutine_threadsafe(self._open(number), self._loop).result()
+
+
+def _lost(number: int, log: StateLog, error: ProducerFenced) -> PulsarError:
+    """What a fenced owner is told: its messages went elsewhere with the state of their partition, or it has to end."""
+    if number != WHOLE:
+        return StateMoved(f"another instance took over the state in {log.topic}")
+    return StateTaken(f"another instance took over the state in {log.topic}: {error.message}")
 
 
 def _fatal(message: str, hint: str) -> UsageError:
