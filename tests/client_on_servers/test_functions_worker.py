@@ -106,8 +106,11 @@ async def test_the_commands_say_what_runs_and_stop_start_and_delete_it(broker, c
         return asyncio.to_thread(command, *arguments)
 
     bad = written(tmp_path, CONFIG.replace("exclaim.Exclaim", "exclaim.Nobody"))
-    assert (await run("create", "--function-config-file", bad)).exit_code == 0
-    status = await status_when(broker, lambda found: "Nobody" in found["instances"][0]["status"]["error"])
+    refused = await run("create", "--function-config-file", bad)
+    assert (refused.exit_code, "exclaim.py has no Nobody" in refused.stderr) == (2, True)
+    elsewhere = written(tmp_path, CONFIG.replace("exclaim.Exclaim", "elsewhere.Nobody"))  # it might be installed there
+    assert (await run("create", "--function-config-file", elsewhere)).exit_code == 0
+    status = await status_when(broker, lambda found: "elsewhere" in found["instances"][0]["status"]["error"])
     assert status["numRunning"] == 0
     done = await run("update", "--name", "exclaim", "--classname", "exclaim.Exclaim")
     assert done.exit_code == 0, done.stderr
@@ -125,6 +128,8 @@ async def test_the_commands_say_what_runs_and_stop_start_and_delete_it(broker, c
     assert (gone.exit_code, gone.stderr) == (1, "pulsar-txn: Function public/default/exclaim doesn't exist\n")
     wrong = await run("create", "--function-config-file", written(tmp_path, CONFIG + "parallelism: none\n"))
     assert (wrong.exit_code, "parallelism" in wrong.stderr) == (2, True)
+    shared = await run("create", "--function-config-file", written(tmp_path, CONFIG + "parallelism: 2\nstate: {}\n"))
+    assert (shared.exit_code, "stateScope: PARTITION" in shared.stderr) == (2, True)
 
 
 def test_where_no_broker_answers_a_command_ends_with_code_69():

@@ -72,6 +72,10 @@ def test_our_keys_come_through_official_tools_as_runtime_options():
     assert function_config({"customRuntimeOptions": options}) == {"transaction": {"transactionMode": "MANAGED"}}
 
 
+def test_an_empty_section_for_state_says_that_there_is_state():
+    assert function_config({"state": {}, "transaction": {}}) == {"state": {}}
+
+
 @pytest.mark.parametrize("options", ["{", "[]", '{"py": "/etc/passwd.py"}'])
 def test_other_runtime_options_are_refused(options):
     with pytest.raises(InvalidConfiguration, match="customRuntimeOptions should be"):
@@ -92,7 +96,8 @@ import json, sys
 print(json.dumps({"stats": {"received": 1}}), flush=True)
 spec = json.loads(sys.stdin.readline())
 if spec["config"].get("dies"):
-    print(json.dumps({"error": "LookupError: nothing there"}), flush=True)
+    trace = "Traceback of " + spec["config"]["dies"]
+    print(json.dumps({"error": "LookupError: nothing there", "traceback": trace}), flush=True)
     sys.exit(3)
 sys.stdin.read()
 """
@@ -121,15 +126,19 @@ async def until(condition):
             await asyncio.sleep(0.01)
 
 
-async def test_a_process_that_dies_begins_again_and_its_error_is_told(supervised):
+async def test_a_process_that_dies_begins_again_and_its_error_is_told(supervised, caplog):
+    """The log has one line for each restart, and the traceback once."""
     keeping, fetched = supervised
-    wanted = spec(dies=True)
+    wanted = spec(dies="it")
     await keeping.want({wanted.name: wanted}, "pulsar://nowhere")
     keeper = keeping.keepers[wanted.name]
     await until(lambda: keeper.health.restarts >= 3)
     assert len(fetched) >= 3
     await keeping.end()
     assert keeper.health.error == "LookupError: nothing there"
+    lines = [record.getMessage() for record in caplog.records if record.name == supervisor.logger.name]
+    assert [line.partition("\n")[2] for line in lines if "Traceback" in line] == ["Traceback of it"]
+    assert len([line for line in lines if "begins again" in line]) == len(lines) - 1 >= 3
     assert not keeper.health.running
 
 

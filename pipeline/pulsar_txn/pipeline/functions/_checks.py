@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.pipeline.functions.sections import ProcessingGuarantees, StateScope
 
 if TYPE_CHECKING:
     from pulsar_txn.pipeline.functions.config import FunctionConfig
+
+ONE_STATE: Final = "{} instances cannot own one state"
+ONE_STATE_HINT: Final = (
+    "set parallelism: 1, or state: {stateScope: PARTITION} with retainOrdering: true, "
+    "which gives each input partition a state of its own"
+)
 
 
 def check(config: FunctionConfig) -> None:
@@ -56,7 +62,11 @@ def _check_order(config: FunctionConfig) -> None:
 
 
 def _check_state(config: FunctionConfig) -> None:
-    if config.state is None or config.state.scope is StateScope.FUNCTION:
+    if config.state is None:
+        return
+    if config.state.scope is StateScope.FUNCTION:
+        if config.parallelism > 1:
+            raise InvalidConfiguration(ONE_STATE.format(config.parallelism), hint=ONE_STATE_HINT)
         return
     if not config.retain_ordering:
         raise InvalidConfiguration(

@@ -258,7 +258,8 @@ class Note:
             name = instance.config.fqfn
             moved = isinstance(error, StateMoved)  # the partition is another instance's now, which is nobody's fault
             level = logging.INFO if moved else logging.WARNING
-            logger.log(level, "%s: %d messages from %s on: %r", name, len(messages), messages[0].message_id, error)
+            if error is None or not is_fatal(error):  # the run ends with that one, and tells it
+                logger.log(level, "%s: %d messages from %s on: %r", name, len(messages), messages[0].message_id, error)
             if error is not instance.raised and not moved:
                 instance.counts.system_exceptions += 1
         if self._observer is not None:

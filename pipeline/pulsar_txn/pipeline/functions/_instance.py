@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pulsar_txn.client import AsyncTransaction, Message, MessageId, SendTicket
 from pulsar_txn.client.errors import UsageError
-from pulsar_txn.client.inside import Future, WorkerThread, answer, parse_topic
+from pulsar_txn.client.inside import Future, WorkerThread, answer, is_fatal, parse_topic
 from pulsar_txn.pipeline.functions._loading import process_of, serde_of
 from pulsar_txn.pipeline.functions._outlets import Handed, Outlets
 from pulsar_txn.pipeline.functions._schemas import schema_of
@@ -167,7 +167,8 @@ class Instance:
             return await result if inspect.isawaitable(result) else result
         except Exception as error:
             self.counts.user_exceptions += 1
-            self.logger.warning("process failed", exc_info=error)
+            if not is_fatal(error):  # the run ends with that one, and tells it
+                self.logger.warning("process failed", exc_info=error)
             self.raised = error
             raise
         finally:

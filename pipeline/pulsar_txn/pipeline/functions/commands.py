@@ -18,6 +18,7 @@ import click
 
 from pulsar_txn.client.errors import InvalidConfiguration, PulsarError, UsageError
 from pulsar_txn.pipeline.functions import _command
+from pulsar_txn.pipeline.functions._uploads import check_upload
 from pulsar_txn.pipeline.functions.config import FunctionConfig
 from pulsar_txn.pipeline.functions.worker.specs import function_config
 
@@ -84,6 +85,7 @@ def create(admin_url: str, **told: Any) -> None:
     keys, config = _read(told)
     if config.py is None:
         raise click.UsageError("say where the function is: --py, or py in the file")
+    _check(config.class_name, config.py)
     _run(_send(admin_url, "POST", config.fqfn, keys, config.py))
     click.echo(f"{config.fqfn} is created")
 
@@ -97,6 +99,8 @@ def update(admin_url: str, **told: Any) -> None:
     fqfn = keys.pop("fqfn", None) or _path(
         keys.get("tenant", "public"), keys.get("namespace", "default"), keys.get("name"), None
     )
+    if keys.get("py") is not None and keys.get("className") is not None:
+        _check(keys["className"], keys["py"])
     _run(_send(admin_url, "PUT", fqfn, keys, keys.get("py")))
     click.echo(f"{fqfn} is updated")
 
@@ -113,6 +117,13 @@ def _read(told: dict[str, Any]) -> tuple[dict[str, Any], FunctionConfig]:
     try:
         return keys, FunctionConfig.from_mapping(function_config(keys))
     except InvalidConfiguration as error:
+        raise _ended(error, _USAGE) from error
+
+
+def _check(class_name: str | None, py: str) -> None:
+    try:
+        check_upload(class_name, py)
+    except (InvalidConfiguration, OSError) as error:
         raise _ended(error, _USAGE) from error
 
 

@@ -16,6 +16,7 @@ import attrs
 
 from pulsar_txn.client import AsyncTransaction, Message, MessageId, TransactionState
 from pulsar_txn.client.errors import ProducerFenced, PulsarError, SchemaMismatch, UsageError
+from pulsar_txn.pipeline.functions._checks import ONE_STATE, ONE_STATE_HINT
 from pulsar_txn.pipeline.functions.config import FunctionConfig
 from pulsar_txn.pipeline.functions.errors import StateMoved, StateTaken
 from pulsar_txn.pipeline.functions.sections import StateScope
@@ -206,12 +207,8 @@ class States:
 
     def _check_allowed(self) -> None:
         config = self._config
-        if config.parallelism > 1 and (config.state is None or config.state.scope is StateScope.FUNCTION):
-            raise _fatal(
-                f"{config.parallelism} instances cannot own one state",
-                "set parallelism: 1, or state: {stateScope: PARTITION} with retainOrdering: true, "
-                "which gives each input partition a state of its own",
-            )
+        if config.parallelism > 1 and config.state is None:
+            raise _fatal(ONE_STATE.format(config.parallelism), ONE_STATE_HINT)
         if config.is_managed and self._consumers > 1:
             raise _fatal(
                 "inputs that are received in different ways have transactions side by side, and these cannot share a state",

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from typing import Any, Final
 
 import attrs
@@ -26,6 +27,7 @@ REPORT_SECONDS: Final = 1.0
 LONGEST_END_SECONDS: Final = 40
 """More than a worker that lives gives its instances."""
 LATEST_ERRORS: Final = 10
+LONGEST_TRACEBACK: Final = 20_000
 _FAILED: Final = 1
 _USAGE: Final = 2
 
@@ -70,7 +72,8 @@ async def main() -> int:
                 reporting.cancel()
             reports.say(stats=attrs.asdict(run.stats()))
     except Exception as error:  # noqa: BLE001 - the worker is told
-        reports.say(error=f"{type(error).__name__}: {error}")
+        text = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
+        reports.say(error=f"{type(error).__name__}: {error}", traceback=text)
         return _USAGE if isinstance(error, UsageError) else _FAILED
     finally:
         ending.cancel()

@@ -62,9 +62,9 @@ def specs_of(functions: Iterable[Mapping[str, Any]]) -> dict[InstanceName, Insta
 def function_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that a run understands, of what `pulsar-admin` sends: values that say nothing are left out.
 
-    InvalidConfiguration when `customRuntimeOptions` is no JSON object with our keys.
+    `state: {}` says that there is state. InvalidConfiguration when `customRuntimeOptions` is no JSON object with our keys.
     """
-    found = {key: value for key, value in config.items() if value not in (None, {}, [], "")}
+    found = {key: value for key, value in config.items() if value not in (None, {}, [], "") or (key, value) == ("state", {})}
     options = found.pop("customRuntimeOptions", None)
     if options is not None:
         found |= _ours(options)
