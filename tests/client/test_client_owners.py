@@ -277,3 +277,11 @@ def test_what_another_consumer_had_when_the_entry_came_first_is_handed_out_when_
     table.want(position(1), 0b001, 3, (table.generation, 0b011))
     assert table.admit(position(1), 0b101, 3) == 0b101
     assert table.admit(position(1), 0b101, 3) == 0
+
+
+def test_of_an_entry_that_came_in_part_the_rest_is_handed_out_when_it_comes():
+    """Another consumer had the message in the middle when the others came; then it gave that one back."""
+    table = Owners()
+    table.want(position(1), 0b101, 3, (table.generation, 0b101))
+    assert table.admit(position(1), 0b001, 3) == 0b001
+    assert table.admit(position(1), 0b010, 3) == 0b010

@@ -26,6 +26,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def clients_end_with_their_module() -> Iterator[None]:
+    """Those of the source and the sink in this process would look for ended servers until the end of the run."""
+    yield
+    from pulsar_txn.pipeline.spark.background import background  # here, so that tests without Spark can be collected
+
+    here = background()
+    here.run(here.close_clients())
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     spark_local.prepare_environment()

@@ -79,12 +79,14 @@ class Transactions:
         So many at a time, because a hundred thousand that begin together would hold the loop for longer than that.
         """
         units = self.open()
+        if not units:
+            return
         known = [unit for unit in units if unit.has_work]
         error = AlreadyClosed("the client was closed, so the transaction was aborted", hint="end transactions before close()")
         end = self._core.runtime.monotonic() + CLOSE_SECONDS
         idle = iter([unit for unit in units if not unit.ending.is_under_way])
         ending = [unit.ending.close(error, CLOSE_SECONDS) for unit in units if unit.ending.is_under_way]
-        await asyncio.gather(*ending, *(self._abort_some(idle, error, end) for _ in range(CLOSED_TOGETHER)))
+        await asyncio.gather(*ending, *(self._abort_some(idle, error, end) for _ in range(min(CLOSED_TOGETHER, len(units)))))
         for number, unit in enumerate(idle):  # those for which there was no time
             unit.ending.leave(error)
             if not number % LEFT_PER_TURN:

@@ -52,6 +52,12 @@ class Background:
             client = self._clients[key] = make_client(options, transactional_id)
         return client
 
+    async def close_clients(self) -> None:
+        """Close the clients, which else last as long as the process; the next use makes new ones. Call it on the loop."""
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.close()
+
 
 def background() -> Background:
     """The one of this process."""
