@@ -47,8 +47,8 @@ class Keeper:
         self._service_url = service_url
         self._fetch = fetch
         self._first_pause = first_pause
-        self._traceback = ""
-        """The one that was logged last: an instance that fails in the same way again has one line for each restart."""
+        self._logged = ""
+        """The error whose traceback was logged last. The same error again has one line for each restart."""
         self._stop = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -113,9 +113,9 @@ class Keeper:
                 self.health.stats = dict(report["stats"])
             if "error" in report:
                 self.health.error = str(report["error"])
-            if report.get("traceback", self._traceback) != self._traceback:
-                self._traceback = report["traceback"]
-                logger.warning("%s failed:\n%s", self.spec.name, self._traceback)
+            if "traceback" in report and self.health.error != self._logged:  # tracebacks of one error differ in small things
+                self._logged = self.health.error
+                logger.warning("%s failed:\n%s", self.spec.name, report["traceback"])
 
 
 class Supervisor:
