@@ -237,9 +237,12 @@ def test_a_future_that_was_given_up_does_not_hold_up_the_end_of_the_loop():
         other.result(1)
 
 
-def test_a_send_that_waits_is_told_when_closing_was_interrupted_before_it_began(url, interrupt):
+@pytest.mark.parametrize("unit", [False, True])
+def test_a_send_that_waits_is_told_when_closing_was_interrupted_before_it_began(url, interrupt, unit):
+    """With an open unit the producer is closed by whoever is in a hurry, and the second interruption ends that one as well."""
     client = sync.Client(url)
     producer = client.create_producer("t")
+    opened = client.begin_transaction() if unit else None
     (partition,) = partitions_of(inner(producer))
     partition.on_receipt = lambda *receipt: None
     with ThreadPoolExecutor(2) as pool:
@@ -253,6 +256,7 @@ def test_a_send_that_waits_is_told_when_closing_was_interrupted_before_it_began(
         for each in (waiting, ticket):
             with pytest.raises(errors.AlreadyClosed):
                 each.result(10)
+    del opened  # it was open until here
 
 
 def test_who_waits_for_a_loop_that_ends_is_told():

@@ -130,4 +130,9 @@ class Partitions:
 
 
 async def _close_all(partitions: Sequence[PartitionProducer]) -> None:
-    await asyncio.gather(*(partition.close() for partition in partitions))
+    try:
+        await asyncio.gather(*(partition.close() for partition in partitions))
+    except asyncio.CancelledError:
+        for partition in partitions:  # a task that is cancelled before its first step never begins
+            partition.abandon()
+        raise
