@@ -243,3 +243,17 @@ def test_a_record_of_a_group_moves_only_members_that_are_where_it_expects_them()
     wrong = record._replace(least=one.least, new_status=1, group=(two.least, 99), data=None)
     host.append(wrong)
     assert statuses(host, [one, two]) == [TxnStatus.COMMITTING, TxnStatus.ABORTING]
+
+
+def test_a_group_that_recovery_cannot_carry_out_at_once_is_carried_out_when_the_past_is_due() -> None:
+    """The decision is there and the ends are not: recovery carries out two, and asks for its next turn at once."""
+    host = TcHost(expire_limit=2)
+    txn_ids = [host.new() for _ in range(3)]
+    host.confirm()
+    host.ask(EndTxn("group", txn_ids[0], COMMIT, group=tuple(txn_ids[1:])))
+    host.crash(len(txn_ids) + 1)
+    assert statuses(host, txn_ids) == [TxnStatus.COMMITTED, TxnStatus.COMMITTED, TxnStatus.COMMITTING]
+    assert host.tc.deadline() == 0
+    host.expire()
+    assert statuses(host, txn_ids) == [TxnStatus.COMMITTED] * 3
+    assert host.tc.deadline() is None
