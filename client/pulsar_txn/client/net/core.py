@@ -7,7 +7,7 @@ import contextvars
 import functools
 import itertools
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pulsar_txn.client._tracebacks import shortened
@@ -42,6 +42,25 @@ async def run_all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
     for result in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
+
+
+async def close_all(parts: Iterable[Closable]) -> None:
+    """Close all side by side; the first error, once all are done. If cancelled: each has begun, and is cancelled as well.
+
+    `gather` would also cancel those that have not begun, which then never begin: nothing of them would be closed.
+    """
+    tasks = [asyncio.ensure_future(part.close()) for part in parts]
+    if not tasks:
+        return
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    for task in tasks:
+        task.result()
 
 
 async def _nothing() -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from pulsar_txn.client.errors import InvalidConfiguration, PulsarError
-from pulsar_txn.client.net.core import Core, run_all
+from pulsar_txn.client.net.core import Core, close_all, run_all
 from pulsar_txn.client.net.growth import TopicPattern, listen_to_topics, new_partitions, watch
 from pulsar_txn.client.receive.inbox import Inbox
 from pulsar_txn.client.receive.message import EARLIEST_ID, Message
@@ -128,7 +128,7 @@ class Parts:
 
     async def close(self) -> None:
         """Close all."""
-        await asyncio.gather(*(part.close() for part in self.all))
+        await close_all(self.all)
 
     def failed(self, part: PartitionConsumer, error: PulsarError) -> None:
         """A partition will never receive again, which ends the consumer. The others of a pattern go on without it."""
@@ -157,7 +157,7 @@ class Parts:
         gone = [part for part in self.all if part.topic not in found and part.topic not in self._beside]
         for part in gone:
             self._leave(part)
-        await asyncio.gather(*(part.close() for part in gone))
+        await close_all(gone)
         new = sorted(found - {part.topic for part in self.all})
         await self._add([(topic, TopicName.parse(topic).partition) for topic in new])
 

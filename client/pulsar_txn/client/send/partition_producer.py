@@ -117,19 +117,13 @@ class PartitionProducer:
             if outstanding:
                 await asyncio.wait(outstanding, timeout=self._core.settings.operation_timeout)
         finally:  # also when cancelled: nobody would close it again
-            left = self.abandon()
+            connection, self._connection = self._connection, None
+            self._attachment.close()
+            self._timer.cancel()
+            left = None if connection is None else self._leave(connection)
+            self._fail_all(AlreadyClosed("the producer was closed before the receipt came"))
         if left is not None:
             await asyncio.wait([left])
-
-    def abandon(self) -> asyncio.Future[Any] | None:
-        """Close without waiting: what has no receipt fails. The broker's answer to the goodbye, if there is a connection."""
-        self._failure = AlreadyClosed(f"the producer of {self.topic} is closed")
-        connection, self._connection = self._connection, None
-        self._attachment.close()
-        self._timer.cancel()
-        left = None if connection is None else self._leave(connection)
-        self._fail_all(AlreadyClosed("the producer was closed before the receipt came"))
-        return left
 
     def _leave(self, connection: Connection) -> asyncio.Future[Any]:
         """Say goodbye; whatever the answer is: the producer is gone, or its connection is."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pulsar_txn.client._checks import refused
 from pulsar_txn.client._tracebacks import shortened
 from pulsar_txn.client.errors import InvalidConfiguration, ProducerFenced, PulsarError
-from pulsar_txn.client.net.core import Core, run_all
+from pulsar_txn.client.net.core import Core, close_all, run_all
 from pulsar_txn.client.net.growth import new_partitions, watch
 from pulsar_txn.client.schema.base import SchemaInfo
 from pulsar_txn.client.send.budget import Budget
@@ -83,7 +83,7 @@ class Partitions:
         """Send what waits, wait for receipts, close. If cancelled, the partitions are closed without waiting any longer."""
         if self._watcher is not None:
             self._watcher.cancel()
-        await _close_all(self._all)
+        await close_all(self._all)
 
     def _new_router(self, partitions: int) -> Router:
         options, runtime = self._options, self._core.runtime
@@ -108,7 +108,7 @@ class Partitions:
         try:
             await run_all([partition.start() for partition in partitions])
         except BaseException as error:
-            self._closing = asyncio.get_running_loop().create_task(_close_all(partitions))
+            self._closing = asyncio.get_running_loop().create_task(close_all(partitions))
             await asyncio.shield(self._closing)  # which goes on when this is cancelled, or the client is closed
             if isinstance(error, PulsarError):
                 raise shortened(error) from error.__cause__
@@ -127,12 +127,3 @@ class Partitions:
             raise
         self._all += added
         self._chosen()
-
-
-async def _close_all(partitions: Sequence[PartitionProducer]) -> None:
-    try:
-        await asyncio.gather(*(partition.close() for partition in partitions))
-    except asyncio.CancelledError:
-        for partition in partitions:  # a task that is cancelled before its first step never begins
-            partition.abandon()
-        raise
