@@ -98,7 +98,11 @@ spec = json.loads(sys.stdin.readline())
 if spec["config"].get("dies"):
     trace = f"Traceback in process {os.getpid()}"
     print(json.dumps({"error": "LookupError: nothing there", "traceback": trace}), flush=True)
+    if spec["config"].get("slowly"):
+        sys.stdin.read()
     sys.exit(3)
+if spec["config"].get("killed"):
+    os.kill(os.getpid(), 9)
 sys.stdin.read()
 """
 
@@ -140,6 +144,40 @@ async def test_a_process_that_dies_begins_again_and_its_error_is_told(supervised
     assert len([line for line in lines if "Traceback in process" in line]) == 1
     assert len([line for line in lines if "begins again" in line]) == len(lines) - 1 >= 3
     assert not keeper.health.running
+
+
+async def test_an_instance_with_an_error_does_not_run_even_before_its_process_has_ended(supervised):
+    keeping, _ = supervised
+    wanted = spec(dies=True, slowly=True)
+    await keeping.want({wanted.name: wanted}, "pulsar://nowhere")
+    keeper = keeping.keepers[wanted.name]
+    await until(lambda: keeper.health.error)
+    assert not keeper.health.running
+    await keeping.end()
+
+
+async def test_a_process_that_does_not_report_yet_does_not_run(supervised, monkeypatch):
+    monkeypatch.setattr(
+        supervisor, "_COMMAND", ("-c", "import sys; sys.stdin.readline(); print('{}', flush=True); sys.stdin.read()")
+    )
+    keeping, _ = supervised
+    wanted = spec()
+    await keeping.want({wanted.name: wanted}, "pulsar://nowhere")
+    keeper = keeping.keepers[wanted.name]
+    keeper.health.errors = [{"exceptionString": "of an earlier process"}]
+    await until(lambda: not keeper.health.errors)
+    assert not keeper.health.running
+    await keeping.end()
+
+
+async def test_a_killed_process_is_the_reason_although_it_could_not_say_so(supervised):
+    keeping, _ = supervised
+    wanted = spec(killed=True)
+    await keeping.want({wanted.name: wanted}, "pulsar://nowhere")
+    keeper = keeping.keepers[wanted.name]
+    await until(lambda: keeper.health.restarts >= 2 and keeper.health.error)
+    assert keeper.health.error == "the process ended with -9"
+    await keeping.end()
 
 
 async def test_what_is_not_wanted_any_more_ends_and_what_has_not_changed_runs_on(supervised):

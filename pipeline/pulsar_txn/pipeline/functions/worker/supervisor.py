@@ -27,7 +27,11 @@ _COMMAND: Final = ("-c", "import sys; from pulsar_txn.pipeline.functions.__main_
 
 @attrs.define
 class Health:
-    """What is known of an instance, over all its processes."""
+    """What is known of an instance, over all its processes.
+
+    It runs from the first figures that its process reports until the process says that it failed, or ends. `error` says why it
+    does not run; it stays until the instance runs again.
+    """
 
     running: bool = False
     error: str = ""
@@ -89,33 +93,37 @@ class Keeper:
         try:
             process.stdin.write(json.dumps(told).encode() + b"\n")
             await process.stdin.drain()
-            self.health.running, self.health.error = True, ""
             reading = asyncio.ensure_future(self._read(process.stdout))
             stopping = asyncio.ensure_future(self._stop.wait())
             await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             process.stdin.close()
             async with asyncio.timeout(PATIENCE):
-                await reading
+                gave_a_reason = await reading
                 code = await process.wait()
-            if code and not self.health.error:
+            if code and not gave_a_reason:
                 self.health.error = f"the process ended with {code}"
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
 
-    async def _read(self, stream: asyncio.StreamReader) -> None:
+    async def _read(self, stream: asyncio.StreamReader) -> bool:
+        """Note what the process reports, until it ends. Whether it gave a reason for its end."""
+        gave_a_reason = False
         while line := await stream.readline():
             report: Mapping[str, Any] = json.loads(line)
             self.health.errors = list(report.get("errors", ()))
             if "stats" in report:
                 self.health.stats = dict(report["stats"])
+                self.health.running, self.health.error = True, ""
             if "error" in report:
-                self.health.error = str(report["error"])
+                self.health.running, self.health.error = False, str(report["error"])
+                gave_a_reason = True
             if "traceback" in report and self.health.error != self._logged:  # tracebacks of one error differ in small things
                 self._logged = self.health.error
                 logger.warning("%s failed:\n%s", self.spec.name, report["traceback"])
+        return gave_a_reason
 
 
 class Supervisor:
