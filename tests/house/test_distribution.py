@@ -15,7 +15,7 @@ from our_broker import OurBroker
 from samples import samples_of
 
 CHECKOUT = Path(__file__).parents[2]
-ROOMS = ("wire", "ledger", "tc", "rm_producer", "rm_pending_ack", "broker", "client", "compat", "pipeline")
+ROOMS = ("wire", "ledger", "tc", "rm_producer", "rm_pending_ack", "broker", "client", "tc_service", "compat", "pipeline")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

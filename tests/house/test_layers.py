@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
-ROOMS = ("wire", "ledger", "tc", "rm_producer", "rm_pending_ack", "broker", "client", "compat", "pipeline")
+ROOMS = ("wire", "ledger", "tc", "rm_producer", "rm_pending_ack", "broker", "client", "tc_service", "compat", "pipeline")
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -59,6 +59,12 @@ def test_the_contracts_hold(house: Path) -> None:
         ("client", "import pulsar_txn.compat"),
         ("compat", "import pulsar_txn.broker"),
         ("broker", "import kazoo"),
+        ("broker", "import pulsar_txn.tc_service"),
+        ("client", "import pulsar_txn.tc_service"),
+        ("tc_service", "import pulsar_txn.rm_producer"),
+        ("tc_service", "import pulsar_txn.pipeline"),
+        ("tc_service", "import pulsar_txn.broker.net.connection"),
+        ("tc_service", "import pulsar_txn.client.net.pool"),
     ],
 )
 def test_a_contract_breaks_when(house: Path, room: str, statement: str) -> None:

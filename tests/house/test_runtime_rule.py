@@ -1,4 +1,4 @@
-"""In broker and client, clocks, randomness, sockets and threads are in `runtime.py` and nowhere else.
+"""In broker, client and tc_service, clocks, randomness, sockets and threads are in `runtime.py` and nowhere else.
 
 So a client and a broker run in one process, over in-memory pipes, on a virtual clock, with equal bytes for equal seeds.
 """
@@ -13,7 +13,7 @@ from runtime_rule import touches
 CHECKOUT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("room", ["broker", "client"])
+@pytest.mark.parametrize("room", ["broker", "client", "tc_service"])
 def test_only_runtime_touches_clocks_randomness_sockets_and_threads(room: str) -> None:
     sources = sorted((CHECKOUT / room / "pulsar_txn" / room).rglob("*.py"))
     assert sources

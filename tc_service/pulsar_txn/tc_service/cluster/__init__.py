@@ -1,0 +1,1 @@
+"""The brokers of a Pulsar cluster, as an external coordinator uses them: lookups, and ends of transactions."""
