@@ -20,6 +20,7 @@ from pulsar_txn.wire.topics import InvalidName, TopicName
 
 from .base import plugins
 from .base.limits import LimitReached, Limits
+from .base.repeating import Repeating
 from .base.runtime import Clock, Runtime
 from .base.settings import BrokerConfig
 from .base.sorted_names import Pieces, in_order
@@ -30,8 +31,8 @@ from .catalog.policies import Namespaces
 from .commands import consumer, lookup, messages, producer, schemas, topics, txn
 from .commands.services import AnyTopic
 from .commands.session import Session
+from .net.clients import Clients
 from .net.connection import Connection
-from .net.intake import LOOKS
 from .topics.nonpersistent import NonPersistentTopic
 from .topics.producers import Producer
 from .topics.subscription import Subscription
@@ -52,8 +53,6 @@ _COMMANDS: Final = {
     **topics.HANDLERS,
     **txn.HANDLERS,
 }
-
-_DRAIN_LOOK_SECONDS: Final = 0.005
 
 
 class Broker:
@@ -79,9 +78,10 @@ class Broker:
         )
         self.catalog.index.on_change = self.topic_lists.changed
         self.namespaces = Namespaces(store, config, self.catalog.index)
-        self.connections: dict[Connection, None] = {}  # in the order in which they came
+        self._clients = Clients(config, self.turn)
+        self._repeating = Repeating(runtime)
+        self.connections = self._clients.connections
         self.topics: dict[str, AnyTopic] = {}
-        self.under_pressure = False
         self.service_url = ""
         self.storage_failure: Exception | None = None
         self.on_storage_failed: Callable[[Exception], None] = lambda _: None
@@ -119,13 +119,12 @@ class Broker:
         """Begin to open the coordinators, and to watch the store's pressure."""
         await self.catalog.start(self.turn.budget)
         await self._scratch.start()
-        self.store.on_pressure(self._pressure)
+        self.store.on_pressure(self._clients.pressure)
         if self.coordinators is not None:
             self.coordinators.grow(self.catalog.coordinators)
         self.turn.meter.start()
-        self._every(self.config.keep_alive_interval_seconds, self.keep_alive)
-        self._every(self._sweep_seconds, self.sweep)
-        self._every(self.config.incomplete_frame_timeout_seconds / LOOKS, self._look)
+        self._clients.start(self._repeating)
+        self._repeating.every(self._sweep_seconds, self.sweep)
 
     def connection(self) -> Connection:
         """A protocol for a new client."""
@@ -138,12 +137,12 @@ class Broker:
 
     async def close(self) -> None:
         """Drain: what was taken is answered, clients are sent away, topics take their snapshots, everything is durable."""
-        await self._drain()
+        await self._clients.drain(self._is_busy)
         self._closing = True
         self.turn.meter.stop()
         self.participants.close()
-        for connection in list(self.connections):
-            connection.close()
+        self._clients.close()
+        await self._repeating.close()
         for task in [*self._opening.values(), *self._background]:
             task.cancel()
         await asyncio.gather(*self._opening.values(), *self._background, return_exceptions=True)
@@ -153,19 +152,10 @@ class Broker:
         if self.coordinators is not None:
             await self.coordinators.close()
 
-    async def _drain(self) -> None:
-        """Read nothing more and answer what was read, for half of `brokerShutdownTimeoutMs` at most."""
-        for connection in self.connections:
-            connection.drain()
-        try:
-            async with asyncio.timeout(self.config.broker_shutdown_timeout_ms / 2000):
-                while self.storage_failure is None and self._is_busy():  # noqa: ASYNC110 - once per life; an event would cost every answer
-                    await asyncio.sleep(_DRAIN_LOOK_SECONDS)
-        except TimeoutError:
-            _logger.warning("not every request was answered before the end; clients repeat them after a reconnect")
-
     def _is_busy(self) -> bool:
-        if any(connection.is_busy for connection in self.connections):
+        if self.storage_failure is not None:  # nothing will be answered any more
+            return False
+        if self._clients.is_busy:
             return True
         if self.coordinators is not None and self.coordinators.is_busy:
             return True
@@ -433,29 +423,14 @@ class Broker:
             self.storage_failure = error
             self.on_storage_failed(error)
 
-    def _pressure(self, high: bool) -> None:
-        self.under_pressure = high
-        for connection in self.connections:
-            connection.pressure(high=high)
-
-    def _every(self, seconds: float, care: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Take care of something in slices, again and again, with so many seconds in between."""
-        self.turn.runtime.call_later(seconds, self._care, seconds, care)
-
-    def _care(self, seconds: float, care: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if not self._closing:
-            task = self._spawn(care())
-            task.add_done_callback(lambda _: self._every(seconds, care))
+    @property
+    def under_pressure(self) -> bool:
+        """Whether the store has too much in flight, so that no client is read."""
+        return self._clients.under_pressure
 
     async def keep_alive(self) -> None:
-        """Ask clients that were silent for long for a sign of life, and close those that gave none."""
-        async for connection in self.turn.budget.each(list(self.connections)):
-            connection.tick()
-
-    async def _look(self) -> None:
-        """Away with clients that do not say what they began to say."""
-        async for connection in self.turn.budget.each(list(self.connections)):
-            connection.look()
+        """See `Clients.keep_alive`."""
+        await self._clients.keep_alive()
 
     async def sweep(self) -> None:
         """Let topics trim what they may, and close those that nobody used for long."""

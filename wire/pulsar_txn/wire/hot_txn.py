@@ -51,6 +51,8 @@ STARTS: Final = {kind: _starts(prefix) for kind, prefix in _PREFIX.items()}
 """By type, then by the size of the body: what comes before the body in its frame. For a response without an error, the body is
 the `head` of its request (see `encode_response`)."""
 
+_CLUSTER_TAG: Final = varint(100 << 3 | 2)
+
 _BODY: Final = 9
 """Where a body of less than 128 bytes begins."""
 
@@ -131,13 +133,26 @@ def decode_end_txn(frame: bytes) -> tuple[bytes, TxnId, int, tuple[int, ...], bo
 # ---------------------------------------------------------------- ADD_PARTITION_TO_TXN and ADD_SUBSCRIPTION_TO_TXN
 
 
-def encode_add_partitions(request_id: int, txn: TxnId, topics: Iterable[str]) -> bytes:
-    """The frame of an ADD_PARTITION_TO_TXN."""
+def encode_add_partitions(request_id: int, txn: TxnId, topics: Iterable[str], cluster: str = "") -> bytes:
+    """The frame of an ADD_PARTITION_TO_TXN. `cluster`: where the topics are, for a coordinator beside several clusters."""
     parts = [_ids(request_id, txn)]
     for topic in topics:
         text = topic.encode()
         parts.append(b"\x22" + varint(len(text)) + text)
-    return _frame(ADD_PARTITION_TO_TXN, b"".join(parts))
+    return _frame(ADD_PARTITION_TO_TXN, b"".join(parts) + _cluster(cluster))
+
+
+def _cluster(name: str) -> bytes:
+    text = name.encode()
+    return _CLUSTER_TAG + varint(len(text)) + text if text else b""
+
+
+def cluster_of(frame: bytes, kind: int) -> str:
+    """The cluster that an ADD_PARTITION_TO_TXN or ADD_SUBSCRIPTION_TO_TXN names; empty for none. MalformedFrame."""
+    if _CLUSTER_TAG not in frame:
+        return ""
+    name: str = getattr(_body(frame, kind), NAMES[kind]).cluster
+    return name
 
 
 def decode_add_partitions(frame: bytes) -> tuple[bytes, TxnId, list[str]]:
@@ -169,14 +184,14 @@ def _text(data: bytes) -> str | None:
         return None
 
 
-def encode_add_subscriptions(request_id: int, txn: TxnId, subscriptions: Iterable[tuple[str, str]]) -> bytes:
-    """The frame of an ADD_SUBSCRIPTION_TO_TXN; each is (topic, subscription)."""
+def encode_add_subscriptions(request_id: int, txn: TxnId, subscriptions: Iterable[tuple[str, str]], cluster: str = "") -> bytes:
+    """The frame of an ADD_SUBSCRIPTION_TO_TXN; each is (topic, subscription). `cluster`: as `encode_add_partitions`."""
     parts = [_ids(request_id, txn)]
     for topic, subscription in subscriptions:
         first, second = topic.encode(), subscription.encode()
         pair = b"\x0a" + varint(len(first)) + first + b"\x12" + varint(len(second)) + second
         parts.append(b"\x22" + varint(len(pair)) + pair)
-    return _frame(ADD_SUBSCRIPTION_TO_TXN, b"".join(parts))
+    return _frame(ADD_SUBSCRIPTION_TO_TXN, b"".join(parts) + _cluster(cluster))
 
 
 def decode_add_subscriptions(frame: bytes) -> tuple[bytes, TxnId, list[tuple[str, str]]]:

@@ -241,7 +241,7 @@ class KeySharedMeta(_message.Message):
     def __init__(self, keySharedMode: _Optional[_Union[KeySharedMode, str]] = ..., hashRanges: _Optional[_Iterable[_Union[IntRange, _Mapping[str, object]]]] = ..., allowOutOfOrderDelivery: bool = ..., entryBucketDispatch: bool = ...) -> None: ...
 
 class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_transactional_ids", "keeps_transaction_outcomes", "supports_group_end")
+    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_transactional_ids", "keeps_transaction_outcomes", "supports_group_end", "supports_clusters")
     SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +254,7 @@ class FeatureFlags(_message.Message):
     SUPPORTS_TRANSACTIONAL_IDS_FIELD_NUMBER: _ClassVar[int]
     KEEPS_TRANSACTION_OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_GROUP_END_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     supports_auth_refresh: bool
     supports_broker_entry_metadata: bool
     supports_partial_producer: bool
@@ -266,7 +267,8 @@ class FeatureFlags(_message.Message):
     supports_transactional_ids: bool
     keeps_transaction_outcomes: bool
     supports_group_end: bool
-    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_transactional_ids: bool = ..., keeps_transaction_outcomes: bool = ..., supports_group_end: bool = ...) -> None: ...
+    supports_clusters: bool
+    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_transactional_ids: bool = ..., keeps_transaction_outcomes: bool = ..., supports_group_end: bool = ..., supports_clusters: bool = ...) -> None: ...
 
 class BrokerEntryMetadata(_message.Message):
     __slots__ = ("broker_timestamp", "index")
@@ -1045,18 +1047,22 @@ class CommandGetOrCreateSchemaResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., error_code: _Optional[_Union[ServerError, str]] = ..., error_message: _Optional[str] = ..., schema_version: _Optional[bytes] = ...) -> None: ...
 
 class CommandTcClientConnectRequest(_message.Message):
-    __slots__ = ("request_id", "tc_id", "scalable", "transactional_id", "transactional_epoch")
+    __slots__ = ("request_id", "tc_id", "scalable", "transactional_id", "transactional_epoch", "incarnation", "goodbye")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TC_ID_FIELD_NUMBER: _ClassVar[int]
     SCALABLE_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     tc_id: int
     scalable: bool
     transactional_id: str
     transactional_epoch: int
-    def __init__(self, request_id: _Optional[int] = ..., tc_id: _Optional[int] = ..., scalable: bool = ..., transactional_id: _Optional[str] = ..., transactional_epoch: _Optional[int] = ...) -> None: ...
+    incarnation: str
+    goodbye: bool
+    def __init__(self, request_id: _Optional[int] = ..., tc_id: _Optional[int] = ..., scalable: bool = ..., transactional_id: _Optional[str] = ..., transactional_epoch: _Optional[int] = ..., incarnation: _Optional[str] = ..., goodbye: bool = ...) -> None: ...
 
 class CommandTcClientConnectResponse(_message.Message):
     __slots__ = ("request_id", "error", "message", "tc_id", "transactional_epoch")
@@ -1099,18 +1105,20 @@ class CommandNewTxnResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommandAddPartitionToTxn(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "partitions", "scalable")
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "partitions", "scalable", "cluster")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     SCALABLE_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     partitions: _containers.RepeatedScalarFieldContainer[str]
     scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., scalable: bool = ...) -> None: ...
+    cluster: str
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., scalable: bool = ..., cluster: _Optional[str] = ...) -> None: ...
 
 class CommandAddPartitionToTxnResponse(_message.Message):
     __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
@@ -1127,18 +1135,20 @@ class CommandAddPartitionToTxnResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommandAddSubscriptionToTxn(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "subscription", "scalable")
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "subscription", "scalable", "cluster")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     SCALABLE_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     subscription: _containers.RepeatedCompositeFieldContainer[Subscription]
     scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., subscription: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., scalable: bool = ...) -> None: ...
+    cluster: str
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., subscription: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., scalable: bool = ..., cluster: _Optional[str] = ...) -> None: ...
 
 class CommandAddSubscriptionToTxnResponse(_message.Message):
     __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")

@@ -5,12 +5,16 @@ Every answer, also an error, carries the ids of the transaction: clients find th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache, partial
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
+from pulsar_txn.broker.net.connection import Connection
+from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
+from pulsar_txn.tc.owners import Identity
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -19,15 +23,49 @@ from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
 from .checks import check_subscription_name
-from .opened import Asked
-from .session import FrameHandler, Handler, Session
+from .opened import Asked, OpenedTransactions
 
-_MAX_PARTICIPANTS: Final = 1000
+
+class Coordinating(Protocol):
+    """What the commands of this file ask of a server; see `services.Services`."""
+
+    @property
+    def coordinators(self) -> Coordinators | None:
+        """None where transactions are switched off."""
+
+    @property
+    def transactional_ids(self) -> TransactionalIds | None:
+        """None where nobody fences."""
+
+    @property
+    def ends_groups(self) -> bool:
+        """Whether the coordinators end several transactions by one record."""
+
+
+class TxnSession(Protocol):
+    """What the commands of this file need of a client: not more, so that another server than the broker can carry them out."""
+
+    connection: Connection
+    principal: str | None
+    identity: Identity | None
+    opened: OpenedTransactions
+
+    @property
+    def services(self) -> Coordinating:
+        """The server."""
+
+
+TxnFrameHandler: TypeAlias = Callable[[TxnSession, bytes], None]
+TxnHandler: TypeAlias = Callable[[TxnSession, Any], Coroutine[Any, Any, None] | None]
+
+MAX_PARTICIPANTS: Final = 1000
+"""Of one request."""
+
 _MAX_GROUP: Final = 10_000
 _ACTIONS: Final = {int(action): action for action in TxnAction}
 
 
-def _no_coordinators(session: Session, head: bytes) -> None:
+def _no_coordinators(session: TxnSession, head: bytes) -> None:
     """Answer a request that `Connection` counts where transactions are switched off."""
     session.connection.answer(_switched_off(hot_txn.request_id_of(head)))
 
@@ -37,7 +75,7 @@ def _switched_off(request_id: int) -> bytes:
     return command("error", request_id=request_id, error=int(ServerError.NotAllowedError), message=text)
 
 
-async def on_tc_connect(session: Session, body: Any) -> None:
+async def on_tc_connect(session: TxnSession, body: Any) -> None:
     """TC_CLIENT_CONNECT_REQUEST: answered once the coordinator serves; who names a transactional id gets its identity."""
     coordinators = session.services.coordinators
     if coordinators is None:
@@ -55,7 +93,7 @@ async def on_tc_connect(session: Session, body: Any) -> None:
         session.connection.write_command("tcClientConnectResponse", request_id=body.request_id, **told)
 
 
-async def _identify(session: Session, body: Any, coordinators: int) -> dict[str, int]:
+async def _identify(session: TxnSession, body: Any, coordinators: int) -> dict[str, int]:
     """Bind the connection to a transactional id and its epoch; what the answer says of them."""
     name, ids = body.transactional_id, session.services.transactional_ids
     if ids is None:
@@ -72,7 +110,7 @@ async def _identify(session: Session, body: Any, coordinators: int) -> dict[str,
     return {"tc_id": tc_id, "transactional_epoch": epoch}
 
 
-def on_new_txn(session: Session, frame: bytes) -> None:
+def on_new_txn(session: TxnSession, frame: bytes) -> None:
     """NEW_TXN: a repeat of a request that is answered already means the same transaction."""
     head, timeout_ms, tc_id = hot_txn.decode_new_txn(frame)
     coordinators = session.services.coordinators
@@ -87,7 +125,7 @@ def on_new_txn(session: Session, frame: bytes) -> None:
         coordinators.new_txn(tc_id, timeout_ms, session.principal, session.identity, partial(_answer_new, session, asked))
 
 
-def _answer_new(session: Session, asked: Asked, value: TxnId | None, error: ServerError | None, message: str) -> None:
+def _answer_new(session: TxnSession, asked: Asked, value: TxnId | None, error: ServerError | None, message: str) -> None:
     tc_id, head = asked
     whole = hot_txn.with_txn(head, TxnId(tc_id, 0) if value is None else value)
     if error is None:
@@ -99,28 +137,28 @@ def _answer_new(session: Session, asked: Asked, value: TxnId | None, error: Serv
         session.connection.answer(data)
 
 
-def on_add_partition(session: Session, frame: bytes) -> None:
+def on_add_partition(session: TxnSession, frame: bytes) -> None:
     """ADD_PARTITION_TO_TXN."""
     head, txn_id, topics = hot_txn.decode_add_partitions(frame)
     _add(session, head, txn_id, hot_txn.ADD_PARTITION_TO_TXN_RESPONSE, [*zip(topics, repeat(None))])
 
 
-def on_add_subscription(session: Session, frame: bytes) -> None:
+def on_add_subscription(session: TxnSession, frame: bytes) -> None:
     """ADD_SUBSCRIPTION_TO_TXN."""
     head, txn_id, subscriptions = hot_txn.decode_add_subscriptions(frame)
     _add(session, head, txn_id, hot_txn.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, subscriptions)
 
 
-def _add(session: Session, head: bytes, txn_id: TxnId, response: int, named: Sequence[tuple[str, str | None]]) -> None:
+def _add(session: TxnSession, head: bytes, txn_id: TxnId, response: int, named: Sequence[tuple[str, str | None]]) -> None:
     coordinators = session.services.coordinators
     if coordinators is None:
         _no_coordinators(session, head)
         return
     size, starts = len(head), hot_txn.STARTS[response]
     done = starts[size] + head if size < len(starts) else hot_txn.encode_response(response, head)
-    answer = partial(session.connection.respond, done, _REFUSED[response], head)
-    if len(named) > _MAX_PARTICIPANTS:
-        text = f"{len(named)} participants in one request; {_MAX_PARTICIPANTS} are the most, send several"
+    answer = partial(session.connection.respond, done, REFUSED[response], head)
+    if len(named) > MAX_PARTICIPANTS:
+        text = f"{len(named)} participants in one request; {MAX_PARTICIPANTS} are the most, send several"
         answer(None, ServerError.NotAllowedError, text)
         return
     try:
@@ -145,7 +183,7 @@ def _participant(named: tuple[str, str | None]) -> Participant:
     return Participant(str(name), subscription)
 
 
-def on_end_txn(session: Session, frame: bytes) -> None:
+def on_end_txn(session: TxnSession, frame: bytes) -> None:
     """END_TXN: answered when every participant holds the outcome, of all transactions that it ends together."""
     head, txn_id, action, group, abort_others = hot_txn.decode_end_txn(frame)
     coordinators = session.services.coordinators
@@ -154,7 +192,7 @@ def on_end_txn(session: Session, frame: bytes) -> None:
         return
     size, starts = len(head), _END_STARTS
     done = starts[size] + head if size < len(starts) else hot_txn.encode_response(hot_txn.END_TXN_RESPONSE, head)
-    answer = partial(session.connection.respond, done, _REFUSED[hot_txn.END_TXN_RESPONSE], head)
+    answer = partial(session.connection.respond, done, REFUSED[hot_txn.END_TXN_RESPONSE], head)
     known = _ACTIONS.get(action)
     if known is None:
         answer(None, ServerError.NotAllowedError, f"{action} is no action; 0 commits and 1 aborts")
@@ -165,7 +203,7 @@ def on_end_txn(session: Session, frame: bytes) -> None:
 
 
 def _end_together(
-    session: Session, txn_id: TxnId, action: TxnAction, group: Sequence[int], answer: Answer, *, abort_others: bool
+    session: TxnSession, txn_id: TxnId, action: TxnAction, group: Sequence[int], answer: Answer, *, abort_others: bool
 ) -> None:
     coordinators = session.services.coordinators
     assert coordinators is not None  # noqa: S101 - the caller has looked
@@ -181,7 +219,7 @@ def _end_together(
         coordinators.end_together(txn_id, further, action, *who, answer, abort_others=abort_others)
 
 
-def on_end_txn_on_participant(response: str, session: Session, body: Any) -> None:
+def on_end_txn_on_participant(response: str, session: TxnSession, body: Any) -> None:
     """END_TXN_ON_PARTITION and _ON_SUBSCRIPTION: only coordinators may end something at a participant, and all are in here."""
     session.connection.write_command(
         response,
@@ -197,18 +235,18 @@ def _refused(response: int, head: bytes, error: ServerError, message: str) -> by
     return hot_txn.encode_response(response, head, error=int(error), message=message)
 
 
-_REFUSED: Final = {response: partial(_refused, response) for response in hot_txn.RESPONSES}
+REFUSED: Final = {response: partial(_refused, response) for response in hot_txn.RESPONSES}
 _NEW_STARTS: Final = hot_txn.STARTS[hot_txn.NEW_TXN_RESPONSE]
 _END_STARTS: Final = hot_txn.STARTS[hot_txn.END_TXN_RESPONSE]
 
-REQUESTS: Final[dict[int, FrameHandler]] = {
+REQUESTS: Final[dict[int, TxnFrameHandler]] = {
     hot_txn.NEW_TXN: on_new_txn,
     hot_txn.ADD_PARTITION_TO_TXN: on_add_partition,
     hot_txn.ADD_SUBSCRIPTION_TO_TXN: on_add_subscription,
     hot_txn.END_TXN: on_end_txn,
 }
 
-HANDLERS: Final[dict[int, Handler]] = {
+HANDLERS: Final[dict[int, TxnHandler]] = {
     pb.BaseCommand.END_TXN_ON_PARTITION: partial(on_end_txn_on_participant, "endTxnOnPartitionResponse"),
     pb.BaseCommand.END_TXN_ON_SUBSCRIPTION: partial(on_end_txn_on_participant, "endTxnOnSubscriptionResponse"),
     pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: on_tc_connect,

@@ -41,7 +41,10 @@ class Server(Protocol):
     config: BrokerConfig
     turn: Turn
     limits: Limits
-    under_pressure: bool
+
+    @property
+    def under_pressure(self) -> bool:
+        """Whether the store has too much in flight."""
 
     @property
     def connections(self) -> MutableMapping[Connection, None]:

@@ -23,7 +23,7 @@ from pulsar_txn.tc.requests import (
     Request,
 )
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnAction, TxnId
+from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnAction, TxnId, coordinator_of
 
 from .host import Answer, MachineHost
 from .joint_end import JointEnd
@@ -154,8 +154,18 @@ def _answer_registered(answer: Callable[[bool | None], None], value: Any, error:
     answer(None if error is not None else bool(value))
 
 
+class ServingByLane(dict[int, CoordinatorHost]):
+    """Coordinators whose ids name a lane in `most`: each is found by any of its lanes, as well as by its own number."""
+
+    def get(self, most: int, default: Any = None) -> Any:
+        """The coordinator that gave out `most`."""
+        return super().get(coordinator_of(most), default)
+
+
 class Coordinators:
-    """All coordinators of this broker. Each serves once its own log is folded; one that fails is opened again.
+    """All coordinators of one server. Each serves once its own log is folded; one that fails is opened again.
+
+    `serving` finds a coordinator by the `most` of its transactions: a plain dict where that is the coordinator's number.
 
     Requests of a coordinator that is not here, or not ready, are answered TransactionCoordinatorNotFound: clients
     look it up again and repeat them.
@@ -168,6 +178,7 @@ class Coordinators:
         turn: Turn,
         participants: Participants,
         on_storage_failed: Callable[[Exception], None],
+        serving: dict[int, CoordinatorHost] | None = None,
     ) -> None:
         self._factory = factory
         self._store = store
@@ -175,7 +186,7 @@ class Coordinators:
         self._participants = participants
         self._on_storage_failed = on_storage_failed
         self._count = 0
-        self._serving: dict[int, CoordinatorHost] = {}
+        self._serving: dict[int, CoordinatorHost] = {} if serving is None else serving
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._delays: dict[int, float] = {}
         self._failed_hosts: dict[int, CoordinatorHost] = {}
@@ -312,15 +323,15 @@ class Coordinators:
         if host is not None:
             host.ask(txn_id, participant, answer)
         else:
-            answer(None if 0 <= txn_id.most < self._count else False)
+            answer(None if 0 <= coordinator_of(txn_id.most) < self._count else False)
 
-    def _refuse(self, tc_id: int, answer: Answer) -> None:
-        answer(None, ServerError.TransactionCoordinatorNotFound, self._absent(tc_id))
+    def _refuse(self, most: int, answer: Answer) -> None:
+        answer(None, ServerError.TransactionCoordinatorNotFound, self._absent(coordinator_of(most)))
 
     def _absent(self, tc_id: int) -> str:
         if 0 <= tc_id < self._count:
             return f"coordinator {tc_id} is not ready; connect to it again"
-        return f"there is no coordinator {tc_id}; this broker has 0 to {self._count - 1}"
+        return f"there is no coordinator {tc_id}; this server has 0 to {self._count - 1}"
 
     # ---- opening
 
