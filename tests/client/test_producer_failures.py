@@ -348,17 +348,20 @@ async def test_creating_a_producer_that_is_cancelled_or_fails_leaves_no_partitio
 
 
 async def test_cancelling_the_creation_twice_closes_all_the_same(broker):
+    """The second cancellation comes while the answer to the first one's closing is awaited."""
     broker.partitions[TOPIC] = 2
     broker.on["producer"] = lambda pipe, body: SILENCE if body.topic.endswith("1") else broker._producer(pipe, body)
     broker.on["close_producer"] = lambda _pipe, _body: SILENCE
     async with fake_client(broker) as client:
         creating = asyncio.create_task(client.create_producer("t"))
         await broker.until(lambda: len(broker.all("producer")) == 2)
-        await asyncio.sleep(0.01)
+        opened = client.inside.pool.current()[0].producers
+        await broker.until(lambda: any(each.is_connected for each in opened.values()))
         creating.cancel()
-        await asyncio.sleep(0.01)
+        await broker.until(lambda: len(broker.all("close_producer")) == 2)
+        assert not creating.done()
         creating.cancel()
-        await asyncio.wait([creating], timeout=1)
+        await asyncio.wait([creating])
         assert creating.cancelled()
         assert len(broker.all("close_producer")) == 2
         assert client.inside.pool.current()[0].producers == {}
