@@ -1,4 +1,4 @@
-"""The client's door for the rooms above it (`compat`, `pipeline`): tools that it has, and that programs do not need.
+"""The client's door for `compat`, `pipeline` and `tc_service`: tools that it has, and that programs do not need.
 
 Everything else those rooms take from `pulsar_txn.client`, as programs do. Nothing here is promised to programs.
 """
@@ -6,9 +6,23 @@ Everything else those rooms take from `pulsar_txn.client`, as programs do. Nothi
 from pulsar_txn.client.client import parse_topic
 from pulsar_txn.client.loop.lanes import is_fatal
 from pulsar_txn.client.loop.pipeline import first_error
-from pulsar_txn.client.net.runtime import Condition, Future, Gate, Lock, Slots, WorkerThread, monotonic_seconds
-from pulsar_txn.client.net.service_url import parse_service_url
+from pulsar_txn.client.net.connection import Connection
+from pulsar_txn.client.net.pool import ConnectionPool
+from pulsar_txn.client.net.runtime import (
+    AsyncioRuntime,
+    Condition,
+    Future,
+    Gate,
+    Lock,
+    Runtime,
+    Slots,
+    WorkerThread,
+    monotonic_seconds,
+)
+from pulsar_txn.client.net.service_url import Address, parse_service_url
+from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.net.tls import TlsFiles
 from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.client.txn.ambient import AMBIENT
@@ -21,13 +35,20 @@ from pulsar_txn.wire.varints import varint
 __all__ = [
     "AMBIENT",
     "PROTOBUF_NATIVE",
+    "Address",
+    "AsyncioRuntime",
     "Condition",
+    "Connection",
+    "ConnectionPool",
     "Epoch",
     "Future",
     "Gate",
     "Lock",
+    "Runtime",
     "SchemaInfo",
+    "Settings",
     "Slots",
+    "TlsFiles",
     "WorkerThread",
     "abort_all",
     "act_as",

@@ -1,0 +1,131 @@
+"""The brokers of one cluster: connections, the walk to the owner of a topic, and the two commands that end a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pulsar_txn.client.errors import InvalidConfiguration, PulsarError, RemoteProtocolError
+from pulsar_txn.client.inside import Address, Connection, ConnectionPool, Runtime, Settings, parse_service_url
+from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.wire import pulsar_pb2 as pb
+from pulsar_txn.wire.ids import unsigned64
+
+MAX_HOPS: Final = 10
+_MOST_KNOWN: Final = 64
+
+
+class LookupFailed(Exception):  # noqa: N818 - named by what happened
+    """The owner of a topic was not found; the cause says why."""
+
+
+class Brokers:
+    """Brokers of one cluster. `name` is for logs and errors."""
+
+    def __init__(self, name: str, service_url: str, settings: Settings, runtime: Runtime) -> None:
+        self.name = name
+        self.runtime = runtime
+        self._hosts = parse_service_url(service_url)
+        self._learned: dict[Address, None] = {}
+        """Brokers that lookups named: asked as well when a host of the service URL is gone."""
+        self._pool = ConnectionPool(runtime, settings)
+        self._settings = settings
+        self._request_ids = itertools.count(1)
+        self._first = 0
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pool.close()
+
+    async def any_connection(self) -> tuple[Connection, Address]:
+        """A connection to some broker. Raises the last error when there is none."""
+        failure: PulsarError = InvalidConfiguration("the service URL names no host")
+        for address in self._in_turn():
+            try:
+                return await self._pool.get(address), address
+            except PulsarError as error:
+                failure = error
+                self._ask_another()
+        raise failure
+
+    def _in_turn(self) -> Iterator[Address]:
+        known = list(dict.fromkeys([*self._hosts, *self._learned]))
+        for step in range(len(known)):
+            yield known[(self._first + step) % len(known)]
+
+    def _ask_another(self) -> None:
+        self._first += 1
+
+    async def request(self, command: str, **fields: Any) -> Any:
+        """The answer of some broker to a command. Raises PulsarError."""
+        connection, _ = await self.any_connection()
+        return await connection.request(command, next(self._request_ids), **fields)
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0 for one that is not partitioned. Raises PulsarError; TopicNotFound."""
+        answer = await self.request("partitionMetadata", topic=topic, metadata_auto_creation_enabled=False)
+        return int(answer.partitions)
+
+    async def owner(self, topic: str) -> Connection:
+        """A connection to the broker that serves `topic`, a full partition name. Raises LookupFailed.
+
+        A survivor goes on naming a dead broker until that one's session has expired. So when a broker that is named cannot
+        be reached, the next walk begins at another one.
+        """
+        try:
+            return await self._walk(topic)
+        except PulsarError as error:
+            self._ask_another()
+            raise LookupFailed(topic) from error
+
+    async def _walk(self, topic: str) -> Connection:
+        connection, asked = await self.any_connection()
+        authoritative = False
+        for _ in range(MAX_HOPS):
+            answer = await connection.request("lookupTopic", next(self._request_ids), topic=topic, authoritative=authoritative)
+            target = self._target(answer)
+            through = asked if answer.proxy_through_service_url else target
+            connection = await self._pool.get(through, target)
+            if answer.response == pb.CommandLookupTopicResponse.Connect:
+                if through is target:
+                    self._learn(target)
+                return connection
+            authoritative, asked = answer.authoritative, through
+        raise RemoteProtocolError(f"{topic} was redirected {MAX_HOPS} times", hint="the brokers do not agree who serves it")
+
+    def _target(self, answer: Any) -> Address:
+        tls = self._hosts[0].tls
+        url = answer.brokerServiceUrlTls if tls else answer.brokerServiceUrl
+        if not url:
+            kind = "TLS" if tls else "plain"
+            raise RemoteProtocolError(f"the lookup's answer names no {kind} address", hint="check the listeners of the brokers")
+        try:
+            return parse_service_url(url)[0]
+        except InvalidConfiguration as error:
+            raise RemoteProtocolError(f"the lookup's answer names no broker: {error.message}") from None
+
+    def _learn(self, address: Address) -> None:
+        self._learned.pop(address, None)
+        self._learned[address] = None
+        if len(self._learned) > _MOST_KNOWN:
+            del self._learned[next(iter(self._learned))]
+
+    def end(self, connection: Connection, effect: TellParticipant) -> asyncio.Future[Any]:
+        """END_TXN_ON_PARTITION or END_TXN_ON_SUBSCRIPTION. The future fails with PulsarError.
+
+        The low watermark is always sent, -1 for none: stock 4.0.8 closes the connection without it.
+        """
+        fields: dict[str, Any] = {
+            "txnid_most_bits": unsigned64(effect.txn_id.most),
+            "txnid_least_bits": unsigned64(effect.txn_id.least),
+            "txn_action": int(effect.action),
+            "txnid_least_bits_of_low_watermark": unsigned64(effect.low_watermark),
+        }
+        number = next(self._request_ids)
+        participant = effect.participant
+        if participant.subscription is None:
+            return connection.request("endTxnOnPartition", number, topic=participant.topic, **fields)
+        name = pb.Subscription(topic=participant.topic, subscription=participant.subscription)
+        return connection.request("endTxnOnSubscription", number, subscription=name, **fields)

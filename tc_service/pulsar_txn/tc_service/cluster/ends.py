@@ -1,0 +1,143 @@
+"""The driver of ends: tells the participants in one cluster the outcome of transactions, until each of them holds it.
+
+`rules` says what an answer means, `lines` which end is tried when, and `attempts` makes one attempt. This module runs them on
+an event loop. It never gives up and never changes an outcome. What does not go on is logged as an error and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from pulsar_txn.client.inside import Runtime
+from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.wire.ids import TxnId
+from pulsar_txn.wire.values import value
+
+from .attempts import Attempts, Outcome
+from .lines import Line
+from .rules import RULES, Answer
+
+logger = logging.getLogger("pulsar_txn.tc_service.ends")
+
+_TOPIC_WIDTH: Final = 64
+
+
+@value
+class _End:
+    effect: TellParticipant
+    told: Callable[[TxnId], None]
+
+
+class EndDriver:
+    """Implements the broker's protocol `Participants` for the participants of one cluster.
+
+    The topics of the effects are full partition names, as the cluster's brokers know them. Everything runs on the event
+    loop on which `tell` is called. `width`: ends under way at once to one topic that takes them.
+    """
+
+    def __init__(self, cluster: str, attempts: Attempts, runtime: Runtime, *, width: int = _TOPIC_WIDTH) -> None:
+        self.ended = 0
+        """Participants that hold their outcome."""
+        self.failed_attempts = 0
+        self.alarms = 0
+        """Times that a participant could not be told for long, or because the cluster must be configured first."""
+        self._cluster = cluster
+        self._attempts = attempts
+        self._runtime = runtime
+        self._width = width
+        self._lines: dict[str, Line[_End]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: dict[str, asyncio.Handle] = {}
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """Participants that do not hold their outcome yet."""
+        return sum(map(len, self._lines.values()))
+
+    def held_back(self) -> dict[str, int]:
+        """Topics whose last attempt failed, with the number of failures in a row."""
+        return {topic: line.failures for topic, line in self._lines.items() if line.failures}
+
+    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        """Tell one participant until it holds the outcome durably, then call `told(txn_id)` once. Never raises."""
+        if self._closed:
+            return
+        topic = effect.participant.topic
+        line = self._lines.get(topic)
+        if line is None:
+            line = self._lines[topic] = Line(self._width)
+        line.add(_End(effect, told))
+        self._go_on(topic, line)
+
+    async def close(self) -> None:
+        """Try nothing more. What is not told is told after the next start: it is in the coordinator's log."""
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _now_ms(self) -> int:
+        return int(self._runtime.monotonic() * 1000)
+
+    def _go_on(self, topic: str, line: Line[_End]) -> None:
+        if self._closed:
+            return
+        now_ms = self._now_ms()
+        for end in line.take(now_ms):
+            task = asyncio.get_running_loop().create_task(self._try(topic, line, end))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        rests_until_ms = line.rests_until_ms
+        if rests_until_ms is not None and topic not in self._timers:
+            seconds = max(rests_until_ms - now_ms, 1) / 1000
+            self._timers[topic] = self._runtime.call_later(seconds, self._rested, topic)
+
+    def _rested(self, topic: str) -> None:
+        del self._timers[topic]
+        line = self._lines.get(topic)
+        if line is not None:
+            self._go_on(topic, line)
+
+    async def _try(self, topic: str, line: Line[_End], end: _End) -> None:
+        outcome = await self._attempts.attempt(end.effect)
+        alarm = line.answered(end, outcome.answer, self._now_ms())
+        if RULES[outcome.answer].done:
+            self.ended += 1
+            if not line:
+                del self._lines[topic]
+            end.told(end.effect.txn_id)
+        else:
+            self.failed_attempts += 1
+        self._report(end.effect, line, outcome, alarm=alarm)
+        self._go_on(topic, line)
+
+    def _report(self, effect: TellParticipant, line: Line[_End], outcome: Outcome, *, alarm: bool) -> None:
+        if outcome.answer is Answer.OK:
+            return
+        what = f"{effect.action.name} of {effect.txn_id} at {_name(effect)} in the cluster {self._cluster}"
+        if not alarm:
+            logger.debug("%s: %s: %s", what, outcome.answer.value, outcome.detail)
+            return
+        self.alarms += 1
+        logger.error(
+            "%s: %s (%s); %s. Failed attempts in a row: %d. Ends that wait there and are tried again: %d",
+            what,
+            outcome.answer.value,
+            outcome.detail,
+            RULES[outcome.answer].remedy,
+            line.failures,
+            len(line),
+        )
+
+
+def _name(effect: TellParticipant) -> str:
+    participant = effect.participant
+    return participant.topic if participant.subscription is None else f"{participant.topic}, {participant.subscription}"
