@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from pulsar_txn.client import OAuth2Authentication
@@ -21,6 +24,7 @@ from pulsar_txn.pipeline.spark.options import TABLE, Query, read_options
 from pulsar_txn.pipeline.spark.sink.writer import default_control_topic, sink_id
 from pulsar_txn.pipeline.spark.source.columns import SCHEMA
 from pulsar_txn.pipeline.spark.source.offsets import from_offset, parse_user_offset
+from pulsar_txn.pipeline.spark.source.planning import Work
 
 URL = {"service.url": "pulsar://localhost:6650"}
 
@@ -108,16 +112,38 @@ def test_an_option_for_another_kind_of_query_is_refused(name: str, query: Query,
 
 def test_each_kind_of_query_reads_its_own_options() -> None:
     source = PulsarDataSource({**URL, "topic": "t", "sinkId": "s"})
-    for make in (source.reader, source.streamReader):
-        with pytest.raises(OptionError, match="sinkId"):
-            make(SCHEMA)
+    with pytest.raises(OptionError, match="sinkId"):
+        source.reader(SCHEMA)
+    with pytest.raises(OptionError, match="sinkId"):
+        source.streamReader(SCHEMA).getDefaultReadLimit()
     for writer in (PulsarDataSource({**URL, "topic": "t", "startingOffsets": "latest"}).streamWriter,):
         with pytest.raises(OptionError, match="startingOffsets"):
             writer(columns(value=StringType()), False)
     with pytest.raises(OptionError, match="endingOffsets"):
-        PulsarDataSource({**URL, "topic": "t", "endingOffsets": "latest"}).streamReader(SCHEMA)
+        PulsarDataSource({**URL, "topic": "t", "endingOffsets": "latest"}).streamReader(SCHEMA).initialOffset()
     with pytest.raises(OptionError, match="unknown option"):
         PulsarDataSource({**URL, "subscribe": "t"}).schema()
+
+
+def test_a_stream_with_refused_options_says_so_at_every_call_of_spark_and_can_be_closed() -> None:
+    """Were it said by `streamReader`, the clean-up of Spark's worker would fail after it, and hide it."""
+    refused = PulsarDataSource({**URL, "topic": "t", "endingOffsets": "latest"}).streamReader(SCHEMA)
+    calls: list[Callable[[], Any]] = [
+        refused.prepareForTriggerAvailableNow,
+        refused.getDefaultReadLimit,
+        refused.initialOffset,
+        lambda: refused.latestOffset({}, ReadAllAvailable()),
+        refused.reportLatestOffset,
+        lambda: refused.partitions({}, {}),
+        lambda: refused.commit({}),
+        lambda: refused.read(Work([])),
+    ]
+    for call in calls:
+        with pytest.raises(OptionError, match="option 'endingOffsets' is for"):
+            call()
+    with pytest.raises(OptionError, match="endingOffsets"):
+        pickle.loads(pickle.dumps(refused)).read(Work([]))  # our own bytes
+    refused.stop()
 
 
 SECRET = "eyJhbGciOiJIUzI1NiJ9.c2VjcmV0"
@@ -260,7 +286,7 @@ def test_a_source_needs_a_topic_and_keeps_its_columns() -> None:
     with pytest.raises(OptionError, match="which topic"):
         PulsarDataSource(dict(URL)).reader(SCHEMA)
     with pytest.raises(OptionError, match="leave "):
-        PulsarDataSource({**URL, "topic": "t"}).streamReader(columns(value=StringType()))
+        PulsarDataSource({**URL, "topic": "t"}).streamReader(columns(value=StringType())).prepareForTriggerAvailableNow()
     assert PulsarDataSource({**URL, "topic": "t"}).schema() == SCHEMA
 
 

@@ -693,4 +693,4 @@ def test_topics_of_a_pattern_are_read_and_new_ones_from_their_beginning(world: W
         later = reader.latestOffset(end, ALL)
     assert rows(reader, end, later) == [8]
     with pytest.raises(OptionError, match="which topic"):
-        PulsarDataSource({**given, "topic": "t"}).streamReader(SCHEMA)
+        PulsarDataSource({**given, "topic": "t"}).streamReader(SCHEMA).initialOffset()

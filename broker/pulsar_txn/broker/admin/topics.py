@@ -351,11 +351,15 @@ async def show_internal_stats(request: web.Request) -> web.StreamResponse:
 def internal_stats(log: Log) -> dict[str, Any]:
     """A log with the keys of a managed ledger's internal stats."""
     stats = log.stats()
+    ledger_id, last_entry_id = stats.last_confirmed
+    ledger = {"ledgerId": ledger_id, "entries": 0, "size": 0, "offloaded": False}  # Pulsar counts those that are closed only
     return {
         "numberOfEntries": stats.entries,
         "totalSize": stats.bytes,
+        "currentLedgerEntries": last_entry_id + 1,
         "lastConfirmedEntry": text_of(stats.last_confirmed),
         "state": "LedgerOpened",
+        "ledgers": [ledger] if ledger_id >= 0 else [],
         "cursors": {},
     }
 

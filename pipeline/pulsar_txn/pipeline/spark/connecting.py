@@ -26,8 +26,7 @@ def connection_of(options: Options) -> tuple[Any, ...]:
 
 def make_client(options: Options, transactional_id: str | None = None) -> AsyncClient:
     """A client of the cluster. Call it in the loop that the client is for. OptionError, InvalidConfiguration."""
-    given = dict(options.client_options)
-    plugin, params = given.pop(AUTH_PLUGIN, None), given.pop(AUTH_PARAMS, "")
+    given = {name: value for name, value in options.client_options if name not in (AUTH_PLUGIN, AUTH_PARAMS)}
     arguments: dict[str, Any] = {
         "operation_timeout": options.operation_timeout_ms / 1000,
         "max_backoff": _MAX_BACKOFF_SECONDS,
@@ -38,16 +37,23 @@ def make_client(options: Options, transactional_id: str | None = None) -> AsyncC
         "tls_validate_hostname": options.tls_validate_hostname,
         "tls_allow_insecure_connection": options.tls_allow_insecure_connection,
     }
+    return AsyncClient(options.service_url, authentication=authentication_of_options(options), **(arguments | given))
+
+
+def authentication_of_options(options: Options) -> Authentication | None:
+    """The one way to say who we are that the options name. OptionError when they name several."""
     authentication = _authentication(options)
-    if plugin is not None:
-        if authentication is not None:
-            raise OptionError("both pulsar.client.authPluginClassName and an option of ours say who this is: leave one out")
-        authentication = authentication_of(plugin, params)
-    return AsyncClient(options.service_url, authentication=authentication, **(arguments | given))
+    given = dict(options.client_options)
+    plugin = given.get(AUTH_PLUGIN)
+    if plugin is None:
+        return authentication
+    if authentication is not None:
+        raise OptionError("both pulsar.client.authPluginClassName and an option of ours say who this is: leave one out")
+    return authentication_of(plugin, given.get(AUTH_PARAMS, ""))
 
 
 def _authentication(options: Options) -> Authentication | None:
-    """The one way to say who we are that the options name; a token's file is read again for every connection."""
+    """The one of our own options; a token's file is read again for every connection."""
     ways: dict[str, Authentication] = {}
     if options.token is not None:
         ways["token"] = TokenAuthentication(options.token)

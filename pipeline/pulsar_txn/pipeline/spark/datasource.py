@@ -13,6 +13,7 @@ from pulsar_txn.pipeline.spark.sink.columns import check_columns
 from pulsar_txn.pipeline.spark.sink.writer import PulsarBatchWriter, PulsarStreamWriter
 from pulsar_txn.pipeline.spark.source.columns import SCHEMA
 from pulsar_txn.pipeline.spark.source.reader import PulsarBatchReader, PulsarStreamReader
+from pulsar_txn.pipeline.spark.source.refused import RefusedStreamReader
 from pulsar_txn.pipeline.spark.source.typed import TypedValue, typed_value
 from pulsar_txn.pipeline.spark.steps import OnStep
 
@@ -38,8 +39,11 @@ class PulsarDataSource(DataSource):
         return PulsarBatchReader(*self._source_options(schema, Query.BATCH_READ))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:  # noqa: N802  # Spark's name
-        """For `spark.readStream`."""
-        options, typed = self._source_options(schema, Query.STREAM_READ)
+        """For `spark.readStream`. What comes back for wrong options raises OptionError at its first call."""
+        try:
+            options, typed = self._source_options(schema, Query.STREAM_READ)
+        except OptionError as error:
+            return RefusedStreamReader(error)
         return PulsarStreamReader(options, self.on_step, typed)
 
     def writer(self, schema: StructType, overwrite: bool) -> PulsarBatchWriter:

@@ -102,6 +102,7 @@ class Options:
     min_partitions: int | None = _option("minPartitions", positive, None, Query.SOURCE)
     max_partitions: int | None = _option("maxPartitions", positive, None, Query.SOURCE)
     poll_timeout_ms: int = _option("pollTimeoutMs", positive, 30_000, Query.SOURCE)
+    warn_open_transaction_after_ms: int = _option("warnOpenTransactionAfterMs", positive, 60_000, Query.STREAM_READ)
     # sink
     sink_id: str | None = _option("sinkId", text, None, Query.SINK)
     sink_name: str = _option("sinkName", text, "0", Query.SINK)
@@ -120,7 +121,8 @@ class Options:
     ack_subscription: str | None = _option("ackSubscription", text, None, Query.NUMBERED)
     txn_app_id: str | None = _option("txnAppId", text, None, Query.BATCH_WRITE)
     txn_version: int | None = _option("txnVersion", whole, None, Query.BATCH_WRITE)
-    admin_url: str | None = _option("admin.url", text, None, Query.SINK)
+    # both
+    admin_url: str | None = _option("admin.url", text, None)
 
     client_options: tuple[tuple[str, Any], ...] = attrs.field(default=(), repr=False)
     """The arguments of the client that `pulsar.client.…` sets, in the order of their names. May hold secrets."""

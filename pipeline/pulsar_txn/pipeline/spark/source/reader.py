@@ -35,6 +35,7 @@ from pulsar_txn.pipeline.spark.source.offsets import (
 from pulsar_txn.pipeline.spark.source.patience import Patience
 from pulsar_txn.pipeline.spark.source.planning import Work, cut, together
 from pulsar_txn.pipeline.spark.source.ranges import Range
+from pulsar_txn.pipeline.spark.source.report import behind
 from pulsar_txn.pipeline.spark.source.tasks import read_work
 from pulsar_txn.pipeline.spark.source.times import places_at
 from pulsar_txn.pipeline.spark.source.topics import Topics
@@ -50,6 +51,9 @@ _QUIET_SECONDS: Final = 0.1
 
 _ASK_SECONDS: Final = 1.0
 """How often an idle query asks the broker although nothing has come."""
+
+_FIRST_LOOK_SECONDS: Final = 2.0
+"""How long the first micro-batch waits for what the admin API says of open transactions."""
 
 _ASKING: Final = "asking for the ends of topics"
 
@@ -148,6 +152,8 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         self._asked_at = 0.0
         self._frozen: Places | None = None
         self._newest: Places = {}
+        self._read_after: Places = {}
+        """Where the query is once the micro-batch that begins now is done."""
         self._unstored: Places | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -169,20 +175,25 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """How far the next micro-batch goes."""
+        end = self._next_end(start, limit)
+        self._read_after = end
+        return to_offset(end)
+
+    def _next_end(self, start: dict[str, Any], limit: ReadLimit) -> Places:
         first = from_offset(start)
         unstored, self._unstored = self._unstored, None
         if unstored is not None and first == unstored:
             # Spark stores ends only: an empty first micro-batch makes the start durable. Otherwise a restart before its
             # end would start at a later "latest", and what came in between would be lost.
-            return to_offset(first)
+            return first
         ends = self._ends_if_new(first)
         if ends is None:
-            return to_offset(first)
+            return first
         end = self._reachable(first, ends)
         bound = self._bound(limit)
         if bound is not None and end != first:
             end = self._insist(lambda: self._open().limits.reach(first, end, bound), "counting messages")
-        return to_offset(end)
+        return end
 
     def _bound(self, limit: ReadLimit) -> Limit | None:
         """The limit that Spark hands over, which is one of ours, and our other one; none when it asks for everything."""
@@ -246,11 +257,20 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         self._frozen = self._ends()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's name
-        """The newest committed end that was seen; while the cluster does not answer also since how many seconds."""
+        """The newest committed end that was seen, and what there is to say about the way to it (`source_progress`)."""
         if not self._newest:
             return None
+        report = to_offset(self._newest)
         waited = self._patience.waited
-        return to_offset(self._newest) | ({"unreachable_for_seconds": int(waited)} if waited else {})
+        if waited:
+            report["unreachable_for_seconds"] = int(waited)
+        hidden = self._open().hidden
+        if hidden.is_told:
+            background().run(hidden.watch(self._newest, _FIRST_LOOK_SECONDS))
+        if hidden.found:
+            report |= behind(hidden.found, self._read_after, self._newest)
+            report["seen_ms_ago"] = int(hidden.age_seconds * 1000)
+        return report
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Work]:
         """The ranges of the topic partitions that have something to read."""

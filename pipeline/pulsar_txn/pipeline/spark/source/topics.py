@@ -8,6 +8,7 @@ from pulsar_txn.client import AsyncClient, InitialPosition, MessageId, TopicNotF
 from pulsar_txn.client.encoded import existing_partitions, matching_topics
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.source.heads import Heads
+from pulsar_txn.pipeline.spark.source.hidden import OpenTransactions
 from pulsar_txn.pipeline.spark.source.limits import Limits
 from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place, Places
 
@@ -19,6 +20,7 @@ class Topics:
         self.client = client
         self.heads = Heads(client)
         self.limits = Limits(client)
+        self.hidden = OpenTransactions(options)
         self.missing: list[str] = []
         """Topics and partitions that were asked for last, and do not exist."""
         self._options = options
@@ -69,5 +71,6 @@ class Topics:
 
     async def close(self) -> None:
         """Close the readers."""
+        await self.hidden.close()
         await self.limits.close()
         await self.heads.close()
