@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
+from stopping_store import Stopped, StoppingGroupedStore
 from targets import Target
 
 from pulsar_txn.client import AsyncClient
@@ -19,39 +19,11 @@ from pulsar_txn.pipeline.spark.sink.committer import Outcome
 from pulsar_txn.pipeline.spark.sink.control import Marker, decode_record
 from pulsar_txn.pipeline.spark.sink.delivery import epoch_of
 from pulsar_txn.pipeline.spark.sink.grouped import GroupedCommitter, GroupWork
-from pulsar_txn.pipeline.spark.sink.grouped_store import GroupedSinkStore
 from pulsar_txn.pipeline.spark.sink.sending import TaskSending, rows_sent
 from pulsar_txn.pipeline.spark.sink.staged import Payload
 
 on_ours = pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
 pytestmark = on_ours
-
-
-class Stopped(BaseException):
-    """The process is gone."""
-
-
-class StoppingStore(GroupedSinkStore):
-    """Stops at request number `stop_at`: before it when even, after it when odd; or waits there until it is `woken`."""
-
-    stop_at = -1
-    woken: asyncio.Event | None = None
-    sleeps: asyncio.Event | None = None
-
-    async def _perform(self, request: Any) -> Any:
-        self.stop_at -= 2
-        if self.stop_at == -2:
-            await self._stop()
-        reply = await super()._perform(request)
-        if self.stop_at == -1:
-            await self._stop()
-        return reply
-
-    async def _stop(self) -> None:
-        if self.woken is None or self.sleeps is None:
-            raise Stopped
-        self.sleeps.set()
-        await self.woken.wait()
 
 
 class Run:
@@ -63,7 +35,7 @@ class Run:
         self.targets = (f"{topic}-a", f"{topic}-b")
         self.client = AsyncClient(service_url, transactional_id=f"spark-sink/{topic}", operation_timeout=10)
         self.committer = GroupedCommitter("s", "query")
-        self.store = StoppingStore(self.client, f"{topic}-control", f"{topic}-stage", self.options)
+        self.store = StoppingGroupedStore(self.client, f"{topic}-control", f"{topic}-stage", self.options)
         self.store.stop_at = stop_at
         self.epoch: Epoch | None = None
 

@@ -148,11 +148,9 @@ def sink(pulsar: Target, topic: str, checkpoint: Checkpoint) -> Iterator[Sink]:
 def close_sinks() -> None:
     """The consumers that a sink keeps for its next commit would hold the subscription."""
     from pulsar_txn.pipeline.spark.background import background
-    from pulsar_txn.pipeline.spark.sink.writer import _sinks
+    from pulsar_txn.pipeline.spark.sink.writer import sinks
 
-    while _sinks:
-        _, (_, store) = _sinks.popitem()
-        background().run(store.close())
+    background().run(sinks.close())
 
 
 def test_the_cursor_moves_with_the_results(sink: Sink) -> None:

@@ -6,12 +6,12 @@ import asyncio
 import itertools
 import urllib.request
 from collections.abc import AsyncIterator
-from typing import Any
 
 import admin
 import pyarrow as pa
 import pytest
 from our_broker import OurBroker
+from stopping_store import Stopped, StoppingStore
 from targets import Target
 
 from pulsar_txn.client import AsyncClient, HashingScheme
@@ -26,34 +26,6 @@ from pulsar_txn.pipeline.spark.sink.staged import Carrier, Parked, Payload, Stag
 from pulsar_txn.pipeline.spark.sink.staging import SUBSCRIPTION as STAGING_SUBSCRIPTION
 from pulsar_txn.pipeline.spark.sink.staging import TaskStaging
 from pulsar_txn.pipeline.spark.sink.store import SUBSCRIPTION, PulsarSinkStore
-
-
-class Stopped(BaseException):
-    """The process is gone."""
-
-
-class StoppingStore(PulsarSinkStore):
-    """Stops at request number `stop_at`: before it when even, after it when odd."""
-
-    stop_at = -1
-    waits: asyncio.Event | None = None
-    reached: asyncio.Event | None = None
-
-    async def _perform(self, request: Any) -> Any:
-        self.stop_at -= 2
-        if self.stop_at == -2:
-            await self._stop()
-        reply = await super()._perform(request)
-        if self.stop_at == -1:
-            await self._stop()
-        return reply
-
-    async def _stop(self) -> None:
-        if self.waits is None:
-            raise Stopped
-        assert self.reached is not None
-        self.reached.set()
-        await self.waits.wait()
 
 
 class Sink:
@@ -152,14 +124,14 @@ async def test_a_run_that_ends_at_any_request_is_completed_once_by_the_next(sink
 @pytest.mark.parametrize("where", [Publish, WriteRecord, EndTxn])
 async def test_a_run_that_was_paused_while_another_took_over_changes_nothing(sink: Sink, where: type) -> None:
     zombie = sink.store(sink.client())
-    zombie.waits, zombie.reached = asyncio.Event(), asyncio.Event()
+    zombie.woken, zombie.sleeps = asyncio.Event(), asyncio.Event()
     order = [None, None, None, None, WriteRecord, Publish, WriteRecord, EndTxn]  # Fence, barrier, read, NewTxn, intent, …
     number = order.index(where) if where is not WriteRecord else len(order) - 2
     zombie.stop_at = 2 * number
     paused = asyncio.create_task(sink.commit(zombie, SinkCommitter("s"), 0))
-    await asyncio.wait_for(zombie.reached.wait(), 30)
+    await asyncio.wait_for(zombie.sleeps.wait(), 30)
     assert await sink.commit(sink.store(sink.client()), SinkCommitter("s"), 0) is Outcome.PUBLISHED
-    zombie.waits.set()
+    zombie.woken.set()
     with pytest.raises(SinkFenced, match="newer run"):
         await asyncio.wait_for(paused, 60)
     await sink.check(1)

@@ -14,6 +14,7 @@ import pytest
 import spark_local
 import spark_totals
 from targets import Target
+from visible import read_all
 
 from pulsar_txn.client import AsyncClient
 
@@ -58,14 +59,6 @@ async def fill(url: str, topic: str) -> None:
         await producer.flush()
 
 
-async def read(url: str, topic: str) -> list[bytes]:
-    async with AsyncClient(url) as client, await client.create_reader(topic) as reader:
-        found = []
-        while await reader.has_message_available():
-            found.append((await reader.read_next(10)).data)
-        return found
-
-
 def test_every_way_to_write_works_through_a_connect_server(pulsar: Target, topic: str, tmp_path: Path) -> None:
     spark_local.prepare_environment()
     asyncio.run(fill(pulsar.service_url, topic))
@@ -76,4 +69,4 @@ def test_every_way_to_write_works_through_a_connect_server(pulsar: Target, topic
     assert done.returncode == 0, done.stderr[-3000:]
     expected = Counter(spark_totals.message(number) for number in range(ROWS))
     for way in ("staged", "grouped", "write_batch"):
-        assert Counter(asyncio.run(read(pulsar.service_url, f"{topic}-{way}"))) == expected, way
+        assert Counter(asyncio.run(read_all(pulsar.service_url, f"{topic}-{way}"))) == expected, way

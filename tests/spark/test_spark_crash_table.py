@@ -21,8 +21,7 @@ import spark_faults
 import spark_local
 from spark_faults import Fault, Numbers
 from targets import Target
-
-from pulsar_txn.client import AsyncClient
+from visible import is_blocked, read_all
 
 pytestmark = [
     pytest.mark.spark,
@@ -33,21 +32,6 @@ pytestmark = [
 
 BATCHES, ROWS = 3, 400
 DRIVER_SECONDS = 400
-
-
-async def read(url: str, topic: str) -> list[bytes]:
-    async with AsyncClient(url) as client, await client.create_reader(topic) as reader:
-        found = []
-        while await reader.has_message_available():
-            found.append((await reader.read_next(10)).data)
-        return found
-
-
-async def is_blocked(url: str, topic: str) -> bool:
-    """Whether readers wait for a transaction that nobody ends."""
-    async with AsyncClient(url) as client, await client.create_producer(topic) as producer:
-        await producer.send(b"plain")
-    return (await read(url, topic))[-1:] != [b"plain"]
 
 
 class Cluster:
@@ -85,7 +69,7 @@ class Cluster:
     def check(self) -> None:
         """Every number once, and nobody is kept waiting."""
         url, topic = self.numbers.service_url, self.numbers.topic
-        found = Counter(int(value) for value in asyncio.run(read(url, topic)))
+        found = Counter(int(value) for value in asyncio.run(read_all(url, topic)))
         assert found == Counter(range(BATCHES * ROWS)), self.logs()
         assert not asyncio.run(is_blocked(url, topic))
 

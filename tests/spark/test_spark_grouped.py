@@ -18,6 +18,7 @@ import pytest
 import spark_totals
 from spark_totals import KEYS, Totals
 from targets import Target
+from visible import is_blocked, read_all
 
 from pulsar_txn.client import AsyncClient
 from pulsar_txn.pipeline.spark import PulsarDataSource
@@ -30,21 +31,6 @@ pytestmark = [
 
 ROWS = 240
 PARTITIONS = 2
-
-
-async def read(url: str, topic: str) -> list[bytes]:
-    async with AsyncClient(url) as client, await client.create_reader(topic) as reader:
-        found = []
-        while await reader.has_message_available():
-            found.append((await reader.read_next(10)).data)
-        return found
-
-
-async def is_blocked(url: str, topic: str) -> bool:
-    """Whether readers wait for a transaction that nobody ends."""
-    async with AsyncClient(url) as client, await client.create_producer(topic) as producer:
-        await producer.send(b"plain")
-    return (await read(url, topic))[-1:] != [b"plain"]
 
 
 def fails_once(once: str, what: Callable[[], None]) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -90,7 +76,7 @@ class Query:
 
     def check(self) -> None:
         """Every number once, and nobody is kept waiting."""
-        found = asyncio.run(read(self.service_url, self.topic))
+        found = asyncio.run(read_all(self.service_url, self.topic))
         assert Counter(found) == Counter(b"%d" % number for number in range(ROWS))
         assert not asyncio.run(is_blocked(self.service_url, self.topic))
 
@@ -165,7 +151,7 @@ def test_a_retry_that_computes_other_rows_is_not_mixed_with_what_it_replaces(que
             yield pa.RecordBatch.from_arrays([pa.array(values)], ["value"])
 
     query.start(spark, renamed).awaitTermination()
-    found = asyncio.run(read(query.service_url, query.topic))
+    found = asyncio.run(read_all(query.service_url, query.topic))
     assert sorted(int(value.split()[1]) for value in found) == list(range(ROWS))
 
 
@@ -174,7 +160,7 @@ def test_tasks_slower_than_the_timeout_end_the_query_and_the_replay_publishes(qu
     running = query.start(spark, slow, transactionTimeoutMs="1000")
     with pytest.raises(Exception, match=r"nothing was published|StoreFailed|transaction"):
         running.awaitTermination()
-    assert asyncio.run(read(query.service_url, query.topic)) == []
+    assert asyncio.run(read_all(query.service_url, query.topic)) == []
     query.start(spark, slow).awaitTermination()
     query.check()
 
@@ -239,7 +225,7 @@ def test_a_driver_killed_at_a_step_publishes_its_batch_once(
         time.sleep(timeout_ms / 1000 + 1)  # away for longer than the timeout: that is what happens here
     totals.start(spark).awaitTermination()
     for target, keys in zip(totals.targets, [3, KEYS - 3], strict=True):
-        assert len(asyncio.run(read(pulsar.service_url, target))) == 2 * keys
+        assert len(asyncio.run(read_all(pulsar.service_url, target))) == 2 * keys
         assert not asyncio.run(is_blocked(pulsar.service_url, target))
 
 

@@ -21,7 +21,7 @@ from pulsar_txn.pipeline.spark import OptionError, PulsarDataSource, PulsarTxnDa
 from pulsar_txn.pipeline.spark.connecting import make_client
 from pulsar_txn.pipeline.spark.foreign_options import answer_to
 from pulsar_txn.pipeline.spark.options import TABLE, Query, read_options
-from pulsar_txn.pipeline.spark.sink.writer import default_control_topic, sink_id
+from pulsar_txn.pipeline.spark.sink.names import control_topic_of, sink_id
 from pulsar_txn.pipeline.spark.source.columns import SCHEMA
 from pulsar_txn.pipeline.spark.source.offsets import from_offset, parse_user_offset
 from pulsar_txn.pipeline.spark.source.planning import Work
@@ -305,7 +305,7 @@ def test_a_sink_is_known_by_its_query_and_name_or_by_its_option() -> None:
     assert sink_id(read_options(URL), "query") == "query/0"
     assert sink_id(read_options({**URL, "sinkName": "b"}), "query") == "query/b"
     assert sink_id(read_options({**URL, "sinkId": "mine"}), "query") == "mine"
-    assert default_control_topic("query/0") == "persistent://public/default/__spark_sink-query-0"
+    assert control_topic_of(read_options(URL), "query/0") == "persistent://public/default/__spark_sink-query-0"
 
 
 def test_spark_finds_the_source_by_the_name_of_its_module() -> None:

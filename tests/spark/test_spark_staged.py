@@ -22,7 +22,7 @@ from pulsar_txn.pipeline.spark.sink.staged import (
     Staged,
     Stager,
     check_partitions,
-    ordered,
+    handed_over,
     rows_by_topic,
 )
 
@@ -265,4 +265,4 @@ def test_messages_of_tasks_survive_pickling_and_come_in_the_order_of_partitions(
         work = stager(topic=f"t{partition}")
         work.add(table(value=["v"]))
         staged.append(pickle.loads(pickle.dumps(Staged("query", partition, work.finish()))))  # our own
-    assert [payload.topic for payload in ordered([*staged, None])] == ["t0", "t1", "t2"]
+    assert [payload.topic for payload in handed_over(staged)[0]] == ["t0", "t1", "t2"]

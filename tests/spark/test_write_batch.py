@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from targets import Target
+from visible import read_all
 
-from pulsar_txn.client import AsyncClient
 from pulsar_txn.pipeline.spark import CheckpointOlderThanSink, OptionError, StoreFailed, write_batch
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.handing import Hand, run_with_hands
@@ -118,14 +118,6 @@ def spark_test(*marks_of_stock: pytest.MarkDecorator) -> Callable[[Any], Any]:
     return lambda test: on_both(pytest.mark.spark(pytest.mark.timeout(240)(test)))
 
 
-async def read(url: str, topic: str) -> list[bytes]:
-    async with AsyncClient(url) as client, await client.create_reader(topic) as reader:
-        found = []
-        while await reader.has_message_available():
-            found.append((await reader.read_next(10)).data)
-        return found
-
-
 class Publishing:
     """A query whose foreachBatch publishes numbers to two topics."""
 
@@ -158,7 +150,7 @@ class Publishing:
     def check(self, batches: int) -> None:
         """Every number once, in its topic."""
         for parity, topic in enumerate(self.targets):
-            found = Counter(int(value) for value in asyncio.run(read(self.service_url, topic)))
+            found = Counter(int(value) for value in asyncio.run(read_all(self.service_url, topic)))
             assert found == Counter(number for number in range(batches * ROWS) if number % 2 == parity)
 
 
@@ -206,7 +198,7 @@ def test_a_job_that_always_fails_ends_the_query_with_its_reason_and_publishes_no
 
     with pytest.raises(Exception, match=r"could not be published in 2 transactions[\s\S]*this input is bad|this input is bad"):
         publishing.run(spark, fails, max_runs=2)
-    assert [asyncio.run(read(publishing.service_url, topic)) for topic in publishing.targets] == [[], []]
+    assert [asyncio.run(read_all(publishing.service_url, topic)) for topic in publishing.targets] == [[], []]
     publishing.run(spark)
     publishing.check(1)
 
@@ -224,4 +216,4 @@ def test_outside_of_a_query_it_needs_a_sink_id_and_refuses_older_batches(pulsar:
         write_batch(frame, 0, sinkId=name, **options)
     with pytest.raises(OptionError, match="no column 'id'"):
         write_batch(spark.range(1), 2, sinkId=name, **options)
-    assert len(asyncio.run(read(pulsar.service_url, topic))) == 20
+    assert len(asyncio.run(read_all(pulsar.service_url, topic))) == 20

@@ -11,7 +11,6 @@ share the transaction, and when one fails, the transaction is aborted and the wh
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -30,9 +29,10 @@ from pulsar_txn.pipeline.spark.sink.columns import check_columns
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, Work
 from pulsar_txn.pipeline.spark.sink.job_store import Job, JobSinkStore
 from pulsar_txn.pipeline.spark.sink.jobs import JobCommitter
-from pulsar_txn.pipeline.spark.sink.sending import TaskSending
-from pulsar_txn.pipeline.spark.sink.staged import Stager
-from pulsar_txn.pipeline.spark.sink.writer import count_partitions, default_control_topic, sink_id
+from pulsar_txn.pipeline.spark.sink.kept import KeptSinks
+from pulsar_txn.pipeline.spark.sink.names import control_topic_of, sink_id
+from pulsar_txn.pipeline.spark.sink.partitions import counted
+from pulsar_txn.pipeline.spark.sink.tasks import Encoding, send_shared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 _SCHEMA: Final = "topic string, rows bigint"
 _ARROW: Final = pa.schema([("topic", pa.string()), ("rows", pa.int64())])
 
-_sinks: dict[tuple[Any, ...], tuple[JobCommitter, JobSinkStore]] = {}
-"""What this process knows of its sinks, by (process, cluster, control topic, query)."""
+sinks: Final[KeptSinks[JobCommitter, JobSinkStore]] = KeptSinks()
+"""The sinks of `write_batch`, by cluster, control topic and query."""
 
 
 def write_batch(df: DataFrame, batch_id: int, *, max_runs: int = 4, partitions: int | None = None, **options: Any) -> bool:
@@ -88,33 +88,26 @@ def _tasks(df: DataFrame, context: Any) -> int:
 
 async def _commit(options: Options, query_id: str, work: Work, job: Job, max_runs: int, hand: Hand) -> Outcome:
     name = sink_id(options, query_id)
-    control_topic = options.control_topic or default_control_topic(name)
-    key = (os.getpid(), connection_of(options), control_topic, query_id)
-    found = _sinks.pop(key, None)
-    if found is None:
-        client = await background().client(options)
+    control_topic = control_topic_of(options, name)
+
+    async def make() -> tuple[JobCommitter, JobSinkStore]:
         committer = JobCommitter(name, query_id, adopt=options.adopt_checkpoint, attempts=max_runs)
-        found = (committer, JobSinkStore(client, control_topic, options))
-    committer, store = found
-    store.expect_job(job, hand)
-    try:
-        outcome: Outcome = await store.carry_out(committer.commit(work), work.batch_id, [])
-    except StoreFailed as error:
-        await store.close()
-        raise error from store.cause
-    except BaseException:
-        await store.close()
-        raise
-    _sinks[key] = found
+        return committer, JobSinkStore(await background().client(options), control_topic, options)
+
+    async with sinks.use(connection_of(options), control_topic, query_id, make=make) as (committer, store):
+        store.expect_job(job, hand)
+        try:
+            outcome: Outcome = await store.carry_out(committer.commit(work), work.batch_id, [])
+        except StoreFailed as error:
+            raise error from store.cause
     return outcome
 
 
 def _send_all(frame: DataFrame, options: Options, batch_id: int, txn_id: str) -> dict[str, int]:
     """Run the job. Its tasks get one number of partitions of each topic that is known."""
-    known = {topic: count_partitions(options, topic) for topic in options.topics}
-    counted = frame.mapInArrow(_sender(options, batch_id, txn_id, known), _SCHEMA, barrier=True).collect()
+    sender = _sender(options, batch_id, txn_id, counted(options))
     rows: dict[str, int] = {}
-    for each in counted:
+    for each in frame.mapInArrow(sender, _SCHEMA, barrier=True).collect():
         rows[each.topic] = rows.get(each.topic, 0) + each.rows
     return rows
 
@@ -127,25 +120,9 @@ def _sender(
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
-        name = options.batch_id_property
-        sending = TaskSending(options, txn_id=txn_id)
-        try:
-            stager = Stager(
-                options,
-                lambda topic: known[topic] if topic in known else count_partitions(options, topic),
-                sending.put,
-                properties={name: str(batch_id)} if name else {},
-                spread=task,
-                where=f"micro-batch {batch_id}, task {task}, ",
-            )
-            for batch in batches:
-                stager.add(batch)
-            stager.finish()
-            sending.finish()
-        finally:
-            sending.close()
+        rows = send_shared(Encoding(options, task, known, str(batch_id)), batches, txn_id)
         yield pa.RecordBatch.from_arrays(
-            [pa.array(list(sending.rows), pa.string()), pa.array(list(sending.rows.values()), pa.int64())], schema=_ARROW
+            [pa.array(list(rows), pa.string()), pa.array(list(rows.values()), pa.int64())], schema=_ARROW
         )
 
     return send

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 import attrs
@@ -81,10 +81,12 @@ def rows_by_topic(payloads: Iterable[Payload], parked: Iterable[Parked] = ()) ->
     return counts
 
 
-def ordered(messages: Iterable[Staged | None]) -> Iterator[Payload]:
-    """All payloads, in the order of Spark's partitions; a task without a message has nothing to say."""
-    for message in sorted((each for each in messages if each is not None), key=lambda each: each.partition):
-        yield from message.payloads
+def handed_over(messages: Iterable[Staged]) -> tuple[list[Payload], list[Parked]]:
+    """What tasks have handed to the commit, in the order of Spark's partitions: here, and on the staging topic."""
+    in_order = sorted(messages, key=lambda each: each.partition)
+    return [each for message in in_order for each in message.payloads], [
+        each for message in in_order for each in message.parked
+    ]
 
 
 def check_partitions(messages: Iterable[Routed]) -> None:

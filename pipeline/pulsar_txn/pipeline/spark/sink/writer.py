@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -22,29 +21,31 @@ from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Wor
 from pulsar_txn.pipeline.spark.sink.delivery import epoch_of
 from pulsar_txn.pipeline.spark.sink.grouped import GroupedCommitter, GroupWork
 from pulsar_txn.pipeline.spark.sink.grouped_store import GroupedSinkStore
+from pulsar_txn.pipeline.spark.sink.kept import KeptSinks
+from pulsar_txn.pipeline.spark.sink.names import control_topic_of, sink_id, staging_topic_of
+from pulsar_txn.pipeline.spark.sink.partitions import counted
 from pulsar_txn.pipeline.spark.sink.retention import warn_if_nobody_keeps
 from pulsar_txn.pipeline.spark.sink.rows import Rows
-from pulsar_txn.pipeline.spark.sink.sending import Sent, TaskSending, give_up, rows_sent
+from pulsar_txn.pipeline.spark.sink.sending import Sent, give_up, rows_sent
 from pulsar_txn.pipeline.spark.sink.staged import (
-    Carrier,
     Parked,
     Payload,
     Routed,
     Staged,
-    Stager,
     check_partitions,
-    ordered,
+    handed_over,
     rows_by_topic,
 )
-from pulsar_txn.pipeline.spark.sink.staging import TaskStaging, remove_subscription
+from pulsar_txn.pipeline.spark.sink.staging import remove_subscription
 from pulsar_txn.pipeline.spark.sink.store import PulsarSinkStore
+from pulsar_txn.pipeline.spark.sink.tasks import Encoding, send, stage
 from pulsar_txn.pipeline.spark.sink.versions import VersionCommitter, version_of
 from pulsar_txn.pipeline.spark.steps import OnStep, reached
 
 logger = logging.getLogger(__name__)
 
-_sinks: dict[tuple[Any, ...], tuple[SinkCommitter, PulsarSinkStore]] = {}
-"""What this process knows of its sinks, by (process, cluster, control topic, query); Spark makes a new writer per commit."""
+sinks: Final[KeptSinks[SinkCommitter, PulsarSinkStore]] = KeptSinks()
+"""The sinks of streams, by cluster, control topic, query and protocol."""
 
 
 class PulsarStreamWriter(DataSourceStreamArrowWriter):
@@ -68,7 +69,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         if self._partitions is None:
             check_checkpoint(self._options, self._checkpoint)
             self._epoch = epoch_of(self._options, self._checkpoint)
-            self._partitions = {topic: count_partitions(self._options, topic) for topic in self._options.topics}
+            self._partitions = counted(self._options)
         return self.__dict__
 
     def write(self, iterator: Iterator[Any]) -> Staged | Sent:
@@ -76,24 +77,13 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         context = _task()
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         query_id = context.getLocalProperty("sql.streaming.queryId") or ""
-        name = self._options.batch_id_property
-        properties = {name: batch_id} if name and batch_id is not None else {}
-        where = f"micro-batch {batch_id}, task {context.partitionId()}, "
-        known = self._partitions or {}
+        encoding = Encoding(self._options, context.partitionId(), self._partitions or {}, batch_id)
         written: Staged | Sent
         if self._epoch is not None:
-            written = send(self._options, iterator, self._epoch, properties, known, query_id, where)
+            written = send(encoding, iterator, self._epoch, query_id)
         else:
-            staging_topic = self._options.staging_topic or default_staging_topic(sink_id(self._options, query_id))
-            written = stage(
-                self._options,
-                iterator,
-                staging_topic,
-                properties=properties,
-                partitions=known,
-                query_id=query_id,
-                where=where,
-            )
+            staging_topic = staging_topic_of(self._options, sink_id(self._options, query_id))
+            written = stage(encoding, iterator, staging_topic, query_id)
         reached(self._on_step, "sink.write.end", batch_id=int(batch_id or -1))
         return written
 
@@ -104,7 +94,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         written: list[Routed] = [*staged, *sent]
         check_partitions(written)
         query_id = next((message.query_id for message in written), "")
-        payloads, parked = list(ordered(staged)), [each for message in staged for each in message.parked]
+        payloads, parked = handed_over(staged)
         ends = source_ends(self._checkpoint, batchId)
         rows = rows_sent(sent) if sent else rows_by_topic(payloads, parked)
         if not self._options.allow_self_write:
@@ -134,28 +124,23 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
     ) -> Outcome:
         options = self._options
         name = sink_id(options, query_id)
-        control_topic = options.control_topic or default_control_topic(name)
-        key = (os.getpid(), connection_of(options), control_topic, query_id, epoch is None)
-        found = _sinks.pop(key, None)
-        if found is None:
+        control_topic = control_topic_of(options, name)
+
+        async def make() -> tuple[SinkCommitter, PulsarSinkStore]:
             client = await background().client(options, None if epoch is None else epoch.name)
-            staging_topic = options.staging_topic or default_staging_topic(name)
             make_committer, make_store = (
                 (SinkCommitter, PulsarSinkStore) if epoch is None else (GroupedCommitter, GroupedSinkStore)
             )
             committer = make_committer(name, query_id, adopt=options.adopt_checkpoint)
-            found = (committer, make_store(client, control_topic, staging_topic, options, self._on_step))
-        committer, store = found
-        if epoch is not None:
-            await act_as((await background().client(options, epoch.name)).inside, epoch)
-        if work.batch_id == 0:
-            await warn_if_nobody_keeps(work.rows, options)
-        try:
+            return committer, make_store(client, control_topic, staging_topic_of(options, name), options, self._on_step)
+
+        key = (connection_of(options), control_topic, query_id, epoch is None)
+        async with sinks.use(*key, make=make) as (committer, store):
+            if epoch is not None:
+                await act_as((await background().client(options, epoch.name)).inside, epoch)
+            if work.batch_id == 0:
+                await warn_if_nobody_keeps(work.rows, options)
             outcome: Outcome = await store.carry_out(committer.commit(work), work.batch_id, payloads, parked)
-        except BaseException:
-            await store.close()
-            raise
-        _sinks[key] = found
         return outcome
 
 
@@ -168,20 +153,18 @@ class PulsarBatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._version = version_of(options)
-        self._staging_topic = options.staging_topic or default_staging_topic(f"job-{uuid.uuid4()}")
+        self._staging_topic = staging_topic_of(options, f"job-{uuid.uuid4()}")
         self._partitions: dict[str, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """As for streams: all tasks of the job get one number of partitions."""
         if self._partitions is None:
-            self._partitions = {topic: count_partitions(self._options, topic) for topic in self._options.topics}
+            self._partitions = counted(self._options)
         return self.__dict__
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Encode the rows of a task."""
-        where = f"task {_task().partitionId()}, "
-        partitions = self._partitions or {}
-        return stage(self._options, iterator, self._staging_topic, properties={}, partitions=partitions, where=where)
+        return stage(Encoding(self._options, _task().partitionId(), self._partitions or {}), iterator, self._staging_topic)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish all rows in one transaction: visible together, or (with an exception) not at all or in doubt."""
@@ -197,7 +180,7 @@ class PulsarBatchWriter(DataSourceArrowWriter):
     async def _publish(self, staged: list[Staged]) -> None:
         client = await background().client(self._options)
         rows = Rows(client, self._staging_topic, self._options)
-        payloads, parked = list(ordered(staged)), [each for message in staged for each in message.parked]
+        payloads, parked = handed_over(staged)
         if self._options.admin_url is not None:
             await warn_if_nobody_keeps(rows_by_topic(payloads, parked), self._options)
         timeout = self._options.transaction_timeout_ms / 1000
@@ -215,8 +198,8 @@ class PulsarBatchWriter(DataSourceArrowWriter):
 
     async def _publish_version(self, name: str, version: int, staged: list[Staged]) -> None:
         client = await background().client(self._options)
-        payloads, parked = list(ordered(staged)), [each for message in staged for each in message.parked]
-        control_topic = self._options.control_topic or default_control_topic(name)
+        payloads, parked = handed_over(staged)
+        control_topic = control_topic_of(self._options, name)
         store = PulsarSinkStore(client, control_topic, self._staging_topic, self._options)
         work = Work(version, rows_by_topic(payloads, parked), [each.place for each in parked])
         try:
@@ -237,92 +220,3 @@ def _task() -> TaskContext:
     context = TaskContext.get()
     assert context is not None  # noqa: S101  # Spark calls `write` inside a task
     return context
-
-
-def stage(
-    options: Options,
-    batches: Iterator[Any],
-    staging_topic: str,
-    *,
-    properties: dict[str, str],
-    partitions: dict[str, int],
-    query_id: str = "",
-    where: str = "",
-) -> Staged:
-    """What a task hands to the commit. `partitions` are known for all tasks; those of other topics are looked up."""
-    staging = TaskStaging(options, staging_topic)
-    spark_partition = _task().partitionId()
-    carrier = Carrier(options.inline_max_bytes, lambda: staging)
-    try:
-        stager = Stager(
-            options,
-            lambda topic: partitions[topic] if topic in partitions else count_partitions(options, topic),
-            carrier.put,
-            properties=properties,
-            spread=spark_partition,
-            where=where,
-        )
-        for batch in batches:
-            stager.add(batch)
-        stager.finish()
-        return Staged(query_id, spark_partition, carrier.payloads, carrier.parked(), stager.partitions)
-    finally:
-        staging.close()
-
-
-def send(
-    options: Options,
-    batches: Iterator[Any],
-    epoch: Epoch,
-    properties: dict[str, str],
-    partitions: dict[str, int],
-    query_id: str,
-    where: str,
-) -> Sent:
-    """The rows of a task, sent to their topics in a transaction of this attempt; arguments as `stage`."""
-    sending, spark_partition = TaskSending(options, epoch), _task().partitionId()
-    try:
-        stager = Stager(
-            options,
-            lambda topic: partitions[topic] if topic in partitions else count_partitions(options, topic),
-            sending.put,
-            properties=properties,
-            spread=spark_partition,
-            where=where,
-        )
-        for batch in batches:
-            stager.add(batch)
-        stager.finish()
-        sending.finish()
-    except BaseException:
-        sending.give_up()
-        raise
-    finally:
-        sending.close()
-    return Sent(query_id, spark_partition, epoch, sending.txn_id, sending.rows, stager.partitions)
-
-
-def count_partitions(options: Options, topic: str) -> int:
-    """How many partitions a topic has now, 0 for one without."""
-    return background().run(_count(options, topic))
-
-
-async def _count(options: Options, topic: str) -> int:
-    client = await background().client(options)
-    names = await client.get_topic_partitions(topic)
-    return len(names) if names[0].endswith("-partition-0") and not topic.endswith("-partition-0") else 0
-
-
-def sink_id(options: Options, query_id: str) -> str:
-    """The sink's identity over restarts: the option, or the query (its id is in the checkpoint) and the sink's name."""
-    return options.sink_id or f"{query_id or uuid.uuid4()}/{options.sink_name}"
-
-
-def default_control_topic(name: str) -> str:
-    """The control topic of a sink without the option `controlTopic`."""
-    return f"persistent://public/default/__spark_sink-{name.replace('/', '-')}"
-
-
-def default_staging_topic(name: str) -> str:
-    """The staging topic of a sink without the option `stagingTopic`."""
-    return f"persistent://public/default/__spark_sink_stage-{name.replace('/', '-')}"

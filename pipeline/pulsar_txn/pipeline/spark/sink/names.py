@@ -1,0 +1,22 @@
+"""What a sink is called, and its topics: by the options, or from the query."""
+
+from __future__ import annotations
+
+import uuid
+
+from pulsar_txn.pipeline.spark.options import Options
+
+
+def sink_id(options: Options, query_id: str) -> str:
+    """The sink's identity over restarts: the option, or the query (its id is in the checkpoint) and the sink's name."""
+    return options.sink_id or f"{query_id or uuid.uuid4()}/{options.sink_name}"
+
+
+def control_topic_of(options: Options, name: str) -> str:
+    """The control topic of the sink `name`: the option `controlTopic`, or one that is named after it."""
+    return options.control_topic or f"persistent://public/default/__spark_sink-{name.replace('/', '-')}"
+
+
+def staging_topic_of(options: Options, name: str) -> str:
+    """The staging topic of the sink `name`: the option `stagingTopic`, or one that is named after it."""
+    return options.staging_topic or f"persistent://public/default/__spark_sink_stage-{name.replace('/', '-')}"

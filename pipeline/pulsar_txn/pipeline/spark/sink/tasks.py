@@ -1,0 +1,73 @@
+"""What a task of the sink does with its rows: encode them, and stage or send them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from pulsar_txn.client.inside import Epoch
+from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.sink.partitions import known_or_asked
+from pulsar_txn.pipeline.spark.sink.sending import Sent, TaskSending
+from pulsar_txn.pipeline.spark.sink.staged import Carrier, Payload, Staged, Stager
+from pulsar_txn.pipeline.spark.sink.staging import TaskStaging
+
+
+class Encoding:
+    """How the rows of one task become payloads. `number` is the task's partition in Spark, `known` the partitions of topics.
+
+    `batch_id` is the micro-batch's, for the rows' properties and for errors; None for a batch job.
+    """
+
+    def __init__(self, options: Options, number: int, known: Mapping[str, int], batch_id: str | None = None) -> None:
+        self.options = options
+        self.number = number
+        name = options.batch_id_property
+        self._known = known
+        self._properties = {name: batch_id} if name and batch_id is not None else {}
+        self._where = f"task {number}, " if batch_id is None else f"micro-batch {batch_id}, task {number}, "
+
+    def encode(self, batches: Iterable[Any], put: Callable[[Payload], None]) -> dict[str, int]:
+        """Hand all rows to `put`, encoded; the numbers of partitions by which keys were routed."""
+        partitions = known_or_asked(self.options, self._known)
+        stager = Stager(self.options, partitions, put, properties=self._properties, spread=self.number, where=self._where)
+        for batch in batches:
+            stager.add(batch)
+        stager.finish()
+        return stager.partitions
+
+
+def stage(encoding: Encoding, batches: Iterator[Any], staging_topic: str, query_id: str = "") -> Staged:
+    """What a task hands to the commit: its encoded rows, or where they are on the staging topic."""
+    staging = TaskStaging(encoding.options, staging_topic)
+    carrier = Carrier(encoding.options.inline_max_bytes, lambda: staging)
+    try:
+        partitions = encoding.encode(batches, carrier.put)
+        return Staged(query_id, encoding.number, carrier.payloads, carrier.parked(), partitions)
+    finally:
+        staging.close()
+
+
+def send(encoding: Encoding, batches: Iterator[Any], epoch: Epoch, query_id: str) -> Sent:
+    """The rows of a task, sent to their topics in a transaction of this attempt."""
+    sending = TaskSending(encoding.options, epoch)
+    try:
+        partitions = encoding.encode(batches, sending.put)
+        sending.finish()
+    except BaseException:
+        sending.give_up()
+        raise
+    finally:
+        sending.close()
+    return Sent(query_id, encoding.number, epoch, sending.txn_id, sending.rows, partitions)
+
+
+def send_shared(encoding: Encoding, batches: Iterator[Any], txn_id: str) -> dict[str, int]:
+    """The rows of a task, sent in a transaction that the driver has opened for all tasks; how many to each topic."""
+    sending = TaskSending(encoding.options, txn_id=txn_id)
+    try:
+        encoding.encode(batches, sending.put)
+        sending.finish()
+    finally:
+        sending.close()
+    return sending.rows
