@@ -101,7 +101,8 @@ async def test_a_coordinator_that_is_never_ready_is_unavailable(broker):
     broker.on["newTxn"] = lambda _pipe, body: command(
         "newTxnResponse", request_id=body.request_id, error=6, message="not ready"
     )
-    async with fake_client(broker, operation_timeout=0.3, initial_backoff=0.1, max_backoff=0.1) as client:
+    # The last attempt has time for its answer, also on a busy machine: half a second is left when it begins.
+    async with fake_client(broker, operation_timeout=1.5, initial_backoff=0.5, max_backoff=0.5) as client:
         with pytest.raises(CoordinatorUnavailable, match="not ready"):
             await client.begin_transaction()
 
