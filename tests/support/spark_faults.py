@@ -1,12 +1,15 @@
 """A query with a fault in it, in a driver of its own: numbers from files, one file for each micro-batch, to one topic.
 
-`python spark_faults.py JSON` runs it; JSON has the fields of `Numbers`. A fault is named by the environment variable
-PULSAR_TXN_FAULT, as JSON, in the driver and in its executors: at `step` (of micro-batch `batch`, if it is given) it happens,
-once, which the file `once` remembers:
+`python spark_faults.py JSON` runs it; JSON has the fields of `Numbers`. Faults are in the environment variable
+PULSAR_TXN_FAULTS, as JSON, in the driver and in its executors: at `step` (of micro-batch `batch`, if it is given) a fault
+happens, once, which the file `once` remembers:
 
 * `kill`: SIGKILL of the nearest Java process above: in a task its executor, in a commit the driver.
 * `wait`: stop there until the file `release` is there.
 * `exit`: the Python process ends.
+* `raise`: an exception, which is the end of this attempt.
+
+Steps are those of `examples/flights/spark_crash.py`, and `rows.middle`: a task has handed a part of its rows to the sink.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from spark_totals import CRASH_FOLDER
 from pulsar_txn.pipeline.spark import PulsarDataSource
 
 SUPPORT_FOLDER = str(Path(__file__).resolve().parent)
-FAULT = "PULSAR_TXN_FAULT"
+FAULTS = "PULSAR_TXN_FAULTS"
 TASKS = 2
 
 
@@ -40,25 +43,34 @@ class Fault:
     batch: int | None = None
     release: str = ""
 
-    def environment(self) -> dict[str, str]:
-        """The variable that brings it about."""
-        return {FAULT: json.dumps(attrs.asdict(self))}
+    def happened(self) -> bool:
+        """Whether it has come about."""
+        return Path(self.once).exists()
+
+
+def environment(*faults: Fault) -> dict[str, str]:
+    """The variable that brings them about."""
+    return {FAULTS: json.dumps([attrs.asdict(fault) for fault in faults])} if faults else {}
 
 
 def watch(step: str, /, **in_flight: Any) -> None:
-    """Bring the fault about where it belongs."""
-    if FAULT not in os.environ:
-        return
-    fault = Fault(**json.loads(os.environ[FAULT]))
-    if step != fault.step or fault.batch not in (None, in_flight.get("batch_id")):
-        return
+    """Bring a fault about where it belongs."""
+    for fault in json.loads(os.environ.get(FAULTS, "[]")):
+        if fault["step"] == step and fault["batch"] in (None, in_flight.get("batch_id")):
+            _bring_about(Fault(**fault))
+
+
+def _bring_about(fault: Fault) -> None:
     try:
-        Path(fault.once).touch(exist_ok=False)
+        with Path(fault.once).open("x", encoding="utf-8") as once:
+            once.write(str(os.getpid()))
     except FileExistsError:
         return
     if fault.how == "wait":
         while not Path(fault.release).exists():
             time.sleep(0.1)
+    elif fault.how == "raise":
+        raise RuntimeError(f"{fault.step} fails once")
     elif fault.how == "kill":
         from spark_crash import java_ancestor
 
@@ -117,11 +129,12 @@ class Numbers:
         settings = {
             "spark.master": self.master,
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.executorEnv.PYTHONPATH": path,
             "spark.shuffle.io.maxRetries": "0",  # what a dead executor had is computed again at once
         }
-        if FAULT in os.environ:
-            settings[f"spark.executorEnv.{FAULT}"] = os.environ[FAULT]
+        if FAULTS in os.environ:
+            settings[f"spark.executorEnv.{FAULTS}"] = os.environ[FAULTS]
         spark = spark_local.session(settings | self.settings)
         spark.dataSource.register(FaultyPulsar)
         return spark
@@ -144,8 +157,14 @@ def reordered(batches: Any) -> Any:
     import random
 
     import pyarrow as pa
+    from pyspark import TaskContext
 
-    for batch in batches:
+    context = TaskContext.get()
+    assert context is not None
+    batch_id = int(context.getLocalProperty("streaming.sql.batchId") or -1)
+    for number, batch in enumerate(batches):
+        if number == 1:
+            watch("rows.middle", batch_id=batch_id)
         indices = list(range(batch.num_rows))
         random.shuffle(indices)
         yield batch.take(pa.array(indices))
