@@ -11,7 +11,9 @@ of a step. Whoever reaches that step next takes the file away and dies: the driv
 Steps, in the order in which a commit meets them: `sink.commit.begin`, `sink.commit.after_fence`,
 `sink.commit.after_new_txn`, `sink.commit.after_publish`, `sink.commit.after_marker`,
 `sink.commit.after_end_txn_sent` (END_TXN has been written to the socket, its answer has not been looked at),
-`sink.commit.after_end_txn`, `sink.commit.end`; and `sink.write.end` in a task, `source.commit` in the source.
+`sink.commit.after_end_txn`, `sink.commit.end`; with delivery=grouped `sink.commit.before_end_group` in place of
+`sink.commit.after_publish` and `sink.commit.after_end_txn_sent`. In a task: `sink.write.before_send` (before each payload) and
+`sink.write.end`. In the source: `source.commit`.
 """
 
 from __future__ import annotations

@@ -7,20 +7,22 @@ import itertools
 from collections.abc import AsyncIterator
 
 import pytest
-from stopping_store import Stopped, StoppingGroupedStore
+from stopping_store import Stopped, StoppingGroupedStore, StoppingStore
 from targets import Target
 
 from pulsar_txn.client import AsyncClient
 from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.client.inside import Epoch, act_as, open_for_others, take_over
-from pulsar_txn.pipeline.spark.errors import GroupRefused, OptionError, SinkFenced
+from pulsar_txn.pipeline.spark.errors import GroupRefused, OptionError, SinkFenced, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options, read_options
+from pulsar_txn.pipeline.spark.sink import writer
 from pulsar_txn.pipeline.spark.sink.committer import Outcome
 from pulsar_txn.pipeline.spark.sink.control import Marker, decode_record
-from pulsar_txn.pipeline.spark.sink.delivery import epoch_of
+from pulsar_txn.pipeline.spark.sink.delivery import epoch_of, open_gate, transactional_id
 from pulsar_txn.pipeline.spark.sink.grouped import GroupedCommitter, GroupWork
 from pulsar_txn.pipeline.spark.sink.sending import TaskSending, rows_sent
-from pulsar_txn.pipeline.spark.sink.staged import Payload
+from pulsar_txn.pipeline.spark.sink.staged import Payload, Staged
+from pulsar_txn.pipeline.spark.sink.writer import PulsarStreamWriter
 
 on_ours = pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
 pytestmark = on_ours
@@ -32,9 +34,10 @@ class Run:
     def __init__(self, service_url: str, topic: str, stop_at: int = -1, **options: str) -> None:
         self.options: Options = read_options({"service.url": service_url, "transactionTimeoutMs": "60000", **options})
         self.topic = topic
+        self.name = topic.rpartition("/")[2]
         self.targets = (f"{topic}-a", f"{topic}-b")
-        self.client = AsyncClient(service_url, transactional_id=f"spark-sink/{topic}", operation_timeout=10)
-        self.committer = GroupedCommitter("s", "query")
+        self.client = AsyncClient(service_url, transactional_id=transactional_id(self.name), operation_timeout=10)
+        self.committer = GroupedCommitter(self.name, "query")
         self.store = StoppingGroupedStore(self.client, f"{topic}-control", f"{topic}-stage", self.options)
         self.store.stop_at = stop_at
         self.epoch: Epoch | None = None
@@ -117,7 +120,7 @@ async def test_a_run_that_ends_at_any_request_is_completed_once_by_the_next(runs
         try:
             await first.commit(done)
         except Stopped:
-            await first.client.close()  # its connections break, as with a process that ends
+            # Its client is not closed: that would abort what the run has open.
             assert await runs.start().commit(done) in Outcome
             done += 1
         else:
@@ -187,6 +190,82 @@ async def test_a_task_sends_in_a_transaction_that_stays_open_for_the_driver(runs
     await run.commit(0, [str(sent.txn_id), other])
     await run.check(1)
     assert rows_sent([]) == {}
+
+
+async def test_an_attempt_that_begins_after_its_commit_sends_nothing_and_keeps_no_reader_waiting(runs: Runs) -> None:
+    run = runs.start()
+    run.epoch = await take_over(run.client.inside)
+    gate = await asyncio.to_thread(open_gate, run.options, run.epoch)
+
+    def task() -> TaskSending:
+        sending = TaskSending(run.options, run.epoch, gate)
+        for target in run.targets:
+            sending.put(Payload(target, -1, encode_batch([row(b"0/0/%d" % number) for number in range(3)])))
+        sending.finish()
+        return sending
+
+    sent = await asyncio.to_thread(task)
+    await run.commit(0, [str(sent.txn_id), await run.send(0, 1)])
+    with pytest.raises(StoreFailed, match="this micro-batch is over"):
+        await asyncio.to_thread(task)
+    await run.check(1)
+
+
+async def test_a_micro_batch_that_an_older_run_plans_is_refused_before_its_tasks_run(runs: Runs) -> None:
+    older, newer = runs.start(), runs.start()
+    older.epoch = await take_over(older.client.inside)
+    await newer.commit(0)
+    with pytest.raises(SinkFenced, match="newer run"):
+        await asyncio.to_thread(open_gate, older.options, older.epoch)
+    await newer.commit(1)
+    await newer.check(2)
+
+
+@pytest.mark.parametrize("stop_at", range(1, 12, 2))
+async def test_a_staged_run_need_not_wait_for_what_a_dead_grouped_run_has_open(runs: Runs, stop_at: int) -> None:
+    dead = runs.start(stop_at)
+    with pytest.raises(Stopped):
+        await dead.commit(0)
+    staged = staged_writer(dead)
+    for batch in (0, 1):
+        await asyncio.to_thread(staged.commit, staged_rows(dead, batch), batch)
+    await dead.check(2)
+
+
+@pytest.mark.parametrize("stop_at", range(1, 16, 2))
+async def test_a_grouped_run_need_not_wait_for_what_a_dead_staged_run_has_open(
+    runs: Runs, stop_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs.start()
+    monkeypatch.setattr(StoppingStore, "stop_at", stop_at)
+    monkeypatch.setattr(writer, "PulsarSinkStore", StoppingStore)
+    dead = staged_writer(run)
+    with pytest.raises(Stopped):
+        await asyncio.to_thread(dead.commit, staged_rows(run, 0), 0)
+    await run.commit(0)
+    await run.commit(1)
+    await run.check(2)
+
+
+def staged_writer(run: Run) -> PulsarStreamWriter:
+    """The same sink with delivery=staged. Nobody is rescued by a timeout."""
+    given = {"sinkId": run.name, "controlTopic": f"{run.topic}-control", "commitTimeoutMs": "5000"}
+    return PulsarStreamWriter(read_options({"service.url": run.options.service_url, **given}))
+
+
+def staged_rows(run: Run, batch: int) -> list[Staged]:
+    """What the two tasks of a micro-batch hand to the commit."""
+    return [
+        Staged(
+            "query",
+            task,
+            [
+                Payload(target, -1, encode_batch([row(f"{batch}/{task}/{number}".encode()) for number in range(3)]))
+                for target in run.targets
+            ],
+        )
+        for task in (0, 1)
+    ]
 
 
 async def test_grouped_needs_a_name_that_is_known_before_the_tasks_run(pulsar: Target, topic: str) -> None:

@@ -150,15 +150,19 @@ class Run:
         self.read = 0
         self.pauses = 0
         self.late: list[tuple[str, str, Any]] = []
+        self.gate = ""
 
     def batch(self, number: int, plan: Plan) -> Generator[Any, None, Outcome]:
         """A micro-batch with a stop before every call."""
         yield "take over"
         self.epoch = self.epoch or self.cluster.take_over()
+        yield "gate"
+        self.cluster.tick()
+        self.gate = self.cluster.new_txn(self.epoch)
         delivered: list[str] = []
         for partition in (0, 1):
             for attempt, fate in enumerate(plan(partition)):
-                txn = yield from self._attempt(number, partition, attempt, fate)
+                txn = yield from self.attempt(number, partition, attempt, fate, self.gate)
                 if fate == "good":
                     delivered.append(txn)
         self.pauses = 0
@@ -166,11 +170,17 @@ class Run:
         outcome: Outcome = yield from self._drive(self.committer.commit(work))
         return outcome
 
-    def _attempt(self, number: int, partition: int, attempt: int, fate: str) -> Generator[Any, None, str]:
+    def attempt(self, number: int, partition: int, attempt: int, fate: str, gate: str) -> Generator[Any, None, str]:
+        """An attempt of a task: it opens its transaction, and sends only if the micro-batch is not over then."""
         cluster = self.cluster
         yield "new_txn"
         cluster.tick()
         txn = cluster.new_txn(self.epoch)
+        yield "is the gate open"
+        cluster.tick()
+        if not self.may_send(gate):
+            cluster.end(self.epoch, [txn], "aborted")
+            raise StoreFailed("the micro-batch is over")
         value = (number, partition, f"{self.epoch}/{attempt}")
         for topic in TOPICS[: 1 if fate in ("truncated", "died") else 2]:
             if fate == "twin" and topic == "b":
@@ -230,6 +240,11 @@ class Run:
                 self.pauses += 1
                 return self.pauses < PAUSES
         raise AssertionError(request)
+
+    def may_send(self, gate: str) -> bool:
+        """Asked after the transaction is open: then the commit has not ended what is open yet, and will end it."""
+        self.cluster.check_epoch(self.epoch)
+        return self.cluster.status[gate] == "open"
 
     def twins_go_on(self) -> None:
         """Attempts that lost go on sending after the commit."""
@@ -429,7 +444,29 @@ def explore_time_outs(make: Committer, kinds: list[Kind] = KINDS) -> int:
     return cases
 
 
-EXPLORERS = [explore_crashes, explore_zombies, explore_lost_answers, explore_attempts, explore_time_outs]
+def explore_late_attempts(make: Committer, kinds: list[Kind] = KINDS, run_of: type[Run] = Run) -> int:
+    """A twin that lost begins before every call of the last commit, and goes on before every later one, or after its end."""
+    cases = 0
+    for kind, begins, goes_on in itertools.product(kinds, range(60), range(5)):
+        cluster = Cluster(kind)
+        replay(cluster, make, 0)
+        run = run_of(cluster, make)
+        work = run.batch(1, good)
+        if not advance(work, 3 + begins):
+            continue
+        late = run.attempt(1, 0, 1, "good", run.gate)
+        busy = advance(late, 1 + goes_on // 2)
+        if goes_on % 2:
+            advance(work, 1)
+        assert ended_well(work)
+        if busy:
+            advance(late, 60)
+        check(cluster, 2)
+        cases += 1
+    return cases
+
+
+EXPLORERS = [explore_crashes, explore_zombies, explore_lost_answers, explore_attempts, explore_late_attempts, explore_time_outs]
 
 
 @pytest.mark.parametrize("explore", EXPLORERS, ids=lambda explore: str(explore.__name__))
@@ -544,6 +581,19 @@ def test_an_explorer_finds_what_is_wrong_with(mutant: type[GroupedCommitter]) ->
     with pytest.raises((AssertionError, SinkError)):
         for explore in EXPLORERS[::-1]:
             explore(lambda: mutant(SINK, "query"))
+
+
+class NeverAsks(Run):
+    """Its attempts send whenever they begin."""
+
+    def may_send(self, gate: str) -> bool:
+        del gate
+        return True
+
+
+def test_an_explorer_finds_an_attempt_that_begins_after_its_commit_and_does_not_ask() -> None:
+    with pytest.raises(AssertionError):
+        explore_late_attempts(plain, run_of=NeverAsks)
 
 
 @pytest.mark.parametrize("broken", [{"fences": False}, {"groups": False}])

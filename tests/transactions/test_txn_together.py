@@ -18,7 +18,7 @@ from pulsar_txn.client.errors import (
     TransactionalIdUnsupported,
     TransactionFenced,
 )
-from pulsar_txn.client.inside import Epoch, abort_all, act_as, commit_together, take_over
+from pulsar_txn.client.inside import Epoch, abort_all, act_as, commit_together, ends_groups, is_open, open_for_others, take_over
 
 ours = pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
 
@@ -149,3 +149,22 @@ async def test_a_stock_broker_offers_no_epochs_and_no_groups(stock_pulsar: Targe
         with pytest.raises(InvalidConfiguration, match="by one record"):
             await commit_together(plain.inside, one, [other.id])
         await other.abort()
+
+
+@ours
+async def test_whether_a_transaction_is_open_can_be_asked_without_changing_it(driver: AsyncClient, topic: str) -> None:
+    await take_over(driver.inside)
+    assert await ends_groups(driver.inside)
+    gate = await open_for_others(driver.inside, 60_000)
+    assert await is_open(driver.inside, gate)
+    late = await sent(driver, topic, b"late")
+    await commit_together(driver.inside, await driver.begin_transaction(), [], abort_rest=True)
+    assert not await is_open(driver.inside, str(gate))
+    assert not await is_open(driver.inside, late.id or "")
+    assert not await is_open(driver.inside, "(0,987654321)")
+    assert await visible(driver, topic) == []
+
+
+async def test_stock_pulsar_says_that_it_ends_no_groups(stock_pulsar: Target) -> None:
+    async with AsyncClient(stock_pulsar.service_url) as client:
+        assert not await ends_groups(client.inside)

@@ -28,7 +28,7 @@ from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.client.txn.attempts import growing_pauses
 from pulsar_txn.client.txn.managed import open_now
-from pulsar_txn.client.txn.together import abort_all, act_as, commit_together, open_for_others, take_over
+from pulsar_txn.client.txn.together import abort_all, act_as, commit_together, ends_groups, is_open, open_for_others, take_over
 from pulsar_txn.client.txn.transactional_id import Epoch
 from pulsar_txn.wire.varints import varint
 
@@ -54,9 +54,11 @@ __all__ = [
     "act_as",
     "answer",
     "commit_together",
+    "ends_groups",
     "first_error",
     "growing_pauses",
     "is_fatal",
+    "is_open",
     "key_partition",
     "monotonic_seconds",
     "need",

@@ -116,6 +116,11 @@ class TransactionCoordinators:
         assert identity.epoch is not None  # noqa: S101 - that is what taking over gives
         return Epoch(identity.name, identity.epoch, identity.coordinator, self._sessions[identity.coordinator].ends_groups)
 
+    async def end_groups(self) -> bool:
+        """Whether a coordinator can end several transactions by one record. Raises as `start`."""
+        await self.start()
+        return any(session.ends_groups for session in self._sessions)
+
     async def act_as(self, epoch: Epoch) -> None:
         """Be the instance that another process made by `take_over`. Raises as requests do."""
         identity = self._needed_identity()

@@ -10,7 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from pulsar_txn.client.errors import InvalidConfiguration, PulsarError, TransactionAborted
+from pulsar_txn.client.errors import (
+    InvalidConfiguration,
+    InvalidTransactionStatus,
+    PulsarError,
+    TransactionAborted,
+    TransactionNotFound,
+)
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.txn.coordinators import TransactionCoordinators
 from pulsar_txn.client.txn.transaction import AsyncTransaction
@@ -65,6 +71,22 @@ async def open_for_others(core: Core, timeout_ms: int) -> TxnId:
     """Open a transaction that another process will end; `client.attach_transaction` gives the handle. Raises as `take_over`."""
     coordinators: TransactionCoordinators = core.coordinators()
     return await coordinators.new_txn(timeout_ms)
+
+
+async def is_open(core: Core, txn_id: TxnId | str) -> bool:
+    """Whether a transaction of this epoch is neither ended nor being ended. Raises TransactionFenced, and as `take_over`."""
+    coordinators: TransactionCoordinators = core.coordinators()
+    try:
+        await coordinators.add_partitions(TxnId.parse(txn_id) if isinstance(txn_id, str) else txn_id, ())
+    except (InvalidTransactionStatus, TransactionNotFound):
+        return False
+    return True
+
+
+async def ends_groups(core: Core) -> bool:
+    """Whether the cluster's coordinators offer what this module rests on. Raises TransactionsDisabled, and as `take_over`."""
+    coordinators: TransactionCoordinators = core.coordinators()
+    return await coordinators.end_groups()
 
 
 async def abort_all(core: Core, timeout_ms: int = 10_000) -> None:

@@ -27,6 +27,7 @@ from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_ackn
 from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, source_ends
 from pulsar_txn.pipeline.spark.sink.columns import check_columns
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, Work
+from pulsar_txn.pipeline.spark.sink.delivery import end_grouped_runs
 from pulsar_txn.pipeline.spark.sink.job_store import Job, JobSinkStore
 from pulsar_txn.pipeline.spark.sink.jobs import JobCommitter
 from pulsar_txn.pipeline.spark.sink.kept import KeptSinks
@@ -92,7 +93,9 @@ async def _commit(options: Options, query_id: str, work: Work, job: Job, max_run
 
     async def make() -> tuple[JobCommitter, JobSinkStore]:
         committer = JobCommitter(name, query_id, adopt=options.adopt_checkpoint, attempts=max_runs)
-        return committer, JobSinkStore(await background().client(options), control_topic, options)
+        client = await background().client(options)
+        await end_grouped_runs(client, options, name)
+        return committer, JobSinkStore(client, control_topic, options)
 
     async with sinks.use(connection_of(options), control_topic, query_id, make=make) as (committer, store):
         store.expect_job(job, hand)

@@ -7,7 +7,10 @@ so it must be importable there.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 
 class Watch(Protocol):
@@ -24,3 +27,18 @@ def reached(on_step: OnStep, step: str, **in_flight: Any) -> None:
     """Tell who watches, if anybody does."""
     if on_step is not None:
         on_step(step, **in_flight)
+
+
+def reached_before(on_step: OnStep, step: str, work: Callable[[T], None], **in_flight: Any) -> Callable[[T], None]:
+    """`work` itself, or with somebody who watches a function that tells them before each call, with its `number` from 0."""
+    if on_step is None:
+        return work
+    number = 0
+
+    def tell(argument: T) -> None:
+        nonlocal number
+        on_step(step, number=number, **in_flight)
+        number += 1
+        work(argument)
+
+    return tell

@@ -1,7 +1,9 @@
 """How rows get to their topics: `staged` (through the driver) or `grouped` (straight from the tasks, where brokers offer it).
 
 The choice is made on the driver before the tasks of a micro-batch run, and travels with the writer: an epoch of the sink's
-transactional id means `grouped`.
+transactional id means `grouped`. With it travels the gate of the micro-batch: a transaction without participants, which the
+commit ends with all else that the epoch has open. An attempt of a task that begins after the commit sees that its gate is
+shut, and sends nothing; else its rows would keep readers waiting until the next commit or the timeout.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ import logging
 import os
 from typing import Any, Final
 
-from pulsar_txn.client.errors import TransactionalIdUnsupported, TransactionsDisabled
-from pulsar_txn.client.inside import Epoch, take_over
+from pulsar_txn.client import AsyncClient, PulsarError
+from pulsar_txn.client.errors import TransactionalIdUnsupported, TransactionFenced, TransactionsDisabled
+from pulsar_txn.client.inside import Epoch, act_as, ends_groups, open_for_others, take_over
 from pulsar_txn.pipeline.spark.background import background
-from pulsar_txn.pipeline.spark.connecting import connection_of
-from pulsar_txn.pipeline.spark.errors import OptionError
+from pulsar_txn.pipeline.spark.connecting import connection_of, make_client
+from pulsar_txn.pipeline.spark.errors import OptionError, SinkFenced, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.sink.checkpoint import read_text
 
@@ -24,6 +27,9 @@ logger = logging.getLogger(__name__)
 AUTO: Final = "auto"
 GROUPED: Final = "grouped"
 STAGED: Final = "staged"
+
+_GATE_MS: Final = 3_600_000
+"""A gate is open also while the stages before the tasks run. It keeps nobody waiting, so it may be open for this long."""
 
 _epochs: dict[tuple[Any, ...], Epoch | None] = {}
 """What this process took over, by (process, cluster, sink); None: the brokers do not offer it. A run has one epoch."""
@@ -42,8 +48,47 @@ def epoch_of(options: Options, checkpoint: str | None) -> Epoch | None:
         return None
     key = (os.getpid(), connection_of(options), name)
     if key not in _epochs:
-        _epochs[key] = background().run(_take_over(options, f"spark-sink/{name}"))
+        _epochs[key] = background().run(_take_over(options, transactional_id(name)))
     return _epochs[key]
+
+
+def transactional_id(sink_id: str) -> str:
+    """What all runs of a sink share."""
+    return f"spark-sink/{sink_id}"
+
+
+def open_gate(options: Options, epoch: Epoch) -> str:
+    """The gate of a micro-batch, opened before its tasks run. SinkFenced when a newer run is there; StoreFailed."""
+    return background().run(_open_gate(options, epoch))
+
+
+async def _open_gate(options: Options, epoch: Epoch) -> str:
+    client = await background().client(options, epoch.name)
+    try:
+        await act_as(client.inside, epoch)
+        try:
+            return str(await open_for_others(client.inside, max(_GATE_MS, options.transaction_timeout_ms)))
+        except TransactionsDisabled as refused:  # the broker allows no timeout as long as that
+            logger.info("%s: %s", epoch.name, refused)
+            return str(await open_for_others(client.inside, options.transaction_timeout_ms))
+    except TransactionFenced as error:
+        text = f"a newer run of this sink has taken over {epoch.name}: two queries on one checkpoint, or one sinkId twice"
+        raise SinkFenced(f"{text} ({error})") from error
+    except PulsarError as error:
+        raise StoreFailed(f"planning a micro-batch of {epoch.name}: {error}") from error
+
+
+async def end_grouped_runs(client: AsyncClient, options: Options, sink_id: str) -> None:
+    """Abort what an earlier run of the sink with `grouped` has left open, so that `staged` need not wait for its timeout.
+
+    Where brokers do not offer `grouped` there is nothing to do. Raises what the client's requests raise.
+    """
+    if not await ends_groups(client.inside):
+        return
+    async with make_client(options, transactional_id(sink_id)) as successor:
+        await take_over(successor.inside)
+        txn = await successor.begin_transaction()  # the first of an epoch ends what older epochs have open
+        await txn.abort()
 
 
 async def _take_over(options: Options, transactional_id: str) -> Epoch | None:

@@ -1,7 +1,8 @@
 """A task of the protocol `grouped`: its rows go straight to their topics, in a transaction that the driver may commit.
 
 The end of a task means nothing (Spark ends the rows of a task normally when what is before it fails), so a task never
-commits. It waits for all receipts, and hands the id of its transaction to the driver.
+commits. It waits for all receipts, and hands the id of its transaction to the driver. An attempt that begins after the
+commit (it lost against a twin) finds the gate of its micro-batch shut and sends nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import attrs
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncTransaction, PulsarError
-from pulsar_txn.client.inside import Epoch, abort_all, act_as, open_for_others
+from pulsar_txn.client.inside import Epoch, abort_all, act_as, is_open, open_for_others
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.errors import StoreFailed
 from pulsar_txn.pipeline.spark.options import Options
@@ -42,12 +43,15 @@ class Sent(WriterCommitMessage):
 class TaskSending:
     """The rows of one attempt of a task: in a transaction of its own, opened by its first payload under `epoch`.
 
-    Or, with `txn_id`, in one that the driver has opened for all tasks.
+    It sends only while `gate` is open (`delivery`). Or, with `txn_id`, in one that the driver has opened for all tasks.
     """
 
-    def __init__(self, options: Options, epoch: Epoch | None = None, *, txn_id: str | None = None) -> None:
+    def __init__(
+        self, options: Options, epoch: Epoch | None = None, gate: str | None = None, *, txn_id: str | None = None
+    ) -> None:
         self._options = options
         self._epoch = epoch
+        self._gate = gate
         self._shared = txn_id
         self._txn: AsyncTransaction | None = None
         self._producers: dict[str, AsyncProducer[bytes]] = {}
@@ -80,6 +84,7 @@ class TaskSending:
         try:
             if self._txn is None:
                 self._txn = await self._join(client)
+                await self._check_gate(client)
             producer = await self._producer(client, payload.topic)
             await producer.wait_for_room()
             partition = None if payload.partition < 0 else payload.partition
@@ -94,6 +99,14 @@ class TaskSending:
         assert self._epoch is not None  # noqa: S101  # one of the two is given
         await act_as(client.inside, self._epoch)
         return client.attach_transaction(await open_for_others(client.inside, self._options.transaction_timeout_ms))
+
+    async def _check_gate(self, client: AsyncClient) -> None:
+        """Asked after the transaction is open: if the commit comes later than this, it ends the transaction."""
+        if self._gate is not None and not await is_open(client.inside, self._gate):
+            raise StoreFailed(
+                "this micro-batch is over, so this attempt sends nothing: it lost against another attempt, its query has "
+                "failed, or its micro-batch takes longer than an hour and than transactionTimeoutMs"
+            )
 
     async def _producer(self, client: AsyncClient, topic: str) -> AsyncProducer[bytes]:
         found = self._producers.get(topic)

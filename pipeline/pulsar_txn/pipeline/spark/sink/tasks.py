@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from pulsar_txn.client.inside import Epoch
 from pulsar_txn.pipeline.spark.options import Options
@@ -12,24 +12,36 @@ from pulsar_txn.pipeline.spark.sink.sending import Sent, TaskSending
 from pulsar_txn.pipeline.spark.sink.staged import Carrier, Payload, Staged, Stager
 from pulsar_txn.pipeline.spark.sink.staging import TaskStaging
 
+Put: TypeAlias = Callable[[Payload], None]
+
 
 class Encoding:
     """How the rows of one task become payloads. `number` is the task's partition in Spark, `known` the partitions of topics.
 
-    `batch_id` is the micro-batch's, for the rows' properties and for errors; None for a batch job.
+    `batch_id` is the micro-batch's, for the rows' properties and for errors; None for a batch job. `watch` makes of what takes
+    payloads a function that does the same and tells who watches.
     """
 
-    def __init__(self, options: Options, number: int, known: Mapping[str, int], batch_id: str | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        number: int,
+        known: Mapping[str, int],
+        batch_id: str | None = None,
+        watch: Callable[[Put], Put] | None = None,
+    ) -> None:
         self.options = options
         self.number = number
         name = options.batch_id_property
         self._known = known
+        self._watch = watch
         self._properties = {name: batch_id} if name and batch_id is not None else {}
         self._where = f"task {number}, " if batch_id is None else f"micro-batch {batch_id}, task {number}, "
 
-    def encode(self, batches: Iterable[Any], put: Callable[[Payload], None]) -> dict[str, int]:
+    def encode(self, batches: Iterable[Any], put: Put) -> dict[str, int]:
         """Hand all rows to `put`, encoded; the numbers of partitions by which keys were routed."""
         partitions = known_or_asked(self.options, self._known)
+        put = put if self._watch is None else self._watch(put)
         stager = Stager(self.options, partitions, put, properties=self._properties, spread=self.number, where=self._where)
         for batch in batches:
             stager.add(batch)
@@ -48,9 +60,9 @@ def stage(encoding: Encoding, batches: Iterator[Any], staging_topic: str, query_
         staging.close()
 
 
-def send(encoding: Encoding, batches: Iterator[Any], epoch: Epoch, query_id: str) -> Sent:
-    """The rows of a task, sent to their topics in a transaction of this attempt."""
-    sending = TaskSending(encoding.options, epoch)
+def send(encoding: Encoding, batches: Iterator[Any], epoch: Epoch, gate: str | None, query_id: str) -> Sent:
+    """The rows of a task, sent to their topics in a transaction of this attempt, while `gate` is open."""
+    sending = TaskSending(encoding.options, epoch, gate)
     try:
         partitions = encoding.encode(batches, sending.put)
         sending.finish()

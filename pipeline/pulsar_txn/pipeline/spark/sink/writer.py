@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from pyspark import TaskContext
@@ -18,7 +19,7 @@ from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
 from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, source_ends
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Work, fill
-from pulsar_txn.pipeline.spark.sink.delivery import epoch_of
+from pulsar_txn.pipeline.spark.sink.delivery import end_grouped_runs, epoch_of, open_gate
 from pulsar_txn.pipeline.spark.sink.grouped import GroupedCommitter, GroupWork
 from pulsar_txn.pipeline.spark.sink.grouped_store import GroupedSinkStore
 from pulsar_txn.pipeline.spark.sink.kept import KeptSinks
@@ -40,7 +41,7 @@ from pulsar_txn.pipeline.spark.sink.staging import remove_subscription
 from pulsar_txn.pipeline.spark.sink.store import PulsarSinkStore
 from pulsar_txn.pipeline.spark.sink.tasks import Encoding, send, stage
 from pulsar_txn.pipeline.spark.sink.versions import VersionCommitter, version_of
-from pulsar_txn.pipeline.spark.steps import OnStep, reached
+from pulsar_txn.pipeline.spark.steps import OnStep, reached, reached_before
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         self._on_step = on_step
         self._partitions: dict[str, int] | None = None
         self._epoch: Epoch | None = None
+        self._gate: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark pickles a writer once per micro-batch, before its tasks: they all get one number of partitions.
@@ -69,6 +71,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         if self._partitions is None:
             check_checkpoint(self._options, self._checkpoint)
             self._epoch = epoch_of(self._options, self._checkpoint)
+            self._gate = None if self._epoch is None else open_gate(self._options, self._epoch)
             self._partitions = counted(self._options)
         return self.__dict__
 
@@ -77,10 +80,11 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         context = _task()
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         query_id = context.getLocalProperty("sql.streaming.queryId") or ""
-        encoding = Encoding(self._options, context.partitionId(), self._partitions or {}, batch_id)
+        watch = partial(reached_before, self._on_step, "sink.write.before_send", batch_id=int(batch_id or -1))
+        encoding = Encoding(self._options, context.partitionId(), self._partitions or {}, batch_id, watch)
         written: Staged | Sent
         if self._epoch is not None:
-            written = send(encoding, iterator, self._epoch, query_id)
+            written = send(encoding, iterator, self._epoch, self._gate, query_id)
         else:
             staging_topic = staging_topic_of(self._options, sink_id(self._options, query_id))
             written = stage(encoding, iterator, staging_topic, query_id)
@@ -128,6 +132,8 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
 
         async def make() -> tuple[SinkCommitter, PulsarSinkStore]:
             client = await background().client(options, None if epoch is None else epoch.name)
+            if epoch is None:
+                await end_grouped_runs(client, options, name)
             make_committer, make_store = (
                 (SinkCommitter, PulsarSinkStore) if epoch is None else (GroupedCommitter, GroupedSinkStore)
             )
