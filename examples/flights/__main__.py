@@ -58,6 +58,7 @@ def main() -> int:
     seed = secrets.randbelow(10_000) if given.seed is None else given.seed
     begin = time.monotonic()
     demo = Demo(console, folder, given.flights, outside=given.pulsar_url, prefix=prefix, spark=not given.no_spark, seed=seed)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let programs in the background ignore it
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))  # ends as Ctrl-C does
     try:
         problems = asyncio.run(demo.run())
