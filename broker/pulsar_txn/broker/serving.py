@@ -3,6 +3,72 @@
 Nothing here is promised to programs.
 """
 
-from pulsar_txn.broker.cli.exits import OK, REFUSED, UNAVAILABLE, USAGE, Ending
+from pulsar_txn.broker.base.config import ConfigError, Setting, build, conf_key, fields_of, read_settings, unknown_keys
+from pulsar_txn.broker.base.limits import Limits
+from pulsar_txn.broker.base.repeating import Repeating
+from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock, Listener, Runtime
+from pulsar_txn.broker.base.settings import BrokerConfig
+from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.broker.cli.exits import OK, REFUSED, STORE_REFUSED, UNAVAILABLE, USAGE, Ending, cannot_listen
+from pulsar_txn.broker.cli.lifetime import LOG_FORMAT, Lifetime, loop_factory
+from pulsar_txn.broker.commands.opened import OpenedTransactions
+from pulsar_txn.broker.commands.txn import (
+    MAX_PARTICIPANTS,
+    Coordinating,
+    TxnSession,
+    on_end_txn,
+    on_new_txn,
+    on_tc_connect,
+)
+from pulsar_txn.broker.commands.txn import (
+    REFUSED as REFUSALS,
+)
+from pulsar_txn.broker.net.clients import Clients
+from pulsar_txn.broker.net.connection import Connection
+from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane
+from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.broker.txn.participants import Participants
+from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
 
-__all__ = ["OK", "REFUSED", "UNAVAILABLE", "USAGE", "Ending"]
+__all__ = [
+    "LOG_FORMAT",
+    "MAX_PARTICIPANTS",
+    "OK",
+    "REFUSALS",
+    "REFUSED",
+    "STORE_REFUSED",
+    "UNAVAILABLE",
+    "USAGE",
+    "Answer",
+    "AsyncioRuntime",
+    "BrokerConfig",
+    "Clients",
+    "Clock",
+    "ConfigError",
+    "Connection",
+    "Coordinating",
+    "Coordinators",
+    "Ending",
+    "Lifetime",
+    "Limits",
+    "Listener",
+    "OpenedTransactions",
+    "Participants",
+    "Repeating",
+    "Runtime",
+    "ServingByLane",
+    "Setting",
+    "TransactionalIds",
+    "Turn",
+    "TxnSession",
+    "build",
+    "cannot_listen",
+    "conf_key",
+    "fields_of",
+    "loop_factory",
+    "on_end_txn",
+    "on_new_txn",
+    "on_tc_connect",
+    "read_settings",
+    "unknown_keys",
+]

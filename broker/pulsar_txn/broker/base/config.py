@@ -8,14 +8,16 @@ A stock `standalone.conf` is read without an error: keys that this broker does n
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 import javaproperties
 
 from .settings import BrokerConfig
+
+ConfigT = TypeVar("ConfigT")
 
 ENVIRONMENT_PREFIX: Final = "PULSAR_PREFIX_"
 _SHIPPED: Final = "standalone.conf"
@@ -60,7 +62,9 @@ class Loaded:
 
 
 @attrs.frozen
-class _Setting:
+class Setting:
+    """A key with its value, and where it was said."""
+
     key: str
     value: str
     origin: str
@@ -73,7 +77,12 @@ def conf_key(field: str) -> str:
     return key.removesuffix("Mb") + "MB" if field.endswith(("_size_in_mb", "_mem_size_mb")) else key
 
 
-FIELDS: Final[Mapping[str, attrs.Attribute[Any]]] = {conf_key(field.name): field for field in attrs.fields(BrokerConfig)}
+def fields_of(kind: type[Any]) -> dict[str, attrs.Attribute[Any]]:
+    """Key in the file -> field of an attrs class."""
+    return {conf_key(field.name): field for field in attrs.fields(kind)}
+
+
+FIELDS: Final[Mapping[str, attrs.Attribute[Any]]] = fields_of(BrokerConfig)
 """Key in the file -> field of BrokerConfig."""
 
 
@@ -92,37 +101,60 @@ def load(path: Path | None, environ: Mapping[str, str], command_line: Mapping[st
     """
     text = shipped_conf() if path is None else path.read_text(encoding="utf-8")
     name = f"(shipped) {_SHIPPED}" if path is None else str(path)
-    warnings: list[str] = []
-    chosen = _last_wins(_from_file(text, name), warnings)
-    chosen |= {each.key: each for each in _from_environment(environ)}
-    chosen |= {key: _Setting(key, value, "command line") for key, value in (command_line or {}).items()}
+    chosen, warnings = read_settings(text, name, environ, command_line or {}, FIELDS.__contains__)
     unknown = [each for key, each in chosen.items() if key not in FIELDS]
     if unknown:
-        warnings.append(_unknown(unknown))
-    known = [each for key, each in chosen.items() if key in FIELDS]
-    values = {FIELDS[each.key].name: _convert(each) for each in known}
-    origins = {field.name: "default" for field in attrs.fields(BrokerConfig)}
-    origins |= {FIELDS[each.key].name: each.origin for each in known}
-    return Loaded(_build(values, origins), origins, tuple(warnings))
+        warnings.append(unknown_keys(unknown, "this broker"))
+    config, origins = build(BrokerConfig, [each for key, each in chosen.items() if key in FIELDS])
+    return Loaded(config, origins, tuple(warnings))
 
 
-def _from_file(text: str, name: str) -> Iterator[_Setting]:
+def read_settings(
+    text: str, name: str, environ: Mapping[str, str], command_line: Mapping[str, str], is_known: Callable[[str], bool]
+) -> tuple[dict[str, Setting], list[str]]:
+    """What a file, the environment and a command line say, by key, and warnings.
+
+    `name` is the file's, for texts. A variable of the environment counts when `is_known` says so, or has the prefix.
+    """
+    warnings: list[str] = []
+    chosen = _last_wins(_from_file(text, name), warnings)
+    chosen |= {each.key: each for each in _from_environment(environ, is_known)}
+    chosen |= {key: Setting(key, value, "command line") for key, value in command_line.items()}
+    return chosen, warnings
+
+
+def build(kind: type[ConfigT], settings: Iterable[Setting]) -> tuple[ConfigT, dict[str, str]]:
+    """A configuration of the attrs class `kind`, and where the value of each field came from. ConfigError."""
+    fields = fields_of(kind)
+    chosen = {fields[each.key]: each for each in settings}
+    values = {field.name: _convert(field, each) for field, each in chosen.items()}
+    origins = {field.name: "default" for field in fields.values()}
+    origins |= {field.name: each.origin for field, each in chosen.items()}
+    for name, value in values.items():
+        expected = _expected(name, value)
+        if expected:
+            raise ConfigError(f"{origins[name]}: {conf_key(name)}={value}: {expected} is expected")
+    given = {field.name: values[field.name] for field in chosen if values[field.name] is not None or _is_optional(field)}
+    return kind(**given), origins
+
+
+def _from_file(text: str, name: str) -> Iterator[Setting]:
     line = 1
     for item in javaproperties.parse(text):
         if isinstance(item, javaproperties.KeyValue):
-            yield _Setting(item.key, item.value, f"{name}:{line}")
+            yield Setting(item.key, item.value, f"{name}:{line}")
         line += item.source.count("\n")
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[_Setting]:
+def _from_environment(environ: Mapping[str, str], is_known: Callable[[str], bool]) -> Iterator[Setting]:
     for variable, value in environ.items():
         key = variable.removeprefix(ENVIRONMENT_PREFIX)
-        if key in FIELDS or key != variable:
-            yield _Setting(key, value, f"environment {variable}")
+        if is_known(key) or key != variable:
+            yield Setting(key, value, f"environment {variable}")
 
 
-def _last_wins(settings: Iterator[_Setting], warnings: list[str]) -> dict[str, _Setting]:
-    chosen: dict[str, _Setting] = {}
+def _last_wins(settings: Iterator[Setting], warnings: list[str]) -> dict[str, Setting]:
+    chosen: dict[str, Setting] = {}
     for each in settings:
         if each.key in chosen:
             warnings.append(f"{each.origin}: {each.key} is repeated (first at {chosen[each.key].origin}); this one counts")
@@ -130,25 +162,18 @@ def _last_wins(settings: Iterator[_Setting], warnings: list[str]) -> dict[str, _
     return chosen
 
 
-def _unknown(unknown: list[_Setting]) -> str:
+def unknown_keys(unknown: Sequence[Setting], program: str) -> str:
+    """The warning about keys that are passed over."""
     shown = ", ".join(f"{each.key} ({each.origin})" if len(unknown) <= 3 else each.key for each in unknown)
-    return f"{len(unknown)} keys are not known to this broker and have no effect: {shown}"
+    return f"{len(unknown)} keys are not known to {program} and have no effect: {shown}"
 
 
-def _convert(setting: _Setting) -> object:
-    converter = _CONVERTERS[str(FIELDS[setting.key].type)]
+def _convert(field: attrs.Attribute[Any], setting: Setting) -> Any:
+    converter = _CONVERTERS[str(field.type)]
     try:
         return converter(setting.value.strip())
     except ValueError as error:
         raise ConfigError(f"{setting.origin}: {setting.key}={setting.value}: {error}") from None
-
-
-def _build(values: dict[str, Any], origins: Mapping[str, str]) -> BrokerConfig:
-    for name, value in values.items():
-        expected = _expected(name, value)
-        if expected:
-            raise ConfigError(f"{origins[name]}: {conf_key(name)}={value}: {expected} is expected")
-    return BrokerConfig(**{name: value for name, value in values.items() if value is not None or _is_optional(name)})
 
 
 def _expected(name: str, value: object) -> str:
@@ -163,8 +188,8 @@ def _expected(name: str, value: object) -> str:
     return "" if value >= least else f"a number from {least} on"
 
 
-def _is_optional(name: str) -> bool:
-    return "None" in str(FIELDS[conf_key(name)].type)
+def _is_optional(field: attrs.Attribute[Any]) -> bool:
+    return "None" in str(field.type)
 
 
 def _integer(text: str) -> int | None:

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
-import importlib
-import json
 import logging
 import os
-import signal
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +19,8 @@ from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.server import Standalone
 
 from . import functions_child
-from .exits import CUT_SHORT, STORAGE_FAILED, USAGE, Ending, cannot_listen
+from .exits import USAGE, Ending, cannot_listen
+from .lifetime import LOG_FORMAT, Lifetime, loop_factory
 
 _logger = logging.getLogger(__name__)
 
@@ -35,12 +30,7 @@ _PLUGINS: Final = {
     "transaction_buffer_provider_class_name": plugins.TRANSACTION_BUFFERS,
     "transaction_pending_ack_store_provider_class_name": plugins.PENDING_ACKS,
 }
-_GC_THRESHOLDS: Final = (50_000, 20, 50)
-"""The broker makes few cycles and many short-lived objects: looking for cycles after every 700 took a sixth of its time."""
-
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
-
-_LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 def command_line_of(settings: tuple[str, ...], port: int | None = None, http_port: int | None = None) -> dict[str, str]:
@@ -98,7 +88,7 @@ def command(
     Exit codes: 0 drained, 2 usage or configuration, 69 port not available, 73 data folder refused, 74 storage failed
     or damaged, 75 cut short.
     """
-    logging.basicConfig(level=log_level.upper(), format=_LOG_FORMAT)
+    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
     chosen = command_line_of(settings, port, http_port)
     if functions:
         chosen["functionsWorkerEnabled"] = "true"
@@ -110,7 +100,7 @@ def command(
     _check_plugins(loaded)
     if loaded.config.functions_worker_enabled:
         _check_functions(loaded.config)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(Process(loaded.config, data, ready_file).run())
 
 
@@ -136,63 +126,24 @@ def _check_functions(config: BrokerConfig) -> None:
         )
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Of uvloop where there is one."""
-    try:
-        uvloop: Any = importlib.import_module("uvloop")
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
 class Process:
-    """A broker, its signals and its ready line."""
+    """A broker with its HTTP port and its functions worker, served by one process."""
 
     def __init__(self, config: BrokerConfig, data: Path | None, ready_file: Path | None) -> None:
         self._config = config
         self._data = data
-        self._ready_file = ready_file
         self._runtime = AsyncioRuntime()
         self._standalone = Standalone(data, config=config, runtime=self._runtime)
         self._http: HttpServer | None = None
         self._functions: functions_child.FunctionsChild | None = None
-        self._signals = 0
-        self._stop = asyncio.Event()
-        self._main: asyncio.Task[Any] | None = None
+        self._lifetime = Lifetime(self, ready_file)
 
     async def run(self) -> None:
-        """Start, serve until a signal, drain. Raises Ending for every end that is not an ordinary drain, and LedgerError."""
-        loop = asyncio.get_running_loop()
-        self._main = asyncio.current_task()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled, number)
-        try:
-            await self._start()
-            gc.collect()
-            gc.freeze()  # what was loaded and recovered stays: no collection looks at it again
-            gc.set_threshold(*_GC_THRESHOLDS)
-            if self._config.functions_worker_enabled and self._http is not None:
-                patience = self._config.broker_shutdown_timeout_ms / 1000
-                self._functions = functions_child.FunctionsChild(self._http.url, patience)
-            self._say_ready()
-            await self._until_end()
-        except asyncio.CancelledError:
-            if not self._signals:
-                raise
-            raise Ending(CUT_SHORT, "ended by a second signal; what was answered is durable") from None
-        finally:
-            self._remove_ready_file()
+        """See `Lifetime.run`."""
+        await self._lifetime.run()
 
-    def _signalled(self, number: signal.Signals) -> None:
-        self._signals += 1
-        if self._signals == 1:
-            _logger.info("%s: draining", number.name)
-            self._stop.set()
-        elif self._main is not None:
-            self._main.cancel()
-
-    async def _start(self) -> None:
+    async def start(self) -> None:
+        """Serve from now on; see `Serves`."""
         config = self._config
         try:
             await self._standalone.start()
@@ -212,41 +163,36 @@ class Process:
         except OSError as error:
             await self._standalone.close()
             raise cannot_listen(host, port, "webServicePort", "--http-port", error) from error
+        if self._config.functions_worker_enabled:
+            patience = self._config.broker_shutdown_timeout_ms / 1000
+            self._functions = functions_child.FunctionsChild(self._http.url, patience)
 
-    async def _until_end(self) -> None:
-        standalone = self._standalone
-        waits = [asyncio.ensure_future(self._stop.wait()), asyncio.ensure_future(standalone.storage_failed.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        if standalone.storage_failed.is_set():
-            raise Ending(STORAGE_FAILED, str(standalone.broker.storage_failure))
-        self._remove_ready_file()
+    async def storage_failed(self) -> Exception:
+        """Return when the broker's store has failed."""
+        await self._standalone.storage_failed.wait()
+        failure = self._standalone.broker.storage_failure
+        assert failure is not None  # noqa: S101 - it is set before the event
+        return failure
+
+    async def close(self) -> None:
+        """Drain."""
         if self._functions is not None:
             await self._functions.close()
         if self._http is not None:
             await self._http.close()
-        await standalone.close()
-        _logger.info("drained")
+        await self._standalone.close()
 
-    def _say_ready(self) -> None:
-        facts = self._facts()
-        if self._ready_file is not None:
-            beside = self._ready_file.with_name(self._ready_file.name + ".tmp")
-            try:
-                beside.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-                beside.replace(self._ready_file)
-            except OSError as error:
-                raise Ending(USAGE, f"--ready-file {self._ready_file} cannot be written: {error.strerror}") from error
+    def ready_line(self) -> str:
+        """Where it listens, and what it has."""
+        facts = self.facts()
         place = f" in {facts['data']}" if facts["data"] else ""
-        click.echo(
+        return (
             f"pulsar-txn {facts['version']} is ready: {facts['serviceUrl']}, {facts['webServiceUrl'] or 'no HTTP'}, "
             f"{facts['coordinators']} coordinators, {facts['ledger']}{place}, sync by {facts['sync']}"
         )
 
-    def _facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
+        """The same for programs."""
         broker = self._standalone.broker
         return {
             "version": version("pulsar-txn"),
@@ -258,8 +204,3 @@ class Process:
             "data": str(self._data.absolute()) if self._data is not None else None,
             "sync": getattr(broker.store, "syncer_kind", "none"),
         }
-
-    def _remove_ready_file(self) -> None:
-        if self._ready_file is not None:
-            with contextlib.suppress(OSError):
-                self._ready_file.unlink(missing_ok=True)
