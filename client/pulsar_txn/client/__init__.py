@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client._instrument import instrument as instrument
     from pulsar_txn.client.client import AsyncClient as AsyncClient
     from pulsar_txn.client.client_stats import ClientStats as ClientStats
+    from pulsar_txn.client.coordinator import AsyncCoordinator as AsyncCoordinator
     from pulsar_txn.client.errors import *  # noqa: F403 - every class there is a name of this package
     from pulsar_txn.client.loop.options import PipelineEvent as PipelineEvent
     from pulsar_txn.client.loop.options import PipelineOptionsDict as PipelineOptionsDict
@@ -99,6 +100,7 @@ _NAMES_OF_MODULES = {
     "client._instrument": "instrument",
     "client.client": "AsyncClient",
     "client.client_stats": "ClientStats",
+    "client.coordinator": "AsyncCoordinator",
     "client.errors": "AlreadyClosed AuthenticationError AuthorizationError BrokerError ChecksumError CommitOutcomeUnknown "
     "ConnectionLost ConsumerAssignError ConsumerBusy ConsumerNotFound CoordinatorUnavailable CryptoError "
     "ForkedClientError IncompatibleSchema InvalidConfiguration InvalidTopicName InvalidTransactionStatus "

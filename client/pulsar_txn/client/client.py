@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from re import Pattern
 from typing import Any, Final, Never, Self, TypeVar, Unpack, cast, overload
 
-from pulsar_txn.client._callables import awaited, check_takes_one
 from pulsar_txn.client._checks import (
     check_call,
     check_methods,
@@ -19,11 +19,11 @@ from pulsar_txn.client._checks import (
     check_subscription_name,
     check_text,
     refused,
-    seconds_of,
 )
 from pulsar_txn.client._options import options_of, unknown_option
 from pulsar_txn.client._shared_interceptors import SharedInterceptors
 from pulsar_txn.client.client_stats import ClientStats, client_stats
+from pulsar_txn.client.coordinator import AsyncCoordinator, transactions_beside
 from pulsar_txn.client.errors import InvalidConfiguration, InvalidTopicName
 from pulsar_txn.client.loop.options import PipelineEvent, PipelineOptions, PipelineOptionsDict, PipelineResult
 from pulsar_txn.client.loop.pipeline import Pipeline
@@ -45,18 +45,14 @@ from pulsar_txn.client.schema.base import BytesSchema, Schema, SchemaInfo, Topic
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import AccessMode, ProducerOptions, ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer, open_producer
-from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
-from pulsar_txn.client.txn.life import TransactionOptions
-from pulsar_txn.client.txn.managed import AsyncManagedTransaction, open_now
-from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.client.txn.begins import BeginsTransactions
 from pulsar_txn.client.txn.transactions import Transactions
-from pulsar_txn.wire.ids import MessageId, TxnId
+from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUT: Final = 60.0
-"""Seconds after which a transaction is aborted, unless the program says otherwise."""
+CLUSTER_NAME: Final = re.compile(r"[-.\w]{1,128}", re.ASCII)
 
 _OF_A_READER: Final = {
     "durable": "its subscription goes with it; subscribe() makes one that stays",
@@ -67,7 +63,7 @@ _OF_A_READER: Final = {
 """Options of consumers that a reader sets, and what to do instead."""
 
 
-class AsyncClient:
+class AsyncClient(BeginsTransactions):
     """A Pulsar client for asyncio; `async with AsyncClient("pulsar://localhost:6650") as client: …` closes it.
 
     `service_url` names one or several hosts (`pulsar://a:6650,b:6650`), with TLS as `pulsar+ssl://`; or it is an
@@ -89,6 +85,11 @@ class AsyncClient:
     transactions of older ones, and those get ProducerFenced. On a broker that does not support this (stock Pulsar), the first
     transaction raises TransactionalIdUnsupported. `fencing="topic"` makes EXCLUSIVE_WITH_FENCING, which every broker
     knows, the access mode of producers. See the page on fencing.
+
+    `coordinator`: transactions are opened and ended at a coordinator beside the cluster (`pulsar-txn coordinator`) and not by
+    the brokers. Either its URL, with one or several hosts, which is connected to with this client's own authentication and
+    TLS; or an `AsyncCoordinator`, which clients of several clusters share. `cluster` is the name of this client's cluster in
+    the coordinator's configuration; a coordinator of one cluster does not need it.
 
     Use a client in the loop and process that made it. Raises InvalidConfiguration for arguments that cannot work.
 
@@ -121,6 +122,8 @@ class AsyncClient:
         transactions: bool = True,
         transactional_id: str | None = None,
         fencing: str | None = None,
+        coordinator: str | AsyncCoordinator | None = None,
+        cluster: str = "",
         runtime: Runtime | None = None,
         **unknown: Never,
     ) -> None:
@@ -158,8 +161,36 @@ class AsyncClient:
             settings.ssl_context()  # what is wrong with its files is said here
         self._core = Core(service_url, settings, runtime or AsyncioRuntime())
         self._interceptors = SharedInterceptors()
-        self._transactions = Transactions(self._core)
+        self._transactions = self._transactions_of(coordinator, cluster, transactional_id)
         self._core.new_transaction = self._transactions.new
+
+    def _transactions_of(
+        self, coordinator: str | AsyncCoordinator | None, cluster: str, transactional_id: str | None
+    ) -> Transactions:
+        """Those of the cluster's own coordinators, or of one beside it."""
+        core = self._core
+        if coordinator is None:
+            if cluster:
+                raise InvalidConfiguration("cluster= names the cluster at a coordinator", hint="also give coordinator=")
+            return Transactions(core)
+        check_cluster(cluster)
+        if core.may_move:
+            raise InvalidConfiguration(
+                "with coordinator= a client cannot move between clusters: a transaction names its cluster",
+                hint="give one service URL; a client of each cluster may share the coordinator",
+            )
+        core.cluster = cluster
+        if isinstance(coordinator, AsyncCoordinator):
+            if transactional_id is not None:
+                raise InvalidConfiguration("the transactional id belongs to the coordinator", hint="give it there")
+            transactions = coordinator.inside
+        else:
+            transactions = transactions_beside(coordinator, core.settings, core.runtime)
+            core.register(core.next_resource_id(), transactions.core)  # the first, so it is closed after all that needs it
+            core.before_close = transactions.close
+        core.coordinators = lambda: transactions.coordinators
+        transactions.members.add(core)
+        return transactions
 
     @property
     def inside(self) -> Core:
@@ -406,113 +437,6 @@ class AsyncClient:
 
     # --- transactions -------------------------------------------------------------------------------------------------
 
-    def transaction(
-        self,
-        *,
-        timeout: float | timedelta = DEFAULT_TIMEOUT,
-        name: str | None = None,
-        commit_timeout: float | timedelta | None = None,
-        force_abort: bool = False,
-        ambient: bool = False,
-        eager: bool = False,
-    ) -> AsyncManagedTransaction:
-        """A managed block: `async with client.transaction() as txn: …` commits at its end, and aborts on an exception.
-
-        The first operation in it that needs its id opens it, and starts its clock: a send, an acknowledgement. With
-        `eager` it is open when the block is entered. `timeout`: seconds (or a timedelta) after which the coordinator
-        aborts it. `commit_timeout`: the budget of the commit (default: the operation timeout). `name` is for logs and
-        statistics. `force_abort`: a dry run that ends with an abort. `ambient`: operations without `txn=` inside the
-        block take part, also those of tasks that are started there; blocks and loops inside it are units of their own.
-        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block.
-        """
-        unit = self._transactions.new(
-            TransactionOptions(
-                timeout=seconds_of(timeout, "timeout"),
-                commit_timeout=None if commit_timeout is None else seconds_of(commit_timeout, "commit_timeout"),
-                name=name,
-                force_abort=force_abort,
-                managed=True,
-            )
-        )
-        return AsyncManagedTransaction(unit, eager=eager, ambient=ambient)
-
-    async def begin_transaction(
-        self,
-        *,
-        timeout: float | timedelta = DEFAULT_TIMEOUT,
-        name: str | None = None,
-        commit_timeout: float | timedelta | None = None,
-        force_abort: bool = False,
-        eager: bool = True,
-    ) -> AsyncTransaction:
-        """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
-
-        When this returns, the transaction has an id (for `attach_transaction`), and its clock runs. Without `eager` the
-        first operation in it opens it, as in a block.
-        Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
-        If cancelled, a transaction that was begun in the meantime is aborted.
-        """
-        unit = self._transactions.new(
-            TransactionOptions(
-                timeout=seconds_of(timeout, "timeout"),
-                commit_timeout=None if commit_timeout is None else seconds_of(commit_timeout, "commit_timeout"),
-                name=name,
-                force_abort=force_abort,
-            )
-        )
-        if eager:
-            await open_now(unit)
-        return AsyncTransaction(unit)
-
-    def attach_transaction(self, txn_id: TxnId | str) -> AsyncTransaction:
-        """Make a handle of a transaction that was begun elsewhere, from its id or the id's text `(most,least)`. Sends nothing.
-
-        `commit()` and `abort()` end it, and operations can join it. `resolve()` asks by committing, so use it only after a
-        commit was sent, or when the transaction cannot be open any longer: it commits an open one. Raises
-        InvalidConfiguration when the text is not an id.
-        """
-        if isinstance(txn_id, str):
-            try:
-                txn_id = TxnId.parse(txn_id)
-            except ValueError as error:
-                raise InvalidConfiguration(str(error)) from None
-        if not isinstance(txn_id, TxnId):
-            raise InvalidConfiguration(f"a transaction id or its text is needed, not {txn_id!r}")
-        return AsyncTransaction(self._transactions.new(TransactionOptions(), txn_id))
-
-    async def run_transaction(
-        self,
-        work: Callable[[AsyncTransaction], Awaitable[T]],
-        *,
-        attempts: int = DEFAULT_ATTEMPTS,
-        timeout: float | timedelta = DEFAULT_TIMEOUT,
-        name: str | None = None,
-        backoff: Pauses | None = None,
-        retry_unknown: bool = False,
-    ) -> T:
-        """Run `await work(txn)` in a transaction, and again in a new one when the abort was not the fault of `work`.
-
-        Tried again, up to `attempts` times: TransactionAborted and its kinds (conflict, timeout, a failed operation),
-        unless an operation failed for a permanent reason (`fatal`, or a UsageError). `backoff(n)` is the pause
-        in seconds after the n-th attempt; without it pauses grow within the client's bounds. With `retry_unknown`, also
-        CommitOutcomeUnknown, when the coordinator cannot say that it committed: only for work that may happen twice.
-        Any other exception aborts and is raised as it is.
-        Returns what `work` returned; None after a rollback. If cancelled: the open transaction is aborted.
-        """
-        check_takes_one(work, "work")
-        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=backoff or growing_pauses(self._core))
-        while True:
-            result: Any = None
-            try:
-                async with self.transaction(timeout=timeout, name=name) as txn:
-                    result = await awaited(work, txn)
-            except Exception as error:  # noqa: BLE001 - judged by `Attempts`, which raises what is final
-                if not await left.judge(error):
-                    return result  # type: ignore[no-any-return]  # what `work` returned
-                await self._core.rest(left.pause())
-            else:
-                return result  # type: ignore[no-any-return]  # what `work` returned
-
     async def pipeline(
         self,
         consumer: AsyncConsumer[T],
@@ -546,23 +470,11 @@ class AsyncClient:
         pipeline = Pipeline(self._core, self.create_producer, consumer, handler, chosen, stop or asyncio.Event(), observer)
         return await pipeline.run()
 
-    def add_observer(self, observer: object) -> None:
-        """Report every transaction to an object that has some of the methods of `TransactionObserver`."""
-        self._transactions.observers.add(observer)
-
-    def remove_observer(self, observer: object) -> None:
-        """Stop reporting to an observer."""
-        self._transactions.observers.remove(observer)
-
     def stats(self) -> ClientStats:
         """A frozen picture of the client: connections, producers, consumers, transactions."""
         transactions = self._transactions
         counts = transactions.observers.counts(transactions.open())
         return client_stats(self._core, transactions.coordinators.count, counts)
-
-    def transactions(self) -> tuple[AsyncTransaction, ...]:
-        """The transactions of this client that have not ended, oldest first by their ids."""
-        return tuple(AsyncTransaction(unit) for unit in self._transactions.open())
 
     # --- the client itself --------------------------------------------------------------------------------------------
 
@@ -611,6 +523,14 @@ async def schema_of_producer(core: Core, topic: str, schema: Schema[Any] | None)
     name = str(parse_topic(topic).base)
     found = await core.retrying(lambda: core.lookup.schema(name), f"asking for {name}'s schema")
     return chosen.of_topic(None if found is None else SchemaInfo.of(found))
+
+
+def check_cluster(name: object) -> None:
+    """InvalidConfiguration for what cannot be the name of a cluster at a coordinator; empty is none."""
+    if not isinstance(name, str):
+        raise refused("cluster", name, "the name of a cluster in the coordinator's configuration")
+    if name and not CLUSTER_NAME.fullmatch(name):
+        raise InvalidConfiguration(f"cluster={name!r} is no name of a cluster", hint="letters, digits and any of -_.")
 
 
 def parse_topic(topic: str) -> TopicName:

@@ -45,12 +45,12 @@ class TxnId(NamedTuple):
 LANE_BIT: Final = 1 << 62
 """In `most`: the id was given by a coordinator beside a cluster, whose `most` names a lane (see `coordinator_of`)."""
 
-_GROUP_SHIFT: Final = 48
+GROUP_SHIFT: Final = 48
 
 
 def coordinator_of(most: int) -> int:
     """The coordinator that gave a transaction its `most`: the number itself, or bits 48 to 61 of a lane."""
-    return (most ^ LANE_BIT) >> _GROUP_SHIFT if most & LANE_BIT else most
+    return (most ^ LANE_BIT) >> GROUP_SHIFT if most & LANE_BIT else most
 
 
 class MessageId(NamedTuple):

@@ -83,6 +83,8 @@ class Core:
         self._resource_ids = itertools.count()
         self.pool = ConnectionPool(runtime, settings)
         self.service_url = service_url.primary if isinstance(service_url, AutoClusterFailover) else service_url
+        self.may_move = isinstance(service_url, AutoClusterFailover)
+        """Whether another cluster may take over."""
         watch = functools.partial(self._watch, service_url) if isinstance(service_url, AutoClusterFailover) else None
         self.lookup = Lookup(self.pool, settings, parse_service_url(self.service_url), self.next_request_id, watch)
         self.drained = False
@@ -100,6 +102,8 @@ class Core:
         """`new_transaction(options)` makes a transaction of this client; rooms above this one know the types."""
         self.coordinators: Callable[[], Any] = _no_coordinators
         """The transaction coordinators of the cluster in use."""
+        self.cluster = ""
+        """The name of the cluster at a coordinator beside several; empty everywhere else."""
         self._resources: dict[int, Closable] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -120,6 +124,10 @@ class Core:
     def next_resource_id(self) -> int:
         """A producer or consumer id, unique in this client."""
         return next(self._resource_ids)
+
+    def target(self, topic: str) -> str:
+        """How transactions name a topic partition of this client: topics of two clusters may have the same name."""
+        return f"{self.cluster}|{topic}" if self.cluster else topic
 
     def backoff(self) -> Backoff:
         """A fresh backoff with the client's bounds."""

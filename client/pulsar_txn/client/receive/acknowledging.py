@@ -326,7 +326,7 @@ class Acknowledgements:
         _, index, size = places[-1]
         if cumulative and 0 <= index < size - 1:
             line.core.defect_warnings.on_cumulative_in_batch(line.server_version, line.topic, line.subscription)
-        registered = txn.enlist_ack(line.core, line.topic, line.subscription, len(places), cumulative=cumulative)
+        registered = txn.enlist_ack(line.core, line.target, line.subscription, len(places), cumulative=cumulative)
         request = Request(share)
         try:
             if cumulative:
@@ -350,7 +350,7 @@ class Acknowledgements:
             txn.when_ended(functools.partial(self._on_txn_ended, share))
             # Whoever attached to a transaction may leave its end to others, and is not told of it then.
             weakref.finalize(txn, self._owners.abandon, share.requests).atexit = False
-            _SHARES.setdefault(txn, []).append((line.topic, line.subscription, self._owners, share))
+            _SHARES.setdefault(txn, []).append((line.target, line.subscription, self._owners, share))
 
     def _claim(self, request: Request, places: Sequence[Place], txn: Enlisting, share: Share) -> None:
         named = merged(places)
@@ -384,7 +384,7 @@ class Acknowledgements:
     def _check(self, position: Position, bits: int, size: int, txn: Enlisting, share: Share) -> None:
         line = self._line
         for topic, subscription, owners, other in _SHARES.get(txn, ()):
-            if owners is not self._owners and (topic, subscription) == (line.topic, line.subscription):
+            if owners is not self._owners and (topic, subscription) == (line.target, line.subscription):
                 found = owners.named_by(other, position, bits, size)
                 if found is not None:
                     said = self._said(position, found)
@@ -438,7 +438,7 @@ class Acknowledgements:
             if request in share.requests:
                 share.requests.remove(request)  # its error knows the transaction, which is to be collected when it is dropped
             self._on_refused(request, share)
-        txn.ack_finished(self._line.topic, self._line.subscription, len(places), error)
+        txn.ack_finished(self._line.target, self._line.subscription, len(places), error)
 
     def _on_refused(self, request: Request, share: Share) -> None:
         """Nothing was acknowledged: what had joined is held again, and copies that were dropped are asked for again."""

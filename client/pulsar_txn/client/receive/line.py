@@ -37,6 +37,8 @@ class Line:
         self.core = core
         self.id = core.next_resource_id()
         self.topic = topic
+        self.target = core.target(topic)
+        """How transactions name the topic."""
         self.partition = partition
         self.subscription = subscription
         self.options = options

@@ -64,6 +64,7 @@ class PartitionProducer:
         self, core: Core, topic: str, partition: int, options: ProducerOptions, budget: Budget, schema: SchemaInfo | None
     ) -> None:
         self.topic = topic
+        self._target = core.target(topic)
         self.partition = partition
         self.id = core.next_resource_id()
         self.name = options.producer_name or ""
@@ -261,9 +262,9 @@ class PartitionProducer:
 
     def _enlisted(self, txn: Enlisting, messages: int, size: int, builder: Builder) -> Builder:
         """Start the first send of a transaction's batch; the builder is kept unless it refuses."""
-        registered = txn.enlist_send(self._core, self.topic, messages, size, self)
+        registered = txn.enlist_send(self._core, self._target, messages, size, self)
         self._builders[builder.key] = builder
-        builder.sends = txn.sends_to(self.topic)
+        builder.sends = txn.sends_to(self._target)
         if builder.fate is None:
             builder.fate = self._fates.get(txn)
             if builder.fate is None:
@@ -279,8 +280,8 @@ class PartitionProducer:
     def _refused(self, error: PulsarError, messages: int, txn: Enlisting | None) -> PulsarError:
         """The error of messages that never leave; part of a unit is not committed, so their transaction fails with it."""
         if txn is not None and not isinstance(error, AlreadyClosed):
-            txn.enlist_send(self._core, self.topic, messages, 0, self)
-            txn.send_finished(self.topic, messages, error)
+            txn.enlist_send(self._core, self._target, messages, 0, self)
+            txn.send_finished(self._target, messages, error)
         return error.with_traceback(None)  # else a failure that is raised again and again holds more and more frames
 
     def add_encoded(self, batch: EncodedBatch, txn: Enlisting | None) -> SendTicket:
@@ -463,7 +464,7 @@ class PartitionProducer:
         for tell in pending.watchers:
             tell(error)
         if builder.txn is not None and pending.messages:
-            builder.txn.send_finished(self.topic, pending.messages, error)
+            builder.txn.send_finished(self._target, pending.messages, error)
         if builder.in_flight == 0:
             if builder.futures:
                 self._seal(builder)

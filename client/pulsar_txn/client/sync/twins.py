@@ -13,7 +13,7 @@ from typing import Any, Never, NoReturn, Self, TypeVar, Unpack, overload
 
 from pulsar_txn.client._checks import refused
 from pulsar_txn.client._options import options_of
-from pulsar_txn.client.client import DEFAULT_TIMEOUT, AsyncClient
+from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.client_stats import ClientStats
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.loop.options import PipelineEvent, PipelineOptions, PipelineOptionsDict, PipelineResult
@@ -41,6 +41,7 @@ from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
 from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
 from pulsar_txn.client.txn.ambient import Surroundings
 from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
+from pulsar_txn.client.txn.begins import DEFAULT_TIMEOUT
 from pulsar_txn.client.txn.empty_commits import from_here
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
 from pulsar_txn.client.txn.stats import TransactionState, TransactionStats
@@ -768,6 +769,8 @@ class Client(Twin[AsyncClient]):
         transactions: bool = True,
         transactional_id: str | None = None,
         fencing: str | None = None,
+        coordinator: str | None = None,
+        cluster: str = "",
         runtime: Runtime | None = None,
         **unknown: Never,
     ) -> None:
@@ -905,6 +908,77 @@ class Client(Twin[AsyncClient]):
         """
         return TableView(self._loop, self._opening.table_view(topic, schema, {**options}))
 
+    def pipeline(
+        self,
+        consumer: Consumer[T],
+        handler: Callable[[TransactionalBatch[T]], object],
+        *,
+        stop: Stop | None = None,
+        observer: Callable[[PipelineEvent], object] | None = None,
+        **options: Unpack[PipelineOptionsDict],
+    ) -> PipelineResult:
+        """Consume, process, produce, until `stop` is set: `handler(batch)` in one transaction per batch.
+
+        The handler sends with `txn=batch.txn`; every message of the batch is acknowledged in the same transaction.
+        Batches hold up to `max_messages` (500), waited for up to `max_wait` seconds (0.2); `timeout` (30 s) is each
+        transaction's.
+        `concurrency` lanes (1) work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
+        A message that has failed alone `max_aborts` times (3) is poison: `on_poison` says what happens to it (a dead letter);
+        `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default. `observer` is called with each event.
+
+        Returns the counts after `stop` is set and the messages taken are finished. Raises errors that no retry can repair
+        (`fatal` errors, UsageError, AlreadyClosed), the handler's error of a poison message with `Poison.RAISE`, and
+        CommitOutcomeUnknown when no coordinator can say whether a batch was committed. See `pulsar_txn.client.loop.pipeline`.
+
+        `stop` is a `threading.Event`, or anything else that has `is_set()`. The handler is a plain function: it is called in
+        this thread, with `concurrency` also in as many threads less one beside it. Messages, receipts and keep-alive go on
+        meanwhile. The observer is called on the client's thread for callbacks. KeyboardInterrupt ends the pipeline at once,
+        wherever it is.
+        """
+        if not isinstance(consumer, Consumer):
+            raise refused("consumer", consumer, "a consumer of this client")
+        concurrency = options_of(PipelineOptions, options, "pipeline").concurrency
+        told = None if observer is None else functools.partial(self._loop.callbacks.tell, observer)
+        run = functools.partial(self._inner.pipeline, inner(consumer), observer=told, **options)
+        batch = functools.partial(TransactionalBatch, self._loop)
+        return run_pipeline(self._loop, run, handler, batch, stop, concurrency)
+
+    def stats(self) -> ClientStats:
+        """A frozen picture of the client: connections, producers, consumers, transactions."""
+        return self._loop.call(self._inner.stats)
+
+    def add_interceptors(self, *interceptors: ProducerInterceptor | ConsumerInterceptor) -> None:
+        """Add interceptors to all producers and consumers that are created from now on, before those of their options.
+
+        Readers and table views have those of their options only. Raises InvalidConfiguration for an object that is not an
+        interceptor.
+        """
+        self._opening.interceptors.add(interceptors)
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""
+        return self._loop.run(lambda: self._inner.get_topic_partitions(topic))
+
+    def close(self) -> None:
+        """Abort the open transactions, then close producers, consumers, readers and connections. Idempotent.
+
+        Commits under way and the aborts have two seconds; after that the coordinators end the transactions at their
+        timeout. Waiting messages are sent; the client waits for receipts, at most `operation_timeout`.
+
+        Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt ends the waiting:
+        the client is closed at once, and it is raised. No effect in a forked child.
+        """
+        self._opening.close()
+
+    def __enter__(self) -> Self:
+        """Enter the block."""
+        self._opening.check_open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Leave the block."""
+        self.close()
+
     def transaction(
         self,
         *,
@@ -996,41 +1070,6 @@ class Client(Twin[AsyncClient]):
         left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)
         return run_transaction(self._loop, lambda: self.transaction(timeout=timeout, name=name), work, left)
 
-    def pipeline(
-        self,
-        consumer: Consumer[T],
-        handler: Callable[[TransactionalBatch[T]], object],
-        *,
-        stop: Stop | None = None,
-        observer: Callable[[PipelineEvent], object] | None = None,
-        **options: Unpack[PipelineOptionsDict],
-    ) -> PipelineResult:
-        """Consume, process, produce, until `stop` is set: `handler(batch)` in one transaction per batch.
-
-        The handler sends with `txn=batch.txn`; every message of the batch is acknowledged in the same transaction.
-        Batches hold up to `max_messages` (500), waited for up to `max_wait` seconds (0.2); `timeout` (30 s) is each
-        transaction's.
-        `concurrency` lanes (1) work at once, and keep the order of a partition (Exclusive, Failover) or key (Key_Shared).
-        A message that has failed alone `max_aborts` times (3) is poison: `on_poison` says what happens to it (a dead letter);
-        `dead_letter_topic` is `<topic>-<subscription>-DLQ` by default. `observer` is called with each event.
-
-        Returns the counts after `stop` is set and the messages taken are finished. Raises errors that no retry can repair
-        (`fatal` errors, UsageError, AlreadyClosed), the handler's error of a poison message with `Poison.RAISE`, and
-        CommitOutcomeUnknown when no coordinator can say whether a batch was committed. See `pulsar_txn.client.loop.pipeline`.
-
-        `stop` is a `threading.Event`, or anything else that has `is_set()`. The handler is a plain function: it is called in
-        this thread, with `concurrency` also in as many threads less one beside it. Messages, receipts and keep-alive go on
-        meanwhile. The observer is called on the client's thread for callbacks. KeyboardInterrupt ends the pipeline at once,
-        wherever it is.
-        """
-        if not isinstance(consumer, Consumer):
-            raise refused("consumer", consumer, "a consumer of this client")
-        concurrency = options_of(PipelineOptions, options, "pipeline").concurrency
-        told = None if observer is None else functools.partial(self._loop.callbacks.tell, observer)
-        run = functools.partial(self._inner.pipeline, inner(consumer), observer=told, **options)
-        batch = functools.partial(TransactionalBatch, self._loop)
-        return run_pipeline(self._loop, run, handler, batch, stop, concurrency)
-
     def add_observer(self, observer: object) -> None:
         """Report every transaction to an object that has some of the methods of `TransactionObserver`."""
         self._opening.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
@@ -1039,45 +1078,9 @@ class Client(Twin[AsyncClient]):
         """Stop reporting to an observer."""
         self._opening.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
 
-    def stats(self) -> ClientStats:
-        """A frozen picture of the client: connections, producers, consumers, transactions."""
-        return self._loop.call(self._inner.stats)
-
     def transactions(self) -> tuple[Transaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""
         return tuple(Transaction(self._loop, each) for each in self._loop.call(self._inner.transactions))
-
-    def add_interceptors(self, *interceptors: ProducerInterceptor | ConsumerInterceptor) -> None:
-        """Add interceptors to all producers and consumers that are created from now on, before those of their options.
-
-        Readers and table views have those of their options only. Raises InvalidConfiguration for an object that is not an
-        interceptor.
-        """
-        self._opening.interceptors.add(interceptors)
-
-    def get_topic_partitions(self, topic: str) -> list[str]:
-        """The full names of a topic's partitions; the topic itself when it has none. Raises as `create_producer`."""
-        return self._loop.run(lambda: self._inner.get_topic_partitions(topic))
-
-    def close(self) -> None:
-        """Abort the open transactions, then close producers, consumers, readers and connections. Idempotent.
-
-        Commits under way and the aborts have two seconds; after that the coordinators end the transactions at their
-        timeout. Waiting messages are sent; the client waits for receipts, at most `operation_timeout`.
-
-        Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt ends the waiting:
-        the client is closed at once, and it is raised. No effect in a forked child.
-        """
-        self._opening.close()
-
-    def __enter__(self) -> Self:
-        """Enter the block."""
-        self._opening.check_open()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Leave the block."""
-        self.close()
 
 
 __all__ = [

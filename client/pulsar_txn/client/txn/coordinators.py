@@ -10,7 +10,8 @@ import asyncio
 import copy
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -23,20 +24,27 @@ from pulsar_txn.client.errors import (
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.txn.directory import AssignTopicDirectory, CoordinatorDirectory
+from pulsar_txn.client.txn.guest import Guest
 from pulsar_txn.client.txn.session import CoordinatorSession
 from pulsar_txn.client.txn.stats import RequestTally
 from pulsar_txn.client.txn.transactional_id import Epoch, TransactionalId
 from pulsar_txn.wire import hot_txn
-from pulsar_txn.wire.ids import TxnAction, TxnId
+from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
+
+T = TypeVar("T")
 
 logger = logging.getLogger("pulsar_txn.client.coordinators")
 
 
 class TransactionCoordinators:
-    """All coordinators of the cluster. Looked up at the first transaction; `requests` are those of the protocol."""
+    """All coordinators of the cluster. Looked up at the first transaction; `requests` are those of the protocol.
 
-    def __init__(self, core: Core, directory: CoordinatorDirectory | None = None) -> None:
+    `guest`: how the client is known to coordinators that are beside their clusters.
+    """
+
+    def __init__(self, core: Core, directory: CoordinatorDirectory | None = None, guest: Guest | None = None) -> None:
         self._core = core
+        self._guest = guest
         self._directory = directory or AssignTopicDirectory(core)
         self._sessions: list[CoordinatorSession] = []
         self._starting: asyncio.Task[None] | None = None
@@ -63,7 +71,9 @@ class TransactionCoordinators:
 
     async def _start(self) -> None:
         topics = await self._directory.topics()
-        sessions = [CoordinatorSession(self._core, index, topic, self._identity) for index, topic in enumerate(topics)]
+        sessions = [
+            CoordinatorSession(self._core, index, topic, self._identity, self._guest) for index, topic in enumerate(topics)
+        ]
         starts = [self._core.spawn(session.start()) for session in sessions]
         failure = await self._first_start(starts)
         if failure is None and self._identity is not None and self._identity.epoch is None:
@@ -83,6 +93,9 @@ class TransactionCoordinators:
             start.add_done_callback(lambda done, session=session: _note_failed_start(session, done))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         self._sessions = sessions
         self._core.register(self._order, self)
+
+    def _session_with(self, index: int, topic: str) -> CoordinatorSession:
+        return CoordinatorSession(self._core, index, topic, self._identity, self._guest)
 
     async def _first_start(self, starts: list[asyncio.Task[None]]) -> PulsarError | None:
         """Wait until one of the sessions is there; what stood in the way when none is."""
@@ -194,10 +207,9 @@ class TransactionCoordinators:
     ) -> None:
         """ADD_PARTITION_TO_TXN: the partitions' full names. Idempotent. Raises the answer's error; see `request`."""
         session = await self._session(txn_id)
-        names = list(topics)
-        await session.request(
-            "addPartitionToTxn", lambda number: hot_txn.encode_add_partitions(number, txn_id, names), txn_id, timeout, tally
-        )
+        for cluster, names in _by_cluster((topic, None) for topic in topics).items():
+            encode = partial(_encode_partitions, txn_id, names, cluster)
+            await session.request("addPartitionToTxn", encode, txn_id, timeout, tally)
 
     async def add_subscriptions(
         self,
@@ -209,14 +221,9 @@ class TransactionCoordinators:
     ) -> None:
         """ADD_SUBSCRIPTION_TO_TXN: pairs of a partition's full name and a subscription. Idempotent."""
         session = await self._session(txn_id)
-        pairs = list(subscriptions)
-        await session.request(
-            "addSubscriptionToTxn",
-            lambda number: hot_txn.encode_add_subscriptions(number, txn_id, pairs),
-            txn_id,
-            timeout,
-            tally,
-        )
+        for cluster, pairs in _by_cluster(subscriptions).items():
+            encode = partial(_encode_subscriptions, txn_id, pairs, cluster)
+            await session.request("addSubscriptionToTxn", encode, txn_id, timeout, tally)
 
     async def end_txn(
         self,
@@ -259,23 +266,43 @@ class TransactionCoordinators:
     async def _session(self, txn_id: TxnId) -> CoordinatorSession:
         if not self._sessions:
             await self.start()
-        if txn_id.most >= len(self._sessions):
+        number = coordinator_of(txn_id.most)
+        if number >= len(self._sessions):
             await self._grow()
-        if not 0 <= txn_id.most < len(self._sessions):
+        if not 0 <= number < len(self._sessions):
             raise CoordinatorUnavailable(
-                f"there is no coordinator {txn_id.most}: the cluster has {len(self._sessions)}",
+                f"there is no coordinator {number}: the cluster has {len(self._sessions)}",
                 txn_id=txn_id,
                 hint="is this transaction of another cluster?",
             )
-        return self._sessions[txn_id.most]
+        return self._sessions[number]
 
     async def _grow(self) -> None:
         """Look for coordinators that were added since; they take part in the round robin from now on."""
         topics = await self._directory.topics()
         for index in range(len(self._sessions), len(topics)):
-            session = CoordinatorSession(self._core, index, topics[index], self._identity)
+            session = self._session_with(index, topics[index])
             self._sessions.append(session)
             session.retry_later()
+
+
+def _by_cluster(named: Iterable[tuple[str, T]]) -> dict[str, list[tuple[str, T]]]:
+    """Topics and what belongs to each, by the cluster that `Core.target` put before the topic."""
+    found: dict[str, list[tuple[str, T]]] = {}
+    for target, what in named:
+        cluster, bar, topic = target.partition("|")
+        if not bar or "://" in cluster:  # a topic may have a bar in its name
+            cluster, topic = "", target
+        found.setdefault(cluster, []).append((topic, what))
+    return found
+
+
+def _encode_partitions(txn_id: TxnId, named: list[tuple[str, None]], cluster: str, number: int) -> bytes:
+    return hot_txn.encode_add_partitions(number, txn_id, [topic for topic, _ in named], cluster)
+
+
+def _encode_subscriptions(txn_id: TxnId, named: list[tuple[str, str]], cluster: str, number: int) -> bytes:
+    return hot_txn.encode_add_subscriptions(number, txn_id, named, cluster)
 
 
 def _ends_groups(connection: Connection) -> None:

@@ -81,8 +81,8 @@ class Enlisting(Protocol):
     ) -> TxnId | asyncio.Future[TxnId]:
         """Start `messages` sends (`size` bytes together) to one topic partition; see the module's text for the order.
 
-        `core` is the client's core object, compared by identity to find objects of another client. `flushable` is to be
-        flushed when the transaction waits for its operations.
+        `core` is the client's core object, compared by identity to find objects of another client; `topic` is what its
+        `target` says. `flushable` is to be flushed when the transaction waits for its operations.
         Raises TransactionStateError or TransactionTimedOut; then nothing was started.
         """
         ...
@@ -135,7 +135,7 @@ class Enlisting(Protocol):
         ...
 
     def belongs_to(self, core: object) -> bool:
-        """Whether it was begun by the client with this core."""
+        """Whether producers and consumers of the client with this core may take part."""
         ...
 
     def when_ended(self, callback: WhenEnded) -> None:

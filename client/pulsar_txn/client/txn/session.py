@@ -28,6 +28,7 @@ from pulsar_txn.client.net.attachment import Attachment
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.pauses import Backoff
+from pulsar_txn.client.txn.guest import Guest
 from pulsar_txn.client.txn.stats import RequestTally
 from pulsar_txn.client.txn.transactional_id import TransactionalId
 from pulsar_txn.wire.frames import command
@@ -44,10 +45,18 @@ _RETRY: Final = (CoordinatorUnavailable, ServiceNotReady, ConnectionLost)
 class CoordinatorSession:
     """The session with one coordinator."""
 
-    def __init__(self, core: Core, coordinator_id: int, topic: str, identity: TransactionalId | None = None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        coordinator_id: int,
+        topic: str,
+        identity: TransactionalId | None = None,
+        guest: Guest | None = None,
+    ) -> None:
         self.coordinator_id = coordinator_id
         self._core = core
         self._identity = identity
+        self._guest = guest
         self._connection: Connection | None = None
         self._failure: PulsarError | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -94,13 +103,16 @@ class CoordinatorSession:
         if self._identity is not None:
             self._identity.check(connection)
             identity = self._identity.fields()
+        if self._guest is not None:
+            self._guest.check(connection)
+            identity |= self._guest.fields()
         if connection.protocol_version >= HANDSHAKE_VERSION:
             try:
                 await connection.request(
                     "tcClientConnectRequest", self._core.next_request_id(), tc_id=self.coordinator_id, **identity
                 )
             except NotAllowedError as error:
-                refused = TransactionFenced if identity else TransactionsDisabled
+                refused = TransactionFenced if self._identity is not None else TransactionsDisabled
                 raise refused(error.message, endpoint=connection.endpoint) from error
         if connection.closed:
             raise ConnectionLost("the connection broke during the handshake", endpoint=connection.endpoint)

@@ -21,7 +21,7 @@ from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.txn.coordinators import TransactionCoordinators
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.client.txn.transactional_id import Epoch
-from pulsar_txn.wire.ids import TxnAction, TxnId
+from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
 
 logger = logging.getLogger("pulsar_txn.client.txn")
 
@@ -55,7 +55,7 @@ async def commit_together(
     group = [TxnId.parse(each) if isinstance(each, str) else each for each in others]
     txn_id = await unit.opening.open()
     for each in group:
-        if each.most != txn_id.most:
+        if coordinator_of(each.most) != coordinator_of(txn_id.most):
             raise InvalidConfiguration(
                 f"transaction {each} has another coordinator than {txn_id}", hint="begin all of them with one transactional id"
             )

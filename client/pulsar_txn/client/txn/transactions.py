@@ -12,6 +12,7 @@ from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, PulsarError
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.txn.coordinators import TransactionCoordinators
 from pulsar_txn.client.txn.empty_commits import EmptyCommits
+from pulsar_txn.client.txn.guest import Guest
 from pulsar_txn.client.txn.life import FINAL, TransactionOptions
 from pulsar_txn.client.txn.observers import Observers
 from pulsar_txn.client.txn.transaction import AsyncTransaction
@@ -33,29 +34,32 @@ LEFT_PER_TURN: Final = 1000
 class Transactions:
     """Makes the transactions of a client. Coordinators are looked up at the first one, and not before."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, guest: Guest | None = None) -> None:
         self.observers = Observers(AsyncTransaction)
-        self.coordinators = TransactionCoordinators(core)
-        self._core = core
+        self.coordinators = TransactionCoordinators(core, guest=guest)
+        self.members: set[Core] = set()
+        """Cores of further clients, whose producers and consumers take part."""
+        self.core = core
         self._units: WeakSet[Unit] = WeakSet()
         self._empty = EmptyCommits()
         core.before_move = self._leave_cluster
-        core.before_close = self._close
+        core.before_close = self.close
         core.coordinators = lambda: self.coordinators
 
     def new(self, options: TransactionOptions, txn_id: TxnId | None = None) -> Unit:
         """A transaction that is not open yet; with an id, one that was begun elsewhere. AlreadyClosed."""
-        self._core.check_open()
+        self.core.check_open()
         unit = Unit(
-            self._core,
+            self.core,
             self.coordinators,
             options,
-            operation_timeout=self._core.settings.operation_timeout,
-            monotonic=self._core.runtime.monotonic,
+            operation_timeout=self.core.settings.operation_timeout,
+            monotonic=self.core.runtime.monotonic,
             txn_id=txn_id,
             observers=self.observers,
             empty=self._empty,
-            check_here=self._core.check_here,
+            check_here=self.core.check_here,
+            others=self.members,
         )
         self._units.add(unit)
         unit.when_ended(lambda _outcome: self._units.discard(unit))
@@ -70,10 +74,10 @@ class Transactions:
         error = ConnectionLost(f"the client has moved to {url}, and its transactions cannot", hint="run the unit again")
         for unit in self.open():
             unit.life.leave(error)
-        left, self.coordinators = self.coordinators, TransactionCoordinators(self._core)
+        left, self.coordinators = self.coordinators, TransactionCoordinators(self.core)
         left.leave(error)
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
         """Abort what is open, and wait for ends that are under way: for `CLOSE_SECONDS` in all.
 
         So many at a time, because a hundred thousand that begin together would hold the loop for longer than that.
@@ -83,7 +87,7 @@ class Transactions:
             return
         known = [unit for unit in units if unit.has_work]
         error = AlreadyClosed("the client was closed, so the transaction was aborted", hint="end transactions before close()")
-        end = self._core.runtime.monotonic() + CLOSE_SECONDS
+        end = self.core.runtime.monotonic() + CLOSE_SECONDS
         idle = iter([unit for unit in units if not unit.ending.is_under_way])
         ending = [unit.ending.close(error, CLOSE_SECONDS) for unit in units if unit.ending.is_under_way]
         await asyncio.gather(*ending, *(self._abort_some(idle, error, end) for _ in range(min(CLOSED_TOGETHER, len(units)))))
@@ -99,5 +103,5 @@ class Transactions:
 
     async def _abort_some(self, units: Iterator[Unit], error: PulsarError, end: float) -> None:
         """One after the other, while there are any and there is time."""
-        while (seconds := end - self._core.runtime.monotonic()) > 0 and (unit := next(units, None)) is not None:
+        while (seconds := end - self.core.runtime.monotonic()) > 0 and (unit := next(units, None)) is not None:
             await unit.ending.close(error, seconds)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, Self
 
 from pulsar_txn.client.errors import TransactionStateError
@@ -25,7 +25,7 @@ from pulsar_txn.client.txn.opening import Opening
 from pulsar_txn.client.txn.operations import Operations
 from pulsar_txn.client.txn.registrar import CoordinatorSessions, Registrar, Target
 from pulsar_txn.client.txn.stats import Phases, TransactionState, TransactionStats
-from pulsar_txn.wire.ids import TxnAction, TxnId
+from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
 
 
 class UnitObservers(Protocol):
@@ -67,11 +67,13 @@ class Unit:
         observers: UnitObservers | None = None,
         empty: EmptyCommits | None = None,
         check_here: Callable[[], None] = lambda: None,
+        others: Collection[object] = (),
     ) -> None:
         self.check_here = check_here
         """Raises WrongEventLoop outside of the event loop of its client."""
         self.life = Life(options, monotonic, txn_id)
         self._core = core
+        self._others = others  # cores of further clients, whose producers and consumers take part
         self._monotonic = monotonic
         self._observers = observers
         self.inputs = Inputs(self.doom)
@@ -130,8 +132,8 @@ class Unit:
         return self.life.id is not None or self.opening.is_under_way or len(self.inputs) > 0
 
     def belongs_to(self, core: object) -> bool:
-        """Whether it was begun by the client with this core."""
-        return core is self._core
+        """Whether producers and consumers of the client with this core may take part."""
+        return core is self._core or core in self._others
 
     # --- what producers and consumers call (see `enlist`) -------------------------------------------------------------
 
@@ -188,11 +190,11 @@ class Unit:
         self.life.fail(error)
 
     def _check_usable(self, core: object) -> None:
-        if core is not self._core:
+        if core is not self._core and core not in self._others:
             raise TransactionStateError(
                 "this transaction belongs to another client",
                 txn_id=self.life.id,
-                hint="use producers and consumers of the client that began it",
+                hint="use producers and consumers of the client that began it, or of one that shares its coordinator",
             )
         self.life.check_usable()
 
@@ -218,7 +220,7 @@ class Unit:
             doom_cause=life.failures[0] if life.failures else None,
             phases=self._phases(),
             retries=tally.retries,
-            coordinator_id=None if life.id is None else life.id.most,
+            coordinator_id=None if life.id is None else coordinator_of(life.id.most),
             coordinator_endpoint=tally.endpoint,
         )
 

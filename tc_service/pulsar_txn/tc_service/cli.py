@@ -1,0 +1,125 @@
+"""`pulsar-txn coordinator`: a coordinator beside clusters as a process, from its options to its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pulsar_txn.broker.serving import LOG_FORMAT, USAGE, Ending, Lifetime, cannot_listen, loop_factory
+
+from .config import LoadedCoordinator, load
+from .server.listening import CoordinatorServer
+
+logger = logging.getLogger("pulsar_txn.tc_service")
+
+
+@click.command("coordinator")
+@click.option("--conf", type=click.Path(path_type=Path), help="Configuration: clusters, limits; see conf/coordinator.conf.")
+@click.option("--data", type=click.Path(path_type=Path), required=True, help="Folder for all decisions; made if not there.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Binary protocol (brokerServicePort); 0: any free one.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any other key; may be repeated.")
+@click.option("--ready-file", type=click.Path(path_type=Path), help="JSON with the address, there while it serves.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="On stderr.",
+)
+def command(
+    conf: Path | None,
+    data: Path,
+    port: int | None,
+    settings: tuple[str, ...],
+    ready_file: Path | None,
+    log_level: str,
+) -> None:
+    """Coordinate transactions beside Pulsar clusters until SIGTERM or SIGINT, which drain; a second one ends it at once.
+
+    Exit codes: 0 drained, 2 usage or configuration, 69 port not available, 73 data folder refused, 74 storage failed
+    or damaged, 75 cut short.
+    """
+    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
+    loaded = _load(conf, _command_line(settings, port))
+    for warning in loaded.warnings:
+        logger.warning("configuration: %s", warning)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_run(loaded, data, ready_file))
+
+
+def _command_line(settings: tuple[str, ...], port: int | None) -> dict[str, str]:
+    chosen: dict[str, str] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
+        chosen[key] = value
+    if port is not None:
+        chosen["brokerServicePort"] = str(port)
+    return chosen
+
+
+def _load(conf: Path | None, command_line: dict[str, str]) -> LoadedCoordinator:
+    try:
+        return load(conf, os.environ, command_line)
+    except OSError as error:
+        raise Ending(USAGE, f"{conf} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Ending(USAGE, f"{conf} is not a text in UTF-8: {error}") from error
+
+
+async def _run(loaded: LoadedCoordinator, data: Path, ready_file: Path | None) -> None:
+    await Lifetime(_Process(loaded, data), ready_file).run()
+
+
+class _Process:
+    """The service, as its process serves it; see `broker.cli.lifetime.Serves`."""
+
+    def __init__(self, loaded: LoadedCoordinator, data: Path) -> None:
+        self._config = loaded.config
+        self._clusters = loaded.clusters
+        self._data = data
+        self._server = CoordinatorServer(loaded.config, loaded.clusters, data)
+
+    async def start(self) -> None:
+        config = self._config
+        try:
+            await self._server.start()
+        except (OSError, OverflowError) as error:
+            known = error if isinstance(error, OSError) else OSError(str(error))
+            port = config.broker_service_port
+            raise cannot_listen(config.bind_address, port, "brokerServicePort", "--port", known) from error
+
+    async def storage_failed(self) -> Exception:
+        await self._server.storage_failed.wait()
+        failure = self._server.service.storage_failure
+        assert failure is not None  # noqa: S101 - it is set before the event
+        return failure
+
+    async def close(self) -> None:
+        await self._server.close()
+
+    def ready_line(self) -> str:
+        facts = self.facts()
+        return (
+            f"pulsar-txn {facts['version']} coordinates at {facts['serviceUrl']} for {', '.join(facts['clusters'])}: "
+            f"{facts['coordinators']} coordinators, journal in {facts['data']}, sync by {facts['sync']}"
+        )
+
+    def facts(self) -> dict[str, Any]:
+        service = self._server.service
+        return {
+            "version": version("pulsar-txn"),
+            "pid": os.getpid(),
+            "serviceUrl": service.service_url,
+            "clusters": list(self._clusters),
+            "coordinators": len(service.coordinators),
+            "data": str(self._data.absolute()),
+            "sync": getattr(self._server.store, "syncer_kind", "none"),
+        }

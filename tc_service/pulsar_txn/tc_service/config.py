@@ -1,0 +1,200 @@
+"""The configuration of a coordinator beside clusters: Pulsar's keys where Pulsar has one, and one group of keys per cluster.
+
+A cluster has a name, which stands in `clusters`, and the keys `cluster.NAME.…`, which are those of Pulsar's client.conf.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from pulsar_txn.broker.serving import BrokerConfig, ConfigError, Setting, build, fields_of, read_settings, unknown_keys
+from pulsar_txn.client import TlsAuthentication, TokenAuthentication
+from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.client.inside import Settings, TlsFiles, parse_service_url
+
+from .cluster.participants import ParticipantRefused, check_cluster_name
+
+_SHIPPED: Final = "coordinator.conf"
+_PREFIX: Final = "cluster."
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+_TOKEN: Final = frozenset({"token", "org.apache.pulsar.client.impl.auth.AuthenticationToken"})
+_TLS: Final = frozenset({"tls", "org.apache.pulsar.client.impl.auth.AuthenticationTls"})
+_MAX_COORDINATORS: Final = 1 << 14
+"""As many as an id of a transaction can name."""
+
+
+@attrs.frozen(kw_only=True)
+class CoordinatorConfig:
+    """Every key that the service obeys, except those of the clusters."""
+
+    # listening
+    bind_address: str = "127.0.0.1"
+    broker_service_port: int = 6653
+    advertised_address: str | None = None
+    keep_alive_interval_seconds: int = 30
+    broker_max_connections: int = 10_000
+    broker_max_connections_per_ip: int = 500
+    incomplete_frame_timeout_seconds: int = 30
+    max_concurrent_requests_per_connection: int = 1000
+    max_concurrent_lookup_request: int = 50_000
+    max_concurrent_request_size_in_mb: int = 64
+    broker_shutdown_timeout_ms: int = 10_000
+
+    # clusters
+    clusters: str = ""
+
+    # storage
+    max_store_state_bytes: int = 512 * 1024 * 1024
+
+    # transactions
+    number_of_transaction_coordinators: int = 16
+    max_active_transactions_per_coordinator: int = 10_000
+    max_active_transactions_per_transactional_id: int = 256
+    max_participants_per_transaction: int = 10_000
+    max_transaction_state_size_in_mb: int = 64
+    max_transaction_timeout_in_seconds: int = 3_600
+    transaction_outcome_retention_count: int = 1_048_576
+
+    def serving(self) -> BrokerConfig:
+        """The same keys for the parts that the service shares with the broker."""
+        shared = {field.name for field in attrs.fields(BrokerConfig)} & {
+            field.name for field in attrs.fields(CoordinatorConfig)
+        }
+        return BrokerConfig(**{name: getattr(self, name) for name in shared})
+
+
+@attrs.frozen(kw_only=True)
+class ClusterConfig:
+    """How the brokers of one cluster are reached. `auth_params` is left out of `repr`."""
+
+    service_url: str = ""
+    auth_plugin: str = ""
+    auth_params: str = attrs.field(default="", repr=False)
+    tls_trust_certs_file_path: str | None = None
+    tls_certificate_file_path: str | None = None
+    tls_key_file_path: str | None = None
+    tls_allow_insecure_connection: bool = False
+    tls_enable_hostname_verification: bool = True
+
+    def settings(self) -> Settings:
+        """What the client's connections need of it. InvalidConfiguration."""
+        tls = TlsFiles(
+            trust_certs_file=self.tls_trust_certs_file_path,
+            certificate_file=self.tls_certificate_file_path,
+            key_file=self.tls_key_file_path,
+            validate_hostname=self.tls_enable_hostname_verification,
+            allow_insecure_connection=self.tls_allow_insecure_connection,
+        )
+        authentication = _authentication(self.auth_plugin, self.auth_params)
+        settings = Settings(operation_timeout=5, connection_timeout=5, authentication=authentication, tls=tls)
+        if any(address.tls for address in parse_service_url(self.service_url)):
+            settings.ssl_context()  # what is wrong with its files is said here
+        return settings
+
+
+def _authentication(plugin: str, params: str) -> TokenAuthentication | TlsAuthentication | None:
+    """What `authPlugin` and `authParams` of Pulsar's client.conf mean. The parameters are never shown."""
+    if not plugin:
+        return None
+    if plugin in _TLS:
+        given = dict(each.partition(":")[::2] for each in params.split(",") if each)
+        return TlsAuthentication(given.get("tlsCertFile"), given.get("tlsKeyFile"))
+    if plugin not in _TOKEN:
+        raise InvalidConfiguration(f"authPlugin={plugin} is not known", hint="write token or tls")
+    if params.startswith("file://"):
+        return TokenAuthentication.from_file(params.removeprefix("file://"))
+    token = params.removeprefix("token:")
+    if not token:
+        raise InvalidConfiguration("authPlugin=token has no token", hint="write authParams=file:///path/of/the/token")
+    return TokenAuthentication(token)
+
+
+@attrs.frozen
+class LoadedCoordinator:
+    """A configuration with its clusters, by name, and warnings."""
+
+    config: CoordinatorConfig
+    clusters: Mapping[str, ClusterConfig]
+    warnings: tuple[str, ...]
+
+
+FIELDS: Final[Mapping[str, attrs.Attribute[Any]]] = fields_of(CoordinatorConfig)
+CLUSTER_FIELDS: Final[Mapping[str, attrs.Attribute[Any]]] = fields_of(ClusterConfig)
+
+
+def shipped_conf() -> str:
+    """The text of the `coordinator.conf` that comes with the package (in a checkout: `conf/coordinator.conf`)."""
+    packaged = importlib.resources.files("pulsar_txn.tc_service") / "conf" / _SHIPPED
+    if packaged.is_file():
+        return packaged.read_text(encoding="utf-8")
+    return (Path(__file__).parents[3] / "conf" / _SHIPPED).read_text(encoding="utf-8")
+
+
+def load(path: Path | None, environ: Mapping[str, str], command_line: Mapping[str, str] | None = None) -> LoadedCoordinator:
+    """Read a configuration; `path` None reads the shipped file.
+
+    Raises ConfigError for a value that cannot be used, OSError when the file cannot be read.
+    """
+    text = shipped_conf() if path is None else path.read_text(encoding="utf-8")
+    name = f"(shipped) {_SHIPPED}" if path is None else str(path)
+    chosen, warnings = read_settings(text, name, environ, command_line or {}, _is_known)
+    config, _ = build(CoordinatorConfig, [each for key, each in chosen.items() if key in FIELDS])
+    _check(config)
+    clusters = {each: _cluster(each, chosen) for each in _names(config, chosen)}
+    unknown = [each for key, each in chosen.items() if key not in FIELDS and not _is_of_cluster(key, clusters)]
+    if unknown:
+        warnings.append(unknown_keys(unknown, "the coordinator"))
+    return LoadedCoordinator(config, clusters, tuple(warnings))
+
+
+def _is_known(key: str) -> bool:
+    return key in FIELDS or key.startswith(_PREFIX)
+
+
+def _is_of_cluster(key: str, clusters: Mapping[str, ClusterConfig]) -> bool:
+    name, _, rest = key.removeprefix(_PREFIX).rpartition(".")
+    return key.startswith(_PREFIX) and name in clusters and rest in CLUSTER_FIELDS
+
+
+def _check(config: CoordinatorConfig) -> None:
+    if config.bind_address not in _LOOPBACK:
+        raise ConfigError(
+            f"bindAddress={config.bind_address}: without authentication the coordinator listens on loopback only; "
+            "write bindAddress=127.0.0.1"
+        )
+    if config.number_of_transaction_coordinators > _MAX_COORDINATORS:
+        raise ConfigError(f"numberOfTransactionCoordinators: {_MAX_COORDINATORS} are the most")
+
+
+def _names(config: CoordinatorConfig, chosen: Mapping[str, Setting]) -> list[str]:
+    names = [each.strip() for each in config.clusters.split(",") if each.strip()]
+    if not names:
+        raise ConfigError(
+            "clusters is empty; name the clusters that transactions write to, for example clusters=east and "
+            "cluster.east.serviceUrl=pulsar://host:6650"
+        )
+    for name in names:
+        try:
+            check_cluster_name(name)
+        except ParticipantRefused as error:
+            raise ConfigError(f"{chosen['clusters'].origin}: {error}") from None
+    return names
+
+
+def _cluster(name: str, chosen: Mapping[str, Setting]) -> ClusterConfig:
+    start = f"{_PREFIX}{name}."
+    of_it = {key.removeprefix(start): each for key, each in chosen.items() if key.startswith(start)}
+    known = [attrs.evolve(each, key=key) for key, each in of_it.items() if key in CLUSTER_FIELDS]
+    cluster, _ = build(ClusterConfig, known)
+    if not cluster.service_url:
+        raise ConfigError(f"cluster {name}: say where its brokers are, with {start}serviceUrl=pulsar://host:6650")
+    try:
+        cluster.settings()
+    except InvalidConfiguration as error:
+        raise ConfigError(f"cluster {name}: {error}") from None
+    return cluster

@@ -1,0 +1,88 @@
+"""The clusters that take part in transactions: their names, who may take part in each, and how their participants are told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.tc_service.cluster.participants import decode, encode
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import Participant, TxnId
+
+logger = logging.getLogger("pulsar_txn.tc_service")
+
+
+class Cluster(Protocol):
+    """One cluster, as the server asks it."""
+
+    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        """Tell one of its participants the outcome until it holds it durably; see `broker.txn.participants.Participants`."""
+
+    def is_checked(self, participant: Participant) -> bool:
+        """Whether the participant was found there before, so that nobody need be asked."""
+
+    async def check(self, participant: Participant) -> None:
+        """Refusal for a topic or subscription that cannot take part, or that is not there."""
+
+    async def close(self) -> None:
+        """Tell nobody any more."""
+
+
+class Clusters:
+    """All of them, by name. Implements the broker's protocol `Participants` for the coordinators."""
+
+    def __init__(self, clusters: Mapping[str, Cluster]) -> None:
+        self._clusters = dict(clusters)
+        self._only = next(iter(clusters)) if len(clusters) == 1 else None
+        self._unknown: dict[str, int] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Their names."""
+        return list(self._clusters)
+
+    def named(self, name: str) -> str:
+        """The cluster that a client means by `name`; it need not say it where there is one. Refusal NotAllowedError."""
+        if name in self._clusters:
+            return name
+        if not name and self._only is not None:
+            return self._only
+        known = ", ".join(self._clusters)
+        what = f"there is no cluster {name[:80]!r} here" if name else "the client does not say which cluster it writes to"
+        raise Refusal(ServerError.NotAllowedError, f"{what}; make the client with cluster= one of: {known}")
+
+    def is_checked(self, cluster: str, participants: Iterable[Participant]) -> bool:
+        """Whether nobody has to be asked about these."""
+        return all(map(self._clusters[cluster].is_checked, participants))
+
+    async def check(self, cluster: str, participants: Iterable[Participant]) -> None:
+        """Refusal when one of them cannot take part."""
+        for each in participants:
+            if not self._clusters[cluster].is_checked(each):
+                await self._clusters[cluster].check(each)
+
+    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        """See `Participants.tell`. A cluster that is not configured any more keeps its transactions until it is again."""
+        name, participant = decode(effect.participant)
+        cluster = self._clusters.get(name)
+        if cluster is not None:
+            cluster.tell(TellParticipant(effect.txn_id, participant, effect.action, effect.low_watermark), told)
+            return
+        waiting = self._unknown[name] = self._unknown.get(name, 0) + 1
+        if waiting == 1:
+            logger.error(
+                "%s of %s at %s waits: the configuration has no cluster %r any more; configure it again, and restart",
+                effect.action.name, effect.txn_id, participant.topic, name,
+            )  # fmt: skip
+
+    async def close(self) -> None:
+        """Tell nobody any more; what is not told is told after the next start."""
+        for cluster in self._clusters.values():
+            await cluster.close()
+
+
+def of_cluster(cluster: str, participants: Iterable[Participant]) -> tuple[Participant, ...]:
+    """The participants as the machines of the coordinators know them."""
+    return tuple(encode(cluster, each) for each in participants)

@@ -1,0 +1,167 @@
+"""The commands of the coordinator's clients: CONNECT, the search for the coordinators, and registrations.
+
+NEW_TXN, END_TXN and TC_CLIENT_CONNECT are carried out as in the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from importlib.metadata import version
+from typing import Any, Final
+
+from pulsar_txn.broker.serving import MAX_PARTICIPANTS, REFUSALS, Answer, on_end_txn, on_new_txn, on_tc_connect
+from pulsar_txn.tc_service.cluster.participants import ParticipantRefused, normalise
+from pulsar_txn.wire import hot_txn
+from pulsar_txn.wire import pulsar_pb2 as pb
+from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError
+from pulsar_txn.wire.ids import Participant, TxnId
+from pulsar_txn.wire.topics import ASSIGN_TOPIC, InvalidName, TopicName
+
+from .clusters import of_cluster
+from .session import FrameHandler, Handler, Session
+
+_PROTOCOL_VERSION: Final = 21
+_MAX_VERSION_LENGTH: Final = 256
+_SERVER_VERSION: Final = f"pulsar-txn {version('pulsar-txn')} coordinator"
+_NO_TOPICS: Final = (
+    "this is a transaction coordinator, which has no topics; give the client the service URL of its cluster, and this address "
+    "as coordinator="
+)
+
+
+def on_connect(session: Session, body: Any) -> None:
+    """CONNECT: no authentication yet, so everybody is nobody. A second one closes the connection."""
+    if session.connection.connected:
+        raise MalformedFrame("CONNECT came a second time")
+    session.connection.know(body.client_version[:_MAX_VERSION_LENGTH])
+    session.connection.write_command(
+        "connected",
+        server_version=_SERVER_VERSION,
+        protocol_version=min(_PROTOCOL_VERSION, body.protocol_version),
+        max_message_size=session.services.config.max_message_size,
+        feature_flags=pb.FeatureFlags(
+            supports_get_partitioned_metadata_without_auto_creation=True,
+            supports_transactional_ids=session.services.transactional_ids is not None,
+            keeps_transaction_outcomes=session.services.config.transaction_outcome_retention_count > 0,
+            supports_group_end=session.services.ends_groups,
+            supports_clusters=True,
+        ),
+    )
+
+
+def on_ping(session: Session, _body: Any) -> None:
+    """PING."""
+    session.connection.write_command("pong")
+
+
+def on_pong(_session: Session, _body: Any) -> None:
+    """PONG: that something was heard is noted already."""
+
+
+def on_partitioned_metadata(session: Session, body: Any) -> None:
+    """PARTITIONED_METADATA: the assign topic has a partition for each coordinator; there is no other topic."""
+    answer = partial(session.connection.write_command, "partitionMetadataResponse", request_id=body.request_id)
+    coordinators = session.services.coordinators
+    if body.topic == ASSIGN_TOPIC and coordinators is not None:
+        answer(partitions=len(coordinators), response=pb.CommandPartitionedTopicMetadataResponse.Success)
+    else:
+        failed = pb.CommandPartitionedTopicMetadataResponse.Failed
+        answer(response=failed, error=int(ServerError.NotAllowedError), message=_NO_TOPICS)
+
+
+def on_lookup(session: Session, body: Any) -> None:
+    """LOOKUP: every coordinator is here; the client stays on the address that it came by."""
+    answer = partial(session.connection.write_command, "lookupTopicResponse", request_id=body.request_id)
+    if _is_assign_partition(body.topic):
+        answer(
+            brokerServiceUrl=session.services.service_url,
+            response=pb.CommandLookupTopicResponse.Connect,
+            authoritative=True,
+            proxy_through_service_url=True,
+        )
+    else:
+        failed = pb.CommandLookupTopicResponse.Failed
+        answer(response=failed, error=int(ServerError.NotAllowedError), message=_NO_TOPICS)
+
+
+def _is_assign_partition(topic: str) -> bool:
+    try:
+        return str(TopicName.parse(topic).base) == ASSIGN_TOPIC
+    except InvalidName:
+        return False
+
+
+def on_add_partition(session: Session, frame: bytes) -> None:
+    """ADD_PARTITION_TO_TXN."""
+    head, txn_id, topics = hot_txn.decode_add_partitions(frame)
+    cluster = hot_txn.cluster_of(frame, hot_txn.ADD_PARTITION_TO_TXN)
+    _add(session, head, txn_id, hot_txn.ADD_PARTITION_TO_TXN_RESPONSE, cluster, [(topic, None) for topic in topics])
+
+
+def on_add_subscription(session: Session, frame: bytes) -> None:
+    """ADD_SUBSCRIPTION_TO_TXN."""
+    head, txn_id, subscriptions = hot_txn.decode_add_subscriptions(frame)
+    cluster = hot_txn.cluster_of(frame, hot_txn.ADD_SUBSCRIPTION_TO_TXN)
+    _add(session, head, txn_id, hot_txn.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, cluster, subscriptions)
+
+
+def _add(
+    session: Session, head: bytes, txn_id: TxnId, response: int, cluster: str, named: Sequence[tuple[str, str | None]]
+) -> None:
+    """One refusal refuses the whole request, and registers nothing."""
+    done = hot_txn.encode_response(response, head)
+    answer = partial(session.connection.respond, done, REFUSALS[response], head)
+    if len(named) > MAX_PARTICIPANTS:
+        text = f"{len(named)} participants in one request; {MAX_PARTICIPANTS} are the most, send several"
+        answer(None, ServerError.NotAllowedError, text)
+        return
+    clusters = session.services.clusters
+    try:
+        where = clusters.named(cluster)
+        participants = [normalise(topic, subscription) for topic, subscription in named]
+    except Refusal as refusal:
+        answer(None, refusal.code, refusal.message)
+    except ParticipantRefused as refused:
+        answer(None, ServerError.NotAllowedError, str(refused))
+    else:
+        if clusters.is_checked(where, participants):
+            _register(session, txn_id, where, participants, answer)
+        else:
+            session.keep(asyncio.get_running_loop().create_task(_check(session, txn_id, where, participants, answer)))
+
+
+async def _check(session: Session, txn_id: TxnId, cluster: str, participants: Sequence[Participant], answer: Answer) -> None:
+    """Ask the cluster whether the participants are there, and register them. Always answers."""
+    try:
+        await session.services.clusters.check(cluster, participants)
+    except Refusal as refusal:
+        answer(None, refusal.code, refusal.message)
+    except Exception as error:  # noqa: BLE001 - the client gets it, and may try again
+        answer(None, ServerError.ServiceNotReady, f"cluster {cluster} could not be asked: {error}; retry")
+    else:
+        _register(session, txn_id, cluster, participants, answer)
+
+
+def _register(session: Session, txn_id: TxnId, cluster: str, participants: Sequence[Participant], answer: Answer) -> None:
+    coordinators = session.services.coordinators
+    assert coordinators is not None  # noqa: S101 - this server is made of them
+    coordinators.add(txn_id, of_cluster(cluster, participants), session.principal, session.identity, answer)
+
+
+REQUESTS: Final[dict[int, FrameHandler]] = {
+    hot_txn.NEW_TXN: on_new_txn,
+    hot_txn.ADD_PARTITION_TO_TXN: on_add_partition,
+    hot_txn.ADD_SUBSCRIPTION_TO_TXN: on_add_subscription,
+    hot_txn.END_TXN: on_end_txn,
+}
+
+COMMANDS: Final[dict[int, Handler]] = {
+    pb.BaseCommand.CONNECT: on_connect,
+    pb.BaseCommand.PING: on_ping,
+    pb.BaseCommand.PONG: on_pong,
+    pb.BaseCommand.PARTITIONED_METADATA: on_partitioned_metadata,
+    pb.BaseCommand.LOOKUP: on_lookup,
+    pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: on_tc_connect,
+}

@@ -1,0 +1,133 @@
+"""A coordinator service that listens: its folder, its clusters and its port."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from pulsar_txn.broker.serving import AsyncioRuntime, Listener, Runtime
+from pulsar_txn.client.inside import AsyncioRuntime as ClientRuntime
+from pulsar_txn.ledger.journal import JournalStore
+from pulsar_txn.ledger.memory import MemoryStore
+from pulsar_txn.ledger.protocols import LedgerError, LogStore, StoreUnsupported
+from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
+
+from .clusters import Clusters
+from .one_cluster import OneCluster
+from .service import CoordinatorService
+
+logger = logging.getLogger("pulsar_txn.tc_service")
+
+_COUNT: Final = "/tc-service/coordinators"
+_MARK_OF_A_BROKER: Final = "/admin"
+
+
+class CoordinatorServer:
+    """One coordinator service in this process, listening on one port. An async context manager; one start per object.
+
+    `data_dir` None keeps everything in memory: nothing survives the end. `port` 0 takes a free one.
+    Entering raises OSError (port in use, address not here) and LedgerError (folder in use, newer format, damage, …).
+    Leaving drains: clients are sent away and everything that was answered is durable.
+    """
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        clusters: Mapping[str, ClusterConfig],
+        data_dir: str | Path | None = None,
+        *,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self.config = config
+        self.service: CoordinatorService
+        self.storage_failed = asyncio.Event()
+        self._clusters = clusters
+        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._runtime = runtime or AsyncioRuntime()
+        self._store: LogStore
+        self._listener: Listener | None = None
+
+    @property
+    def service_url(self) -> str:
+        """`pulsar://host:port` for `coordinator=` of clients."""
+        return self.service.service_url
+
+    @property
+    def store(self) -> LogStore:
+        """Where the decisions are."""
+        return self._store
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Open the store, begin to fold the coordinators' logs, then listen."""
+        self._store = self._open_store()
+        await self._store.start()
+        try:
+            count = await self._count()
+            runtime = ClientRuntime()
+            clusters = Clusters({name: OneCluster(name, each, runtime) for name, each in self._clusters.items()})
+            self.service = CoordinatorService(self.config, self._store, clusters, self._runtime)
+            self.service.on_storage_failed = lambda _: self.storage_failed.set()
+            await self.service.start(count)
+            self._listener = await self._runtime.listen(
+                self.config.bind_address, self.config.broker_service_port, self.service.connection
+            )
+        except BaseException:
+            await self._close_store()
+            raise
+        address = self.config.advertised_address or self.config.bind_address
+        self.service.service_url = f"pulsar://{address}:{self._listener.port}"
+        logger.info("listening on %s, for the clusters %s", self.service.service_url, ", ".join(self._clusters))
+
+    async def close(self) -> None:
+        """Stop listening, drain, close the store. Idempotent."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        await listener.close()
+        try:
+            async with asyncio.timeout(self.config.broker_shutdown_timeout_ms / 1000):
+                await self.service.close()
+        except TimeoutError:
+            logger.warning(
+                "not everything was closed within brokerShutdownTimeoutMs; what was answered is durable all the same"
+            )
+        await self._close_store()
+
+    def _open_store(self) -> LogStore:
+        if self._data_dir is None:
+            return MemoryStore()
+        store = JournalStore(self._data_dir)
+        store.max_state_bytes = self.config.max_store_state_bytes
+        return store
+
+    async def _count(self) -> int:
+        """How many coordinators there are: never less than there were, because each may have transactions to end."""
+        metadata = self._store.metadata
+        stored = await metadata.get(_COUNT)
+        wanted = self.config.number_of_transaction_coordinators
+        if stored is None and await metadata.children(_MARK_OF_A_BROKER):
+            raise StoreUnsupported("this folder belongs to a broker; give the coordinator a folder of its own")
+        before = 0 if stored is None else int(stored.data)
+        if before > wanted:
+            logger.warning("numberOfTransactionCoordinators=%d has no effect: there are %d, and each is needed", wanted, before)
+        if before < wanted:
+            await metadata.put(_COUNT, str(wanted).encode())
+        return max(before, wanted)
+
+    async def _close_store(self) -> None:
+        try:
+            await self._store.close()
+        except LedgerError as error:
+            if not self.storage_failed.is_set():
+                raise
+            logger.warning("the store failed before: %s", error)

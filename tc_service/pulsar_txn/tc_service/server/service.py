@@ -1,0 +1,107 @@
+"""The coordinators of a service with their clients: everything of it but its sockets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from pulsar_txn.broker.serving import (
+    BrokerConfig,
+    Clients,
+    Clock,
+    Connection,
+    Coordinators,
+    Limits,
+    Repeating,
+    Runtime,
+    ServingByLane,
+    TransactionalIds,
+    Turn,
+)
+from pulsar_txn.ledger.protocols import LogStore
+from pulsar_txn.tc import FencingCoordinator
+from pulsar_txn.tc_service.config import CoordinatorConfig
+from pulsar_txn.wire.ids import GROUP_SHIFT, LANE_BIT
+
+from .clusters import Clusters
+from .commands import COMMANDS, REQUESTS
+from .session import Session
+
+logger = logging.getLogger("pulsar_txn.tc_service")
+
+
+class CoordinatorService:
+    """`start()`, then `connection()` for each client, at the end `close()`.
+
+    `store` is started by the caller, and closed by it after `close()`; `clusters` are closed here.
+
+    `storage_failure` is set when the store failed: nothing is confirmed any more, and the process should end with code 74;
+    `on_storage_failed` is called once.
+    """
+
+    ends_groups = FencingCoordinator.ends_groups
+
+    def __init__(self, config: CoordinatorConfig, store: LogStore, clusters: Clusters, runtime: Runtime) -> None:
+        self.config: BrokerConfig = config.serving()
+        self.clusters = clusters
+        self.turn = Turn(runtime, Clock(runtime))
+        self.limits = Limits(self.config, runtime.descriptors())
+        self.service_url = ""
+        self.storage_failure: Exception | None = None
+        self.on_storage_failed: Callable[[Exception], None] = lambda _: None
+        self._clients = Clients(self.config, self.turn)
+        self._repeating = Repeating(runtime)
+        self._store = store
+        self.connections = self._clients.connections
+        self.transactional_ids = TransactionalIds(store.metadata)
+        self.coordinators = Coordinators(
+            partial(_make_coordinator, config), store, self.turn, clusters, self._storage_failed, ServingByLane()
+        )
+
+    async def start(self, coordinators: int) -> None:
+        """Begin to open so many coordinators."""
+        self._store.on_pressure(self._clients.pressure)
+        self.coordinators.grow(coordinators)
+        self.turn.meter.start()
+        self._clients.start(self._repeating)
+
+    def connection(self) -> Connection:
+        """A protocol for a new client."""
+        return Connection(self, partial(Session, self, COMMANDS, REQUESTS))
+
+    @property
+    def under_pressure(self) -> bool:
+        """Whether the store has too much in flight, so that no client is read."""
+        return self._clients.under_pressure
+
+    async def close(self) -> None:
+        """Drain: what was taken is answered, clients are sent away, everything is durable."""
+        await self._clients.drain(self._is_busy)
+        self.turn.meter.stop()
+        await self.clusters.close()
+        self._clients.close()
+        await self._repeating.close()
+        await self.coordinators.close()
+
+    def _is_busy(self) -> bool:
+        return self.storage_failure is None and (self._clients.is_busy or self.coordinators.is_busy)
+
+    def _storage_failed(self, error: Exception) -> None:
+        if self.storage_failure is None:
+            logger.critical("storage failed, this coordinator must end: %s", error)
+            self.storage_failure = error
+            self.on_storage_failed(error)
+
+
+def _make_coordinator(config: CoordinatorConfig, tc_id: int) -> FencingCoordinator:
+    longest = config.max_transaction_timeout_in_seconds
+    return FencingCoordinator(
+        LANE_BIT | tc_id << GROUP_SHIFT,
+        max_active=config.max_active_transactions_per_coordinator,
+        max_active_of_id=config.max_active_transactions_per_transactional_id,
+        max_participants=config.max_participants_per_transaction,
+        max_state_bytes=config.max_transaction_state_size_in_mb << 20,
+        max_timeout_ms=longest * 1000 if longest else 2**63 - 1,
+        outcome_retention_count=config.transaction_outcome_retention_count,
+    )

@@ -1,0 +1,65 @@
+"""What one client has at the coordinator: who it is, and the transactions that its connection opened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from pulsar_txn.broker.serving import BrokerConfig, Connection, Coordinating, OpenedTransactions, Turn
+
+from .clusters import Clusters
+
+if TYPE_CHECKING:
+    from pulsar_txn.tc.owners import Identity
+
+
+class Services(Coordinating, Protocol):
+    """What the commands ask of the server."""
+
+    config: BrokerConfig
+    turn: Turn
+    clusters: Clusters
+    service_url: str
+
+
+Handler: TypeAlias = "Callable[[Session, Any], Coroutine[Any, Any, None] | None]"
+FrameHandler: TypeAlias = "Callable[[Session, bytes], None]"
+
+
+class Session:
+    """The state of one client. `principal`: who it is, None without authentication. `identity`: its transactional id."""
+
+    is_busy = False
+
+    def __init__(
+        self,
+        services: Services,
+        commands: Mapping[int, Handler],
+        requests: Mapping[int, FrameHandler],
+        connection: Connection,
+    ) -> None:
+        self.services = services
+        self.connection = connection
+        self.commands = commands
+        self.frames: Mapping[int, Callable[[bytes], None]] = {}
+        self.requests = {kind: partial(handler, self) for kind, handler in requests.items()}
+        self.principal: str | None = None
+        self.identity: Identity | None = None
+        self.opened = OpenedTransactions()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """A request that takes longer: it ends with the client."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def writable_changed(self, *, writable: bool) -> None:
+        """Nothing is sent without a request."""
+
+    def ended(self) -> None:
+        """The client is gone. Its transactions stay open until their timeout."""
+        for task in self._tasks:
+            task.cancel()
+        self.requests.clear()  # no circle is left: a connection that ends is freed at once
