@@ -116,7 +116,6 @@ BODIES = {
 
 ARGUMENTS = {
     "Transaction.acknowledge.message": "Acknowledged | Sequence[Acknowledged]",
-    "Client.__init__.coordinator": "str | None",
     "Client.run_transaction.work": "Callable[[Transaction], T]",
     "Client.pipeline.handler": "Callable[[TransactionalBatch[T]], object]",
     "Client.pipeline.stop": "Stop | None",

@@ -26,6 +26,7 @@ from pulsar_txn.broker.commands.txn import (
 from pulsar_txn.broker.net.clients import Clients
 from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane
+from pulsar_txn.broker.txn.crash_points import armed
 from pulsar_txn.broker.txn.host import Answer
 from pulsar_txn.broker.txn.participants import Participants
 from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
@@ -61,6 +62,7 @@ __all__ = [
     "TransactionalIds",
     "Turn",
     "TxnSession",
+    "armed",
     "build",
     "cannot_listen",
     "conf_key",

@@ -1,4 +1,4 @@
-"""Named points at which tests and the demo end this broker with SIGKILL, with something in flight.
+"""Named points at which tests and the demo end a server of coordinators with SIGKILL, with something in flight.
 
 PULSAR_TXN_CRASH_POINT names the point; without a known one nothing here is installed and nothing is asked later.
 PULSAR_TXN_CRASH_LOG is a file that gets a line of JSON before the kill: what was in flight. A point that has a line

@@ -10,6 +10,7 @@ import attrs
 
 from pulsar_txn.client._shared_interceptors import SharedInterceptors
 from pulsar_txn.client.client import AsyncClient, schema_of_producer
+from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.receive.reader import AsyncReader
@@ -40,6 +41,11 @@ def opened(given: Mapping[str, Any]) -> tuple[SyncLoop, AsyncClient]:
     `given` has the local names of `Client.__init__`: its arguments, and what is no option.
     """
     options = {name: value for name, value in given.items() if name not in _NO_OPTIONS} | given["unknown"]
+    if not isinstance(options.get("coordinator"), str | None):
+        raise InvalidConfiguration(
+            "a blocking client lives on a loop of its own, and shares no coordinator",
+            hint="give coordinator= the URL; or use AsyncClient for a transaction over several clusters",
+        )
     loop = SyncLoop()
     if options.get("authentication") is not None:
         options["authentication"] = asked_authentication(loop.callbacks, options["authentication"])

@@ -15,6 +15,7 @@ from pulsar_txn.client._checks import refused
 from pulsar_txn.client._options import options_of
 from pulsar_txn.client.client import AsyncClient
 from pulsar_txn.client.client_stats import ClientStats
+from pulsar_txn.client.coordinator import AsyncCoordinator
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.loop.options import PipelineEvent, PipelineOptions, PipelineOptionsDict, PipelineResult
 from pulsar_txn.client.net.authentication import Authentication
@@ -769,7 +770,7 @@ class Client(Twin[AsyncClient]):
         transactions: bool = True,
         transactional_id: str | None = None,
         fencing: str | None = None,
-        coordinator: str | None = None,
+        coordinator: str | AsyncCoordinator | None = None,
         cluster: str = "",
         runtime: Runtime | None = None,
         **unknown: Never,

@@ -37,6 +37,7 @@ class Clusters:
         self._clusters = dict(clusters)
         self._only = next(iter(clusters)) if len(clusters) == 1 else None
         self._unknown: dict[str, int] = {}
+        self._closed = False
 
     @property
     def names(self) -> list[str]:
@@ -65,6 +66,8 @@ class Clusters:
 
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         """See `Participants.tell`. A cluster that is not configured any more keeps its transactions until it is again."""
+        if self._closed:
+            return
         name, participant = decode(effect.participant)
         cluster = self._clusters.get(name)
         if cluster is not None:
@@ -77,8 +80,12 @@ class Clusters:
                 effect.action.name, effect.txn_id, participant.topic, name,
             )  # fmt: skip
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Tell nobody any more; what is not told is told after the next start."""
+        self._closed = True
+
+    async def leave(self) -> None:
+        """Close the connections to all of them; after `close`."""
         for cluster in self._clusters.values():
             await cluster.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -18,6 +19,7 @@ from pulsar_txn.broker.serving import (
     ServingByLane,
     TransactionalIds,
     Turn,
+    armed,
 )
 from pulsar_txn.ledger.protocols import LogStore
 from pulsar_txn.tc import FencingCoordinator
@@ -55,8 +57,9 @@ class CoordinatorService:
         self._store = store
         self.connections = self._clients.connections
         self.transactional_ids = TransactionalIds(store.metadata)
+        self._participants = armed(clusters, self.turn, os.environ)
         self.coordinators = Coordinators(
-            partial(_make_coordinator, config), store, self.turn, clusters, self._storage_failed, ServingByLane()
+            partial(_make_coordinator, config), store, self.turn, self._participants, self._storage_failed, ServingByLane()
         )
 
     async def start(self, coordinators: int) -> None:
@@ -79,7 +82,8 @@ class CoordinatorService:
         """Drain: what was taken is answered, clients are sent away, everything is durable."""
         await self._clients.drain(self._is_busy)
         self.turn.meter.stop()
-        await self.clusters.close()
+        self._participants.close()
+        await self.clusters.leave()
         self._clients.close()
         await self._repeating.close()
         await self.coordinators.close()

@@ -1,0 +1,210 @@
+"""A coordinator beside stock clusters: whole stories, judged by the official client as a reader."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pulsar as official
+import pytest
+from our_coordinator import OurCoordinator
+from stock_pulsar import StockPulsar
+from targets import Target
+
+from pulsar_txn.client import AsyncClient, AsyncCoordinator, Client, InitialPosition, InvalidConfiguration, NotAllowedError
+from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.wire.ids import LANE_BIT
+
+pytestmark = [pytest.mark.stock, pytest.mark.timeout(240)]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+KILLED = 3
+"""Of a crash point: the number of the commit."""
+
+
+def crash(folder: Path, nth: int = KILLED) -> dict[str, str]:
+    """The service kills itself after a decision is durable and all participants but one were told."""
+    return {
+        "PULSAR_TXN_CRASH_POINT": "broker.before_last_marker",
+        "PULSAR_TXN_CRASH_LOG": str(folder / "crash.log"),
+        "PULSAR_TXN_CRASH_NTH": str(nth),
+    }
+
+
+def name() -> str:
+    return f"persistent://public/default/beside-{uuid.uuid4().hex[:10]}"
+
+
+def judged(service_url: str, topic: str, most_s: float = 20.0) -> list[bytes]:
+    """What a new reader of the official client sees, from the beginning."""
+    client = official.Client(service_url, logger=official.ConsoleLogger(official.LoggerLevel.Error))
+    try:
+        reader = client.create_reader(topic, official.MessageId.earliest)
+        found = []
+        while reader.has_message_available():
+            found.append(bytes(reader.read_next(timeout_millis=int(most_s * 1000)).data()))
+        return found
+    finally:
+        client.close()
+
+
+async def judged_later(service_url: str, topic: str) -> list[bytes]:
+    return await asyncio.to_thread(judged, service_url, topic)
+
+
+async def test_consume_process_produce_goes_on_by_itself_when_the_coordinator_is_killed_amid_a_commit(
+    stock_pulsar: Target, tmp_path: Path
+) -> None:
+    before, after = name(), name()
+    beside = OurCoordinator({"east": stock_pulsar.service_url}, environment=crash(tmp_path))
+    with beside:
+        async with AsyncClient(stock_pulsar.service_url, coordinator=beside.service_url, max_backoff=0.5) as client:
+            consumer = await client.subscribe(before, "s", initial_position=InitialPosition.EARLIEST)
+            source = await client.create_producer(before)
+            output = await client.create_producer(after)
+            for number in range(12):
+                await source.send(b"%d" % number)
+            restarted = asyncio.create_task(asyncio.to_thread(come_back, beside))
+            committed: list[bytes] = []
+            for round_ in range(14):
+                aborts = round_ % 7 == 4
+                try:
+                    async with client.transaction(timeout=60) as txn:
+                        (message,) = await consumer.receive_many(1, txn=txn)
+                        await output.send(b"done " + message.data + (b" aborted" if aborts else b""), txn=txn)
+                        if aborts:
+                            txn.rollback()
+                    assert txn.id is not None
+                    assert txn.id.most & LANE_BIT
+                finally:
+                    if not aborts:
+                        committed.append(message.data)
+            await restarted
+            assert client.stats().transactions.committed == 12
+        assert json.loads((tmp_path / "crash.log").read_text())["not_told"]
+        assert sorted(committed, key=int) == [b"%d" % number for number in range(12)]
+        found = await judged_later(stock_pulsar.service_url, after)
+        assert sorted(found) == sorted(b"done " + each for each in committed)
+        async with AsyncClient(stock_pulsar.service_url) as client:
+            rest = await client.subscribe(before, "s")
+            assert await rest.receive_many(1, max_wait=0.5) == []
+
+
+def come_back(beside: OurCoordinator) -> None:
+    assert beside.wait_for_end(60) == -9
+    beside.start()
+
+
+async def test_names_of_a_participant_that_cannot_take_part_are_refused_and_the_client_says_why(stock_pulsar: Target) -> None:
+    with OurCoordinator({"east": stock_pulsar.service_url}) as beside:
+        async with AsyncClient(stock_pulsar.service_url, coordinator=beside.service_url, cluster="north") as client:
+            producer = await client.create_producer(name())
+            with pytest.raises(PulsarError, match="no cluster 'north' here"):
+                async with client.transaction() as txn:
+                    await producer.send(b"x", txn=txn)
+        async with AsyncClient(beside.service_url) as wrong:
+            with pytest.raises(NotAllowedError, match="has no topics; give the client the service URL of its cluster"):
+                await wrong.create_producer("t")
+        async with AsyncClient(stock_pulsar.service_url, coordinator=stock_pulsar.service_url) as wrong:
+            with pytest.raises(InvalidConfiguration, match="is no coordinator beside clusters"):
+                await wrong.begin_transaction()
+
+
+def test_the_blocking_client_and_a_transactional_id_use_it_as_well(stock_pulsar: Target) -> None:
+    topic = name()
+    with (
+        OurCoordinator({"east": stock_pulsar.service_url}) as beside,
+        Client(stock_pulsar.service_url, coordinator=beside.service_url, transactional_id="worker") as old,
+        Client(stock_pulsar.service_url, coordinator=beside.service_url, transactional_id="worker") as new,
+    ):
+        zombie = old.begin_transaction()
+        old.create_producer(topic).send(b"of the zombie", txn=zombie)
+        with new.transaction() as txn:
+            new.create_producer(topic).send(b"of the successor", txn=txn)
+        with pytest.raises(PulsarError):
+            zombie.commit()
+        assert judged(stock_pulsar.service_url, topic) == [b"of the successor"]
+
+
+async def test_an_exactly_once_bridge_between_two_clusters_lives_through_kills_of_everything(tmp_path: Path) -> None:
+    """The coordinator amid a commit, the bridge itself, and a whole cluster; the other cluster is never asked to wait."""
+    topic, count = name(), 600
+    with StockPulsar("4.0.8") as east, StockPulsar("4.2.4") as west:
+        beside = OurCoordinator({"east": east.service_url, "west": west.service_url}, environment=crash(tmp_path))
+        with beside:
+            program = Bridge(beside, east.service_url, west.service_url, topic)
+            async with AsyncClient(east.service_url) as client:
+                producer = await client.create_producer(topic)
+                numbers = [b"%d" % number for number in range(count)]
+                await asyncio.gather(*(producer.send(each) for each in numbers[: count // 2]))
+                with program:
+                    await asyncio.to_thread(come_back, beside)
+                    program.kill()
+                    program.start()
+                    west.kill()
+                    await asyncio.gather(*(producer.send(each) for each in numbers[count // 2 :]))
+                    await asyncio.to_thread(west.start)
+                    await until_all_are_there(west.service_url, topic, count)
+            found = await judged_later(west.service_url, topic)
+            assert sorted(found, key=int) == numbers
+        assert json.loads((tmp_path / "crash.log").read_text().splitlines()[0])["not_told"]
+
+
+async def until_all_are_there(service_url: str, topic: str, count: int) -> None:
+    async with AsyncClient(service_url) as client:
+        reader = await client.create_reader(topic)
+        for _ in range(count):
+            await reader.read_next(timeout=120)
+        await reader.close()
+
+
+class Bridge:
+    """The example as a process."""
+
+    def __init__(self, beside: OurCoordinator, source: str, target: str, topic: str) -> None:
+        where = ["--from", source, "--to", target, "--coordinator", beside.service_url, "--batch", "20"]
+        self._command = [sys.executable, str(EXAMPLES / "bridge"), *where, topic]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Bridge:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+
+    def start(self) -> Bridge:
+        self._process = subprocess.Popen(self._command)
+        return self
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+
+
+async def test_clients_of_two_clusters_share_a_coordinator_and_either_begins_their_transaction(stock_pulsar: Target) -> None:
+    """Both names are of one server here: what differs is the name that each client gives its cluster."""
+    here, there = name(), name()
+    urls = {"east": stock_pulsar.service_url, "west": stock_pulsar.service_url}
+    with OurCoordinator(urls) as beside:
+        async with (
+            AsyncCoordinator(beside.service_url) as coordinator,
+            AsyncClient(urls["east"], coordinator=coordinator, cluster="east") as east,
+            AsyncClient(urls["west"], coordinator=coordinator, cluster="west") as west,
+        ):
+            first, second = await east.create_producer(here), await west.create_producer(there)
+            for begins in (coordinator, east, west):
+                async with begins.transaction() as txn:
+                    await first.send(b"x", txn=txn)
+                    await second.send(b"y", txn=txn)
+                assert {each.topic for each in txn.stats().partitions} == {f"east|{here}", f"west|{there}"}
+            async with west.transaction() as txn:
+                await first.send(b"aborted", txn=txn)
+                await second.send(b"aborted", txn=txn)
+                txn.rollback()
+        assert await judged_later(urls["east"], here) == [b"x"] * 3
+        assert await judged_later(urls["west"], there) == [b"y"] * 3

@@ -1,0 +1,76 @@
+"""The keys of a coordinator beside clusters: what is read, and what is refused with a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from pulsar_txn.broker.serving import BrokerConfig, ConfigError
+from pulsar_txn.client import TlsAuthentication, TokenAuthentication
+from pulsar_txn.tc_service.config import CLUSTER_FIELDS, FIELDS, CoordinatorConfig, load, shipped_conf
+
+EAST = {"clusters": "east", "cluster.east.serviceUrl": "pulsar://b1:6650,b2:6650"}
+
+
+def loaded(**more: str) -> Any:
+    return load(None, {}, EAST | more)
+
+
+def test_the_shipped_file_has_every_key_at_its_default_and_shows_every_key_of_a_cluster() -> None:
+    text = shipped_conf()
+    assert all(f"\n{key}=" in text for key in FIELDS)
+    assert all(f"\n#cluster.east.{key}=" in text for key in CLUSTER_FIELDS)
+    assert loaded().config == CoordinatorConfig(clusters="east")
+    assert loaded().warnings == ()
+
+
+def test_keys_that_the_broker_has_mean_the_same_and_have_its_defaults_except_the_port() -> None:
+    ours, brokers = CoordinatorConfig(), BrokerConfig()
+    shared = {field.name for field in attrs.fields(CoordinatorConfig)} & {field.name for field in attrs.fields(BrokerConfig)}
+    assert {name for name in shared if getattr(ours, name) != getattr(brokers, name)} == {"broker_service_port"}
+    assert CoordinatorConfig(keep_alive_interval_seconds=7).serving().keep_alive_interval_seconds == 7
+
+
+def test_clusters_have_keys_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "coordinator.conf"
+    file.write_text(
+        "clusters=east, west\ncluster.east.serviceUrl=pulsar://e:6650\ncluster.west.serviceUrl=pulsar://w:6650\n"
+        "cluster.west.authPlugin=token\ncluster.west.authParams=token:secret\n"
+    )
+    found = load(file, {"PULSAR_PREFIX_cluster.east.authPlugin": "tls"})
+    assert list(found.clusters) == ["east", "west"]
+    assert isinstance(found.clusters["east"].settings().authentication, TlsAuthentication)
+    west = found.clusters["west"].settings().authentication
+    assert isinstance(west, TokenAuthentication)
+    assert west.data() == b"secret"
+    assert "secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("clusters", "", "clusters is empty; name the clusters"),
+        ("clusters", "ea|st", "not allowed"),
+        ("clusters", "east,west", r"cluster west: say where its brokers are, with cluster\.west\.serviceUrl="),
+        ("cluster.east.serviceUrl", "http://b1:8080", "cluster east: "),
+        ("cluster.east.authPlugin", "kerberos", "cluster east: authPlugin=kerberos is not known"),
+        ("cluster.east.authPlugin", "token", "has no token"),
+        ("cluster.east.tlsAllowInsecureConnection", "maybe", "true or false"),
+        ("bindAddress", "0.0.0.0", "without authentication the coordinator listens on loopback only"),
+        ("numberOfTransactionCoordinators", "0", "from 1 on"),
+        ("numberOfTransactionCoordinators", "16385", "16384 are the most"),
+        ("keepAliveIntervalSeconds", "soon", "a whole number is expected"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_a_sentence(key: str, value: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        loaded(**{key: value})
+
+
+def test_keys_that_have_no_effect_are_named() -> None:
+    found = loaded(**{"cluster.east.adminUrl": "x", "cluster.north.serviceUrl": "y", "webServicePort": "8080"})
+    (warning,) = [each for each in found.warnings if "no effect" in each]
+    assert all(key in warning for key in ("cluster.east.adminUrl", "cluster.north.serviceUrl", "webServicePort"))

@@ -1,0 +1,237 @@
+"""The coordinator service over scripted clusters: who may take part, who is told, and what a restart finds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from raw_client import FULL, RawClient, Refused
+
+from pulsar_txn.broker.serving import AsyncioRuntime
+from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.ledger.memory import MemoryStore
+from pulsar_txn.tc_service.config import CoordinatorConfig
+from pulsar_txn.tc_service.server.clusters import Clusters
+from pulsar_txn.tc_service.server.service import CoordinatorService
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnAction, TxnId, coordinator_of, signed64
+from pulsar_txn.wire.topics import ASSIGN_TOPIC
+
+IN, OUT = FULL + "in", FULL + "out"
+
+
+class ScriptedCluster:
+    """A cluster whose brokers answer when the test says so. `missing`: topics that are not there."""
+
+    def __init__(self) -> None:
+        self.told: list[TellParticipant] = []
+        self.missing: set[str] = set()
+        self.checks = 0
+        self.answers = True
+        self.waiting: list[Callable[[], None]] = []
+        self._found: set[Participant] = set()
+
+    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        self.told.append(effect)
+        self.waiting.append(lambda: told(effect.txn_id))
+        if self.answers:
+            self.answer()
+
+    def answer(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for each in waiting:
+            each()
+
+    def is_checked(self, participant: Participant) -> bool:
+        return participant in self._found
+
+    async def check(self, participant: Participant) -> None:
+        self.checks += 1
+        if participant.topic in self.missing:
+            raise Refusal(ServerError.TopicNotFound, f"{participant.topic} is not there")
+        self._found.add(participant)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    @property
+    def ends(self) -> list[tuple[str, str | None, str]]:
+        return [(each.participant.topic, each.participant.subscription, each.action.name) for each in self.told]
+
+
+class Bench:
+    """A service that can crash; `clusters` are those of the present configuration."""
+
+    def __init__(self, *names: str) -> None:
+        self.config = CoordinatorConfig(number_of_transaction_coordinators=2)
+        self.clusters = {name: ScriptedCluster() for name in names}
+        self.store = MemoryStore()
+        self.service: CoordinatorService
+
+    async def start(self) -> Bench:
+        await self.store.start()
+        self.service = CoordinatorService(self.config, self.store, Clusters(self.clusters), AsyncioRuntime())
+        await self.service.start(2)
+        await self.service.coordinators.wait_ready()
+        return self
+
+    async def crash(self, *names: str) -> None:
+        """Only what was confirmed survives. `names`: the clusters of the configuration from now on; all of before without."""
+        self.store = self.store.crash()
+        self.clusters = {name: ScriptedCluster() for name in names or self.clusters}
+        await self.start()
+
+    def client(self) -> Any:
+        return RawClient(self.service)  # type: ignore[arg-type]  # it wants connections, and nothing else of a broker
+
+
+@pytest.fixture
+async def benches() -> AsyncIterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(*names: str) -> Bench:
+        made.append(Bench(*names))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.service.close()
+        await each.store.close()
+
+
+async def add(client: RawClient, txn: TxnId, cluster: str | None, *topics: str) -> Any:
+    fields = {} if cluster is None else {"cluster": cluster}
+    ids = {"txnid_least_bits": txn.least, "txnid_most_bits": txn.most}
+    return await client.request("addPartitionToTxn", **ids, partitions=list(topics), **fields)
+
+
+async def test_the_coordinators_are_found_as_those_of_a_broker_and_topics_are_refused_with_a_sentence(benches: Any) -> None:
+    client = (await benches("east").start()).client()
+    found = await client.request("partitionMetadata", topic=ASSIGN_TOPIC)
+    assert found.partitions == 2
+    answer = await client.request("lookupTopic", topic=f"{ASSIGN_TOPIC}-partition-1")
+    assert answer.proxy_through_service_url
+    assert answer.authoritative
+    for name in ("partitionMetadata", "lookupTopic"):
+        with pytest.raises(Refused, match="has no topics; give the client the service URL of its cluster"):
+            await client.request(name, topic=OUT)
+
+
+async def test_ids_are_far_outside_those_of_the_clusters_own_coordinators(benches: Any) -> None:
+    client = (await benches("east").start()).client()
+    ids = [await client.new_txn(tc_id) for tc_id in (0, 1, 0)]
+    assert [coordinator_of(each.most) for each in ids] == [0, 1, 0]
+    assert all(each.most & LANE_BIT for each in ids)
+    assert len(set(ids)) == 3
+    assert all(signed64(each.most) > 0 for each in ids)
+
+
+async def test_a_commit_is_told_to_each_participant_and_answered_when_all_hold_it(benches: Any) -> None:
+    bench = await benches("east").start()
+    east, client = bench.clusters["east"], bench.client()
+    east.answers = False
+    txn = await client.new_txn()
+    await client.add_topics(txn, "out", OUT)  # one name, written in two ways
+    await client.add_subscriptions(txn, (IN, "s"))
+    asked = client.start("endTxn", txnid_least_bits=txn.least, txnid_most_bits=txn.most, txn_action=int(TxnAction.COMMIT))
+    await client.until(lambda: len(east.told) == 2)
+    assert sorted(east.ends, key=str) == [(IN, "s", "COMMIT"), (OUT, None, "COMMIT")]
+    await client.settle()
+    assert asked not in client._answers
+    east.answer()
+    await client.answer(asked)
+    await client.end(txn)  # a repeat is answered from what is remembered
+    with pytest.raises(Refused):
+        await client.abort(txn)
+    assert len(east.told) == 2
+
+
+async def test_a_participant_is_looked_for_once_and_a_missing_one_is_refused_with_all_of_its_request(benches: Any) -> None:
+    bench = await benches("east").start()
+    east, client = bench.clusters["east"], bench.client()
+    east.missing.add(OUT)
+    txn = await client.new_txn()
+    with pytest.raises(Refused) as refused:
+        await client.add_topics(txn, IN, OUT)
+    assert refused.value.code == ServerError.TopicNotFound
+    assert (refused.value.body.txnid_most_bits, refused.value.body.txnid_least_bits) == (txn.most, txn.least)
+    east.missing.clear()
+    await client.add_topics(txn, OUT)
+    checks = east.checks
+    await client.add_topics(txn, OUT, IN)
+    assert east.checks == checks
+    await client.end(txn)
+
+
+@pytest.mark.parametrize(
+    "topic", ["non-persistent://public/default/t", "persistent://pulsar/system/t", "segment://a/b/c", "a//b", ASSIGN_TOPIC]
+)
+async def test_what_no_broker_can_end_a_transaction_on_is_refused_before_anybody_is_asked(benches: Any, topic: str) -> None:
+    bench = await benches("east").start()
+    client = bench.client()
+    txn = await client.new_txn()
+    with pytest.raises(Refused) as refused:
+        await client.add_topics(txn, topic)
+    assert refused.value.code == ServerError.NotAllowedError
+    assert bench.clusters["east"].checks == 0
+
+
+async def test_with_several_clusters_a_client_says_which_and_one_transaction_spans_them(benches: Any) -> None:
+    bench = await benches("east", "west").start()
+    client = bench.client()
+    txn = await client.new_txn()
+    with pytest.raises(Refused, match=r"does not say which cluster.*east, west"):
+        await add(client, txn, None, OUT)
+    with pytest.raises(Refused, match=r"no cluster 'north' here.*east, west"):
+        await add(client, txn, "north", OUT)
+    await add(client, txn, "east", OUT)
+    await add(client, txn, "west", OUT)
+    await client.end(txn)
+    assert bench.clusters["east"].ends == bench.clusters["west"].ends == [(OUT, None, "COMMIT")]
+
+
+async def test_after_a_crash_every_decision_is_told_again_and_the_repeat_of_the_client_is_answered(benches: Any) -> None:
+    bench = await benches("east", "west").start()
+    bench.clusters["west"].answers = False
+    client = bench.client()
+    txn = await client.new_txn()
+    for name in ("east", "west"):
+        await add(client, txn, name, OUT)
+    client.start("endTxn", txnid_least_bits=txn.least, txnid_most_bits=txn.most, txn_action=int(TxnAction.ABORT))
+    await client.until(lambda: bench.clusters["west"].told)
+    await bench.crash()
+    client = bench.client()
+    await client.until(lambda: bench.clusters["west"].told)
+    assert bench.clusters["east"].ends == bench.clusters["west"].ends == [(OUT, None, "ABORT")]
+    await client.abort(txn)
+    with pytest.raises(Refused):
+        await client.end(txn)
+
+
+async def test_a_cluster_that_is_not_configured_any_more_keeps_its_transactions(
+    benches: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = await benches("east", "west").start()
+    bench.clusters["west"].answers = False
+    client = bench.client()
+    txn = await client.new_txn()
+    await add(client, txn, "west", OUT)
+    client.start("endTxn", txnid_least_bits=txn.least, txnid_most_bits=txn.most, txn_action=int(TxnAction.COMMIT))
+    await client.until(lambda: bench.clusters["west"].told)
+    await bench.crash("east")
+    assert "no cluster 'west' any more; configure it again" in caplog.text
+    await bench.crash("east", "west")
+    await bench.client().end(txn)
+    assert bench.clusters["west"].ends == [(OUT, None, "COMMIT")]
+
+
+async def test_a_client_that_leaves_while_a_cluster_is_asked_registers_nothing(benches: Any) -> None:
+    bench = await benches("east").start()
+    client = bench.client()
+    txn = await client.new_txn()
+    client.start("addPartitionToTxn", txnid_least_bits=txn.least, txnid_most_bits=txn.most, partitions=[OUT])
+    client.drop()
+    other = bench.client()
+    await other.end(txn)
+    assert bench.clusters["east"].told == []
