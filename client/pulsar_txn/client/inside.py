@@ -27,6 +27,7 @@ from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo, need
 from pulsar_txn.client.send.routing import key_partition
 from pulsar_txn.client.txn.ambient import AMBIENT
 from pulsar_txn.client.txn.attempts import growing_pauses
+from pulsar_txn.client.txn.diagnosis import NO_ASSIGN_TOPIC, TRANSACTIONS_OFF
 from pulsar_txn.client.txn.managed import open_now
 from pulsar_txn.client.txn.together import abort_all, act_as, commit_together, ends_groups, is_open, open_for_others, take_over
 from pulsar_txn.client.txn.transactional_id import Epoch
@@ -34,7 +35,9 @@ from pulsar_txn.wire.varints import varint
 
 __all__ = [
     "AMBIENT",
+    "NO_ASSIGN_TOPIC",
     "PROTOBUF_NATIVE",
+    "TRANSACTIONS_OFF",
     "Address",
     "AsyncioRuntime",
     "Condition",

@@ -1,0 +1,21 @@
+"""Why a cluster has no transactions, and what to do: the sentences of the client's errors and of `pulsar-txn doctor`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NO_ASSIGN_TOPIC: Final = (
+    "set transactionCoordinatorEnabled=true on every broker, and make the coordinators once: bin/pulsar "
+    "initialize-transaction-coordinator-metadata -cs <metadata store> -c <cluster> --initial-num-transaction-coordinators 16"
+)
+TRANSACTIONS_OFF: Final = (
+    "set transactionCoordinatorEnabled=true in broker.conf (standalone.conf) on every broker, and restart them one by one"
+)
+NO_GRANT: Final = (
+    "transactions need a grant on the namespace of the coordinators as well: pulsar-admin namespaces grant-permission "
+    "pulsar/system --role <role> --actions produce,consume"
+)
+NOT_LOADED: Final = (
+    "the coordinator is not loaded at the broker that it belongs to (apache/pulsar#20851); `pulsar-txn doctor --cluster <URL>` "
+    "says which and what to do"
+)

@@ -1,0 +1,117 @@
+"""The admin API of a cluster over HTTP: JSON answers, redirects to the broker that serves a topic, and its credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import inspect
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+
+from pulsar_txn.client.inside import Settings
+from pulsar_txn.wire.values import value
+
+_TIMEOUT_SECONDS: Final = 30.0
+_AT_ONCE: Final = 16
+_SHOWN: Final = 300
+
+
+class AdminRefused(Exception):  # noqa: N818 - named by what happened
+    """The broker answered with an HTTP status that is an error; `reason` is its text."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"{status}: {reason}")
+        self.status = status
+        self.reason = reason
+
+
+class AdminUnreachable(Exception):  # noqa: N818 - named by what happened
+    """Nothing that is an admin API answers."""
+
+
+@value
+class Entry:
+    """One answer: headers in lower case, and the body."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class AdminApi:
+    """Requests to the admin API at one URL, a few at a time."""
+
+    def __init__(self, url: str, settings: Settings, session: aiohttp.ClientSession) -> None:
+        self.url = url.rstrip("/")
+        self._settings = settings
+        self._session = session
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def get(self, path: str) -> Any:
+        """The decoded answer; None for an empty one. Raises AdminRefused, AdminUnreachable."""
+        entry = await self.read(path)
+        try:
+            return json.loads(entry.body) if entry.body else None
+        except ValueError:
+            raise AdminUnreachable(f"what answers at {self.url} is not a Pulsar admin API") from None
+
+    async def read(self, path: str) -> Entry:
+        """An answer that is not JSON. Raises as `get`."""
+        try:
+            async with (
+                self._slots,
+                self._session.get(self.url + path, headers=await self._credentials()) as answer,
+            ):
+                body = await answer.read()
+                if answer.status >= 400:
+                    raise AdminRefused(answer.status, _reason(body))
+                return Entry({name.lower(): text for name, text in answer.headers.items()}, body)
+        except (aiohttp.ClientError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            raise AdminUnreachable(f"no admin API answers at {self.url} ({reason})") from error
+
+    async def _credentials(self) -> dict[str, str]:
+        authentication = self._settings.authentication
+        if authentication is None or authentication.method_name not in ("token", "basic"):
+            return {}
+        data = authentication.data()
+        secret = await data if inspect.isawaitable(data) else data
+        if authentication.method_name == "basic":
+            return {"Authorization": "Basic " + base64.b64encode(secret).decode()}
+        return {"Authorization": "Bearer " + secret.decode()}
+
+
+@contextlib.asynccontextmanager
+async def open_admin(url: str, settings: Settings) -> AsyncIterator[AdminApi]:
+    """An admin API for the time of the block. ValueError for what is no http(s) URL."""
+    scheme = urlsplit(url).scheme
+    if scheme not in ("http", "https"):
+        raise ValueError(f"{url!r} is not the URL of an admin API: write http://host:8080 or https://host:8443")
+    tls: ssl.SSLContext | bool = settings.ssl_context() if scheme == "https" else True
+    connector = aiohttp.TCPConnector(ssl=tls)
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        yield AdminApi(url, settings, session)
+
+
+def topic_path(topic: str) -> str:
+    """`tenant/namespace/topic` of a full name, as paths of the admin API have it."""
+    tenant, namespace, name = topic.partition("://")[2].split("/", 2)
+    return f"{tenant}/{namespace}/{quote(name, safe='')}"
+
+
+def path_part(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(name, safe="")
+
+
+def _reason(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace")[:_SHOWN]

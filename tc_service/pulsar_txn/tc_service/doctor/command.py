@@ -1,0 +1,180 @@
+"""The command `pulsar-txn doctor`, found by the entry-point group `pulsar_txn.commands`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import click
+
+from pulsar_txn.broker.serving import OK, REFUSED, UNAVAILABLE, USAGE, Ending
+from pulsar_txn.client import TokenAuthentication
+from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.client.inside import AsyncioRuntime, Settings, TlsFiles, parse_service_url
+from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable, open_admin
+from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
+from pulsar_txn.tc_service.cluster.brokers import Brokers
+from pulsar_txn.tc_service.cluster.participants import ParticipantRefused
+
+from .curing import Curing, NotCured
+from .findings import Cure, Finding
+from .looking import Looking, Scope
+from .reading import Reading
+from .report import as_dict, lines, question
+
+_FORBIDDEN: Final = frozenset({401, 403})
+_PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@attrs.frozen(kw_only=True)
+class Orders:
+    """What the command was told."""
+
+    cluster: str
+    admin_url: str
+    settings: Settings
+    scope: Scope
+    as_json: bool
+    cure: bool
+    yes: bool
+    abort_unknown: bool
+    search: int
+
+
+@click.command("doctor")
+@click.option("--cluster", required=True, envvar="PULSAR_URL", help="Service URL, such as pulsar://host:6650.")
+@click.option("--admin-url", envvar="PULSAR_ADMIN_URL", help="HTTP of a broker. Default: port 8080 (TLS: 8443) of the host.")
+@click.option("--topic", "topics", multiple=True, help="Look at this topic alone. May be repeated.")
+@click.option("--namespace", "namespaces", multiple=True, help="Look at tenant/namespace alone. May be repeated.")
+@click.option(
+    "--older-than", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds; younger is passed over."
+)
+@click.option("--entries", type=click.IntRange(1), default=1000, show_default=True, help="Entries of a topic to read at most.")
+@click.option("--cure", is_flag=True, help="Cure what can be cured, after a question for each.")
+@click.option("--yes", is_flag=True, help="With --cure: ask nothing where a log says the outcome, and abort nothing else.")
+@click.option("--abort-unknown", is_flag=True, help="With --cure --yes: also abort what no coordinator knows.")
+@click.option("--search", type=click.IntRange(1), default=1000, show_default=True, help="Ended ids to try on a subscription.")
+@click.option("--json", "as_json", is_flag=True, help="Findings as a list, for programs.")
+@click.option("--auth-token-file", type=_PATH, help="File with a JSON Web Token.")
+@click.option("--tls-trust-certs-file", type=_PATH, help="PEM file with the authority of the brokers' certificates.")
+@click.option("--tls-certificate-file", type=_PATH, help="PEM file with the certificate to show.")
+@click.option("--tls-key-file", type=_PATH, help="PEM file with its key.")
+def doctor(
+    cluster: str,
+    admin_url: str | None,
+    topics: tuple[str, ...],
+    namespaces: tuple[str, ...],
+    older_than: float,
+    entries: int,
+    auth_token_file: Path | None,
+    tls_trust_certs_file: Path | None,
+    tls_certificate_file: Path | None,
+    tls_key_file: Path | None,
+    **flags: Any,
+) -> None:
+    """Find what transactions hold back in a cluster, ours or Apache Pulsar's, and cure it when told to.
+
+    Looking changes nothing. A cure needs a role that is in superUserRoles of the brokers.
+
+    Exit codes: 0 nothing is wrong, or all of it is cured; 1 something is wrong, or the broker refused; 2 usage; 69 no broker
+    answers.
+    """
+    settings = _settings(auth_token_file, tls_trust_certs_file, tls_certificate_file, tls_key_file)
+    orders = Orders(
+        cluster=cluster,
+        admin_url=admin_url or _admin_url(cluster),
+        settings=settings,
+        scope=Scope(topics, namespaces, int(older_than * 1000), entries),
+        **flags,
+    )
+    click.get_current_context().exit(asyncio.run(_run(orders)))
+
+
+def _settings(token: Path | None, trust: Path | None, certificate: Path | None, key: Path | None) -> Settings:
+    try:
+        return Settings(
+            operation_timeout=10.0,
+            authentication=None if token is None else TokenAuthentication.from_file(token),
+            tls=TlsFiles(trust_certs_file=trust, certificate_file=certificate, key_file=key),
+        )
+    except PulsarError as error:
+        raise Ending(USAGE, str(error)) from error
+
+
+def _admin_url(cluster: str) -> str:
+    try:
+        address = parse_service_url(cluster)[0]
+    except PulsarError as error:
+        raise Ending(USAGE, f"--cluster: {error}") from error
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"https://{host}:8443" if address.tls else f"http://{host}:8080"
+
+
+async def _run(orders: Orders) -> int:
+    runtime = AsyncioRuntime()
+    brokers = _brokers(orders, runtime)
+    try:
+        async with open_admin(orders.admin_url, orders.settings) as admin:
+            reading = Reading(admin)
+            await reading.version()
+            looking = Looking(reading, orders.scope, runtime.wall_ms, asyncio.sleep)
+            findings = await looking.look()
+            _show(findings, orders, runtime.wall_ms())
+            if orders.cure and not orders.as_json:
+                suspects = [each.txn_id for each in findings if each.txn_id is not None and each.cure is not Cure.NOTHING]
+                curing = Curing(BrokerAttempts(brokers), reading, looking, asyncio.sleep, orders.search, suspects)
+                findings = await _cure_all(findings, curing, orders)
+            if not findings and not orders.as_json:
+                click.echo(f"{orders.cluster}: nothing is wrong ({len(looking.topics)} topics were looked at)")
+    except AdminUnreachable as error:
+        raise Ending(UNAVAILABLE, f"{error}; check --admin-url") from error
+    except AdminRefused as error:
+        hint = "; use a role that may administrate these topics" if error.status in _FORBIDDEN else ""
+        raise Ending(REFUSED, f"the broker at {orders.admin_url} answers {error}{hint}") from error
+    except (ParticipantRefused, ValueError) as error:
+        raise Ending(USAGE, str(error)) from error
+    except PulsarError as error:
+        raise Ending(USAGE, str(error)) from error
+    finally:
+        await brokers.close()
+    return REFUSED if findings else OK
+
+
+def _brokers(orders: Orders, runtime: AsyncioRuntime) -> Brokers:
+    try:
+        return Brokers("cluster", orders.cluster, orders.settings, runtime)
+    except PulsarError as error:
+        raise Ending(USAGE, f"--cluster: {error}") from error
+
+
+def _show(findings: list[Finding], orders: Orders, now_ms: int) -> None:
+    if orders.as_json:
+        click.echo(json.dumps([as_dict(each) for each in findings], indent=2))
+        return
+    for each in findings:
+        click.echo("\n".join(lines(each, now_ms)))
+
+
+async def _cure_all(findings: list[Finding], curing: Curing, orders: Orders) -> list[Finding]:
+    """Cure what can be cured and may be; what is left."""
+    left = []
+    for finding in findings:
+        if finding.cure is Cure.NOTHING or not _may(finding, orders, click.confirm):
+            left.append(finding)
+            continue
+        try:
+            click.echo(f"cured: {await curing.cure(finding)}")
+        except NotCured as error:
+            click.echo(f"not cured: {error}", err=True)
+            left.append(finding)
+    return left
+
+
+def _may(finding: Finding, orders: Orders, ask: Callable[[str], bool]) -> bool:
+    if orders.yes:
+        return not finding.cure.guesses or orders.abort_unknown
+    return ask(question(finding))
