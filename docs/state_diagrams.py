@@ -1,4 +1,4 @@
-"""Prints the transition tables of the three machines as pages: docs/state-machines.md and docs/diagrams/*.svg.
+"""Prints the transition tables of the machines as pages: docs/state-machines.md and docs/diagrams/*.svg.
 
 python docs/state_diagrams.py           writes them
 python docs/state_diagrams.py --check   ends with 1 when they are not what the tables say
@@ -21,6 +21,7 @@ from pulsar_txn.ledger.table import Table
 from pulsar_txn.rm_pending_ack import transitions as pending_ack
 from pulsar_txn.rm_producer import transitions as buffer
 from pulsar_txn.tc import table as coordinator
+from pulsar_txn.tc.lane_table import LANE_TRANSITIONS
 
 DOCS: Final = Path(__file__).parent
 
@@ -71,6 +72,11 @@ def tc() -> Machine:
     return _machine("tc", "A transaction at its coordinator", "tc/pulsar_txn/tc/table.py", coordinator.TRANSITIONS)
 
 
+def lanes() -> Machine:
+    """The lanes of a coordinator beside a cluster."""
+    return _machine("lanes", "A lane of a coordinator beside a cluster", "tc/pulsar_txn/tc/lane_table.py", LANE_TRANSITIONS)
+
+
 def rm_producer() -> Machine:
     """The in-topic buffer."""
     source = "rm_producer/pulsar_txn/rm_producer/transitions.py"
@@ -83,7 +89,7 @@ def rm_pending_ack() -> Machine:
     return _machine("rm_pending_ack", "A transaction at a subscription", source, pending_ack.TRANSITIONS)
 
 
-MACHINES: Final[tuple[Callable[[], Machine], ...]] = (tc, rm_producer, rm_pending_ack)
+MACHINES: Final[tuple[Callable[[], Machine], ...]] = (tc, lanes, rm_producer, rm_pending_ack)
 
 
 def _machine(name: str, title: str, source: str, table: Table[Any, Any]) -> Machine:

@@ -30,6 +30,16 @@ def state_of(machine: Any) -> Any:
     return machine._state
 
 
+def lanes_of(coordinator: Any) -> Any:
+    """The lanes of a coordinator that gives some."""
+    return coordinator._state.lanes
+
+
+def move_lane(coordinator: Any, lane: int, event: Any) -> None:
+    """Let something happen to a lane, whatever the transaction in it says."""
+    coordinator._state.lanes._move(lane, event)
+
+
 def logs_of(store: Any) -> Any:
     """The logs of a journal by their names."""
     return store._logs

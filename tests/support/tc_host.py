@@ -17,6 +17,7 @@ from pulsar_txn.ledger.hosting import Skin
 from pulsar_txn.ledger.machine import AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant, WriteSnapshot
 from pulsar_txn.ledger.protocols import Snapshot
 from pulsar_txn.tc import AddParticipants, EndTxn, NewTxn, ParticipantsDone, TransactionCoordinator, snapshots
+from pulsar_txn.tc.ids import has_lane
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId, TxnStatus
 
@@ -176,13 +177,23 @@ class TcHost:
                 return
             case TellParticipant(txn_id=txn_id, action=action, low_watermark=low_watermark):
                 assert self.durable.status(txn_id) in DECIDED[action], f"S3: {txn_id} is told before it is decided"
-                assert low_watermark < txn_id.least, f"the low watermark {low_watermark} covers {txn_id}"
+                self.check_watermark(txn_id, low_watermark)
             case Outcome(txn_id=txn_id, action=action):
                 assert self.durable.status(txn_id) in DECIDED[action], f"S3: {txn_id} ended before it is decided"
                 assert self.ended.setdefault(txn_id, action) is action, f"S2: two outcomes of {txn_id}"
             case _:
                 assert isinstance(effect, WriteSnapshot), f"a coordinator has no business with {effect!r}"
         self.released.append(effect)
+
+    def check_watermark(self, txn_id: TxnId, low_watermark: int) -> None:
+        """Participants refuse what the watermark covers, and abort it where it is open."""
+        living = [info.txn_id for info in self.tc.transactions() if info.txn_id.most == txn_id.most]
+        if has_lane(txn_id.most):
+            assert low_watermark == txn_id.least, f"{txn_id} ends with the watermark {low_watermark}"
+            living = [each for each in living if each != txn_id]
+        else:
+            assert low_watermark < txn_id.least, f"the low watermark {low_watermark} covers {txn_id}"
+        assert all(each.least > low_watermark for each in living), f"the low watermark {low_watermark} covers one of {living}"
 
     # ------------------------------------------------------------------ short cuts
 

@@ -182,7 +182,7 @@ def test_fields_of_a_newer_version_survive(value: bytes, number: int, data: byte
         (b"", "no known metadata_op"),
         (b"\x08\x09\x18\x03", "no known metadata_op"),
         (b"\xff\xff\xff", "not a coordinator record"),
-        (STOCK_NEW + b"\xa0\x06\x03", "version 3; this version reads up to 2"),
+        (STOCK_NEW + b"\xa0\x06\x04", "version 4; this version reads up to 3"),
         (STOCK_NEW.replace(b"\x18\x03", b"\x18\x04"), "coordinator 4 in the log of coordinator 3"),
         (STOCK_COMMITTED.replace(b"\x28\x02", b"\x28\x0e"), "without a known expected_status and new_status"),
         (STOCK_COMMITTED.replace(b"\x20\x01", b""), "without a known expected_status and new_status"),
@@ -211,8 +211,8 @@ def test_any_bytes_are_a_record_or_a_wire_error(data: bytes) -> None:
     [
         (b"\xff\xff", "not a coordinator snapshot"),
         (b"", "first slice names no format"),
-        (CoordinatorSnapshot(format_version=3, tc_id=3).SerializeToString(), "format 3; this version reads up to 2"),
-        (CoordinatorSnapshot(format_version=0, tc_id=3).SerializeToString(), "format 0; this version reads up to 2"),
+        (CoordinatorSnapshot(format_version=4, tc_id=3).SerializeToString(), "format 4; this version reads up to 3"),
+        (CoordinatorSnapshot(format_version=0, tc_id=3).SerializeToString(), "format 0; this version reads up to 3"),
         (CoordinatorSnapshot(format_version=1, tc_id=4).SerializeToString(), "coordinator 4, not of coordinator 3"),
     ],
 )

@@ -1,10 +1,10 @@
-"""Both coordinators pass the public suite, also with a snapshot after every record."""
+"""Our coordinators pass the public suite, under both id policies, also with a snapshot after every record."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from pulsar_txn.tc import FencingCoordinator, TransactionCoordinator
+from pulsar_txn.tc import FencingCoordinator, LaneIds, TransactionCoordinator
 from pulsar_txn.tc.testing import TransactionCoordinatorSuite
 
 
@@ -18,3 +18,11 @@ class TestFencingCoordinator(TransactionCoordinatorSuite):
 
 class TestTransactionCoordinatorWithEagerSnapshots(TransactionCoordinatorSuite):
     factory = partial(TransactionCoordinator, snapshot_every=1, expire_limit=1)
+
+
+class TestCoordinatorWithLanes(TransactionCoordinatorSuite):
+    factory = partial(FencingCoordinator, ids=LaneIds())
+
+
+class TestCoordinatorWithLanesAndEagerSnapshots(TransactionCoordinatorSuite):
+    factory = partial(TransactionCoordinator, ids=LaneIds(), snapshot_every=1, expire_limit=1)

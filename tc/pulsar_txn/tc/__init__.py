@@ -9,25 +9,47 @@ from __future__ import annotations
 
 from pulsar_txn.tc.coordinator import FencingCoordinator, TransactionCoordinator
 from pulsar_txn.tc.fencing import Fencing
+from pulsar_txn.tc.ids import LaneIds, PulsarIds, coordinator_of
 from pulsar_txn.tc.info import TransactionInfo
+from pulsar_txn.tc.lane_table import LANE_INVARIANTS, LANE_TRANSITIONS
 from pulsar_txn.tc.owners import Identity
 from pulsar_txn.tc.records import Record
-from pulsar_txn.tc.requests import AddParticipants, EndTxn, IsRegistered, NewTxn, ParticipantsDone, Request
+from pulsar_txn.tc.requests import (
+    AddParticipants,
+    EndTxn,
+    Goodbye,
+    IsRegistered,
+    NewTxn,
+    ParticipantsDone,
+    Renew,
+    Request,
+    TakeOver,
+    Vanished,
+)
 from pulsar_txn.tc.table import INVARIANTS, TRANSITIONS
 
 __all__ = [
     "INVARIANTS",
+    "LANE_INVARIANTS",
+    "LANE_TRANSITIONS",
     "TRANSITIONS",
     "AddParticipants",
     "EndTxn",
     "Fencing",
     "FencingCoordinator",
+    "Goodbye",
     "Identity",
     "IsRegistered",
+    "LaneIds",
     "NewTxn",
     "ParticipantsDone",
+    "PulsarIds",
     "Record",
+    "Renew",
     "Request",
+    "TakeOver",
     "TransactionCoordinator",
     "TransactionInfo",
+    "Vanished",
+    "coordinator_of",
 ]

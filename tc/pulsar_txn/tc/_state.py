@@ -10,15 +10,25 @@ from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.ledger.swept_heap import SLACK, SweptHeap
 from pulsar_txn.ledger.table import WRITE
 from pulsar_txn.tc.fencing import Fencing
+from pulsar_txn.tc.lane_table import LaneEvent
+from pulsar_txn.tc.lanes import Lanes
 from pulsar_txn.tc.outcomes import PAGE_SHIFT, STILL_OPEN, WAS_ABORTED, WAS_COMMITTED, OutcomeWindow
 from pulsar_txn.tc.owners import Owner
-from pulsar_txn.tc.records import NEW, UPDATE, Batch, Entry, Record
+from pulsar_txn.tc.records import GOODBYE, NEW, TAKEN_OVER, UPDATE, Batch, Entry, Record
 from pulsar_txn.tc.table import ABORTED, ABORTING, COMMITTED, COMMITTING, EVENT_OF, OPEN, TRANSITIONS, Event
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnId, TxnStatus
 
 TRANSACTION_BYTES: Final = 512
 PARTICIPANT_BYTES: Final = 64
 """What an open transaction, and each of its participants beside its name, count for in `CoordinatorState.bytes`."""
+
+_LANE_EVENT: Final = {
+    COMMITTING: LaneEvent.COMMIT,
+    ABORTING: LaneEvent.ABORT,
+    COMMITTED: LaneEvent.DONE,
+    ABORTED: LaneEvent.DONE,
+}
+"""What an UPDATE record with this `new_status` is to the lane of its transaction."""
 
 _OUTCOME_OF: Final = {COMMITTED: WAS_COMMITTED, ABORTED: WAS_ABORTED}
 
@@ -85,14 +95,16 @@ class CoordinatorState:
     """What the log says. `transactions` holds what is open or ending, by `least`, ascending; `bytes` is what the limits count.
 
     `open` has (deadline_ms, least) of every OPEN transaction; `deadlines` has them in order, and some that are no longer open.
-    `fencing` follows which transactions of each transactional id are open, where the coordinator fences.
+    `fencing` follows which transactions of each transactional id are open, where the coordinator fences. `lanes` has the lanes,
+    where the coordinator gives some; then `least` begins with 1.
     """
 
-    def __init__(self, tc_id: int, outcomes: OutcomeWindow, fencing: Fencing | None = None) -> None:
+    def __init__(self, tc_id: int, outcomes: OutcomeWindow, fencing: Fencing | None = None, lanes: Lanes | None = None) -> None:
         self.tc_id = tc_id
         self.outcomes = outcomes
         self.fencing = fencing
-        self.next_id = 0
+        self.lanes = lanes
+        self.next_id = 0 if lanes is None else 1
         self.newest_time_ms = 0
         self.last_applied: Position = EARLIEST
         self.transactions: OrderedMap[int, Transaction] = OrderedMap(Transaction.image)
@@ -117,6 +129,9 @@ class CoordinatorState:
             self._open(least, record)
         if max_local_txn_id >= self.next_id:
             self.next_id = max_local_txn_id + 1
+        if operation > UPDATE:
+            self._client_changed(operation, record)
+            return
         txn = self.transactions.get(least)
         if txn is None or operation == NEW:
             return
@@ -175,14 +190,38 @@ class CoordinatorState:
     def weight(self) -> int:
         """About how many objects a snapshot has to write."""
         outcomes, fenced = self.outcomes, 0 if self.fencing is None else len(self.fencing.epochs)
-        return len(self.transactions) + self.participant_count + len(outcomes.owners.owners) + len(outcomes.late) + fenced
+        lanes = 0 if self.lanes is None else len(self.lanes.kept)
+        return (
+            len(self.transactions) + self.participant_count + len(outcomes.owners.owners) + len(outcomes.late) + fenced + lanes
+        )
 
     def _open(self, least: int, record: Entry) -> None:
+        txn_id = TxnId(self.tc_id, least) if self.lanes is None else self._take_lane(self.lanes, least, record)
+        if txn_id is None:
+            return
         self.next_id = least + 1
         self.outcomes.opened(least, record.owner)
-        self.add(Transaction(TxnId(self.tc_id, least), record.owner, record.start_time_ms, record.timeout_ms))
+        self.add(Transaction(txn_id, record.owner, record.start_time_ms, record.timeout_ms))
         if self.fencing is not None and record.owner[1] is not None:
             self.fencing.note(record.owner, self.newest_time_ms)
+
+    def _take_lane(self, lanes: Lanes, least: int, record: Entry) -> TxnId | None:
+        if record.owner[1] is not None:
+            lanes.succeeded(record.owner)
+        assert record.lane is not None  # noqa: S101 - `records.decode` lets no other one in
+        return lanes.opened(record.lane, least, record.owner, record.incarnation, record.modified_ms)
+
+    def _client_changed(self, operation: int, record: Entry) -> None:
+        """A client has gone, or an epoch of a transactional id has begun."""
+        lanes, owner = self.lanes, record.owner
+        if operation == TAKEN_OVER:
+            if self.fencing is not None:
+                self.fencing.note(owner, self.newest_time_ms)
+            if lanes is not None:
+                lanes.succeeded(owner)
+        elif lanes is not None and record.incarnation is not None:
+            gone = lanes.left if operation == GOODBYE else lanes.vanished
+            gone((owner[0], record.incarnation))
 
     def _move(self, txn: Transaction, least: int, record: Entry) -> None:
         """Follow an UPDATE record, where the table has that way from the present state."""
@@ -192,6 +231,8 @@ class CoordinatorState:
         act, new, _ = TRANSITIONS[status, event]
         if act is not WRITE or new is None or new != record.new_status:
             return
+        if self.lanes is not None:
+            self.lanes.happened(txn.txn_id.most, _LANE_EVENT[new])
         outcome = _OUTCOME_OF.get(new)
         if outcome is None:
             if self.transactions.moments:
@@ -243,6 +284,10 @@ class CoordinatorState:
         ending = {least for least, txn in self.transactions.items() if txn.status is not OPEN}
         _demand(self.ending.keys() == ending, "S2", f"{self.ending.keys() ^ ending} are ending, or not")
         _demand(self.bytes == sum(txn.bytes for txn in self.transactions.values()), "L7", f"{self.bytes} bytes counted")
+        if self.lanes is not None:
+            lanes_of = ((txn.txn_id, txn.status, txn.owner) for txn in self.transactions.values())
+            for invariant, why in self.lanes.contradictions(lanes_of):
+                _demand(False, invariant, why)
         if self.fencing is not None:
             self.fencing.check((txn.txn_id, txn.owner) for txn in self.transactions.values() if txn.status is OPEN)
 

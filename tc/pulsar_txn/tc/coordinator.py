@@ -10,13 +10,27 @@ from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, SKIP, WRITE
 from pulsar_txn.tc import records, snapshots
 from pulsar_txn.tc._state import PARTICIPANT_BYTES, CoordinatorState, Transaction
 from pulsar_txn.tc.admission import Limits
+from pulsar_txn.tc.clients import Clients
 from pulsar_txn.tc.fencing import ID_RETENTION_MS, Fencing
+from pulsar_txn.tc.ids import IdPolicy, LaneIds, PulsarIds, check_number, most_of_lane, numbering
 from pulsar_txn.tc.info import TransactionInfo, info_of
+from pulsar_txn.tc.lanes import Lanes
 from pulsar_txn.tc.outcomes import WAS_ABORTED, WAS_COMMITTED, OutcomeWindow
 from pulsar_txn.tc.owners import ANYBODY, Owner, is_older, is_permitted
 from pulsar_txn.tc.pace import SnapshotPace
 from pulsar_txn.tc.records import Record
-from pulsar_txn.tc.requests import AddParticipants, EndTxn, IsRegistered, NewTxn, ParticipantsDone, Request
+from pulsar_txn.tc.requests import (
+    AddParticipants,
+    EndTxn,
+    Goodbye,
+    IsRegistered,
+    NewTxn,
+    ParticipantsDone,
+    Renew,
+    Request,
+    TakeOver,
+    Vanished,
+)
 from pulsar_txn.tc.table import ABORTED, ACTION_OF, COMMITTED, END_EVENT, OPEN, TRANSITIONS, UNKNOWN, Cell, Event, State
 from pulsar_txn.tc.unfinished import UnfinishedEnds
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -28,6 +42,8 @@ _Records: TypeAlias = tuple[tuple[str, Record], ...]
 _Effects: TypeAlias = tuple[Effect, ...]
 
 _EFFECTS_AT_ONCE: Final = 1024
+
+PULSAR_IDS: Final = PulsarIds()
 
 _ENDED_AS: Final = {WAS_COMMITTED: COMMITTED, WAS_ABORTED: ABORTED}
 _WRITTEN: Final = {at: cell.to for at, cell in TRANSITIONS.items() if cell.act is WRITE and cell.to is not None}
@@ -42,7 +58,8 @@ class TransactionCoordinator:
     `max_active`, `max_participants`, `max_state_bytes`, `max_timeout_ms`: see `admission.Limits`.
     `outcome_retention_count`: over how many ids at least an END_TXN may be repeated.
     `snapshot_every`: records between two WriteSnapshot. `expire_limit`: transactions that one `expire` aborts.
-    `fencing`: the transactional ids that this coordinator fences; without it, it fences nobody.
+    `fencing`: the transactional ids that this coordinator fences; without it, it fences nobody. `ids`: how its transactions are
+    numbered; a log goes on only with the policy that it began with.
 
     With fencing, there are refusals beside those of `requests`: ProducerFenced for every request of an epoch below the
     highest of its id, except for ends: the repeat of what was decided is answered, and what is forgotten is
@@ -65,15 +82,22 @@ class TransactionCoordinator:
         snapshot_every: int = 25_000,
         expire_limit: int = 256,
         fencing: Fencing | None = None,
+        ids: IdPolicy = PULSAR_IDS,
     ) -> None:
         self.tc_id = tc_id
         self._limits = Limits(tc_id, max_active, max_participants, max_state_bytes, max_timeout_ms)
         self.encode = records.Writer(tc_id).encode  # Pulsar's TransactionMetadataEntry with our fields from 100 up
         self._expire_limit = expire_limit
         self._fencing = fencing
-        self._state = CoordinatorState(tc_id, OutcomeWindow(outcome_retention_count), fencing)
+        self._lanes: Lanes | None = None
+        if isinstance(ids, LaneIds):
+            check_number(tc_id)
+            self._lanes = Lanes(tc_id, ids)
+        self._shift, self._number = numbering(tc_id, ids)
+        self._state = CoordinatorState(tc_id, OutcomeWindow(outcome_retention_count), fencing, self._lanes)
         self._pace = SnapshotPace(snapshot_every)
         self._unfinished = UnfinishedEnds(self._state.ending)
+        self._clients = Clients(self._state, self._leave_open, expire_limit)
         self._trim_before: Position | None = None
 
     # ------------------------------------------------------------------ Machine
@@ -91,6 +115,14 @@ class TransactionCoordinator:
                 step = self._done(request.txn_id, now_ms)
             case IsRegistered():
                 return Step((), (Reply(request.token, self.is_registered(request.txn_id, request.participant)),))
+            case Renew():
+                return self._clients.renewed(request, now_ms)
+            case Goodbye():
+                step = self._clients.said_goodbye(request, now_ms)
+            case Vanished():
+                step = self._clients.vanished(request, now_ms)
+            case TakeOver():
+                step = self._clients.took_over(request, now_ms)
             case _:
                 assert_never(request)
         return self._paced(step) if len(step.records) + len(step.trailing) >= self._pace.left else step
@@ -104,24 +136,31 @@ class TransactionCoordinator:
 
     def decode(self, log: str, data: bytes) -> Record:
         """Also reads a stock coordinator's entries, batched or not. Raises WireError."""
-        return records.decode(self.tc_id, data)
+        return records.decode(self.tc_id, data, lanes=self._lanes is not None)
 
     def recovered(self, now_ms: int) -> Step[Record]:
         """Carry out every end under way again; participants may hear of it twice. Where there are many, `expire` goes on."""
         self._unfinished.find()
+        if self._lanes is not None:
+            self._lanes.recovered(now_ms)
         return self._paced(self._drive_again(now_ms), self._pace.is_overdue)
 
     def deadline(self) -> int | None:
-        """The earliest deadline of an OPEN transaction; the past while ends have to be carried out again."""
+        """The earliest deadline of an OPEN transaction or a lease; the past while ends have to be carried out again."""
         if self._unfinished.waiting and self._unfinished:
             return 0
         entry = self._state.deadlines.first()
-        return None if entry is None else entry[0]
+        due = None if entry is None else entry[0]
+        if self._lanes is not None and (lease := self._lanes.leases.deadline()) is not None:
+            return lease if due is None else min(due, lease)
+        return due
 
     def expire(self, now_ms: int) -> Step[Record]:
-        """Abort OPEN transactions that are due, the earliest first, at most `expire_limit` of them."""
+        """Abort OPEN transactions that are due, the earliest first, or of a lease that is over; at most `expire_limit`."""
         if self._unfinished:
             return self._paced(self._drive_again(now_ms))
+        if self._lanes is not None and (gone := self._lanes.leases.over(now_ms)) is not None:
+            return self._paced(self._clients.is_gone(gone, now_ms))
         decisions: list[tuple[str, Record]] = []
         trailing: list[tuple[str, Record]] = []
         effects: list[Effect] = []
@@ -135,13 +174,13 @@ class TransactionCoordinator:
         return self._paced(Step(tuple(decisions), tuple(effects), tuple(trailing)))
 
     def snapshot(self) -> Iterator[bytes]:
-        """The whole state: next id, open and ending transactions, window of outcomes, epochs."""
+        """The whole state: next id, open and ending transactions, window of outcomes, epochs, lanes."""
         self._trim_before = _after(self._state.last_applied)
         self._pace.taken()
         return snapshots.write(self._state)
 
     def restore(self, part: bytes) -> None:
-        """Raises WireError when the snapshot is of a newer format or of another coordinator.
+        """Raises WireError when the snapshot is of a newer format, of another coordinator, or of another id policy.
 
         A coordinator may take over the snapshot of one with, or without, fencing: the provider may be changed while
         transactions are open.
@@ -154,7 +193,7 @@ class TransactionCoordinator:
         return self._trim_before
 
     def check_invariants(self) -> None:
-        """Check `table.INVARIANTS`, and with fencing that no transaction is open whose owner is fenced."""
+        """Check `table.INVARIANTS`, with lanes `lane_table.LANE_INVARIANTS`, with fencing that nobody fenced has one open."""
         self._state.check()
 
     # ------------------------------------------------------------------ views, for hosts and tests
@@ -171,8 +210,8 @@ class TransactionCoordinator:
 
     def is_registered(self, txn_id: TxnId, participant: Participant) -> bool:
         """Whether the transaction is OPEN here with this participant."""
-        txn = self._state.transactions.get(txn_id.least) if txn_id.most == self.tc_id else None
-        if txn is None or txn.status is not OPEN:
+        txn = self._state.transactions.get(txn_id.least)
+        if txn is None or txn.status is not OPEN or txn.txn_id.most != txn_id.most:
             return False
         topic, subscription = participant.topic, participant.subscription
         return topic in txn.topics if subscription is None else (topic, subscription) in txn.subscriptions
@@ -208,8 +247,13 @@ class TransactionCoordinator:
             self._fencing.check_asker(owner)
         self._limits.check_new(self._state, request)
         least = self._state.next_id
-        opened = (LOG, records.new_transaction(least, request.timeout_ms, now_ms, owner))
-        reply = Reply(request.token, TxnId(self.tc_id, least))
+        if self._lanes is None:
+            opened = (LOG, records.new_transaction(least, request.timeout_ms, now_ms, owner))
+            reply = Reply(request.token, TxnId(self.tc_id, least))
+        else:
+            lane = self._lanes.choose(owner, request.incarnation)
+            opened = (LOG, records.new_in_lane(least, request.timeout_ms, now_ms, owner, lane, request.incarnation))
+            reply = Reply(request.token, TxnId(most_of_lane(self.tc_id, lane), least))
         if self._fencing is None or request.identity is None:
             return Step((opened,), (reply,))
         return self._succeed(self._fencing, owner, opened, reply, now_ms)
@@ -235,9 +279,9 @@ class TransactionCoordinator:
         if self._fencing is not None and request.identity is not None:
             self._fencing.check_asker(asker)
         txn_id = request.txn_id
-        txn = self._state.transactions.get(txn_id.least) if txn_id.most == self.tc_id else None
+        txn = self._state.transactions.get(txn_id.least)
         state: State = None if txn is None else txn.status
-        if txn is None or txn.owner != ANYBODY:
+        if txn is None or txn.owner != ANYBODY or txn.txn_id.most != txn_id.most:
             state, txn = self._locate(txn_id, asker)
         cell = TRANSITIONS[state, Event.ADD]
         if cell.act is REFUSE:
@@ -350,8 +394,9 @@ class TransactionCoordinator:
         return Step(tuple(decisions), tuple(effects), tuple(trailing))
 
     def _done(self, txn_id: TxnId, now_ms: int) -> Step[Record]:
-        txn = self._state.transactions.get(txn_id.least) if txn_id.most == self.tc_id else None
-        state: State = self._locate(txn_id, ANYBODY, superuser=True)[0] if txn is None else txn.status
+        txn = self._state.transactions.get(txn_id.least)
+        is_known = txn is not None and txn.txn_id.most == txn_id.most
+        state: State = txn.status if txn is not None and is_known else self._locate(txn_id, ANYBODY, superuser=True)[0]
         cell = TRANSITIONS[state, Event.DONE]
         if cell.act is REFUSE:
             raise _refusal(cell, txn_id, state, Event.DONE)
@@ -364,11 +409,13 @@ class TransactionCoordinator:
 
     def _locate(self, txn_id: TxnId, asker: Owner, superuser: bool = False) -> tuple[State, Transaction | None]:
         """The state as `asker` may see it, and the transaction while it takes room."""
-        if txn_id.most != self.tc_id:
+        if txn_id.most >> self._shift != self._number:
             return UNKNOWN, None
         owner: Owner | None
         txn = self._state.transactions.get(txn_id.least)
         if txn is not None:
+            if txn.txn_id.most != txn_id.most:
+                return UNKNOWN, None
             state: State = txn.status
             owner = txn.owner
         else:
@@ -397,7 +444,8 @@ class TransactionCoordinator:
         participants = txn.participants()
         if not participants:
             return self._finish(txn.txn_id, state, now_ms)
-        txn_id, action, low_watermark = txn.txn_id, ACTION_OF[state], self._state.low_watermark()
+        txn_id, action = txn.txn_id, ACTION_OF[state]
+        low_watermark = self._state.low_watermark() if self._lanes is None else txn_id.least
         return (), tuple([TellParticipant(txn_id, participant, action, low_watermark) for participant in participants])
 
     def _drive_again(self, now_ms: int) -> Step[Record]:

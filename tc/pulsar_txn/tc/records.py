@@ -25,11 +25,16 @@ NEW: Final[int] = TransactionMetadataEntry.NEW
 ADD_PARTITION: Final[int] = TransactionMetadataEntry.ADD_PARTITION
 ADD_SUBSCRIPTION: Final[int] = TransactionMetadataEntry.ADD_SUBSCRIPTION
 UPDATE: Final[int] = TransactionMetadataEntry.UPDATE
+GOODBYE: Final[int] = TransactionMetadataEntry.GOODBYE
+VANISHED: Final[int] = TransactionMetadataEntry.VANISHED
+TAKEN_OVER: Final[int] = TransactionMetadataEntry.TAKEN_OVER
+"""The last three are about a client and not about a transaction; their numbers are above those of the others."""
 
-RECORD_VERSION: Final = 2
+RECORD_VERSION: Final = 3
 """The newest version; a reader refuses a newer one. Stock Pulsar writes no version, which reads as 0.
 
-Version 2 is written where a record has a group, because older readers would pass the group over; all others are of version 1.
+Version 2 is written where a record has a group, because older readers would pass the group over; version 3 where a NEW record
+has a lane, and for GOODBYE, VANISHED and TAKEN_OVER. All others are of version 1.
 """
 
 BATCH_PREFIX: Final = bytes.fromhex("0e010001")
@@ -38,12 +43,16 @@ BATCH_PREFIX: Final = bytes.fromhex("0e010001")
 _VERSION_FIELD: Final = b"\xa0\x06\x01"
 _GROUP_VERSION_FIELD: Final = b"\xa0\x06\x02"
 _GROUP_FIELD: Final = b"\xba\x06"
+_LANE_VERSION_FIELD: Final = b"\xa0\x06\x03"
+_LANE_FIELD: Final = b"\xc0\x06"
+_INCARNATION_FIELD: Final = b"\xca\x06"
 
 
 class Entry(NamedTuple):
     """One record. `max_local_txn_id` is the highest id given so far; times are in ms.
 
     `data`: the bytes that the record was read from. `group`: further transactions that an UPDATE moves together with `least`.
+    `lane`: of a NEW, where the coordinator gives lanes. `incarnation`: whose lane that is, or who has gone.
     """
 
     operation: int
@@ -59,6 +68,8 @@ class Entry(NamedTuple):
     owner: Owner = ANYBODY
     data: bytes | None = None
     group: tuple[int, ...] = ()
+    lane: int | None = None
+    incarnation: str | None = None
 
 
 class Batch(NamedTuple):
@@ -76,22 +87,27 @@ _new: Final = tuple.__new__
 
 def new_transaction(least: int, timeout_ms: int, now_ms: int, owner: Owner = ANYBODY) -> Entry:
     """Give the id `least` to a transaction that starts at `now_ms`."""
-    return _new(Entry, (NEW, least, now_ms, least, 0, 0, (), (), timeout_ms, now_ms, owner, None, ()))
+    return _new(Entry, (NEW, least, now_ms, least, 0, 0, (), (), timeout_ms, now_ms, owner, None, (), None, None))
+
+
+def new_in_lane(least: int, timeout_ms: int, now_ms: int, owner: Owner, lane: int, incarnation: str | None) -> Entry:
+    """Give the id `least` to a transaction that starts at `now_ms`, in a lane of its own."""
+    return Entry(NEW, least, now_ms, least, 0, 0, (), (), timeout_ms, now_ms, owner, None, (), lane, incarnation)
 
 
 def add_partitions(least: int, topics: Collection[str], now_ms: int, max_id: int) -> Entry:
     """Register topic partitions."""
-    return _new(Entry, (ADD_PARTITION, least, now_ms, max_id, 0, 0, topics, (), 0, 0, ANYBODY, None, ()))
+    return _new(Entry, (ADD_PARTITION, least, now_ms, max_id, 0, 0, topics, (), 0, 0, ANYBODY, None, (), None, None))
 
 
 def add_subscriptions(least: int, subscriptions: Collection[tuple[str, str]], now_ms: int, max_id: int) -> Entry:
     """Register (topic, subscription) pairs."""
-    return _new(Entry, (ADD_SUBSCRIPTION, least, now_ms, max_id, 0, 0, (), subscriptions, 0, 0, ANYBODY, None, ()))
+    return _new(Entry, (ADD_SUBSCRIPTION, least, now_ms, max_id, 0, 0, (), subscriptions, 0, 0, ANYBODY, None, (), None, None))
 
 
 def update_status(least: int, expected: int, new: int, now_ms: int, max_id: int) -> Entry:
     """Move a transaction from `expected` to `new`; the record to COMMITTING or ABORTING is the decision."""
-    return _new(Entry, (UPDATE, least, now_ms, max_id, expected, new, (), (), 0, 0, ANYBODY, None, ()))
+    return _new(Entry, (UPDATE, least, now_ms, max_id, expected, new, (), (), 0, 0, ANYBODY, None, (), None, None))
 
 
 def update_together(least: int, group: tuple[int, ...], expected: int, new: int, now_ms: int, max_id: int) -> Entry:
@@ -99,14 +115,27 @@ def update_together(least: int, group: tuple[int, ...], expected: int, new: int,
     return Entry(UPDATE, least, now_ms, max_id, expected, new, group=group)
 
 
+def departed(operation: int, principal: str | None, incarnation: str, now_ms: int, max_id: int) -> Entry:
+    """GOODBYE or VANISHED of an incarnation."""
+    return Entry(operation, 0, now_ms, max_id, owner=(principal, None), incarnation=incarnation)
+
+
+def taken_over(owner: Owner, now_ms: int, max_id: int) -> Entry:
+    """The epoch of `owner` has begun."""
+    return Entry(TAKEN_OVER, 0, now_ms, max_id, owner=owner)
+
+
 class Writer:
     """Writes the records of one coordinator: the bytes that do not change are put together once."""
 
-    __slots__ = ("_added", "_decided", "_opened")
+    __slots__ = ("_added", "_decided", "_opened", "_opened_in_lane", "_tc_id")
 
     def __init__(self, tc_id: int) -> None:
+        self._tc_id = tc_id
         most = b"\x18" + varint(tc_id).replace(b"%", b"%%")  # these are formats, and 37 is a percent sign
-        self._opened = b"\x08\x00\x10%b" + most + b"\x40%b\x48%b\x50%b\x58%b%b" + _VERSION_FIELD + b"%b"
+        opened = b"\x08\x00\x10%b" + most + b"\x40%b\x48%b\x50%b\x58%b%b"
+        self._opened = opened + _VERSION_FIELD + b"%b"
+        self._opened_in_lane = opened + _LANE_VERSION_FIELD + b"%b%b%b%b"
         self._added = b"\x08%c\x10%b" + most + b"%b\x50%b\x58%b" + _VERSION_FIELD
         self._decided = b"\x08\x03\x10%b" + most + b"\x20%c\x28%c\x50%b\x58%b" + _VERSION_FIELD
 
@@ -115,18 +144,24 @@ class Writer:
         if record.data is not None:
             return record.data
         assert isinstance(record, Entry)  # noqa: S101 - a batch has its bytes
-        operation, least, modified_ms, max_id, expected, new, topics, pairs, timeout_ms, start_ms, owner, _, group = record
+        operation, least, now_ms, max_id, old, new, topics, pairs, timeout_ms, start_ms, owner, _, group, lane, life = record
         if operation == UPDATE:
-            decided = self._decided % (_number(least), expected, new, _number(modified_ms), _number(max_id))
+            decided = self._decided % (_number(least), old, new, _number(now_ms), _number(max_id))
             return _with_group(decided, group) if group else decided
         if operation == NEW:
             principal, identity = owner
             named = b"" if principal is None else _text(b"\x62", principal)
             fenced = b"" if identity is None else b"%b\xb0\x06%b" % (_text(b"\xaa\x06", identity[0]), varint(identity[1]))
-            times = _number(timeout_ms), _number(start_ms), _number(modified_ms)
-            return self._opened % (_number(least), *times, _number(max_id), named, fenced)
+            times = _number(timeout_ms), _number(start_ms), _number(now_ms)
+            if lane is None:
+                return self._opened % (_number(least), *times, _number(max_id), named, fenced)
+            whose = b"" if life is None else _text(_INCARNATION_FIELD, life)
+            in_lane = fenced, _LANE_FIELD, varint(lane), whose
+            return self._opened_in_lane % (_number(least), *times, _number(max_id), named, *in_lane)
+        if operation > UPDATE:
+            return _departed(self._tc_id, record)
         names = b"".join([*map(_partition, topics), *map(_subscription, pairs)])
-        return self._added % (operation, _number(least), names, _number(modified_ms), _number(max_id))
+        return self._added % (operation, _number(least), names, _number(now_ms), _number(max_id))
 
 
 _number: Final = cached_varint
@@ -135,6 +170,22 @@ _number: Final = cached_varint
 def _with_group(decided: bytes, group: tuple[int, ...]) -> bytes:
     data = b"".join(map(varint, group))
     return b"%b%b%b%b%b" % (decided.removesuffix(_VERSION_FIELD), _GROUP_VERSION_FIELD, _GROUP_FIELD, varint(len(data)), data)
+
+
+def _departed(tc_id: int, record: Entry) -> bytes:
+    principal, identity = record.owner
+    transactional_id, epoch = (None, None) if identity is None else identity
+    return TransactionMetadataEntry(
+        metadata_op=record.operation,  # type: ignore[arg-type]  # the stub wants its own enum class; at run time it is this int
+        txnid_most_bits=tc_id,
+        last_modification_time=record.modified_ms,
+        max_local_txn_id=None if record.max_local_txn_id < 0 else record.max_local_txn_id,  # no id was given yet
+        owner=principal,
+        record_version=RECORD_VERSION,
+        transactional_id=transactional_id,
+        transactional_epoch=epoch,
+        incarnation=record.incarnation,
+    ).SerializeToString()
 
 
 def _text(tag: bytes, text: str) -> bytes:
@@ -153,24 +204,27 @@ def _subscription(pair: tuple[str, str]) -> bytes:
     return b"\x3a%b%b" % (varint(len(data)), data)
 
 
-def decode(tc_id: int, data: bytes) -> Record:
-    """The record of an entry. Raises WireError: not a record, another coordinator's, or written by a newer version."""
+def decode(tc_id: int, data: bytes, *, lanes: bool = False) -> Record:
+    """The record of an entry. Raises WireError: not a record, another coordinator's, or written by a newer version.
+
+    `lanes`: whether the coordinator gives lanes. A log that was written the other way is refused.
+    """
     try:
         if data[:2] == BATCH_PREFIX[:2]:
-            return _decode_batch(tc_id, data)
-        return _entry(tc_id, TransactionMetadataEntry.FromString(data), data)
+            return _decode_batch(tc_id, data, lanes)
+        return _entry(tc_id, TransactionMetadataEntry.FromString(data), data, lanes)
     except DecodeError as error:
         raise WireError(f"not a coordinator record ({len(data)} bytes): {error}") from error
 
 
-def _decode_batch(tc_id: int, data: bytes) -> Batch:
+def _decode_batch(tc_id: int, data: bytes, lanes: bool) -> Batch:
     if data[:4] != BATCH_PREFIX:
         raise WireError(f"a batch of coordinator records in format {data[2:4].hex()!r}; this version reads '0001'")
     batch = BatchedTransactionMetadataEntry.FromString(data[4:])
-    return Batch(tuple([_entry(tc_id, each, None) for each in batch.transaction_logs]), bytes(data))
+    return Batch(tuple([_entry(tc_id, each, None, lanes) for each in batch.transaction_logs]), bytes(data))
 
 
-def _entry(tc_id: int, read: TransactionMetadataEntry, data: bytes | None) -> Entry:
+def _entry(tc_id: int, read: TransactionMetadataEntry, data: bytes | None, lanes: bool) -> Entry:
     if read.record_version > RECORD_VERSION:
         raise WireError(f"a coordinator record of version {read.record_version}; this version reads up to {RECORD_VERSION}")
     if not read.HasField("metadata_op"):
@@ -185,15 +239,27 @@ def _entry(tc_id: int, read: TransactionMetadataEntry, data: bytes | None) -> En
         return Entry(
             operation, least, modified_ms, max_id, read.expected_status, read.new_status, data=kept, group=tuple(read.group)
         )
-    if operation == NEW:
+    if operation == NEW or operation > UPDATE:
         principal = read.owner if read.HasField("owner") else None
         identity = (read.transactional_id, read.transactional_epoch) if read.HasField("transactional_id") else None
-        _check_texts(principal, read.transactional_id)
-        times = read.timeout_ms, read.start_time
-        return Entry(operation, least, modified_ms, max_id, 0, 0, (), (), *times, (principal, identity), kept)
+        lane = read.lane if read.HasField("lane") else None
+        incarnation = read.incarnation if read.HasField("incarnation") else None
+        _check_texts(principal, read.transactional_id, incarnation)
+        if operation != TAKEN_OVER and (lane is not None if operation == NEW else incarnation is not None) != lanes:
+            raise WireError(OTHER_IDS[lanes])
+        if operation > UPDATE and not read.HasField("max_local_txn_id"):
+            max_id = -1
+        about = (read.timeout_ms, read.start_time, (principal, identity), kept, (), lane, incarnation)
+        return Entry(operation, least, modified_ms, max_id, 0, 0, (), (), *about)
     partitions, pairs = tuple(read.partitions), tuple([(pair.topic, pair.subscription) for pair in read.subscriptions])
     _check_texts(*partitions, *chain.from_iterable(pairs))
     return Entry(operation, least, modified_ms, max_id, 0, 0, partitions, pairs, data=kept)
+
+
+OTHER_IDS: Final = {
+    False: "this log has lanes: it belongs to a coordinator beside a cluster, and one of a broker cannot go on with it",
+    True: "this log has no lanes: it belongs to a broker's coordinator, and one beside a cluster cannot go on with it",
+}
 
 
 def _check_texts(*texts: str | None) -> None:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpulsar_txn/tc/records.proto\x12\x13pulsar_txn.tc.proto\"3\n\x0cSubscription\x12\r\n\x05topic\x18\x01 \x02(\t\x12\x14\n\x0csubscription\x18\x02 \x02(\t\"\x92\x05\n\x18TransactionMetadataEntry\x12X\n\x0bmetadata_op\x18\x01 \x01(\x0e\x32\x43.pulsar_txn.tc.proto.TransactionMetadataEntry.TransactionMetadataOp\x12\x1b\n\x10txnid_least_bits\x18\x02 \x01(\x04:\x01\x30\x12\x1a\n\x0ftxnid_most_bits\x18\x03 \x01(\x04:\x01\x30\x12\x37\n\x0f\x65xpected_status\x18\x04 \x01(\x0e\x32\x1e.pulsar_txn.tc.proto.TxnStatus\x12\x32\n\nnew_status\x18\x05 \x01(\x0e\x32\x1e.pulsar_txn.tc.proto.TxnStatus\x12\x12\n\npartitions\x18\x06 \x03(\t\x12\x38\n\rsubscriptions\x18\x07 \x03(\x0b\x32!.pulsar_txn.tc.proto.Subscription\x12\x12\n\ntimeout_ms\x18\x08 \x01(\x04\x12\x12\n\nstart_time\x18\t \x01(\x04\x12\x1e\n\x16last_modification_time\x18\n \x01(\x04\x12\x18\n\x10max_local_txn_id\x18\x0b \x01(\x04\x12\r\n\x05owner\x18\x0c \x01(\t\x12\x16\n\x0erecord_version\x18\x64 \x01(\r\x12\x18\n\x10transactional_id\x18\x65 \x01(\t\x12\x1b\n\x13transactional_epoch\x18\x66 \x01(\x03\x12\x11\n\x05group\x18g \x03(\x04\x42\x02\x10\x01\"U\n\x15TransactionMetadataOp\x12\x07\n\x03NEW\x10\x00\x12\x11\n\rADD_PARTITION\x10\x01\x12\x14\n\x10\x41\x44\x44_SUBSCRIPTION\x10\x02\x12\n\n\x06UPDATE\x10\x03\"j\n\x1f\x42\x61tchedTransactionMetadataEntry\x12G\n\x10transaction_logs\x18\x01 \x03(\x0b\x32-.pulsar_txn.tc.proto.TransactionMetadataEntry\"\x84\t\n\x13\x43oordinatorSnapshot\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05tc_id\x18\x02 \x01(\x04\x12\x19\n\x11next_local_txn_id\x18\x03 \x01(\x04\x12\x13\n\x0bnewest_time\x18\x04 \x01(\x04\x12\x19\n\x11\x63overed_ledger_id\x18\x05 \x01(\x12\x12\x18\n\x10\x63overed_entry_id\x18\x06 \x01(\x12\x12J\n\x0ctransactions\x18\x07 \x03(\x0b\x32\x34.pulsar_txn.tc.proto.CoordinatorSnapshot.Transaction\x12K\n\routcome_pages\x18\x08 \x03(\x0b\x32\x34.pulsar_txn.tc.proto.CoordinatorSnapshot.OutcomePage\x12>\n\x06owners\x18\t \x03(\x0b\x32..pulsar_txn.tc.proto.CoordinatorSnapshot.Owner\x12K\n\rlate_outcomes\x18\n \x03(\x0b\x32\x34.pulsar_txn.tc.proto.CoordinatorSnapshot.LateOutcome\x12>\n\x06\x65pochs\x18\x0b \x03(\x0b\x32..pulsar_txn.tc.proto.CoordinatorSnapshot.Epoch\x1aR\n\x05Owner\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x18\n\x10transactional_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x1a\x83\x02\n\x0bTransaction\x12\x12\n\nleast_bits\x18\x01 \x01(\x04\x12.\n\x06status\x18\x02 \x01(\x0e\x32\x1e.pulsar_txn.tc.proto.TxnStatus\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x04\x12\x12\n\nstart_time\x18\x04 \x01(\x04\x12\x12\n\npartitions\x18\x06 \x03(\t\x12\x38\n\rsubscriptions\x18\x07 \x03(\x0b\x32!.pulsar_txn.tc.proto.Subscription\x12\x11\n\tprincipal\x18\x08 \x01(\t\x12\x18\n\x10transactional_id\x18\t \x01(\t\x12\r\n\x05\x65poch\x18\n \x01(\x03\x1a?\n\x0bOutcomePage\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x10\n\x08outcomes\x18\x02 \x01(\x0c\x12\x0e\n\x06owners\x18\x03 \x01(\x0c\x1a\x84\x01\n\x0bLateOutcome\x12\x12\n\nleast_bits\x18\x01 \x01(\x04\x12\x0f\n\x07outcome\x18\x02 \x01(\r\x12\x14\n\x0c\x66orgotten_at\x18\x03 \x01(\x04\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x18\n\x10transactional_id\x18\x05 \x01(\t\x12\r\n\x05\x65poch\x18\x06 \x01(\x03\x1aY\n\x05\x45poch\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x18\n\x10transactional_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x14\n\x0clast_used_ms\x18\x04 \x01(\x04*O\n\tTxnStatus\x12\x08\n\x04OPEN\x10\x00\x12\x0e\n\nCOMMITTING\x10\x01\x12\r\n\tCOMMITTED\x10\x02\x12\x0c\n\x08\x41\x42ORTING\x10\x03\x12\x0b\n\x07\x41\x42ORTED\x10\x04')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpulsar_txn/tc/records.proto\x12\x13pulsar_txn.tc.proto\"3\n\x0cSubscription\x12\r\n\x05topic\x18\x01 \x02(\t\x12\x14\n\x0csubscription\x18\x02 \x02(\t\"\xe1\x05\n\x18TransactionMetadataEntry\x12X\n\x0bmetadata_op\x18\x01 \x01(\x0e\x32\x43.pulsar_txn.tc.proto.TransactionMetadataEntry.TransactionMetadataOp\x12\x1b\n\x10txnid_least_bits\x18\x02 \x01(\x04:\x01\x30\x12\x1a\n\x0ftxnid_most_bits\x18\x03 \x01(\x04:\x01\x30\x12\x37\n\x0f\x65xpected_status\x18\x04 \x01(\x0e\x32\x1e.pulsar_txn.tc.proto.TxnStatus\x12\x32\n\nnew_status\x18\x05 \x01(\x0e\x32\x1e.pulsar_txn.tc.proto.TxnStatus\x12\x12\n\npartitions\x18\x06 \x03(\t\x12\x38\n\rsubscriptions\x18\x07 \x03(\x0b\x32!.pulsar_txn.tc.proto.Subscription\x12\x12\n\ntimeout_ms\x18\x08 \x01(\x04\x12\x12\n\nstart_time\x18\t \x01(\x04\x12\x1e\n\x16last_modification_time\x18\n \x01(\x04\x12\x18\n\x10max_local_txn_id\x18\x0b \x01(\x04\x12\r\n\x05owner\x18\x0c \x01(\t\x12\x16\n\x0erecord_version\x18\x64 \x01(\r\x12\x18\n\x10transactional_id\x18\x65 \x01(\t\x12\x1b\n\x13transactional_epoch\x18\x66 \x01(\x03\x12\x11\n\x05group\x18g \x03(\x04\x42\x02\x10\x01\x12\x0c\n\x04lane\x18h \x01(\x04\x12\x13\n\x0bincarnation\x18i \x01(\t\"\x80\x01\n\x15TransactionMetadataOp\x12\x07\n\x03NEW\x10\x00\x12\x11\n\rADD_PARTITION\x10\x01\x12\x14\n\x10\x41\x44\x44_SUBSCRIPTION\x10\x02\x12\n\n\x06UPDATE\x10\x03\x12\x0b\n\x07GOODBYE\x10\x64\x12\x0c\n\x08VANISHED\x10\x65\x12\x0e\n\nTAKEN_OVER\x10\x66\"j\n\x1f\x42\x61tchedTransactionMetadataEntry\x12G\n\x10transaction_logs\x18\x01 \x03(\x0b\x32-.pulsar_txn.tc.proto.TransactionMetadataEntry\"\xee\n\n\x13\x43oordinatorSnapshot\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05tc_id\x18\x02 \x01(\x04\x12\x19\n\x11next_local_txn_id\x18\x03 \x01(\x04\x12\x13\n\x0bnewest_time\x18\x04 \x01(\x04\x12\x19\n\x11\x63overed_ledger_id\x18\x05 \x01(\x12\x12\x18\n\x10\x63overed_entry_id\x18\x06 \x01(\x12\x12J\n\x0ctransactions\x18\x07 \x03(\x0b\x32\x34.pulsar_txn.tc.proto.CoordinatorSnapshot.Transaction\x12K\n\routcome_pages\x18\x08 \x03(\x0b\x32\x34.pulsar_txn.tc.proto.CoordinatorSnapshot.OutcomePage\x12>\n\x06owners\x18\t \x03(\x0b\x32..pulsar_txn.tc.proto.CoordinatorSnapshot.Owner\x12K\n\rlate_outcomes\x18\n \x03(\x0b\x32\x34.pulsar_txn.tc.proto.CoordinatorSnapshot.LateOutcome\x12>\n\x06\x65pochs\x18\x0b \x03(\x0b\x32..pulsar_txn.tc.proto.CoordinatorSnapshot.Epoch\x12<\n\x05lanes\x18\x0c \x03(\x0b\x32-.pulsar_txn.tc.proto.CoordinatorSnapshot.Lane\x12\x11\n\tnext_lane\x18\r \x01(\x04\x1aR\n\x05Owner\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x18\n\x10transactional_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x1a\x91\x02\n\x0bTransaction\x12\x12\n\nleast_bits\x18\x01 \x01(\x04\x12.\n\x06status\x18\x02 \x01(\x0e\x32\x1e.pulsar_txn.tc.proto.TxnStatus\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x04\x12\x12\n\nstart_time\x18\x04 \x01(\x04\x12\x12\n\npartitions\x18\x06 \x03(\t\x12\x38\n\rsubscriptions\x18\x07 \x03(\x0b\x32!.pulsar_txn.tc.proto.Subscription\x12\x11\n\tprincipal\x18\x08 \x01(\t\x12\x18\n\x10transactional_id\x18\t \x01(\t\x12\r\n\x05\x65poch\x18\n \x01(\x03\x12\x0c\n\x04lane\x18\x0b \x01(\x04\x1a\x88\x01\n\x04Lane\x12\x0c\n\x04lane\x18\x01 \x01(\x04\x12\r\n\x05state\x18\x02 \x01(\r\x12\x12\n\nleast_bits\x18\x03 \x01(\x04\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x11\n\tprincipal\x18\x05 \x01(\t\x12\x18\n\x10transactional_id\x18\x06 \x01(\t\x12\r\n\x05\x65poch\x18\x07 \x01(\x03\x1a?\n\x0bOutcomePage\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x10\n\x08outcomes\x18\x02 \x01(\x0c\x12\x0e\n\x06owners\x18\x03 \x01(\x0c\x1a\x84\x01\n\x0bLateOutcome\x12\x12\n\nleast_bits\x18\x01 \x01(\x04\x12\x0f\n\x07outcome\x18\x02 \x01(\r\x12\x14\n\x0c\x66orgotten_at\x18\x03 \x01(\x04\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x18\n\x10transactional_id\x18\x05 \x01(\t\x12\r\n\x05\x65poch\x18\x06 \x01(\x03\x1aY\n\x05\x45poch\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x18\n\x10transactional_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x14\n\x0clast_used_ms\x18\x04 \x01(\x04*O\n\tTxnStatus\x12\x08\n\x04OPEN\x10\x00\x12\x0e\n\nCOMMITTING\x10\x01\x12\r\n\tCOMMITTED\x10\x02\x12\x0c\n\x08\x41\x42ORTING\x10\x03\x12\x0b\n\x07\x41\x42ORTED\x10\x04')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,26 +33,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TRANSACTIONMETADATAENTRY'].fields_by_name['group']._loaded_options = None
   _globals['_TRANSACTIONMETADATAENTRY'].fields_by_name['group']._serialized_options = b'\020\001'
-  _globals['_TXNSTATUS']._serialized_start=2033
-  _globals['_TXNSTATUS']._serialized_end=2112
+  _globals['_TXNSTATUS']._serialized_start=2346
+  _globals['_TXNSTATUS']._serialized_end=2425
   _globals['_SUBSCRIPTION']._serialized_start=52
   _globals['_SUBSCRIPTION']._serialized_end=103
   _globals['_TRANSACTIONMETADATAENTRY']._serialized_start=106
-  _globals['_TRANSACTIONMETADATAENTRY']._serialized_end=764
-  _globals['_TRANSACTIONMETADATAENTRY_TRANSACTIONMETADATAOP']._serialized_start=679
-  _globals['_TRANSACTIONMETADATAENTRY_TRANSACTIONMETADATAOP']._serialized_end=764
-  _globals['_BATCHEDTRANSACTIONMETADATAENTRY']._serialized_start=766
-  _globals['_BATCHEDTRANSACTIONMETADATAENTRY']._serialized_end=872
-  _globals['_COORDINATORSNAPSHOT']._serialized_start=875
-  _globals['_COORDINATORSNAPSHOT']._serialized_end=2031
-  _globals['_COORDINATORSNAPSHOT_OWNER']._serialized_start=1396
-  _globals['_COORDINATORSNAPSHOT_OWNER']._serialized_end=1478
-  _globals['_COORDINATORSNAPSHOT_TRANSACTION']._serialized_start=1481
-  _globals['_COORDINATORSNAPSHOT_TRANSACTION']._serialized_end=1740
-  _globals['_COORDINATORSNAPSHOT_OUTCOMEPAGE']._serialized_start=1742
-  _globals['_COORDINATORSNAPSHOT_OUTCOMEPAGE']._serialized_end=1805
-  _globals['_COORDINATORSNAPSHOT_LATEOUTCOME']._serialized_start=1808
-  _globals['_COORDINATORSNAPSHOT_LATEOUTCOME']._serialized_end=1940
-  _globals['_COORDINATORSNAPSHOT_EPOCH']._serialized_start=1942
-  _globals['_COORDINATORSNAPSHOT_EPOCH']._serialized_end=2031
+  _globals['_TRANSACTIONMETADATAENTRY']._serialized_end=843
+  _globals['_TRANSACTIONMETADATAENTRY_TRANSACTIONMETADATAOP']._serialized_start=715
+  _globals['_TRANSACTIONMETADATAENTRY_TRANSACTIONMETADATAOP']._serialized_end=843
+  _globals['_BATCHEDTRANSACTIONMETADATAENTRY']._serialized_start=845
+  _globals['_BATCHEDTRANSACTIONMETADATAENTRY']._serialized_end=951
+  _globals['_COORDINATORSNAPSHOT']._serialized_start=954
+  _globals['_COORDINATORSNAPSHOT']._serialized_end=2344
+  _globals['_COORDINATORSNAPSHOT_OWNER']._serialized_start=1556
+  _globals['_COORDINATORSNAPSHOT_OWNER']._serialized_end=1638
+  _globals['_COORDINATORSNAPSHOT_TRANSACTION']._serialized_start=1641
+  _globals['_COORDINATORSNAPSHOT_TRANSACTION']._serialized_end=1914
+  _globals['_COORDINATORSNAPSHOT_LANE']._serialized_start=1917
+  _globals['_COORDINATORSNAPSHOT_LANE']._serialized_end=2053
+  _globals['_COORDINATORSNAPSHOT_OUTCOMEPAGE']._serialized_start=2055
+  _globals['_COORDINATORSNAPSHOT_OUTCOMEPAGE']._serialized_end=2118
+  _globals['_COORDINATORSNAPSHOT_LATEOUTCOME']._serialized_start=2121
+  _globals['_COORDINATORSNAPSHOT_LATEOUTCOME']._serialized_end=2253
+  _globals['_COORDINATORSNAPSHOT_EPOCH']._serialized_start=2255
+  _globals['_COORDINATORSNAPSHOT_EPOCH']._serialized_end=2344
 # @@protoc_insertion_point(module_scope)

@@ -29,17 +29,23 @@ class Subscription(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ...) -> None: ...
 
 class TransactionMetadataEntry(_message.Message):
-    __slots__ = ("metadata_op", "txnid_least_bits", "txnid_most_bits", "expected_status", "new_status", "partitions", "subscriptions", "timeout_ms", "start_time", "last_modification_time", "max_local_txn_id", "owner", "record_version", "transactional_id", "transactional_epoch", "group")
+    __slots__ = ("metadata_op", "txnid_least_bits", "txnid_most_bits", "expected_status", "new_status", "partitions", "subscriptions", "timeout_ms", "start_time", "last_modification_time", "max_local_txn_id", "owner", "record_version", "transactional_id", "transactional_epoch", "group", "lane", "incarnation")
     class TransactionMetadataOp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NEW: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
         ADD_PARTITION: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
         ADD_SUBSCRIPTION: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
         UPDATE: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
+        GOODBYE: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
+        VANISHED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
+        TAKEN_OVER: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
     NEW: TransactionMetadataEntry.TransactionMetadataOp
     ADD_PARTITION: TransactionMetadataEntry.TransactionMetadataOp
     ADD_SUBSCRIPTION: TransactionMetadataEntry.TransactionMetadataOp
     UPDATE: TransactionMetadataEntry.TransactionMetadataOp
+    GOODBYE: TransactionMetadataEntry.TransactionMetadataOp
+    VANISHED: TransactionMetadataEntry.TransactionMetadataOp
+    TAKEN_OVER: TransactionMetadataEntry.TransactionMetadataOp
     METADATA_OP_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +62,8 @@ class TransactionMetadataEntry(_message.Message):
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     metadata_op: TransactionMetadataEntry.TransactionMetadataOp
     txnid_least_bits: int
     txnid_most_bits: int
@@ -72,7 +80,9 @@ class TransactionMetadataEntry(_message.Message):
     transactional_id: str
     transactional_epoch: int
     group: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, metadata_op: _Optional[_Union[TransactionMetadataEntry.TransactionMetadataOp, str]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., expected_status: _Optional[_Union[TxnStatus, str]] = ..., new_status: _Optional[_Union[TxnStatus, str]] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., last_modification_time: _Optional[int] = ..., max_local_txn_id: _Optional[int] = ..., owner: _Optional[str] = ..., record_version: _Optional[int] = ..., transactional_id: _Optional[str] = ..., transactional_epoch: _Optional[int] = ..., group: _Optional[_Iterable[int]] = ...) -> None: ...
+    lane: int
+    incarnation: str
+    def __init__(self, metadata_op: _Optional[_Union[TransactionMetadataEntry.TransactionMetadataOp, str]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., expected_status: _Optional[_Union[TxnStatus, str]] = ..., new_status: _Optional[_Union[TxnStatus, str]] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., last_modification_time: _Optional[int] = ..., max_local_txn_id: _Optional[int] = ..., owner: _Optional[str] = ..., record_version: _Optional[int] = ..., transactional_id: _Optional[str] = ..., transactional_epoch: _Optional[int] = ..., group: _Optional[_Iterable[int]] = ..., lane: _Optional[int] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class BatchedTransactionMetadataEntry(_message.Message):
     __slots__ = ("transaction_logs",)
@@ -81,7 +91,7 @@ class BatchedTransactionMetadataEntry(_message.Message):
     def __init__(self, transaction_logs: _Optional[_Iterable[_Union[TransactionMetadataEntry, _Mapping[str, object]]]] = ...) -> None: ...
 
 class CoordinatorSnapshot(_message.Message):
-    __slots__ = ("format_version", "tc_id", "next_local_txn_id", "newest_time", "covered_ledger_id", "covered_entry_id", "transactions", "outcome_pages", "owners", "late_outcomes", "epochs")
+    __slots__ = ("format_version", "tc_id", "next_local_txn_id", "newest_time", "covered_ledger_id", "covered_entry_id", "transactions", "outcome_pages", "owners", "late_outcomes", "epochs", "lanes", "next_lane")
     class Owner(_message.Message):
         __slots__ = ("index", "principal", "transactional_id", "epoch")
         INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -94,7 +104,7 @@ class CoordinatorSnapshot(_message.Message):
         epoch: int
         def __init__(self, index: _Optional[int] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
     class Transaction(_message.Message):
-        __slots__ = ("least_bits", "status", "timeout_ms", "start_time", "partitions", "subscriptions", "principal", "transactional_id", "epoch")
+        __slots__ = ("least_bits", "status", "timeout_ms", "start_time", "partitions", "subscriptions", "principal", "transactional_id", "epoch", "lane")
         LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
         STATUS_FIELD_NUMBER: _ClassVar[int]
         TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +114,7 @@ class CoordinatorSnapshot(_message.Message):
         PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
         TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
         EPOCH_FIELD_NUMBER: _ClassVar[int]
+        LANE_FIELD_NUMBER: _ClassVar[int]
         least_bits: int
         status: TxnStatus
         timeout_ms: int
@@ -113,7 +124,25 @@ class CoordinatorSnapshot(_message.Message):
         principal: str
         transactional_id: str
         epoch: int
-        def __init__(self, least_bits: _Optional[int] = ..., status: _Optional[_Union[TxnStatus, str]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+        lane: int
+        def __init__(self, least_bits: _Optional[int] = ..., status: _Optional[_Union[TxnStatus, str]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ..., lane: _Optional[int] = ...) -> None: ...
+    class Lane(_message.Message):
+        __slots__ = ("lane", "state", "least_bits", "incarnation", "principal", "transactional_id", "epoch")
+        LANE_FIELD_NUMBER: _ClassVar[int]
+        STATE_FIELD_NUMBER: _ClassVar[int]
+        LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+        INCARNATION_FIELD_NUMBER: _ClassVar[int]
+        PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+        TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+        EPOCH_FIELD_NUMBER: _ClassVar[int]
+        lane: int
+        state: int
+        least_bits: int
+        incarnation: str
+        principal: str
+        transactional_id: str
+        epoch: int
+        def __init__(self, lane: _Optional[int] = ..., state: _Optional[int] = ..., least_bits: _Optional[int] = ..., incarnation: _Optional[str] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
     class OutcomePage(_message.Message):
         __slots__ = ("number", "outcomes", "owners")
         NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +189,8 @@ class CoordinatorSnapshot(_message.Message):
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     LATE_OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_LANE_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     tc_id: int
     next_local_txn_id: int
@@ -171,4 +202,6 @@ class CoordinatorSnapshot(_message.Message):
     owners: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.Owner]
     late_outcomes: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.LateOutcome]
     epochs: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.Epoch]
-    def __init__(self, format_version: _Optional[int] = ..., tc_id: _Optional[int] = ..., next_local_txn_id: _Optional[int] = ..., newest_time: _Optional[int] = ..., covered_ledger_id: _Optional[int] = ..., covered_entry_id: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[CoordinatorSnapshot.Transaction, _Mapping[str, object]]]] = ..., outcome_pages: _Optional[_Iterable[_Union[CoordinatorSnapshot.OutcomePage, _Mapping[str, object]]]] = ..., owners: _Optional[_Iterable[_Union[CoordinatorSnapshot.Owner, _Mapping[str, object]]]] = ..., late_outcomes: _Optional[_Iterable[_Union[CoordinatorSnapshot.LateOutcome, _Mapping[str, object]]]] = ..., epochs: _Optional[_Iterable[_Union[CoordinatorSnapshot.Epoch, _Mapping[str, object]]]] = ...) -> None: ...
+    lanes: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.Lane]
+    next_lane: int
+    def __init__(self, format_version: _Optional[int] = ..., tc_id: _Optional[int] = ..., next_local_txn_id: _Optional[int] = ..., newest_time: _Optional[int] = ..., covered_ledger_id: _Optional[int] = ..., covered_entry_id: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[CoordinatorSnapshot.Transaction, _Mapping[str, object]]]] = ..., outcome_pages: _Optional[_Iterable[_Union[CoordinatorSnapshot.OutcomePage, _Mapping[str, object]]]] = ..., owners: _Optional[_Iterable[_Union[CoordinatorSnapshot.Owner, _Mapping[str, object]]]] = ..., late_outcomes: _Optional[_Iterable[_Union[CoordinatorSnapshot.LateOutcome, _Mapping[str, object]]]] = ..., epochs: _Optional[_Iterable[_Union[CoordinatorSnapshot.Epoch, _Mapping[str, object]]]] = ..., lanes: _Optional[_Iterable[_Union[CoordinatorSnapshot.Lane, _Mapping[str, object]]]] = ..., next_lane: _Optional[int] = ...) -> None: ...

@@ -21,14 +21,18 @@ class NewTxn:
 
     `timeout_ms` 0, which an absent field reads as, is due at once: the transaction is aborted, as on stock Pulsar.
 
-    Refusals: TooManyRequests (too many open, or they hold too many bytes), NotAllowedError (timeout above the limit, blank
-    owner).
+    `incarnation`: what the client calls this life of its process, where the coordinator gives lanes (`ids.LaneIds`). It is a
+    sign of life as well. A client that names none has a lane for each transaction, and no lease.
+
+    Refusals: TooManyRequests (too many open, or they hold too many bytes, or too many lanes), NotAllowedError (timeout above
+    the limit, blank owner or incarnation).
     """
 
     token: Token
     timeout_ms: int
     principal: str | None = None
     identity: Identity | None = None
+    incarnation: str | None = None
 
 
 @value
@@ -88,14 +92,68 @@ class IsRegistered:
     participant: Participant
 
 
-Request: TypeAlias = NewTxn | AddParticipants | EndTxn | ParticipantsDone | IsRegistered
+@value
+class Renew:
+    """An incarnation is alive: its lease begins again. No record. Reply value: bool, whether it holds anything here.
+
+    False is no harm to a client that has nothing open. One that has was believed gone, and its transactions are aborted.
+    """
+
+    token: Token
+    incarnation: str
+    principal: str | None = None
+
+
+@value
+class Goodbye:
+    """An incarnation ends in order and writes nothing any more: its lanes go to the pool. Reply value: None, once durable.
+
+    What it has open is aborted, and those lanes are retired. A client says goodbye after all its messages are answered, or
+    their connections closed.
+    """
+
+    token: Token
+    incarnation: str
+    principal: str | None = None
+
+
+@value
+class Vanished:
+    """The host knows that an incarnation is gone, before its lease is over: what it has open is aborted, its lanes retired.
+
+    The coordinator does the same by itself when a lease is over (`deadline`, `expire`).
+    """
+
+    incarnation: str
+    principal: str | None = None
+
+
+@value
+class TakeOver:
+    """An epoch of a transactional id begins: older epochs are fenced, what they have open is aborted, what is decided ends.
+
+    Reply value: True, once every transaction of older epochs has ended at all participants. While one has not, the token
+    awaits its end (an answer of None); the host then asks again, until the answer is True.
+
+    Refusals: ProducerFenced (a newer epoch has begun), NotAllowedError (this coordinator does not fence).
+    """
+
+    token: Token
+    identity: Identity
+    incarnation: str | None = None
+    principal: str | None = None
+
+
+Request: TypeAlias = (
+    NewTxn | AddParticipants | EndTxn | ParticipantsDone | IsRegistered | Renew | Goodbye | Vanished | TakeOver
+)  # fmt: skip
 
 
 class Coordinator(Machine[Request, Any], Protocol):
     """A coordinator plug-in. Constructed by the host as `factory(tc_id, …)` with the options of the built-in ones.
 
-    Its deadline comes nearer only by NewTxn, by EndTxn with a group or `abort_others`, by `expire`, and in its recovery: the
-    host asks for it after these, and not after each turn.
+    Its deadline comes nearer only by NewTxn, by EndTxn with a group or `abort_others`, by Goodbye, Vanished and TakeOver, by
+    `expire`, and in its recovery: the host asks for it after these, and not after each turn.
     """
 
     @property

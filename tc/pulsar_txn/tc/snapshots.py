@@ -14,7 +14,9 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import DecodeError
 
 from pulsar_txn.ledger.machine import SLICE_BYTES
+from pulsar_txn.tc import records
 from pulsar_txn.tc._state import CoordinatorState, Image, Transaction
+from pulsar_txn.tc.ids import has_lane, lane_of, most_of_lane
 from pulsar_txn.tc.outcomes import Image as PageImage
 from pulsar_txn.tc.outcomes import Late, Page
 from pulsar_txn.tc.owners import Owner
@@ -22,7 +24,8 @@ from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot, Subscription
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import TxnId, TxnStatus
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+"""The newest format; 3 is written where the coordinator gives lanes, 2 by all others."""
 
 _OBJECTS_PER_SLICE: Final = 512
 """This many objects take about two milliseconds, however small they are."""
@@ -35,16 +38,19 @@ def write(state: CoordinatorState) -> Iterator[bytes]:
     """The state after the last applied record; what is applied after this call does not show."""
     ledger_id, entry_id = state.last_applied
     head = CoordinatorSnapshot(
-        format_version=FORMAT_VERSION,
+        format_version=FORMAT_VERSION if state.lanes is not None else 2,
         tc_id=state.tc_id,
         next_local_txn_id=state.next_id,
         newest_time=state.newest_time_ms,
         covered_ledger_id=ledger_id,
         covered_entry_id=entry_id,
+        next_lane=None if state.lanes is None else state.lanes.next_lane,
     )
     outcomes = state.outcomes
     moments = outcomes.owners.owners.moment(), outcomes.pages.moment(), state.transactions.moment(), outcomes.late.moment()
     slices = _slices(head, *(moment.groups() for moment in moments))
+    if state.lanes is not None:
+        slices = chain(slices, _gathered(state.lanes.elements()))
     return slices if state.fencing is None else chain(slices, _gathered(state.fencing.elements()))
 
 
@@ -76,6 +82,8 @@ def read(state: CoordinatorState, part: bytes) -> None:
     for stored in snapshot.transactions:
         _restore(state, stored)
     _read_outcomes(state, snapshot)
+    if state.lanes is not None:
+        state.lanes.restore(snapshot)
     if state.fencing is not None:
         state.fencing.restore(snapshot)
 
@@ -105,6 +113,10 @@ def _read_head(state: CoordinatorState, snapshot: CoordinatorSnapshot) -> None:
         )
     if snapshot.tc_id != state.tc_id:
         raise WireError(f"a snapshot of coordinator {snapshot.tc_id}, not of coordinator {state.tc_id}")
+    if snapshot.HasField("next_lane") != (state.lanes is not None):
+        raise WireError(records.OTHER_IDS[state.lanes is not None])
+    if state.lanes is not None:
+        state.lanes.next_lane = snapshot.next_lane
     state.is_restoring = True
     state.next_id = snapshot.next_local_txn_id
     state.newest_time_ms = snapshot.newest_time
@@ -129,6 +141,7 @@ def _transaction(image: Image) -> Iterator[CoordinatorSnapshot.Transaction]:
         status=image.status,  # type: ignore[arg-type]  # the stub wants its own enum class; at run time it is this int
         timeout_ms=txn.timeout_ms,
         start_time=txn.start_time_ms,
+        lane=lane_of(txn.txn_id.most) if has_lane(txn.txn_id.most) else None,
     )
     element, left = _own(first, txn.owner), image.topic_count + image.subscription_count
     while True:
@@ -147,7 +160,8 @@ def _transaction(image: Image) -> Iterator[CoordinatorSnapshot.Transaction]:
 def _restore(state: CoordinatorState, stored: CoordinatorSnapshot.Transaction) -> None:
     txn = state.transactions.get(stored.least_bits)
     if txn is None:
-        txn = Transaction(TxnId(state.tc_id, stored.least_bits), _owner(stored), stored.start_time, stored.timeout_ms)
+        most = most_of_lane(state.tc_id, stored.lane) if stored.HasField("lane") else state.tc_id
+        txn = Transaction(TxnId(most, stored.least_bits), _owner(stored), stored.start_time, stored.timeout_ms)
         txn.status = TxnStatus(stored.status)
         state.add(txn)
     state.add_participants(txn, stored.partitions, [(pair.topic, pair.subscription) for pair in stored.subscriptions])

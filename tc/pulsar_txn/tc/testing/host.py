@@ -15,6 +15,7 @@ from pulsar_txn.ledger.envelope import Envelope
 from pulsar_txn.ledger.hosting import Host, Skin
 from pulsar_txn.ledger.machine import Effect, Step, TellParticipant
 from pulsar_txn.ledger.protocols import Snapshot
+from pulsar_txn.tc.ids import has_lane
 from pulsar_txn.tc.owners import Identity
 from pulsar_txn.tc.requests import AddParticipants, Coordinator, EndTxn, IsRegistered, NewTxn, ParticipantsDone, Request
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -32,7 +33,7 @@ class HostedCoordinator:
 
     `answers`: what was answered, by token; a refusal is its code. `told`: every TellParticipant that was released, in order.
     `ended`: the outcomes that were carried out. `entries`: its log, trimmed entries included. `on_record` is called after every
-    record that is applied. Requests return their token.
+    record that is applied. Requests return their token. `given`: the ids of this life and of earlier ones, by `least`.
     """
 
     def __init__(
@@ -42,6 +43,8 @@ class HostedCoordinator:
         self.answers: dict[int, Any] = {}
         self.told: list[TellParticipant] = []
         self.ended: dict[TxnId, TxnAction] = {}
+        self.given: dict[int, TxnId] = {}
+        self.last_in: dict[int, TxnId] = {}
         self.on_record: Callable[[], None] = lambda: None
         self.machine = factory(TC_ID)
         ledger_id = 1 + max([position[0] for position, _ in entries], default=0)
@@ -119,7 +122,9 @@ class HostedCoordinator:
             stored = self.log.stored
         else:
             kept = self.entries[:count]
-        return HostedCoordinator(self._factory, tuple(kept), stored, now_ms=self.now_ms)
+        again = HostedCoordinator(self._factory, tuple(kept), stored, now_ms=self.now_ms)
+        again.given |= self.given
+        return again
 
     def covered(self) -> Snapshot:
         """A snapshot of this moment, as a host would store it."""
@@ -142,6 +147,12 @@ class HostedCoordinator:
         assert token not in self.answers, "a request was answered twice"
         assert error is None or message, f"a refusal with {error} says nothing"
         self.answers[token] = value if error is None else error
+        if isinstance(value, TxnId):
+            self.given[value.least] = value
+            if has_lane(value.most):
+                before = self.last_in.get(value.most)
+                assert before is None or before in self.ended, f"{value} is given while {before} has not ended"
+                self.last_in[value.most] = value
 
 
 class _CheckedCoordinator(ByToken):
@@ -185,7 +196,10 @@ class _CoordinatorSkin(Skin):
         host = self._host
         outcomes = {tell.action for tell in host.told if tell.txn_id == effect.txn_id} | {effect.action}
         assert len(outcomes) == 1, f"S2: the participants of {effect.txn_id} are told {outcomes}"
-        assert effect.low_watermark < effect.txn_id.least, "a low watermark covers what is ending"
+        if not has_lane(effect.txn_id.most):
+            assert effect.low_watermark < effect.txn_id.least, "a low watermark covers what is ending"
+        else:
+            assert effect.low_watermark == effect.txn_id.least, "the watermark of a lane is what is ending there"
         host.told.append(effect)
 
     def outcome(self, txn_id: TxnId, action: TxnAction) -> None:

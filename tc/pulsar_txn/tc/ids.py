@@ -1,0 +1,81 @@
+"""How a coordinator numbers its transactions: an id policy, chosen when the coordinator is made.
+
+The lower id bits (`least`) are one ascending sequence of the coordinator under both policies. Policies differ in the upper bits
+(`most`), and in the low watermark that goes to participants with an end.
+
+|                | `PulsarIds`                                    | `LaneIds`                                             |
+|----------------|------------------------------------------------|-------------------------------------------------------|
+| `most`         | the coordinator's number, as clients expect it | bit 62, the number in bits 48-61, a lane below        |
+| first `least`  | 0                                              | 1, because a watermark of 0 would cover 0             |
+| watermark      | everything up to here has ended                | the own `least`: nothing else is open in its lane     |
+| for            | our own broker, which asks the coordinator     | stock participants, which compare watermarks only     |
+|                | before it lets a late message in               |                                                       |
+
+See `lane_table` for the life of a lane, and `docs/adr` for the decision.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import attrs
+
+LANE_BITS: Final = 48
+_COORDINATOR_BITS: Final = 14
+_LANES: Final = 1 << LANE_BITS + _COORDINATOR_BITS
+"""Bit 62: no coordinator of a Pulsar cluster has such a number. Bit 63 stays clear, because Java reads it as a sign."""
+
+
+@attrs.frozen
+class PulsarIds:
+    """Pulsar's own numbers: what every coordinator of a broker has."""
+
+
+@attrs.frozen
+class LaneIds:
+    """One lane per transaction at a time, for participants that fence by their watermark alone.
+
+    `lease_ms`: how long an incarnation of a client counts as alive after it opened a transaction or renewed its lease.
+    `max_lanes`: how many lanes the coordinator keeps, busy or idle. `max_lanes_of_incarnation`: how many transactions one
+    incarnation may have open at the same time.
+    """
+
+    lease_ms: int = 30_000
+    max_lanes: int = 1_000_000
+    max_lanes_of_incarnation: int = 10_240
+
+
+IdPolicy: TypeAlias = PulsarIds | LaneIds
+
+
+def most_of_lane(tc_id: int, lane: int) -> int:
+    """The upper id bits of a transaction of the coordinator `tc_id` in a lane."""
+    return _LANES | tc_id << LANE_BITS | lane
+
+
+def has_lane(most: int) -> bool:
+    """Whether `most_of_lane` has made these upper id bits."""
+    return bool(most & _LANES)
+
+
+def lane_of(most: int) -> int:
+    """The lane of upper id bits that `most_of_lane` has made."""
+    return most & (1 << LANE_BITS) - 1
+
+
+def coordinator_of(most: int) -> int:
+    """The coordinator of a transaction with these upper id bits, under either policy."""
+    return most >> LANE_BITS & (1 << _COORDINATOR_BITS) - 1 if has_lane(most) else most
+
+
+def numbering(tc_id: int, policy: IdPolicy) -> tuple[int, int]:
+    """(shift, number): all upper id bits of this coordinator, shifted to the right, are the number."""
+    if isinstance(policy, PulsarIds):
+        return 0, tc_id
+    return LANE_BITS, most_of_lane(tc_id, 0) >> LANE_BITS
+
+
+def check_number(tc_id: int) -> None:
+    """Raise ValueError for a coordinator's number that has no room beside a lane."""
+    if not 0 <= tc_id < 1 << _COORDINATOR_BITS:
+        raise ValueError(f"coordinator {tc_id} cannot give lanes: its number must be from 0 to {(1 << _COORDINATOR_BITS) - 1}")

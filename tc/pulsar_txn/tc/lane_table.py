@@ -1,0 +1,109 @@
+"""What may happen to a lane: prose, the table, the invariants.
+
+A lane is a value of a transaction's upper id bits. A participant keeps one low watermark for each of these values, refuses
+late messages of everything up to it, and aborts what is still open below it. So a lane has one transaction at a time, and the
+next one begins after all participants hold the outcome of the one before. Then the watermark that goes with an end is the
+transaction's own number, and participants fence exactly.
+
+A lane is UNKNOWN until a NEW record names it. It belongs to one incarnation of one client (one life of its process), and under
+one epoch of a transactional id where the client has one. Only this holder's next transaction may take it while it is IDLE.
+
+The reason is a weakness of Pulsar's participants: they forget watermarks when a topic is loaded again. Then a client that was
+believed dead may write once more for a transaction that was committed, and a later end in the same lane aborts that
+transaction once more, with everything in it. So a lane whose client may still be writing is never used again:
+
+* VANISHED: the lease of the incarnation is over, or a newer epoch of its transactional id has begun. An idle lane is RETIRED;
+  a lane with a transaction is RETIRING, and RETIRED after the end. So a new epoch never gets a lane of an older one, not even
+  out of the pool.
+* GOODBYE: the client has ended in order, so it writes nothing any more, and its lanes are POOLED for other clients. The lane
+  of a transaction that the goodbye finds open, or that is being aborted, is retired all the same, because its messages may
+  still be on their way.
+* ONCE: a transaction of a client that names no incarnation has a new lane, which is RETIRING from its first day.
+
+RETIRED takes no room: a lane below the next one to be given is RETIRED when nothing is kept about it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+from pulsar_txn.ledger.table import SKIP, WRITE, Cell, Table
+
+
+class Lane(enum.IntEnum):
+    """The states of a lane that was given. The numbers are stored in snapshots."""
+
+    IDLE = 1
+    OPEN = 2
+    COMMITTING = 3
+    ABORTING = 4
+    LEAVING = 5
+    RETIRING = 6
+    POOLED = 7
+    RETIRED = 8
+
+
+LaneState: TypeAlias = Lane | None
+
+UNKNOWN: Final = None
+"""The state of a lane that was never given."""
+
+
+class LaneEvent(enum.IntEnum):
+    """What may happen to a lane."""
+
+    NEW = 0
+    ONCE = 1
+    COMMIT = 2
+    ABORT = 3
+    DONE = 4
+    GOODBYE = 5
+    VANISHED = 6
+
+
+_MOVES: Final[Mapping[tuple[LaneState, LaneEvent], Lane]] = {
+    (UNKNOWN, LaneEvent.NEW): Lane.OPEN,
+    (UNKNOWN, LaneEvent.ONCE): Lane.RETIRING,
+    #
+    (Lane.IDLE, LaneEvent.NEW): Lane.OPEN,
+    (Lane.IDLE, LaneEvent.GOODBYE): Lane.POOLED,
+    (Lane.IDLE, LaneEvent.VANISHED): Lane.RETIRED,
+    #
+    (Lane.OPEN, LaneEvent.COMMIT): Lane.COMMITTING,
+    (Lane.OPEN, LaneEvent.ABORT): Lane.ABORTING,
+    (Lane.OPEN, LaneEvent.GOODBYE): Lane.RETIRING,
+    (Lane.OPEN, LaneEvent.VANISHED): Lane.RETIRING,
+    #
+    (Lane.COMMITTING, LaneEvent.DONE): Lane.IDLE,
+    (Lane.COMMITTING, LaneEvent.GOODBYE): Lane.LEAVING,
+    (Lane.COMMITTING, LaneEvent.VANISHED): Lane.RETIRING,
+    #
+    (Lane.ABORTING, LaneEvent.DONE): Lane.IDLE,
+    (Lane.ABORTING, LaneEvent.GOODBYE): Lane.RETIRING,
+    (Lane.ABORTING, LaneEvent.VANISHED): Lane.RETIRING,
+    #
+    (Lane.LEAVING, LaneEvent.DONE): Lane.POOLED,
+    (Lane.LEAVING, LaneEvent.VANISHED): Lane.RETIRING,
+    #
+    (Lane.RETIRING, LaneEvent.DONE): Lane.RETIRED,
+    #
+    (Lane.POOLED, LaneEvent.NEW): Lane.OPEN,
+    (Lane.POOLED, LaneEvent.VANISHED): Lane.RETIRED,
+}
+
+LANE_TRANSITIONS: Final[Table[LaneState, LaneEvent]] = {
+    (state, event): Cell(WRITE, _MOVES[state, event]) if (state, event) in _MOVES else Cell(SKIP, state)
+    for state in (UNKNOWN, *Lane)
+    for event in LaneEvent
+}
+"""(state, event) -> what happens; complete. A NEW record whose cell says SKIP opens no transaction."""
+
+LANE_INVARIANTS: Final[Mapping[str, str]] = {
+    "LANE1": "a lane has at most one open or ending transaction, and knows it",
+    "LANE2": "lanes were given in ascending order, and none is kept that is RETIRED: a retired lane is never used again",
+    "LANE3": "no transaction is open or ending below another one of its lane, so no watermark covers it",
+    "LANE4": "what is known of an incarnation, of the pool and of a transactional id is what the lanes say",
+}
+"""What `check_invariants` checks beside `table.INVARIANTS`, where the coordinator gives lanes."""

@@ -1,0 +1,308 @@
+"""The lanes of a coordinator: whose they are, and which of them the next transaction takes. See `lane_table`.
+
+Lanes are state: they change by records only, and snapshots have them. `Lanes.choose` decides about the next transaction's lane,
+whose NEW record then names it; so another choice of a later version reads the same log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from pulsar_txn.ledger.ordered import OrderedMap
+from pulsar_txn.ledger.table import WRITE
+from pulsar_txn.tc.fencing import Name
+from pulsar_txn.tc.ids import LANE_BITS, LaneIds, lane_of, most_of_lane
+from pulsar_txn.tc.lane_table import LANE_TRANSITIONS, UNKNOWN, Lane, LaneEvent, LaneState
+from pulsar_txn.tc.leases import Incarnation, Leases
+from pulsar_txn.tc.owners import Owner, is_older
+from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import TxnId, TxnStatus
+
+KeyT = TypeVar("KeyT")
+
+MAX_POOLED: Final = 4096
+"""How many lanes wait for another client. A lane costs a few bytes here and a mark at each participant, so more are retired."""
+MAX_INCARNATION_LENGTH: Final = 256
+
+_BOUND: Final = frozenset({Lane.IDLE, Lane.OPEN, Lane.COMMITTING, Lane.ABORTING})
+"""The states in which a lane belongs to a living incarnation."""
+
+_STATUSES: Final[dict[Lane, frozenset[TxnStatus]]] = {
+    Lane.IDLE: frozenset(),
+    Lane.OPEN: frozenset({TxnStatus.OPEN}),
+    Lane.COMMITTING: frozenset({TxnStatus.COMMITTING}),
+    Lane.ABORTING: frozenset({TxnStatus.ABORTING}),
+    Lane.LEAVING: frozenset({TxnStatus.COMMITTING}),
+    Lane.RETIRING: frozenset({TxnStatus.OPEN, TxnStatus.COMMITTING, TxnStatus.ABORTING}),
+    Lane.POOLED: frozenset(),
+    Lane.RETIRED: frozenset(),
+}
+"""What the transaction of a lane may be in each of its states; empty where it has none."""
+
+
+class Holder(NamedTuple):
+    """Whose lane it is. Another epoch of the same transactional id is another holder."""
+
+    owner: Owner
+    incarnation: str | None
+
+
+Holdings: TypeAlias = dict[int, None]
+"""Numbers of lanes, or of transactions."""
+
+
+class Held(NamedTuple):
+    """A lane that was given. `least`: its transaction while it has one, and the last one afterwards."""
+
+    state: Lane
+    holder: Holder
+    least: int
+
+
+class Lanes:
+    """The lanes of the coordinator `tc_id`.
+
+    `kept`: every lane that is not RETIRED, in the order in which they were given. `next_lane`: the next one to be given. The
+    other members follow from these. `leases`: who is alive.
+    """
+
+    def __init__(self, tc_id: int, policy: LaneIds) -> None:
+        self.tc_id = tc_id
+        self.policy = policy
+        self.kept: OrderedMap[int, Held] = OrderedMap()
+        self.next_lane = 1
+        self.leases = Leases(policy.lease_ms)
+        self._idle: dict[Holder, Holdings] = {}
+        self._pool: Holdings = {}
+        self._leaving = 0
+        self._bound: dict[Incarnation, Holdings] = {}
+        self._open: dict[Incarnation, Holdings] = {}
+        self._named: dict[Name, Holdings] = {}
+
+    # ------------------------------------------------------------------ decisions
+
+    def choose(self, owner: Owner, incarnation: str | None) -> int:
+        """The lane of the next transaction. Raises Refusal: too many lanes, or a name that is none."""
+        if incarnation is not None:
+            self._check_name(incarnation)
+            idle = self._idle.get(Holder(owner, incarnation))
+            if idle:
+                return next(reversed(idle))  # the one used last: participants have a mark for it already
+            self._check_room_of(owner, incarnation)
+            pooled = self._pooled_for(owner)
+            if pooled is not None:
+                return pooled
+        if len(self.kept) >= self.policy.max_lanes or self.next_lane >> LANE_BITS:
+            raise Refusal(
+                ServerError.TooManyRequests,
+                f"coordinator {self.tc_id} keeps {len(self.kept)} lanes, as many as it may: end transactions, close clients, or"
+                " try later",
+            )
+        return self.next_lane
+
+    def _pooled_for(self, owner: Owner) -> int | None:
+        principal, identity = owner
+        for lane in reversed(self._pool):
+            (of, used_by), _ = self.kept[lane].holder
+            if identity is None or used_by is None or (of, used_by[0]) != (principal, identity[0]):
+                return lane
+        return None
+
+    def _check_name(self, incarnation: str) -> None:
+        if not incarnation.strip() or len(incarnation) > MAX_INCARNATION_LENGTH:
+            raise Refusal(
+                ServerError.NotAllowedError,
+                f"the incarnation of a client has 1 to {MAX_INCARNATION_LENGTH} characters that are not all blank;"
+                f" this one has {len(incarnation)}",
+            )
+
+    def _check_room_of(self, owner: Owner, incarnation: str) -> None:
+        held, most = len(self._bound.get((owner[0], incarnation), ())), self.policy.max_lanes_of_incarnation
+        if held >= most:
+            raise Refusal(
+                ServerError.TooManyRequests,
+                f"this client has {held} transactions open in coordinator {self.tc_id}, as many as it may: end some first",
+            )
+
+    def open_of(self, incarnation: Incarnation) -> Iterable[int]:
+        """The OPEN transactions of an incarnation."""
+        return (self.kept[lane].least for lane in self._open.get(incarnation, ()))
+
+    def unfinished_before(self, owner: Owner) -> TxnId | None:
+        """A transaction of an older epoch of the same transactional id that has not ended at all participants."""
+        for lane in self._named.get(_name(owner), ()):
+            state, holder, least = self.kept[lane]
+            if state not in (Lane.IDLE, Lane.POOLED) and is_older(holder.owner, owner):
+                return TxnId(most_of_lane(self.tc_id, lane), least)
+        return None
+
+    def state(self, lane: int) -> LaneState:
+        """The state of a lane."""
+        held = self.kept.get(lane)
+        if held is None:
+            return Lane.RETIRED if 0 < lane < self.next_lane else UNKNOWN
+        return held.state
+
+    # ------------------------------------------------------------------ the fold
+
+    def opened(self, lane: int, least: int, owner: Owner, incarnation: str | None, now_ms: int) -> TxnId | None:
+        """A NEW record names a lane: the id of its transaction, None where the table opens none."""
+        before = self.kept.get(lane)
+        state, is_fresh = self.state(lane), lane >= self.next_lane
+        holder = Holder(owner, incarnation)
+        act, to = LANE_TRANSITIONS[state, LaneEvent.ONCE if incarnation is None else LaneEvent.NEW][:2]
+        if act is not WRITE or to is None or (state is Lane.IDLE and before is not None and before.holder != holder):
+            return None
+        if is_fresh:
+            self.next_lane = lane + 1
+        if before is not None:
+            self._leave(lane, before)
+        self._enter(lane, Held(to, holder, least))
+        if incarnation is not None:
+            self.leases.heard((owner[0], incarnation), now_ms)
+        return TxnId(most_of_lane(self.tc_id, lane), least)
+
+    def happened(self, most: int, event: LaneEvent) -> None:
+        """COMMIT, ABORT or DONE of the transaction with these upper id bits."""
+        self._move(lane_of(most), event)
+
+    def left(self, incarnation: Incarnation) -> None:
+        """The incarnation has said goodbye: its lanes go to the pool, as far as that has room."""
+        for lane in sorted(self._bound.get(incarnation, ())):  # in an order that a restored state has as well
+            has_room = len(self._pool) + self._leaving < MAX_POOLED
+            self._move(lane, LaneEvent.GOODBYE if has_room else LaneEvent.VANISHED)
+
+    def vanished(self, incarnation: Incarnation) -> None:
+        """The incarnation is gone: its lanes are never used again."""
+        for lane in tuple(self._bound.get(incarnation, ())):
+            self._move(lane, LaneEvent.VANISHED)
+
+    def succeeded(self, owner: Owner) -> None:
+        """An epoch of a transactional id has begun: no lane of an older one is used again."""
+        for lane in tuple(self._named.get(_name(owner), ())):
+            if is_older(self.kept[lane].holder.owner, owner):
+                self._move(lane, LaneEvent.VANISHED)
+
+    def _move(self, lane: int, event: LaneEvent) -> None:
+        held = self.kept.get(lane)
+        if held is None:
+            return
+        act, to, _ = LANE_TRANSITIONS[held.state, event]
+        if act is WRITE and to is not None:
+            self._leave(lane, held)
+            if to is Lane.RETIRED:
+                del self.kept[lane]
+            else:
+                self._enter(lane, Held(to, held.holder, held.least))
+            principal, incarnation = held.holder.owner[0], held.holder.incarnation
+            if incarnation is not None and (principal, incarnation) not in self._bound:
+                self.leases.forget((principal, incarnation))
+
+    def _enter(self, lane: int, held: Held) -> None:
+        """Keep a lane, and note what follows from it."""
+        self.kept[lane] = held
+        state, holder, _ = held
+        (principal, identity), incarnation = holder
+        if incarnation is not None and state in _BOUND:
+            alive = (principal, incarnation)
+            self._bound.setdefault(alive, {})[lane] = None
+            if state is Lane.IDLE:
+                self._idle.setdefault(holder, {})[lane] = None
+            elif state is Lane.OPEN:
+                self._open.setdefault(alive, {})[lane] = None
+        if identity is not None:
+            self._named.setdefault((principal, identity[0]), {})[lane] = None
+        if state is Lane.POOLED:
+            self._pool[lane] = None
+        self._leaving += state is Lane.LEAVING
+
+    def _leave(self, lane: int, held: Held) -> None:
+        """The inverse of `_enter`, but for `kept`."""
+        state, holder, _ = held
+        (principal, identity), incarnation = holder
+        if incarnation is not None and state in _BOUND:
+            alive = (principal, incarnation)
+            _take_out(self._bound, alive, lane)
+            if state is Lane.IDLE:
+                _take_out(self._idle, holder, lane)
+            elif state is Lane.OPEN:
+                _take_out(self._open, alive, lane)
+        if identity is not None:
+            _take_out(self._named, (principal, identity[0]), lane)
+        if state is Lane.POOLED:
+            del self._pool[lane]
+        self._leaving -= state is Lane.LEAVING
+
+    # ------------------------------------------------------------------ recovery, snapshots, tests
+
+    def recovered(self, now_ms: int) -> None:
+        """After a restart every incarnation has a whole lease."""
+        self.leases.begin_all(self._bound, now_ms)
+
+    def elements(self) -> Iterator[tuple[str, CoordinatorSnapshot.Lane]]:
+        """The lanes of this moment, each with the name of its field in a snapshot."""
+        groups = self.kept.moment().groups()
+        return (("lanes", _stored(lane, held)) for group in groups for lane, held in group)
+
+    def restore(self, part: CoordinatorSnapshot) -> None:
+        """Take over the lanes of a slice."""
+        for each in part.lanes:
+            principal = each.principal if each.HasField("principal") else None
+            identity = (each.transactional_id, each.epoch) if each.HasField("transactional_id") else None
+            incarnation = each.incarnation if each.HasField("incarnation") else None
+            self._enter(each.lane, Held(Lane(each.state), Holder((principal, identity), incarnation), each.least_bits))
+
+    def contradictions(self, living: Iterable[tuple[TxnId, TxnStatus, Owner]]) -> Iterator[tuple[str, str]]:
+        """What contradicts `lane_table.LANE_INVARIANTS`, each with its id. `living`: what is open or ending."""
+        of_lane: dict[int, int] = {}
+        for txn_id, status, owner in living:
+            most, least = txn_id.most, txn_id.least
+            if most in of_lane:
+                yield "LANE3", f"{txn_id} and {of_lane[most]} are in one lane"
+            of_lane[most] = least
+            held = self.kept.get(lane_of(most))
+            if held is None or held.least != least or held.holder.owner != owner or status not in _STATUSES[held.state]:
+                yield "LANE1", f"{txn_id} is {status.name}, and its lane is {held}"
+        busy = sum(bool(_STATUSES[held.state]) for held in self.kept.values())
+        if busy != len(of_lane):
+            yield "LANE1", f"{busy} lanes are busy with {len(of_lane)} transactions"
+        numbers = list(self.kept)
+        if numbers != sorted(numbers) or any(not 0 < lane < self.next_lane for lane in numbers):
+            yield "LANE2", f"lanes {numbers}, next {self.next_lane}"
+        again = Lanes(self.tc_id, self.policy)
+        for lane, held in self.kept.items():
+            again._enter(lane, held)
+        if again._follows() != self._follows():
+            yield "LANE4", f"{self._follows()} should be {again._follows()}"
+
+    def _follows(self) -> tuple[object, ...]:
+        return self._idle, self._pool, self._leaving, self._bound, self._open, self._named
+
+
+def _name(owner: Owner) -> Name:
+    principal, identity = owner
+    return principal, "" if identity is None else identity[0]
+
+
+def _take_out(lanes_of: dict[KeyT, Holdings], key: KeyT, lane: int) -> None:
+    """Take a lane out, and its key with the last one."""
+    lanes = lanes_of[key]
+    del lanes[lane]
+    if not lanes:
+        del lanes_of[key]
+
+
+def _stored(lane: int, held: Held) -> CoordinatorSnapshot.Lane:
+    state, ((principal, identity), incarnation), least = held
+    transactional_id, epoch = (None, None) if identity is None else identity
+    return CoordinatorSnapshot.Lane(
+        lane=lane,
+        state=state,
+        least_bits=least,
+        incarnation=incarnation,
+        principal=principal,
+        transactional_id=transactional_id,
+        epoch=epoch,
+    )

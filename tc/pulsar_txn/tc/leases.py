@@ -1,0 +1,53 @@
+"""Which incarnations of clients are alive, by the host's clock. No state: after a restart everybody has a whole lease again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import TypeAlias
+
+Incarnation: TypeAlias = tuple[str | None, str]
+"""Principal, and what the client calls this life of its process."""
+
+
+class Leases:
+    """When each incarnation was heard of last. All leases are equally long, so the one that ends next is always in front."""
+
+    def __init__(self, lease_ms: int) -> None:
+        self._lease_ms = lease_ms
+        self._heard: OrderedDict[Incarnation, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._heard)
+
+    def __contains__(self, incarnation: Incarnation) -> bool:
+        return incarnation in self._heard
+
+    def heard(self, incarnation: Incarnation, now_ms: int) -> None:
+        """The incarnation has given a sign of life: its lease begins again."""
+        self._heard[incarnation] = now_ms
+        self._heard.move_to_end(incarnation)
+
+    def end(self, incarnation: Incarnation) -> None:
+        """End the lease of an incarnation now."""
+        self._heard[incarnation] = -self._lease_ms
+        self._heard.move_to_end(incarnation, last=False)
+
+    def forget(self, incarnation: Incarnation) -> None:
+        """The incarnation holds nothing any more."""
+        self._heard.pop(incarnation, None)
+
+    def begin_all(self, incarnations: Iterable[Incarnation], now_ms: int) -> None:
+        """Give each of these a whole lease, after a restart."""
+        self._heard = OrderedDict.fromkeys(incarnations, now_ms)
+
+    def deadline(self) -> int | None:
+        """When the next lease ends; None while nobody has one."""
+        for heard_ms in self._heard.values():
+            return heard_ms + self._lease_ms
+        return None
+
+    def over(self, now_ms: int) -> Incarnation | None:
+        """The incarnation whose lease ended first, None while all are alive."""
+        deadline = self.deadline()
+        return next(iter(self._heard)) if deadline is not None and deadline <= now_ms else None
