@@ -154,9 +154,87 @@ async def test_pulsar_admins_own_library_manages_a_python_function(broker, tmp_p
         "list=[probe]",
         "class=exclaim.Exclaim",
         "running=1/1",
+        "minute=1",
         "stats=1",
+        "triggered=t! 2",
+        "calls=2",
+        "k=v",
         "instances=2",
         "stopped=0",
         "left=[]",
         "gone=404",
     ], said.stderr
+
+
+@pytest.mark.timeout(120)
+async def test_a_running_function_is_triggered_and_its_state_shown_put_and_kept(broker, command, tmp_path):
+    def run(*arguments):
+        return asyncio.to_thread(command, *arguments)
+
+    async def state(key):
+        found = await run("querystate", "--name", "exclaim", "-k", key)
+        return json.loads(found.stdout) if found.exit_code == 0 else found.stderr
+
+    def running():
+        return status_when(broker, lambda found: found["numRunning"] == 1)
+
+    file = written(tmp_path, CONFIG + "cleanupSubscription: true\n")
+    assert (await run("create", "--function-config-file", file)).exit_code == 0
+    await running()
+    assert (
+        await state("calls")
+        == "pulsar-txn: GET /admin/v3/functions/public/default/exclaim/state/calls: key 'calls' doesn't exist.\n"
+    )
+    said = await run("trigger", "--name", "exclaim", "--trigger-value", "ä b")
+    assert said.stdout.startswith("ä b! 1 "), said.stderr
+    (tmp_path / "value").write_bytes(b"from a file")
+    said = await run("trigger", "--name", "exclaim", "--topic", "words", "--trigger-file", tmp_path / "value")
+    assert said.stdout.startswith("from a file! 2 "), said.stderr
+    wrong = await run("trigger", "--name", "exclaim", "--topic", "other", "--trigger-value", "a")
+    assert (wrong.exit_code, "is no input of" in wrong.stderr) == (1, True)
+    before = await state("calls")
+    assert (before["numberValue"], before["key"]) == (2, "calls")
+    assert (await run("putstate", "--name", "exclaim", "-s", '{"key": "calls", "numberValue": 40}')).exit_code == 0
+    await running()
+    assert (await run("trigger", "--name", "exclaim", "--trigger-value", "c")).stdout.startswith("c! 41 ")
+    assert (await run("stop", "--name", "exclaim")).exit_code == 0
+    stopped = await run("trigger", "--name", "exclaim", "--trigger-value", "d")
+    assert (stopped.exit_code, "no instance of public/default/exclaim runs" in stopped.stderr) == (1, True)
+    assert (await run("putstate", "--name", "exclaim", "-s", '{"key": "k", "byteValue": "/w=="}')).exit_code == 0
+    assert (await state("k"))["byteValue"] == "/w=="
+    after = await state("calls")
+    assert (after["numberValue"], after["version"] > before["version"]) == (41, True)
+    subscriptions = "/admin/v2/persistent/public/default/words/subscriptions"
+    assert await admin.get_json(broker, subscriptions) == ["public/default/exclaim"]
+    assert (await run("delete", "--name", "exclaim")).exit_code == 0
+    assert await admin.get_json(broker, subscriptions) == []
+
+
+@pytest.mark.timeout(180)
+async def test_the_command_pulsar_admin_creates_triggers_looks_at_and_deletes_a_function(broker, tmp_path):
+    home = stock_install.cache_dir() / f"apache-pulsar-{stock_install.TARBALL_VERSION}"
+    if not home.is_dir() or shutil.which("java") is None:
+        lacking("pulsar", "no unpacked Pulsar whose command pulsar-admin could be run")
+
+    async def pulsar_admin(*arguments):
+        command = [home / "bin" / "pulsar-admin", "--admin-url", broker.admin_url, "functions", *arguments]
+        env = os.environ | {"OPTS": "-XX:TieredStopAtLevel=1", "PULSAR_EXTRA_OPTS": ""}
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, env=env, timeout=90, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    example = home / "examples" / "python-examples" / "wordcount_function.py"
+    told = ["--inputs", "text", "--output", "counted", "--subs-position", "Earliest", "--cleanup-subscription"]
+    created = await pulsar_admin(
+        "create", "--name", "wc", "--py", example, "--classname", "wordcount_function.WordCountFunction", *told
+    )
+    assert "Created successfully" in created
+    path = "/admin/v3/functions/public/default/wc/status"
+    await admin.eventually(lambda: admin.get_json(broker, path), lambda found: found["numRunning"] == 1)
+    assert "to be or not to be!" in await pulsar_admin("trigger", "--name", "wc", "--trigger-value", "to be or not to be")
+    found = await pulsar_admin("querystate", "--name", "wc", "--key", "to")
+    assert json.loads(found[found.index("{") :])["numberValue"] == 2
+    assert "Deleted successfully" in await pulsar_admin("delete", "--name", "wc")
+    assert await admin.get_json(broker, "/admin/v2/persistent/public/default/text/subscriptions") == []

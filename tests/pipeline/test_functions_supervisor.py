@@ -84,7 +84,7 @@ def test_other_runtime_options_are_refused(options):
 
 def test_a_report_has_pulsars_names():
     health = Health(running=True, restarts=2, stats={"received": 3, "user_metrics": {"m": {"count": 2, "total": 5.0}}})
-    report = report_of(1, health, "w")
+    report = report_of(1, health, "w", now=0.0)
     assert (report["instanceId"], report["status"]["numRestarts"], report["status"]["numReceived"]) == (1, 2, 3)
     assert (report["metrics"]["receivedTotal"], report["metrics"]["userMetrics"]) == (3, {"m": 5.0})
 

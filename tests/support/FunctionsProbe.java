@@ -3,6 +3,8 @@ import java.util.List;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 import org.apache.pulsar.client.admin.PulsarAdminException;
 import org.apache.pulsar.common.functions.FunctionConfig;
+import org.apache.pulsar.common.functions.FunctionState;
+import org.apache.pulsar.common.policies.data.FunctionStatsImpl;
 import org.apache.pulsar.common.policies.data.FunctionStatus;
 
 public class FunctionsProbe {
@@ -27,7 +29,15 @@ public class FunctionsProbe {
                 Thread.sleep(100);
             }
             System.out.println("running=" + status.getNumRunning() + "/" + status.getNumInstances());
+            FunctionStatsImpl stats = (FunctionStatsImpl) admin.functions().getFunctionStats("public", "default", "probe");
+            System.out.println("minute=" + stats.oneMin.getReceivedTotal());
             System.out.println("stats=" + admin.functions().getFunctionStats("public", "default", "probe").getProcessedSuccessfullyTotal());
+            String said = admin.functions().triggerFunction("public", "default", "probe", input, "t", null);
+            System.out.println("triggered=" + said.substring(0, 4));
+            System.out.println("calls=" + admin.functions().getFunctionState("public", "default", "probe", "calls").getNumberValue());
+            FunctionState put = new FunctionState("k", "v", null, null, null);
+            admin.functions().putFunctionState("public", "default", "probe", put);
+            System.out.println("k=" + admin.functions().getFunctionState("public", "default", "probe", "k").getStringValue());
             config.setParallelism(2);
             admin.functions().updateFunction(config, null);
             System.out.println("instances=" + admin.functions().getFunctionStatus("public", "default", "probe").getNumInstances());

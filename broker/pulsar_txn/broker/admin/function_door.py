@@ -12,10 +12,10 @@ import attrs
 from aiohttp import web
 
 from .common import BROKER, Routes, done, failed, json_body, number
+from .function_questions import QUESTIONS, WORKER, Questions, check_worker
 from .function_store import FunctionName, FunctionRecord, FunctionStore
 
 FUNCTIONS: Final = web.AppKey("functions", FunctionStore)
-_WORKER: Final = web.AppKey("functions_worker", dict[str, str])
 _WAIT_SECONDS: Final = 10.0
 _BASE: Final = "/admin/pulsar-txn/v1/functions"
 
@@ -36,13 +36,14 @@ def prepare(app: web.Application) -> None:
     """Give an application its functions."""
     broker = app[BROKER]
     app[FUNCTIONS] = FunctionStore(broker.store, broker.turn.runtime)
-    app[_WORKER] = {"id": ""}
+    app[WORKER] = {"id": ""}
+    app[QUESTIONS] = Questions()
 
 
 async def _assignments(request: web.Request) -> web.Response:
     functions = await functions_of(request)
     worker, after = request.query.get("worker", ""), request.query.get("after", "")
-    current = request.app[_WORKER]
+    current = request.app[WORKER]
     if not worker:
         return failed(400, "say who asks: worker=ID")
     if after and current["id"] not in ("", worker):
@@ -89,8 +90,7 @@ async def send_package(request: web.Request, functions: FunctionStore, record: F
 
 async def _report(request: web.Request) -> web.Response:
     functions, info = await functions_of(request), request.match_info
-    if request.query.get("worker", "") != request.app[_WORKER]["id"]:
-        return failed(409, "another functions worker has taken over; this one must end")
+    check_worker(request)
     functions.hear()
     reports = await json_body(request)
     if not isinstance(reports, list) or not all(_is_report(each) for each in reports):

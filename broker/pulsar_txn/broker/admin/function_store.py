@@ -259,17 +259,23 @@ def status_of(record: FunctionRecord, reports: Iterable[dict[str, Any]], silence
     return {"numInstances": record.parallelism, "numRunning": running, "instances": instances}
 
 
+LAST_MINUTE: Final = "1min"
 _SUMS: Final = ("receivedTotal", "processedSuccessfullyTotal", "systemExceptionsTotal", "userExceptionsTotal")
 
 
 def stats_of(record: FunctionRecord, reports: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The statistics of a function in Pulsar's shape."""
+    """The statistics of a function in Pulsar's shape: in all, and those of the last minute under `1min`."""
     found = [{"instanceId": each["instanceId"], "metrics": each["metrics"]} for each in reports]
     found = [each for each in found if each["instanceId"] < record.parallelism]
     metrics = [each["metrics"] for each in found]
+    total = _summed(metrics) | {LAST_MINUTE: _summed([each.get(LAST_MINUTE) or {} for each in metrics])}
+    total["lastInvocation"] = max((each.get("lastInvocation", 0) for each in metrics), default=0)
+    return total | {"instances": found}
+
+
+def _summed(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     total: dict[str, Any] = {key: sum(each.get(key, 0) for each in metrics) for key in _SUMS}
     weights = sum(each.get("receivedTotal", 0) for each in metrics)
     latency = sum(each.get("avgProcessLatency", 0.0) * each.get("receivedTotal", 0) for each in metrics)
     total["avgProcessLatency"] = latency / weights if weights else 0.0
-    total["lastInvocation"] = max((each.get("lastInvocation", 0) for each in metrics), default=0)
-    return total | {"instances": found}
+    return total

@@ -6,35 +6,23 @@ what a function is: what cannot work is in the status of its instances.
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 import attrs
-from aiohttp import BodyPartReader, web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp import web
 
-from .common import BROKER, Handler, Routes, done, failed, number
+from .common import Handler, Routes, done, failed, number
+from .function_calls import ask_worker
 from .function_door import functions_of, send_package
-from .function_store import FunctionName, FunctionRecord, FunctionStore, Package, stats_of, status_of
+from .function_store import FunctionName, FunctionRecord, FunctionStore, stats_of, status_of
+from .function_upload import Given, given
 
 _BASE: Final = "/admin/v3/functions"
 _ONE: Final = _BASE + "/{tenant}/{namespace}/{function}"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\.(py|zip|whl)")
-_CONFIG_BYTES: Final = 1 << 20
-_CHUNK_BYTES: Final = 256 << 10
 _MAX_INSTANCES: Final = 100
-
-
-@attrs.frozen
-class _Given:
-    """What the parts of a request hold."""
-
-    config: dict[str, Any]
-    package: Package | None
 
 
 # ---- create, update, delete
@@ -44,14 +32,14 @@ async def _create(request: web.Request) -> web.Response:
     functions, name = await functions_of(request), _name(request)
     if name in functions.records:
         return failed(400, f"Function {name} already exists")
-    given = await _given(request, functions)
-    if given.package is None:
+    told = await given(request, functions)
+    if told.package is None:
         return failed(400, "a function needs a package: the part `data` with a .py, .zip or .whl file")
     try:
-        config = _checked(name, given.config)
-        await functions.create(name, FunctionRecord(config=config, package=given.package))
+        config = _checked(name, told.config)
+        await functions.create(name, FunctionRecord(config=config, package=told.package))
     except BaseException:
-        await functions.drop_package(given.package.number)
+        await functions.drop_package(told.package.number)
         raise
     return done()
 
@@ -59,24 +47,39 @@ async def _create(request: web.Request) -> web.Response:
 async def _update(request: web.Request) -> web.Response:
     functions, name = await functions_of(request), _name(request)
     functions.get(name)
-    given = await _given(request, functions)
+    told = await given(request, functions)
     try:
-        await functions.change(name, lambda before: _updated(name, before, given))
+        await functions.change(name, lambda before: _updated(name, before, told))
     except BaseException:
-        if given.package is not None:
-            await functions.drop_package(given.package.number)
+        if told.package is not None:
+            await functions.drop_package(told.package.number)
         raise
     return done()
 
 
-def _updated(name: FunctionName, before: FunctionRecord, given: _Given) -> FunctionRecord:
-    config = _checked(name, before.config | given.config)
-    return attrs.evolve(before, config=config, package=given.package or before.package, version=before.version + 1)
+def _updated(name: FunctionName, before: FunctionRecord, told: Given) -> FunctionRecord:
+    config = _checked(name, before.config | told.config)
+    return attrs.evolve(before, config=config, package=told.package or before.package, version=before.version + 1)
 
 
 async def _delete(request: web.Request) -> web.Response:
-    await (await functions_of(request)).delete(_name(request))
-    return done()
+    functions, name = await functions_of(request), _name(request)
+    if functions.get(name).config.get("cleanupSubscription") is not True:
+        await functions.delete(name)
+        return done()
+    await functions.change(name, lambda record: _stopped(record, None))  # so that no instance subscribes again
+    left = await _left_subscription(request, functions, name)
+    await functions.delete(name)
+    return done() if left is None else failed(500, f"Function {name} is deleted; its subscription stays: {left}")
+
+
+async def _left_subscription(request: web.Request, functions: FunctionStore, name: FunctionName) -> str | None:
+    """Remove the subscription; why it is still there, if so."""
+    try:
+        await ask_worker(request, functions, "unsubscribe", name)
+    except web.HTTPException as error:
+        return error.text
+    return None
 
 
 def _name(request: web.Request) -> FunctionName:
@@ -99,98 +102,6 @@ def _checked(name: FunctionName, config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(parallelism, int) or not 1 <= parallelism <= _MAX_INSTANCES:
         raise web.HTTPBadRequest(text=f"parallelism must be a whole number from 1 to {_MAX_INSTANCES}")
     return config | attrs.asdict(name)
-
-
-async def _given(request: web.Request, functions: FunctionStore) -> _Given:
-    """The parts of the request, which are not held in memory. HTTPBadRequest."""
-    if not request.content_type.startswith("multipart/"):
-        raise web.HTTPBadRequest(text="the body should be multipart/form-data with functionConfig and data")
-    parts = _Parts(request, functions)
-    try:
-        await parts.read()
-    except BaseException as error:
-        if parts.package is not None:
-            await functions.drop_package(parts.package.number)
-        if isinstance(error, TimeoutError):
-            raise web.HTTPRequestTimeout(text="the body did not come in time (httpServerIdleTimeout)") from error
-        if isinstance(error, ValueError | HttpProcessingError):
-            raise web.HTTPBadRequest(text=f"the body is no multipart/form-data: {error}") from error
-        raise
-    return _Given({key: value for key, value in (parts.config or {}).items() if value is not None}, parts.package)
-
-
-class _Parts:
-    """Reads the parts of one request."""
-
-    def __init__(self, request: web.Request, functions: FunctionStore) -> None:
-        config = request.app[BROKER].config
-        self.config: dict[str, Any] | None = None
-        self.package: Package | None = None
-        self._request = request
-        self._functions = functions
-        self._most = config.functions_max_package_size_in_mb << 20
-        self._seconds = config.http_server_idle_timeout / 1000
-
-    async def read(self) -> None:
-        """All parts. HTTPBadRequest, HTTPRequestEntityTooLarge, Refusal; ValueError for what is no multipart."""
-        reader = await self._request.multipart()
-        while True:
-            async with asyncio.timeout(self._seconds):
-                part = await reader.next()
-            if part is None:
-                break
-            if not isinstance(part, BodyPartReader):
-                raise web.HTTPBadRequest(text="a part is a multipart itself")
-            await self._take(part)
-        if self.config is None and self.package is None:
-            raise web.HTTPBadRequest(text="the part functionConfig is missing")
-
-    async def _take(self, part: BodyPartReader) -> None:
-        if part.name == "data" and self.package is None:
-            chunks = _chunks(part, self._seconds)
-            self.package = await self._functions.put_package(_file_name(part), chunks, self._most)
-            return
-        text = await _text(part, self._seconds)
-        if part.name == "functionConfig":
-            self.config = _json(text)
-        elif part.name == "url":
-            raise web.HTTPBadRequest(text="packages by URL are not fetched; upload the file")
-
-
-def _file_name(part: BodyPartReader) -> str:
-    """A name without a path. HTTPBadRequest for anything else."""
-    found = part.filename or ""
-    if _FILE.fullmatch(found) is None:
-        raise web.HTTPBadRequest(
-            text=f"the package {found[:80]!r} should be the name of a .py, .zip or .whl file, without a path"
-        )
-    return found
-
-
-async def _chunks(part: BodyPartReader, seconds: float) -> AsyncIterator[bytes]:
-    while not part.at_eof():
-        async with asyncio.timeout(seconds):
-            chunk = await part.read_chunk(_CHUNK_BYTES)
-        yield bytes(chunk)
-
-
-async def _text(part: BodyPartReader, seconds: float) -> bytes:
-    found = b""
-    async for chunk in _chunks(part, seconds):
-        found += chunk
-        if len(found) > _CONFIG_BYTES:
-            raise web.HTTPRequestEntityTooLarge(_CONFIG_BYTES, len(found))
-    return found
-
-
-def _json(text: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise web.HTTPBadRequest(text="functionConfig should be a JSON object")
-    return found
 
 
 # ---- looking at them
@@ -237,6 +148,21 @@ async def _download(request: web.Request) -> web.StreamResponse:
     return await send_package(request, functions, functions.get(_name(request)))
 
 
+async def _builtins(request: web.Request) -> web.Response:
+    await functions_of(request)
+    return web.json_response([])
+
+
+async def _reload(request: web.Request) -> web.Response:
+    await functions_of(request)
+    return done()
+
+
+async def _no_paths(_: web.Request) -> web.Response:
+    text = "this broker keeps a package with its function: `functions create` uploads it, `functions download --name` reads it"
+    return failed(501, text)
+
+
 # ---- starting and stopping
 
 
@@ -281,6 +207,10 @@ ROUTES: Routes = [
     ("POST", _ONE, _create),
     ("PUT", _ONE, _update),
     ("DELETE", _ONE, _delete),
+    ("GET", _BASE + "/builtins", _builtins),
+    ("POST", _BASE + "/builtins/reload", _reload),
+    ("POST", _BASE + "/upload", _no_paths),
+    ("GET", _BASE + "/download", _no_paths),
     ("GET", _BASE + "/{tenant}/{namespace}", _list),
     ("GET", _ONE, _show),
     ("GET", _ONE + "/download", _download),

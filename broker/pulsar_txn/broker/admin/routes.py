@@ -16,7 +16,18 @@ from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, NameRefused
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
-from . import backup, entries, function_door, functions, metrics, namespaces, topics, transactions
+from . import (
+    backup,
+    entries,
+    function_calls,
+    function_door,
+    function_questions,
+    functions,
+    metrics,
+    namespaces,
+    topics,
+    transactions,
+)
 from .common import BROKER, Handler, failed
 from .guard import Next, guard
 
@@ -65,11 +76,23 @@ def make_app(broker: Broker) -> web.Application:
     """Everything that a broker serves over HTTP."""
     config = broker.config
     app = web.Application(
-        middlewares=[_errors, guard(config, functions.STREAMED)], client_max_size=config.max_http_request_size
+        middlewares=[_errors, guard(config, functions.STREAMED | function_calls.STREAMED)],
+        client_max_size=config.max_http_request_size,
     )
     app[BROKER] = broker
     function_door.prepare(app)
-    modules = (metrics, backup, namespaces, topics, entries, transactions, function_door, functions)
+    modules = (
+        metrics,
+        backup,
+        namespaces,
+        topics,
+        entries,
+        transactions,
+        function_door,
+        function_questions,
+        function_calls,
+        functions,
+    )
     for routes in (_ROUTES, *(module.ROUTES for module in modules)):
         for method, path, handler in routes:
             app.router.add_route(method, path, handler, name=None)

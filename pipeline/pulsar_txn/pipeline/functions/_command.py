@@ -47,7 +47,11 @@ TEXTS: Final = {
     "dead_letter_topic": "deadLetterTopic",
 }
 NUMBERS: Final = {"parallelism": "parallelism", "timeout_ms": "timeoutMs", "max_message_retries": "maxMessageRetries"}
-TRUTHS: Final = {"retain_ordering": "retainOrdering", "retain_key_ordering": "retainKeyOrdering"}
+TRUTHS: Final = {
+    "retain_ordering": "retainOrdering",
+    "retain_key_ordering": "retainKeyOrdering",
+    "cleanup_subscription": "cleanupSubscription",
+}
 DOCUMENTS: Final = {
     "user_config": "userConfig",
     "secrets": "secrets",

@@ -9,31 +9,22 @@ import argparse
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import aiohttp
 import click
 
-from pulsar_txn.client.errors import InvalidConfiguration, PulsarError, UsageError
-from pulsar_txn.pipeline.functions import _command
+from pulsar_txn.client.errors import InvalidConfiguration, PulsarError
+from pulsar_txn.pipeline.functions import _command, _state_commands
+from pulsar_txn.pipeline.functions._asking import F, admin_url_option, ask, ended, named, path_of, run
 from pulsar_txn.pipeline.functions._uploads import check_upload
 from pulsar_txn.pipeline.functions.config import FunctionConfig
 from pulsar_txn.pipeline.functions.worker.specs import function_config
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-_REFUSED: Final = 1
 _USAGE: Final = 2
-_UNAVAILABLE: Final = 69
 REPLACED: Final = 75
 """The worker ended because another one has taken over."""
-_ADMIN_URL: Final = "http://127.0.0.1:8080"
-_PATIENCE: Final = aiohttp.ClientTimeout(total=60)
-_NAMES: Final = ("tenant", "namespace", "name", "fqfn")
-
-_url = click.option("--admin-url", default=_ADMIN_URL, envvar="PULSAR_ADMIN_URL", show_default=True, help="HTTP of the broker.")
 
 
 @click.group("functions")
@@ -42,24 +33,6 @@ def functions() -> None:
 
     Exit codes: 0 done, 1 the broker refused, 2 usage or configuration, 69 the broker does not answer.
     """
-
-
-def _named(command: F) -> F:
-    """The options that name a function."""
-    command = click.option("--fqfn", help="tenant/namespace/name, instead of the three.")(command)
-    command = click.option("--name", help="The function's name.")(command)
-    command = click.option("--namespace", default="default", show_default=True)(command)
-    return click.option("--tenant", default="public", show_default=True)(command)
-
-
-def _path(tenant: str, namespace: str, name: str | None, fqfn: str | None) -> str:
-    if fqfn is not None:
-        if fqfn.count("/") != 2:
-            raise click.BadParameter(f"{fqfn!r} is not tenant/namespace/name", param_hint="--fqfn")
-        return fqfn
-    if name is None:
-        raise click.UsageError("say which function: --name, or --fqfn")
-    return f"{tenant}/{namespace}/{name}"
 
 
 # ---- create and update
@@ -78,7 +51,7 @@ def _configured(command: F) -> F:
 
 
 @functions.command("create")
-@_url
+@admin_url_option
 @_configured
 def create(admin_url: str, **told: Any) -> None:
     """Upload a function and start it. A flag overrules the same key of the file."""
@@ -86,22 +59,22 @@ def create(admin_url: str, **told: Any) -> None:
     if config.py is None:
         raise click.UsageError("say where the function is: --py, or py in the file")
     _check(config.class_name, config.py)
-    _run(_send(admin_url, "POST", config.fqfn, keys, config.py))
+    run(_send(admin_url, "POST", config.fqfn, keys, config.py))
     click.echo(f"{config.fqfn} is created")
 
 
 @functions.command("update")
-@_url
+@admin_url_option
 @_configured
 def update(admin_url: str, **told: Any) -> None:
     """Change a function; what is not said stays. With --py a new file is uploaded. Its instances begin again."""
     keys = _keys(told)
-    fqfn = keys.pop("fqfn", None) or _path(
+    fqfn = keys.pop("fqfn", None) or path_of(
         keys.get("tenant", "public"), keys.get("namespace", "default"), keys.get("name"), None
     )
     if keys.get("py") is not None and keys.get("className") is not None:
         _check(keys["className"], keys["py"])
-    _run(_send(admin_url, "PUT", fqfn, keys, keys.get("py")))
+    run(_send(admin_url, "PUT", fqfn, keys, keys.get("py")))
     click.echo(f"{fqfn} is updated")
 
 
@@ -109,7 +82,7 @@ def _keys(told: dict[str, Any]) -> dict[str, Any]:
     try:
         return _command.keys_of(argparse.Namespace(**told))
     except (PulsarError, OSError) as error:
-        raise _ended(error, _USAGE) from error
+        raise ended(error, _USAGE) from error
 
 
 def _read(told: dict[str, Any]) -> tuple[dict[str, Any], FunctionConfig]:
@@ -117,14 +90,14 @@ def _read(told: dict[str, Any]) -> tuple[dict[str, Any], FunctionConfig]:
     try:
         return keys, FunctionConfig.from_mapping(function_config(keys))
     except InvalidConfiguration as error:
-        raise _ended(error, _USAGE) from error
+        raise ended(error, _USAGE) from error
 
 
 def _check(class_name: str | None, py: str) -> None:
     try:
         check_upload(class_name, py)
     except (InvalidConfiguration, OSError) as error:
-        raise _ended(error, _USAGE) from error
+        raise ended(error, _USAGE) from error
 
 
 async def _send(admin_url: str, method: str, fqfn: str, keys: dict[str, Any], py: str | None) -> None:
@@ -137,7 +110,7 @@ async def _send(admin_url: str, method: str, fqfn: str, keys: dict[str, Any], py
         config["py"] = file.name
         form.add_field("data", file.read_bytes(), filename=file.name, content_type="application/octet-stream")
     form.add_field("functionConfig", json.dumps(config), content_type="application/json")
-    await _ask(admin_url, method, fqfn, data=form)
+    await ask(admin_url, method, fqfn, data=form)
 
 
 # ---- the others
@@ -147,13 +120,13 @@ def _simple(name: str, method: str, path: str, text: str, said: str | None, *, o
     def command(
         admin_url: str, tenant: str, namespace: str, name: str | None, fqfn: str | None, instance_id: int | None = None
     ) -> None:
-        function = _path(tenant, namespace, name, fqfn)
+        function = path_of(tenant, namespace, name, fqfn)
         at = f"{function}{'' if instance_id is None else f'/{instance_id}'}{path}"
-        found = _run(_ask(admin_url, method, at))
+        found = run(ask(admin_url, method, at))
         click.echo(json.dumps(found, indent=2) if said is None else f"{function} {said}")
 
     command.__doc__ = text
-    wrapped = _named(_url(command))
+    wrapped = named(admin_url_option(command))
     if of_instance:
         wrapped = click.option("--instance-id", type=click.IntRange(0), help="Only this instance.")(wrapped)
     functions.command(name)(wrapped)
@@ -169,12 +142,12 @@ _simple("delete", "DELETE", "", "Stop the function and forget it. Its topics and
 
 
 @functions.command("list")
-@_url
+@admin_url_option
 @click.option("--tenant", default="public", show_default=True)
 @click.option("--namespace", default="default", show_default=True)
 def list_functions(admin_url: str, tenant: str, namespace: str) -> None:
     """Show the names of the functions in a namespace."""
-    for name in _run(_ask(admin_url, "GET", f"{tenant}/{namespace}")):
+    for name in run(ask(admin_url, "GET", f"{tenant}/{namespace}")):
         click.echo(name)
 
 
@@ -186,7 +159,7 @@ def localrun(arguments: tuple[str, ...]) -> None:
 
 
 @functions.command("worker")
-@_url
+@admin_url_option
 @click.option("--with-parent", is_flag=True, help="End when the standard input ends, as it does when the parent process dies.")
 def worker(admin_url: str, with_parent: bool) -> None:
     """Run the functions of a broker until SIGTERM. `pulsar-txn standalone --functions` starts this command itself.
@@ -200,39 +173,8 @@ def worker(admin_url: str, with_parent: bool) -> None:
     try:
         asyncio.run(work(admin_url, with_parent=with_parent))
     except WorkerReplaced as error:
-        raise _ended(error, REPLACED) from error
+        raise ended(error, REPLACED) from error
 
 
-async def _ask(admin_url: str, method: str, path: str, **options: Any) -> Any:
-    url = f"{admin_url.rstrip('/')}/admin/v3/functions/{path}"
-    async with aiohttp.ClientSession(timeout=_PATIENCE) as session, session.request(method, url, **options) as answer:
-        text = await answer.text()
-        if answer.status >= 400:
-            raise _RefusedError(_reason(text) or f"the broker answered {answer.status}")
-        return json.loads(text) if text else None
-
-
-class _RefusedError(Exception):
-    """The broker said no."""
-
-
-def _reason(text: str) -> str:
-    try:
-        return str(json.loads(text)["reason"])
-    except (ValueError, KeyError, TypeError):
-        return text[:500]
-
-
-def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    try:
-        return asyncio.run(work)
-    except (_RefusedError, OSError, UsageError) as error:
-        code = _UNAVAILABLE if isinstance(error, aiohttp.ClientConnectionError) else _REFUSED
-        raise _ended(error, code) from error
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise _ended(error, _UNAVAILABLE) from error
-
-
-def _ended(error: Exception, code: int) -> SystemExit:
-    click.echo(f"pulsar-txn: {error}", err=True)
-    return SystemExit(code)
+for _each in (_state_commands.trigger, _state_commands.query_state, _state_commands.put_state):
+    functions.add_command(_each)

@@ -150,8 +150,12 @@ def _load(table: Table[MessageId], message: Message[bytes]) -> None:
     key = message.key
     if key is None or key == OWNER_KEY:
         table.load(None, None, message.message_id)
-    elif message.is_tombstone:
-        table.load(key, None, message.message_id)
     else:
-        is_counter = message.properties.get(KIND) == COUNTER
-        table.load(key, int(message.data) if is_counter else message.data, message.message_id)
+        table.load(key, record_of(message), message.message_id)
+
+
+def record_of(message: Message[bytes]) -> Value | None:
+    """The value that a record gives its key; None deletes it."""
+    if message.is_tombstone:
+        return None
+    return int(message.data) if message.properties.get(KIND) == COUNTER else message.data

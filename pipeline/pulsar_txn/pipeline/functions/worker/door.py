@@ -6,10 +6,12 @@ import hashlib
 import re
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import aiohttp
 
 from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.client.inside import parse_topic
 from pulsar_txn.pipeline.functions.worker.specs import InstanceSpec
 
 _BASE: Final = "/admin/pulsar-txn/v1/functions"
@@ -28,7 +30,8 @@ class Door:
 
     def __init__(self, session: aiohttp.ClientSession, admin_url: str, worker: str, folder: Path) -> None:
         self._session = session
-        self._url = admin_url.rstrip("/") + _BASE
+        self._admin_url = admin_url.rstrip("/")
+        self._url = self._admin_url + _BASE
         self._worker = worker
         self._folder = folder
 
@@ -45,6 +48,29 @@ class Door:
         params = {"worker": self._worker}
         async with self._session.put(f"{self._url}/reports/{fqfn}", params=params, json=reports, timeout=_WAIT) as answer:
             await _check(answer)
+
+    async def questions(self) -> list[dict[str, Any]]:
+        """What the broker asks, when there is something, or after a while. WorkerReplaced."""
+        async with self._session.get(f"{self._url}/questions", params={"worker": self._worker}, timeout=_WAIT) as answer:
+            await _check(answer)
+            found: list[dict[str, Any]] = await answer.json()
+            return found
+
+    async def answer(self, number: int, said: dict[str, Any]) -> None:
+        """The answer to a question. WorkerReplaced."""
+        params = {"worker": self._worker}
+        async with self._session.put(f"{self._url}/answers/{number}", params=params, json=said, timeout=_WAIT) as answer:
+            await _check(answer)
+
+    async def has_topic(self, topic: str) -> bool:
+        """Whether there is such a topic, with partitions or without. Nothing is made."""
+        name = parse_topic(topic)
+        path = f"{self._admin_url}/admin/v2/{name.domain}/{name.tenant}/{name.namespace}/{quote(name.name, safe='')}"
+        async with self._session.get(f"{path}/partitions", timeout=_WAIT) as answer:
+            if answer.status == 200 and (await answer.json())["partitions"]:
+                return True
+        async with self._session.get(f"{path}/stats", timeout=_WAIT) as answer:
+            return answer.status == 200
 
     async def package(self, spec: InstanceSpec) -> Path:
         """The file of a function, fetched once and checked."""

@@ -65,6 +65,7 @@ def function_config(config: Mapping[str, Any]) -> dict[str, Any]:
     `state: {}` says that there is state. InvalidConfiguration when `customRuntimeOptions` is no JSON object with our keys.
     """
     found = {key: value for key, value in config.items() if value not in (None, {}, [], "") or (key, value) == ("state", {})}
+    found.pop("cleanupSubscription", None)  # the worker does that, when the function is deleted
     options = found.pop("customRuntimeOptions", None)
     if options is not None:
         found |= _ours(options)

@@ -7,12 +7,13 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
+from pulsar_txn.pipeline.functions.worker.minute import LastMinute
 from pulsar_txn.pipeline.functions.worker.specs import InstanceName, InstanceSpec, function_config
 
 logger = logging.getLogger("pulsar_txn.pipeline.functions.worker")
@@ -38,6 +39,7 @@ class Health:
     restarts: int = 0
     stats: dict[str, Any] = attrs.field(factory=dict)
     errors: list[dict[str, Any]] = attrs.field(factory=list)
+    minute: LastMinute = attrs.field(factory=LastMinute)
 
 
 class Keeper:
@@ -48,7 +50,7 @@ class Keeper:
     ) -> None:
         self.spec = spec
         self.health = Health()
-        self._service_url = service_url
+        self.service_url = service_url
         self._fetch = fetch
         self._first_pause = first_pause
         self._logged = ""
@@ -84,7 +86,7 @@ class Keeper:
 
     async def _run_once(self) -> None:
         config = function_config(self.spec.config) | {"py": str(await self._fetch(self.spec))}
-        told = {"serviceUrl": self._service_url, "config": config, "instance": self.spec.name.number}
+        told = {"serviceUrl": self.service_url, "config": config, "instance": self.spec.name.number}
         process = await asyncio.create_subprocess_exec(
             sys.executable, *_COMMAND, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LONGEST_LINE
         )
@@ -116,6 +118,7 @@ class Keeper:
             self.health.errors = list(report.get("errors", ()))
             if "stats" in report:
                 self.health.stats = dict(report["stats"])
+                self.health.minute.note(asyncio.get_running_loop().time(), self.health.stats)
                 self.health.running, self.health.error = True, ""
             if "error" in report:
                 self.health.running, self.health.error = False, str(report["error"])
@@ -133,14 +136,31 @@ class Supervisor:
         self.keepers: dict[InstanceName, Keeper] = {}
         self._fetch = fetch
         self._first_pause = first_pause
+        self._changing = asyncio.Lock()
 
     async def want(self, specs: Mapping[InstanceName, InstanceSpec], service_url: str) -> None:
         """Make what runs what is wanted: what is not wanted any more, or has changed, ends first."""
-        gone = [name for name, keeper in self.keepers.items() if specs.get(name) != keeper.spec]
-        await self._end(gone)
-        for name, spec in specs.items():
-            if name not in self.keepers:
-                self.keepers[name] = Keeper(spec, service_url, self._fetch, first_pause=self._first_pause)
+        async with self._changing:
+            gone = [name for name, keeper in self.keepers.items() if specs.get(name) != keeper.spec]
+            await self._end(gone)
+            for name, spec in specs.items():
+                if name not in self.keepers:
+                    self._keep(spec, service_url)
+
+    @contextlib.asynccontextmanager
+    async def without(self, fqfn: str) -> AsyncIterator[None]:
+        """While no instance of a function runs; those that ran begin again afterwards."""
+        async with self._changing:
+            ended = [keeper for name, keeper in self.keepers.items() if name.fqfn == fqfn]
+            await self._end([keeper.spec.name for keeper in ended])
+            try:
+                yield
+            finally:
+                for keeper in ended:
+                    self._keep(keeper.spec, keeper.service_url)
+
+    def _keep(self, spec: InstanceSpec, service_url: str) -> None:
+        self.keepers[spec.name] = Keeper(spec, service_url, self._fetch, first_pause=self._first_pause)
 
     async def end(self) -> None:
         """End everything."""
@@ -154,12 +174,13 @@ class Supervisor:
     def reports(self, worker: str) -> dict[str, list[dict[str, Any]]]:
         """For each function the reports of its instances, in Pulsar's shape."""
         found: dict[str, list[dict[str, Any]]] = {}
+        now = asyncio.get_running_loop().time()
         for name, keeper in sorted(self.keepers.items(), key=lambda item: (item[0].fqfn, item[0].number)):
-            found.setdefault(name.fqfn, []).append(report_of(name.number, keeper.health, worker))
+            found.setdefault(name.fqfn, []).append(report_of(name.number, keeper.health, worker, now))
         return found
 
 
-def report_of(number: int, health: Health, worker: str) -> dict[str, Any]:
+def report_of(number: int, health: Health, worker: str, now: float) -> dict[str, Any]:
     """`status` and `metrics` of an instance with Pulsar's names."""
     stats = health.stats
     received, successes = stats.get("received", 0), stats.get("processed_successfully", 0)
@@ -185,6 +206,7 @@ def report_of(number: int, health: Health, worker: str) -> dict[str, Any]:
         "systemExceptionsTotal": system,
         "userExceptionsTotal": user,
         "avgProcessLatency": latency,
+        "1min": health.minute.figures(now),
         "lastInvocation": last,
         "userMetrics": {name: metric["total"] for name, metric in stats.get("user_metrics", {}).items()},
     }

@@ -9,11 +9,12 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
 from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.pipeline.functions.worker.answers import Answers
 from pulsar_txn.pipeline.functions.worker.door import Door, WorkerReplaced
 from pulsar_txn.pipeline.functions.worker.specs import specs_of
 from pulsar_txn.pipeline.functions.worker.supervisor import Supervisor
@@ -38,10 +39,12 @@ async def work(admin_url: str, *, with_parent: bool) -> None:
         async with aiohttp.ClientSession() as session:
             door = Door(session, admin_url, worker, Path(folder))
             supervisor = Supervisor(door.package)
+            known = asyncio.Event()
             tasks = [
                 asyncio.create_task(stop.wait()),
-                asyncio.create_task(_follow(door, supervisor)),
+                asyncio.create_task(_follow(door, supervisor, known)),
                 asyncio.create_task(_report(door, supervisor, worker)),
+                asyncio.create_task(_answer_all(door, Answers(door, supervisor), known)),
             ]
             if with_parent:
                 tasks.append(asyncio.create_task(_input_ends()))
@@ -56,7 +59,7 @@ async def work(admin_url: str, *, with_parent: bool) -> None:
                 await supervisor.end()
 
 
-async def _follow(door: Door, supervisor: Supervisor) -> None:
+async def _follow(door: Door, supervisor: Supervisor, known: asyncio.Event) -> None:
     revision = ""
     while True:
         try:
@@ -67,6 +70,7 @@ async def _follow(door: Door, supervisor: Supervisor) -> None:
             logger.warning("the broker does not say what is to run: %s; asking again", error)
             await asyncio.sleep(PAUSE_SECONDS)
             continue
+        known.set()
         if found["revision"] != revision:
             await supervisor.want(specs_of(found["functions"]), found["serviceUrl"])
             revision = found["revision"]
@@ -82,6 +86,38 @@ async def _report(door: Door, supervisor: Supervisor, worker: str) -> None:
             except (aiohttp.ClientError, TimeoutError, PulsarError) as error:  # the next report says the same
                 logger.debug("the broker did not take the report of %s: %s", fqfn, error)
         await asyncio.sleep(REPORT_SECONDS)
+
+
+async def _answer_all(door: Door, answers: Answers, known: asyncio.Event) -> None:
+    """Questions are answered side by side. `known`: the broker knows this worker."""
+    await known.wait()
+    answering: set[asyncio.Task[None]] = set()
+    try:
+        while True:
+            try:
+                asked = await door.questions()
+            except WorkerReplaced:
+                raise
+            except (aiohttp.ClientError, TimeoutError, PulsarError) as error:
+                logger.debug("the broker does not say what it asks: %s; asking again", error)
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            for question in asked:
+                task = asyncio.create_task(_answer_one(door, answers, question))
+                answering.add(task)
+                task.add_done_callback(answering.discard)
+    finally:
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
+
+
+async def _answer_one(door: Door, answers: Answers, question: dict[str, Any]) -> None:
+    said = await answers.answer(question)
+    try:
+        await door.answer(question["number"], said)
+    except (aiohttp.ClientError, TimeoutError, PulsarError) as error:
+        logger.warning("the broker did not take the answer to %s of %s: %s", question["verb"], question["fqfn"], error)
 
 
 async def _input_ends() -> None:
