@@ -132,7 +132,7 @@ def test_what_encodes_batches_and_reads_entries_is_below_encoded() -> None:
     encoded = importlib.import_module("pulsar_txn.client.encoded")
     sending, reading = (
         {"EncodedBatch", "Row", "encode_batch", "pack_batch", "row"},
-        {"AsyncEntryReader", "OpenedEntry", "RawEntry"},
+        {"AsyncEntryReader", "OnGap", "OpenedEntry", "RawEntry"},
     )
     functions = {"existing_partitions", "join_chunks", "open_entry", "open_entry_reader", "split_entry_payload"}
     assert set(encoded.__all__) == sending | reading | functions | {

@@ -41,7 +41,7 @@ class Scripted:
 
 
 def read(monkeypatch: pytest.MonkeyPatch, there: list[Place], wanted: Range, **options: str) -> list[Place]:
-    async def reader_at(client: Any, topic: str, place: Place, *, queue_bytes: int) -> Any:
+    async def reader_at(client: Any, topic: str, place: Place, *, queue_bytes: int, on_gap: Any) -> Any:
         return Scripted(there, place)
 
     async def work() -> list[Place]:

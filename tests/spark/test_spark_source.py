@@ -12,21 +12,23 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
 import pytest
 from our_broker import OurBroker
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from targets import Target
 
-from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncTransaction, ConnectionLost, InitialPosition, MessageId
+from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncTransaction, ConnectionLost, InitialPosition
 from pulsar_txn.client.encoded import UnreadableEntryError
 from pulsar_txn.pipeline.spark import DataLossError, OptionError, PulsarDataSource
 from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.options import read_options
 from pulsar_txn.pipeline.spark.source import tasks
 from pulsar_txn.pipeline.spark.source.columns import ARROW_SCHEMA, SCHEMA
 from pulsar_txn.pipeline.spark.source.heads import Heads
-from pulsar_txn.pipeline.spark.source.offsets import NOTHING
+from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place
 from pulsar_txn.pipeline.spark.source.planning import Work
-from pulsar_txn.pipeline.spark.source.ranges import Range
+from pulsar_txn.pipeline.spark.source.ranges import Range, RangeReader
 from pulsar_txn.pipeline.spark.source.reader import PulsarStreamReader
 
 ALL = ReadAllAvailable()
@@ -338,32 +340,39 @@ def trimming(pulsar: Target) -> Iterator[Target]:
         yield Target("ours", "", broker.service_url, broker.admin_url)
 
 
+async def take(world: World, count: int) -> None:
+    """Another subscription acknowledges messages, so that only retention keeps them."""
+    async with await world.client.subscribe(world.topic, "other", initial_position=InitialPosition.EARLIEST) as consumer:
+        for _ in range(count):
+            message = await consumer.receive(10)
+        await consumer.acknowledge_cumulative(message, receipt=True)
+
+
+async def first_there(world: World) -> Place:
+    async with await world.client.create_reader(world.topic) as reader:
+        return (await reader.read_next(10)).message_id.position
+
+
+async def stream_end(world: World) -> Place:
+    async with await world.client.create_reader(world.topic) as reader:
+        return (await reader.get_last_message_id()).position
+
+
 def test_a_trimmed_start_is_data_loss_or_a_warning(trimming: Target, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     """80 of 100 messages were acknowledged by another subscription and trimmed before this query could read them."""
-
-    async def take(count: int) -> None:
-        async with await world.client.subscribe(world.topic, "other", initial_position=InitialPosition.EARLIEST) as consumer:
-            for _ in range(count):
-                message = await consumer.receive(10)
-            await consumer.acknowledge_cumulative(message, receipt=True)
-
-    async def first_there() -> MessageId:
-        async with await world.client.create_reader(world.topic) as reader:
-            return (await reader.read_next(10)).message_id
-
     world = World(trimming.service_url, topic)
     world.send(20)
     reader = world.stream()
     read = reader.latestOffset(reader.initialOffset(), ALL)
     reader.stop()
     world.send(60)
-    background().run(take(80))
+    background().run(take(world, 80))
     unload(trimming, world.topic)  # a new ledger begins; the old one goes a little later
     world.send(5)
     until = time.monotonic() + 60
-    while list(background().run(first_there()).position) <= read["p"][world.topic]:
+    while list(background().run(first_there(world))) <= read["p"][world.topic]:
         assert time.monotonic() < until, "nothing was trimmed"
-        background().run(take(1))
+        background().run(take(world, 1))
         world.send(1)
     expected = world.sent
     world.send(1)
@@ -377,6 +386,62 @@ def test_a_trimmed_start_is_data_loss_or_a_warning(trimming: Target, topic: str,
     assert found[0] > 20
     assert any("may be missing" in record.getMessage() for record in caplog.records)
     world.close()
+
+
+def test_a_trim_while_a_task_reads_slowly_is_data_loss_or_a_warning(
+    trimming: Target, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker went on with the first entry that it still had, and nobody noticed."""
+
+    async def lag(reader: RangeReader) -> Place:
+        """Take what is there; the broker sends no more than the queue holds."""
+        return (await reader.next())[-1].position
+
+    async def rest(reader: RangeReader) -> list[Place]:
+        found: list[Place] = []
+        while entries := await reader.next():
+            found += [entry.position for entry in entries]
+        return found
+
+    world = World(trimming.service_url, topic)
+    world.send(400)
+    slow = {"receiverQueueBytes": "1000", "service.url": world.url}
+    client = background().run(background().client(read_options(slow)))
+    strict, lenient = (
+        RangeReader(client, read_options({**slow, "failOnDataLoss": flag}), Range(world.topic, NOTHING, (2**62, 0)))
+        for flag in ("true", "false")
+    )
+    reached = max(background().run(lag(each)) for each in (strict, lenient))
+    background().run(take(world, world.sent))
+    unload(trimming, world.topic)  # a new ledger begins; the old one goes a little later
+    world.send(5)
+    until = time.monotonic() + 60
+    while background().run(first_there(world)) <= reached:
+        assert time.monotonic() < until, "nothing was trimmed"
+        background().run(take(world, 1))
+        world.send(1)
+    last = background().run(stream_end(world))
+    for each in (strict, lenient):
+        each._wanted = attrs.evolve(each._wanted, end=last)
+    with pytest.raises(DataLossError, match="lost its first entries while they were read"):
+        background().run(rest(strict))
+    assert background().run(rest(lenient))[-1] == last
+    assert any("lost its first entries" in record.getMessage() for record in caplog.records)
+    for each in (strict, lenient):
+        background().run(each.close())
+    world.close()
+
+
+def test_transactions_in_a_range_that_is_read_slowly_are_no_loss(world: World) -> None:
+    for number in range(40):
+        txn = world.begin()
+        world.send(2, txn)
+        background().run(txn.abort() if number % 3 == 0 else txn.commit())
+    reader = world.stream(receiverQueueBytes="500")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    expected = [value for number in range(40) if number % 3 for value in (2 * number, 2 * number + 1)]
+    assert rows(reader, start, end) == expected
 
 
 def test_a_topic_that_was_emptied_meanwhile_is_data_loss_or_a_warning(trimming: Target, topic: str) -> None:

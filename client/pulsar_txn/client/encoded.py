@@ -16,10 +16,11 @@ Reading: an entry reader hands out entries of one topic partition as the broker 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from pulsar_txn.client.client import AsyncClient, parse_topic
 from pulsar_txn.client.net.growth import TopicPattern
-from pulsar_txn.client.receive.entry_reader import AsyncEntryReader, RawEntry
+from pulsar_txn.client.receive.entry_reader import AsyncEntryReader, OnGap, RawEntry
 from pulsar_txn.client.receive.opened import OpenedEntry, UnreadableEntryError, join_chunks, open_entry, split_entry_payload
 from pulsar_txn.client.receive.options import RegexSubscriptionMode
 from pulsar_txn.client.schema.base import SchemaInfo
@@ -30,6 +31,7 @@ from pulsar_txn.wire.topics import TopicName
 __all__ = [
     "AsyncEntryReader",
     "EncodedBatch",
+    "OnGap",
     "OpenedEntry",
     "RawEntry",
     "Row",
@@ -56,16 +58,21 @@ async def open_entry_reader(
     queue_bytes: int = 16 * 1024 * 1024,
     may_create: bool = False,
     most: int = 0,
+    on_gap: OnGap | None = None,
 ) -> AsyncEntryReader:
     """A reader of a topic partition, or of a topic without partitions, that begins with the entry `start`.
 
     `EARLIEST_ID` is the first entry. About `queue_bytes` wait here at most, and with `most` so many messages. Without
     `may_create` a topic that does not exist stays so, and is TopicNotFound. Raises as `AsyncClient.create_reader`.
+
+    `on_gap(before, after)` is told of two entries that came one after the other although their positions do not follow each
+    other. There was the end of a ledger, something that readers do not see, or entries that the topic has lost.
     """
     core = client.inside
     core.check_open()
     name = parse_topic(partition)
-    reader = AsyncEntryReader(core, str(name), name.partition, start, queue_bytes=queue_bytes, may_create=may_create, most=most)
+    bounds: dict[str, Any] = {"queue_bytes": queue_bytes, "may_create": may_create, "most": most}
+    reader = AsyncEntryReader(core, str(name), name.partition, start, **bounds, on_gap=on_gap)
     await reader.start()
     return reader
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, OperationTimeout, PulsarError
 from pulsar_txn.client.net.connection import Connection
@@ -27,6 +28,10 @@ from pulsar_txn.wire.ids import MessageId, Position
 _MOST_MESSAGES: Final = 200_000
 _PER_ENTRY: Final = 200
 """Bytes that an entry in the queue costs beside its own."""
+
+
+OnGap: TypeAlias = Callable[[Position, Position], None]
+"""Told of two entries that came one after the other, and whose positions do not follow each other."""
 
 
 class RawEntry(NamedTuple):
@@ -50,7 +55,16 @@ class AsyncEntryReader:
     """
 
     def __init__(
-        self, core: Core, topic: str, partition: int, start: MessageId, *, queue_bytes: int, may_create: bool, most: int = 0
+        self,
+        core: Core,
+        topic: str,
+        partition: int,
+        start: MessageId,
+        *,
+        queue_bytes: int,
+        may_create: bool,
+        most: int = 0,
+        on_gap: OnGap | None = None,
     ) -> None:
         number = int(core.runtime.random() * 2**48)
         self._start = start
@@ -60,6 +74,10 @@ class AsyncEntryReader:
         self._queue: deque[RawEntry] = deque()
         self._bytes = 0
         self._last: Position | None = None
+        self._on_gap = on_gap
+        self._away_since: float | None = None
+        self._away_seconds = 0.0  # until it is known whether its place was still there when it came back
+        self._missed_seconds = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._failure: PulsarError | None = None
         self._leaving: asyncio.Future[Any] | None = None
@@ -88,6 +106,14 @@ class AsyncEntryReader:
     def is_connected(self) -> bool:
         """Whether the broker knows this reader at this moment."""
         return self._line.connection is not None
+
+    @property
+    def unsure_seconds(self) -> float:
+        """How long it was away from the broker at most when its place was gone afterwards, as far as is known.
+
+        In such a time other entries may have come and gone. It is 0 when the last entry, or the very next one, came after it.
+        """
+        return max(self._away_seconds, self._missed_seconds)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -134,6 +160,7 @@ class AsyncEntryReader:
         if connection.closed or connection.consumers.get(line.id) is not self:
             raise ConnectionLost("the reader was closed while it opened", endpoint=connection.endpoint)
         self.trouble = None
+        self._has_come_back()
         self._may_create = False  # a topic that is deleted from now on stays so
         line.connection = connection
         waiting = sum(entry.num_messages for entry in self._queue)
@@ -147,7 +174,14 @@ class AsyncEntryReader:
         names = {"topic": line.topic, "subscription": line.subscription, "consumer_name": line.subscription}
         return names | {"consumer_id": line.id, "force_topic_creation": self._may_create} | fields
 
+    def _has_come_back(self) -> None:
+        since, self._away_since = self._away_since, None
+        if since is not None and self._last is not None:
+            self._away_seconds = max(self._away_seconds, self._line.core.runtime.monotonic() - since)
+
     def _on_lost(self, error: PulsarError) -> None:
+        if self._away_since is None:
+            self._away_since = self._line.core.runtime.monotonic()
         self._line.connection = None
         self.trouble = error
 
@@ -163,8 +197,8 @@ class AsyncEntryReader:
         count = _messages_in(data)
         size = len(data) + _PER_ENTRY
         self._permits.arrived(count, size)
-        if self._last is not None and (ledger_id, entry_id) <= self._last:
-            self._let_go(count)  # after a reconnect the last one comes again
+        if self._last is not None and not self._is_new(self._last, (ledger_id, entry_id)):
+            self._let_go(count)
             return
         self._last = (ledger_id, entry_id)
         self._queue.append(RawEntry(ledger_id, entry_id, count, data))
@@ -172,6 +206,19 @@ class AsyncEntryReader:
         self._wake()
         if self._bytes > 2 * self._queue_bytes and len(self._queue) > 1:
             self._pause()
+
+    def _is_new(self, last: Position, position: Position) -> bool:
+        """Whether this entry has not come before: after a reconnect the last one comes again, unless it is gone."""
+        if position < last:
+            return False
+        if position in (last, (last[0], last[1] + 1)):
+            self._away_seconds = 0.0
+        else:
+            self._missed_seconds = max(self._missed_seconds, self._away_seconds)
+            self._away_seconds = 0.0
+            if self._on_gap is not None:
+                self._on_gap(last, position)
+        return position > last
 
     def on_closed_by_broker(self) -> None:
         """CLOSE_CONSUMER: the topic moves; subscribe again."""

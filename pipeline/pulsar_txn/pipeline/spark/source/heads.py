@@ -17,6 +17,9 @@ _SETTLE_SECONDS: Final = 5.0
 _REST_SECONDS: Final = 1.0
 """How long after an end was seen the heads sit down there, unless the query has nothing else to do."""
 
+_BRIEF_SECONDS: Final = 5.0
+"""In such a time nothing comes, is acknowledged and is deleted: topics move between brokers, and a head goes on."""
+
 
 class Head:
     """A reader of one partition. Seated at an end that was seen, it is sent the first message that comes after it."""
@@ -138,7 +141,9 @@ class Heads:
     def first_after(self, topic: str, place: Place) -> Place | None:
         """The first visible entry after `place`, if that is known: it says what a topic that was trimmed since has lost."""
         head = self._heads.get(topic)
-        return head.after if head is not None and head.seat == place else None
+        if head is None or head.seat != place or head.reader.unsure_seconds > _BRIEF_SECONDS:
+            return None
+        return head.after
 
     def has_waited(self, topic: str, place: Place) -> bool:
         """Whether a head has sat at `place` since the entry there was seen, and nothing has come after it."""

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
 from pulsar_txn.client import AsyncClient
-from pulsar_txn.pipeline.spark.source.offsets import Place
-from pulsar_txn.pipeline.spark.source.ranges import Range, reader_at
-
-_LOOK_BYTES: Final = 1024 * 1024
-_LOOK_SECONDS: Final = 5.0
+from pulsar_txn.pipeline.spark.source.ranges import Range, first_visible
 
 
 class Work(InputPartition):
@@ -58,7 +53,7 @@ async def _cut_one(client: AsyncClient, each: Range, wanted: int) -> list[Range]
     first = each.start[1] if each.start[0] == ledger_id else -1
     places = [each.start]
     for number in range(1, min(wanted, last - first)):
-        found = await _visible_from(client, each.topic, (ledger_id, first + (last - first) * number // wanted))
+        found = await first_visible(client, each.topic, (ledger_id, first + (last - first) * number // wanted))
         if found is not None and places[-1] < found < each.end:
             places.append(found)
     places.append(each.end)
@@ -67,13 +62,3 @@ async def _cut_one(client: AsyncClient, each: Range, wanted: int) -> list[Range]
         Range(each.topic, *pair, next_known=known[number], ends_visibly=pair[1] != each.end or each.ends_visibly)
         for number, pair in enumerate(itertools.pairwise(places))
     ]
-
-
-async def _visible_from(client: AsyncClient, topic: str, place: Place) -> Place | None:
-    """The first visible entry from `place` on."""
-    reader = await reader_at(client, topic, place, queue_bytes=_LOOK_BYTES, most=1)
-    try:
-        found = await reader.take(1, _LOOK_SECONDS)
-    finally:
-        await reader.close()
-    return found[0].position if found else None

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
 
 from pulsar_txn.client import EARLIEST_ID, AsyncClient, MessageId, OperationTimeout, TopicNotFound
-from pulsar_txn.client.encoded import AsyncEntryReader, RawEntry, open_entry, open_entry_reader
+from pulsar_txn.client.encoded import AsyncEntryReader, OnGap, RawEntry, open_entry, open_entry_reader
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.source.chunks import Parts
+from pulsar_txn.pipeline.spark.source.gaps import Gaps
 from pulsar_txn.pipeline.spark.source.loss import report_loss
 from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place
 from pulsar_txn.pipeline.spark.source.patience import Patience
 
 _SLICE_SECONDS: Final = 1.0
 _TAKE_BYTES: Final = 4 * 1024 * 1024
+_LOOK_BYTES: Final = 1024 * 1024
+_LOOK_SECONDS: Final = 5.0
 _BACK_ENTRIES: Final = 256
 """How far before a range the beginning of a message in chunks is looked for at first."""
 
@@ -36,11 +40,21 @@ class Range:
 
 
 async def reader_at(
-    client: AsyncClient, topic: str, place: Place, *, queue_bytes: int, most: int = 0, may_create: bool = False
+    client: AsyncClient, topic: str, place: Place, *, queue_bytes: int, most: int = 0, on_gap: OnGap | None = None
 ) -> AsyncEntryReader:
     """A reader that begins with the entry `place`, or with the first one when nothing was read yet."""
     first = EARLIEST_ID if place == NOTHING else MessageId(*place)
-    return await open_entry_reader(client, topic, first, queue_bytes=queue_bytes, most=most, may_create=may_create)
+    return await open_entry_reader(client, topic, first, queue_bytes=queue_bytes, most=most, on_gap=on_gap)
+
+
+async def first_visible(client: AsyncClient, topic: str, place: Place) -> Place | None:
+    """The first visible entry from `place` on that is there; None when none comes soon."""
+    reader = await reader_at(client, topic, place, queue_bytes=_LOOK_BYTES, most=1)
+    try:
+        found = await reader.take(1, _LOOK_SECONDS)
+    finally:
+        await reader.close()
+    return found[0].position if found else None
 
 
 class RangeReader:
@@ -59,9 +73,15 @@ class RangeReader:
         self._start_is_checked = wanted.start == NOTHING
         self._done = wanted.start >= wanted.end
         self._patience = Patience(options.fail_after_ms)
+        self._gaps = Gaps(self._first_visible)
 
     async def next(self) -> list[RawEntry]:
-        """Some more entries; empty at the end. DataLossError when the end cannot be reached any more."""
+        """Some more entries; empty at the end. DataLossError when the end cannot be reached any more, or entries are gone."""
+        inside = await self._next()
+        self._report_gaps(await self._gaps.settled() if self._done else self._gaps.lost())
+        return inside
+
+    async def _next(self) -> list[RawEntry]:
         waited = 0.0
         while not self._done:
             if self._reader is None and not await self._opened():
@@ -87,7 +107,28 @@ class RangeReader:
         return not self._done
 
     async def _open(self, place: Place) -> AsyncEntryReader:
-        return await reader_at(self._client, self._wanted.topic, place, queue_bytes=self._options.receiver_queue_bytes)
+        size = self._options.receiver_queue_bytes
+        return await reader_at(self._client, self._wanted.topic, place, queue_bytes=size, on_gap=self._gap)
+
+    def _gap(self, before: Place, after: Place) -> None:
+        """Entries do not follow each other. Those after the end of the range may be what they want."""
+        if before < self._wanted.end:
+            self._gaps.add(before, after)
+
+    async def _first_visible(self, place: Place) -> Place | None:
+        topic = self._wanted.topic
+        try:
+            return await self._patience.insist(lambda: first_visible(self._client, topic, place), f"looking into {topic}")
+        except TopicNotFound:
+            return None  # whoever reads on says so
+
+    def _report_gaps(self, lost: Sequence[tuple[Place, Place]]) -> None:
+        for before, after in lost:
+            report_loss(
+                self._options,
+                f"{self._wanted.topic} lost its first entries while they were read: {before} is gone, the first entry now is "
+                f"{after}, and what was between them may be missing",
+            )
 
     def _inside(self, entries: list[RawEntry]) -> list[RawEntry]:
         """Those that belong to the range; notices its start and its end."""
@@ -151,7 +192,10 @@ class RangeReader:
         return {number: data for number, data in found.items() if number < first}
 
     async def _chunks_between(self, uuid: str, first: Place, last: Place) -> Parts:
-        reader = await self._patience.insist(lambda: self._open(first), f"opening {self._wanted.topic}")
+        size, topic = self._options.receiver_queue_bytes, self._wanted.topic
+        reader = await self._patience.insist(
+            lambda: reader_at(self._client, topic, first, queue_bytes=size), f"opening {topic}"
+        )
         found: Parts = {}
         try:
             while entries := await reader.take(_TAKE_BYTES, self._options.poll_timeout_ms / 1000):
@@ -172,5 +216,6 @@ class RangeReader:
 
     async def close(self) -> None:
         """Close the reader."""
+        await self._gaps.close()
         if self._reader is not None:
             await self._reader.close()
