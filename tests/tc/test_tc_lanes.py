@@ -12,12 +12,12 @@ from tc_host import LEDGER, TcHost
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.table import Act
 from pulsar_txn.tc import LANE_TRANSITIONS, EndTxn, Goodbye, LaneIds, Renew, TransactionCoordinator, Vanished, records
-from pulsar_txn.tc.ids import coordinator_of, lane_of, most_of_lane
+from pulsar_txn.tc.ids import lane_of, most_of_lane
 from pulsar_txn.tc.lane_table import Lane, LaneEvent, LaneState
 from pulsar_txn.tc.lanes import MAX_POOLED
 from pulsar_txn.tc.records_pb2 import TransactionMetadataEntry
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
-from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus, coordinator_of
 
 COMMIT, ABORT = TxnAction.COMMIT, TxnAction.ABORT
 STATES: list[LaneState] = [None, *Lane]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pulsar_txn.tc.coordinator import FencingCoordinator, TransactionCoordinator
 from pulsar_txn.tc.fencing import Fencing
-from pulsar_txn.tc.ids import LaneIds, PulsarIds, coordinator_of
+from pulsar_txn.tc.ids import LaneIds, PulsarIds
 from pulsar_txn.tc.info import TransactionInfo
 from pulsar_txn.tc.lane_table import LANE_INVARIANTS, LANE_TRANSITIONS
 from pulsar_txn.tc.owners import Identity
@@ -51,5 +51,4 @@ __all__ = [
     "TransactionCoordinator",
     "TransactionInfo",
     "Vanished",
-    "coordinator_of",
 ]

@@ -20,10 +20,11 @@ from typing import Final, TypeAlias
 
 import attrs
 
-LANE_BITS: Final = 48
-_COORDINATOR_BITS: Final = 14
-_LANES: Final = 1 << LANE_BITS + _COORDINATOR_BITS
-"""Bit 62: no coordinator of a Pulsar cluster has such a number. Bit 63 stays clear, because Java reads it as a sign."""
+from pulsar_txn.wire.ids import GROUP_SHIFT, LANE_BIT
+
+LANE_BITS: Final = GROUP_SHIFT
+_COORDINATORS: Final = 1 << 14
+"""Coordinators that have room beside a lane, below bit 62. Bit 63 stays clear, because Java reads it as a sign."""
 
 
 @attrs.frozen
@@ -50,22 +51,17 @@ IdPolicy: TypeAlias = PulsarIds | LaneIds
 
 def most_of_lane(tc_id: int, lane: int) -> int:
     """The upper id bits of a transaction of the coordinator `tc_id` in a lane."""
-    return _LANES | tc_id << LANE_BITS | lane
+    return LANE_BIT | tc_id << LANE_BITS | lane
 
 
 def has_lane(most: int) -> bool:
     """Whether `most_of_lane` has made these upper id bits."""
-    return bool(most & _LANES)
+    return bool(most & LANE_BIT)
 
 
 def lane_of(most: int) -> int:
     """The lane of upper id bits that `most_of_lane` has made."""
     return most & (1 << LANE_BITS) - 1
-
-
-def coordinator_of(most: int) -> int:
-    """The coordinator of a transaction with these upper id bits, under either policy."""
-    return most >> LANE_BITS & (1 << _COORDINATOR_BITS) - 1 if has_lane(most) else most
 
 
 def numbering(tc_id: int, policy: IdPolicy) -> tuple[int, int]:
@@ -77,5 +73,5 @@ def numbering(tc_id: int, policy: IdPolicy) -> tuple[int, int]:
 
 def check_number(tc_id: int) -> None:
     """Raise ValueError for a coordinator's number that has no room beside a lane."""
-    if not 0 <= tc_id < 1 << _COORDINATOR_BITS:
-        raise ValueError(f"coordinator {tc_id} cannot give lanes: its number must be from 0 to {(1 << _COORDINATOR_BITS) - 1}")
+    if not 0 <= tc_id < _COORDINATORS:
+        raise ValueError(f"coordinator {tc_id} cannot give lanes: its number must be from 0 to {_COORDINATORS - 1}")

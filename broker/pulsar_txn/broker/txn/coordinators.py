@@ -17,10 +17,14 @@ from pulsar_txn.tc.requests import (
     AddParticipants,
     Coordinator,
     EndTxn,
+    Goodbye,
     IsRegistered,
     NewTxn,
     ParticipantsDone,
+    Renew,
     Request,
+    TakeOver,
+    Vanished,
 )
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnAction, TxnId, coordinator_of
@@ -234,14 +238,22 @@ class Coordinators:
 
     # ---- requests
 
-    def new_txn(self, tc_id: int, timeout_ms: int, principal: str | None, identity: Identity | None, answer: Answer) -> None:
-        """Open a transaction; the answer's value is its TxnId."""
+    def new_txn(
+        self,
+        tc_id: int,
+        timeout_ms: int,
+        principal: str | None,
+        identity: Identity | None,
+        answer: Answer,
+        incarnation: str | None = None,
+    ) -> None:
+        """Open a transaction; the answer's value is its TxnId. `incarnation`: where coordinators give lanes."""
         host = self._serving.get(tc_id)
         if host is None:
             self._refuse(tc_id, answer)
         else:
             host.looks = True
-            host.submit(NewTxn(answer, timeout_ms, principal, identity))
+            host.submit(NewTxn(answer, timeout_ms, principal, identity, incarnation))
 
     def add(
         self,
@@ -306,6 +318,50 @@ class Coordinators:
         request = EndTxn(decided, txn_id, action, principal, identity, group=group, abort_others=abort_others)
         host.looks = True
         host.submit(request, reserve=True)
+
+    def take_over(
+        self, tc_id: int, principal: str | None, identity: Identity, answer: Answer, incarnation: str | None = None
+    ) -> None:
+        """Begin an epoch; answered when all that older epochs began has ended at all participants."""
+
+        def ask() -> None:
+            host = self._serving.get(tc_id)
+            if host is None:
+                self._refuse(tc_id, answer)
+            else:
+                host.looks = True
+                host.submit(TakeOver(ended, identity, incarnation, principal), reserve=True)
+
+        def ended(value: Any, error: ServerError | None, message: str) -> None:
+            if error is None and value is not True:
+                ask()  # one of them has ended; another one may have not
+            else:
+                answer(None, error, message)
+
+        ask()
+
+    def renew(self, tc_id: int, principal: str | None, incarnation: str, answer: Answer) -> None:
+        """A client is alive; the answer's value says whether it holds anything at this coordinator."""
+        self._of_client(tc_id, Renew(answer, incarnation, principal), answer)
+
+    def goodbye(self, tc_id: int, principal: str | None, incarnation: str, answer: Answer) -> None:
+        """A client ends in order."""
+        self._of_client(tc_id, Goodbye(answer, incarnation, principal), answer)
+
+    def vanished(self, tc_id: int, principal: str | None, incarnation: str) -> None:
+        """A client is gone; the coordinator finds out by itself, by its lease, where nobody says so."""
+        host = self._serving.get(tc_id)
+        if host is not None:
+            host.looks = True
+            host.submit(Vanished(incarnation, principal), reserve=True)
+
+    def _of_client(self, tc_id: int, request: Renew | Goodbye, answer: Answer) -> None:
+        host = self._serving.get(tc_id)
+        if host is None:
+            self._refuse(tc_id, answer)
+        else:
+            host.looks = True
+            host.submit(request, reserve=True)
 
     def knows(self, txn_id: TxnId, participant: Participant) -> bool:
         """Whether the transaction is open with this participant, and the record of the registration is durable.

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from pulsar_txn.ledger.machine import AwaitOutcome, Step
 from pulsar_txn.ledger.protocols import Snapshot
-from pulsar_txn.tc.ids import coordinator_of, has_lane
+from pulsar_txn.tc.ids import has_lane
 from pulsar_txn.tc.requests import EndTxn
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
-from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, coordinator_of
 
 from .host import TC_ID, Factory, HostedCoordinator
 
