@@ -99,6 +99,25 @@ async def test_a_broker_that_refuses_the_handshake_or_knows_no_assign_topic_has_
         assert (await TransactionCoordinators(client.inside).new_txn(1000)).least == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "error", "words"),
+    [
+        ("partitionMetadata", 11, TransactionsDisabled, "initialize-transaction-coordinator-metadata.*pulsar-txn doctor"),
+        ("partitionMetadata", 4, AuthorizationError, "grant-permission pulsar/system"),
+        ("lookupTopic", 4, AuthorizationError, "grant-permission pulsar/system"),
+        ("tcClientConnectRequest", 22, TransactionsDisabled, "transactionCoordinatorEnabled=true.*restart"),
+        ("tcClientConnectRequest", 20, CoordinatorUnavailable, "not loaded.*20851.*pulsar-txn doctor"),
+    ],
+)
+async def test_the_first_transaction_says_why_there_is_no_coordinator_and_what_to_do(broker, name, code, error, words):
+    answer = {"lookupTopic": "lookupTopicResponse", "partitionMetadata": "partitionMetadataResponse"}.get(name, "error")
+    refused = {} if answer == "error" else {"response": 2 if name == "lookupTopic" else 1}
+    broker.on[name] = lambda _pipe, body: command(answer, request_id=body.request_id, error=code, message="no", **refused)
+    async with fake_client(broker, operation_timeout=0.2) as client:
+        with pytest.raises(error, match=words):
+            await client.begin_transaction()
+
+
 async def test_an_unknown_coordinator_is_said_with_the_transaction(broker):
     async with fake_client(broker) as client:
         coordinators = TransactionCoordinators(client.inside)

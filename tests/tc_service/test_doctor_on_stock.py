@@ -6,10 +6,10 @@ import asyncio
 import json
 from typing import Any
 
-import pulsar as official
 import pytest
 from click.testing import CliRunner
 from late_writes import zombie
+from official_reading import read_officially
 from targets import Target
 
 from pulsar_txn.broker.cli.group import group
@@ -36,23 +36,8 @@ async def found(pulsar: Target, topic: str, *options: str) -> list[dict[str, Any
     return findings
 
 
-def read_officially(pulsar: Target, topic: str, count: int) -> list[bytes]:
-    """What a new reader of the official client gets of a topic, in its order: `count` messages, and more if there are."""
-    client = official.Client(pulsar.service_url, logger=official.ConsoleLogger(official.LoggerLevel.Error))
-    try:
-        reader = client.create_reader(topic, official.MessageId.earliest)
-        read: list[bytes] = []
-        while True:
-            try:
-                read.append(reader.read_next(10_000 if len(read) < count else 300).data())
-            except official.Timeout:
-                return read
-    finally:
-        client.close()
-
-
 async def judge(pulsar: Target, topic: str, *expected: bytes) -> None:
-    assert await asyncio.to_thread(read_officially, pulsar, topic, len(expected)) == list(expected)
+    assert await asyncio.to_thread(read_officially, pulsar.service_url, topic, len(expected)) == list(expected)
 
 
 async def test_a_topic_held_back_by_a_late_send_after_a_commit_is_found_and_cured_by_the_same_commit(
@@ -160,6 +145,22 @@ async def test_of_several_transactions_each_is_named_once_and_in_a_partition_of_
         assert {finding["blocked"] for finding in findings} == {5}
         code, out, error = await doctor(stock_pulsar, "--topic", topic, "--older-than", "0", "--cure", stdin="y\n" * 3)
         assert code == 0, out + error
+
+
+@pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
+async def test_on_our_broker_an_open_transaction_is_found_on_its_topic_and_its_subscription(pulsar: Target, topic: str) -> None:
+    async with AsyncClient(pulsar.service_url) as client:
+        producer = await client.create_producer(topic)
+        consumer = await client.subscribe(topic, "s")
+        await producer.send(b"input")
+        assert await found(pulsar, topic) == []
+        async with client.transaction(timeout=100) as txn:
+            await consumer.acknowledge(await consumer.receive(), txn=txn)
+            await producer.send(b"inside", txn=txn)
+            on_topic, on_subscription = await found(pulsar, topic)
+            assert (on_topic["kind"], on_topic["txnId"], on_topic["blocked"]) == ("open", str(txn.id), 1)
+            assert (on_subscription["kind"], on_subscription["subscription"]) == ("open", "s")
+        assert await found(pulsar, topic) == []
 
 
 async def test_what_is_not_there_and_what_cannot_be_meant_are_said(stock_pulsar: Target, topic: str) -> None:

@@ -23,6 +23,7 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.txn.diagnosis import explained
 from pulsar_txn.client.txn.directory import AssignTopicDirectory, CoordinatorDirectory
 from pulsar_txn.client.txn.guest import Guest
 from pulsar_txn.client.txn.session import CoordinatorSession
@@ -88,7 +89,7 @@ class TransactionCoordinators:
             for start in starts:
                 start.cancel()
             await asyncio.gather(*starts, return_exceptions=True)
-            raise failure
+            raise explained(failure)
         for session, start in zip(sessions, starts, strict=True):
             start.add_done_callback(lambda done, session=session: _note_failed_start(session, done))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         self._sessions = sessions

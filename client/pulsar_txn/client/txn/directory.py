@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pulsar_txn.client.errors import TopicNotFound, TransactionsDisabled
+from pulsar_txn.client.errors import AuthorizationError, TopicNotFound, TransactionsDisabled
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.txn.diagnosis import NO_ASSIGN_TOPIC, explained
 from pulsar_txn.wire.topics import ASSIGN_TOPIC, partition_name
 
 
@@ -37,6 +38,8 @@ class AssignTopicDirectory:
             )
         except TopicNotFound:
             count = 0
+        except AuthorizationError as error:
+            raise explained(error) from None
         if not count:
-            raise TransactionsDisabled("the cluster has no transaction coordinator")
+            raise TransactionsDisabled("the cluster has no transaction coordinator", hint=NO_ASSIGN_TOPIC)
         return [partition_name(ASSIGN_TOPIC, index) for index in range(count)]

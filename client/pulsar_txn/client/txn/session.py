@@ -28,6 +28,7 @@ from pulsar_txn.client.net.attachment import Attachment
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.pauses import Backoff
+from pulsar_txn.client.txn.diagnosis import TRANSACTIONS_OFF
 from pulsar_txn.client.txn.guest import Guest
 from pulsar_txn.client.txn.stats import RequestTally
 from pulsar_txn.client.txn.transactional_id import TransactionalId
@@ -112,8 +113,10 @@ class CoordinatorSession:
                     "tcClientConnectRequest", self._core.next_request_id(), tc_id=self.coordinator_id, **identity
                 )
             except NotAllowedError as error:
-                refused = TransactionFenced if self._identity is not None else TransactionsDisabled
-                raise refused(error.message, endpoint=connection.endpoint) from error
+                if self._identity is not None:
+                    raise TransactionFenced(error.message, endpoint=connection.endpoint) from error
+                hint = TRANSACTIONS_OFF if self._guest is None else None
+                raise TransactionsDisabled(error.message, endpoint=connection.endpoint, hint=hint) from error
         if connection.closed:
             raise ConnectionLost("the connection broke during the handshake", endpoint=connection.endpoint)
         self._connection = connection
