@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import spark_local
 from spark_totals import CRASH_FOLDER
 
 from pulsar_txn.pipeline.spark import PulsarDataSource
+from pulsar_txn.pipeline.spark.sink.writer import PulsarStreamWriter
 
 SUPPORT_FOLDER = str(Path(__file__).resolve().parent)
 FAULTS = "PULSAR_TXN_FAULTS"
@@ -42,6 +44,16 @@ class Fault:
     once: str
     batch: int | None = None
     release: str = ""
+    number: int | None = None
+
+    def pid(self) -> int:
+        """The process that it has come about in."""
+        return int(Path(self.once).read_text())
+
+    def attempt_ended(self) -> str:
+        """How the attempt of a task went on that was made to wait; empty while it has not ended."""
+        ended = Path(self.once + ".ended")
+        return ended.read_text() if ended.exists() else ""
 
     def happened(self) -> bool:
         """Whether it has come about."""
@@ -56,7 +68,8 @@ def environment(*faults: Fault) -> dict[str, str]:
 def watch(step: str, /, **in_flight: Any) -> None:
     """Bring a fault about where it belongs."""
     for fault in json.loads(os.environ.get(FAULTS, "[]")):
-        if fault["step"] == step and fault["batch"] in (None, in_flight.get("batch_id")):
+        asked = {"step": step, "batch": in_flight.get("batch_id"), "number": in_flight.get("number")}
+        if all(fault[name] in (None, found) for name, found in asked.items()):
             _bring_about(Fault(**fault))
 
 
@@ -82,15 +95,43 @@ def _bring_about(fault: Fault) -> None:
         os._exit(1)
 
 
+class FaultyWriter(PulsarStreamWriter):
+    """Notes how an attempt ended that a fault made to wait."""
+
+    def write(self, iterator: Iterator[Any]) -> Any:
+        """See `PulsarStreamWriter.write`."""
+        ended = "delivered"
+        try:
+            return super().write(iterator)
+        except BaseException as error:
+            ended = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            for fault in (Fault(**each) for each in json.loads(os.environ.get(FAULTS, "[]"))):
+                if fault.how == "wait" and fault.happened() and fault.pid() == os.getpid():
+                    ending = Path(fault.once + ".ending")
+                    ending.write_text(ended)
+                    ending.rename(fault.once + ".ended")
+
+
 class FaultyPulsar(PulsarDataSource):
     """`format("pulsar")` that watches its steps."""
 
     on_step = staticmethod(watch)
 
+    def streamWriter(self, schema: Any, overwrite: bool) -> PulsarStreamWriter:  # noqa: N802  # Spark's name
+        """See `PulsarDataSource.streamWriter`."""
+        writer = super().streamWriter(schema, overwrite)
+        writer.__class__ = FaultyWriter
+        return writer
+
 
 @attrs.frozen
 class Numbers:
-    """The query: `folder` has the input `in` and the checkpoint; `master` is Spark's."""
+    """The query: `folder` has the input `in` and the checkpoint; `master` is Spark's.
+
+    A driver goes on after its query while the file `stay` is there.
+    """
 
     service_url: str
     topic: str
@@ -98,6 +139,7 @@ class Numbers:
     master: str = "local-cluster[2,1,1024]"
     options: dict[str, str] = attrs.field(factory=dict)
     settings: dict[str, str] = attrs.field(factory=dict)
+    stay: str = ""
 
     def fill(self, batches: int, rows: int) -> None:
         """Files with the numbers from 0."""
@@ -178,4 +220,6 @@ if __name__ == "__main__":
     numbers = spark_faults.Numbers(**json.loads(sys.argv[1]))
     session = numbers.session()
     numbers.start(session).awaitTermination()
+    while Path(numbers.stay or "/nothing").exists():
+        time.sleep(0.1)
     session.stop()
