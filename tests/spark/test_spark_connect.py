@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import subprocess
@@ -13,17 +14,13 @@ from pathlib import Path
 import pytest
 import spark_local
 import spark_totals
-from targets import Target
+from targets import Target, lacking
 from visible import read_all
 
 from pulsar_txn.client import AsyncClient
 
-pytest.importorskip("grpc_status", reason="Spark Connect needs pyspark[connect]")
-pytest.importorskip("zstandard", reason="Spark Connect needs pyspark[connect]")
-
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.soak,
     pytest.mark.timeout(600),
     pytest.mark.parametrize("pulsar", ["ours"], indirect=True),
 ]
@@ -60,6 +57,9 @@ async def fill(url: str, topic: str) -> None:
 
 
 def test_every_way_to_write_works_through_a_connect_server(pulsar: Target, topic: str, tmp_path: Path) -> None:
+    for needed in ("grpc_status", "zstandard"):
+        if importlib.util.find_spec(needed) is None:
+            lacking("spark", f"Spark Connect needs {needed}: pip install 'pyspark[connect]'")
     spark_local.prepare_environment()
     asyncio.run(fill(pulsar.service_url, topic))
     arguments = json.dumps([pulsar.service_url, topic, str(tmp_path)])
