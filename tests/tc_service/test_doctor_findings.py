@@ -36,9 +36,9 @@ def test_only_a_log_decides_an_outcome_and_only_what_nobody_knows_is_aborted(
 ) -> None:
     verdict = verdict_of(TxnId(most, 7), status, ended_here)
     cure = cure_of(verdict, status)
-    if status is Status.OPEN:
+    if status is Status.OPEN or (status is Status.AWAY and ended_here is None):
         assert cure is Cure.NOTHING
-    elif status is not Status.NOT_KNOWN:
+    elif status in (Status.COMMITTING, Status.ABORTING):
         assert cure is (Cure.REPEAT_COMMIT if status is Status.COMMITTING else Cure.REPEAT_ABORT)
     elif ended_here is not None:
         assert cure.action is (TxnAction.COMMIT if ended_here == "commit" else TxnAction.ABORT)
@@ -82,7 +82,7 @@ class FakeAdmin:
         self.answers: dict[str, Any] = {
             "/admin/v2/brokers/health": Entry({}, b"ok"),
             f"{TXN}/coordinatorStats": {"0": {"state": "Ready", "leastSigBits": 9, "ongoingTxnSize": 0}},
-            f"{TXN}/slowTransactions/0": {},
+            f"{TXN}/slowTransactions/0?coordinatorId=0": {},
             f"{TXN}/transactionBufferStats/public/default/t": {"state": "Ready", "maxReadPosition": "5:9", "ongoingTxnSize": 0},
             "/admin/v2/persistent/public/default/t/partitions": {"partitions": 0},
             "/admin/v2/persistent/public/default/t/stats": {"subscriptions": {}},
@@ -117,7 +117,7 @@ class FakeAdmin:
             "producedPartitions": {TOPIC: {}},
             "ackedPartitions": {TOPIC: {acked: {}}} if acked else {},
         }
-        self.answers[f"{TXN}/slowTransactions/0"] |= {str(txn_id): found}
+        self.answers[f"{TXN}/slowTransactions/0?coordinatorId=0"] |= {str(txn_id): found}
         self.answers[f"{TXN}/transactionMetadata/{txn_id.most}/{txn_id.least}"] = found
 
     def ongoing(self, *txn_ids: TxnId, after: str, last: str) -> None:
@@ -216,7 +216,7 @@ async def test_coordinators_that_are_not_there_are_named_with_the_cure(
     assigned = "/admin/v2/persistent/pulsar/system/transaction_coordinator_assign/partitions"
     admin.answers[assigned] = each.get("partitions", 404)
     admin.answers[f"{TXN}/coordinatorStats?coordinatorId=0"] = each.get("0", 404)
-    admin.answers[f"{TXN}/slowTransactions/0"] = 404
+    del admin.answers[f"{TXN}/slowTransactions/0?coordinatorId=0"]
     (finding,) = await look(admin)
     assert finding.kind == kind
     assert words in finding.advice
@@ -311,6 +311,14 @@ async def test_a_cure_is_told_again_after_passing_troubles_and_never_raises_the_
     assert {(each.txn_id, each.action, each.low_watermark) for each in attempts.effects} == {(txn_id, TxnAction.ABORT, -1)}
 
 
+async def test_a_transaction_of_a_coordinator_that_is_not_ready_is_left_alone() -> None:
+    admin, _, txn_id = await orphan()
+    admin.answers[f"{TXN}/coordinatorStats"] = {"0": {"state": "Initializing"}}
+    coordinator, finding = await look(admin)
+    assert coordinator.kind == "coordinator"
+    assert (finding.kind, finding.cure, finding.txn_id) == ("away", Cure.NOTHING, txn_id)
+
+
 async def test_what_has_a_coordinator_by_now_is_not_aborted() -> None:
     admin, finding, txn_id = await orphan()
     admin.known(txn_id, "OPEN")
@@ -349,6 +357,17 @@ async def test_the_search_for_pending_acks_leaves_open_transactions_alone_and_en
     assert TxnId(0, 450) in told
     assert TxnId(0, 499) not in told
     assert len(told) < 100
+
+
+async def test_nothing_of_a_coordinator_that_cannot_say_what_it_has_open_is_aborted() -> None:
+    admin = FakeAdmin()
+    admin.subscription("Ready", 1)
+    (finding,) = await look(admin)
+    del admin.answers[f"{TXN}/slowTransactions/0?coordinatorId=0"]  # it is being moved
+    attempts = FakeAttempts()
+    with pytest.raises(NotCured):
+        await curing(admin, attempts).cure(finding)
+    assert attempts.effects == []
 
 
 async def test_a_search_tries_transactions_that_hold_topics_back_first_and_says_when_it_found_nothing() -> None:

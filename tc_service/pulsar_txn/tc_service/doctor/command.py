@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import attrs
 import click
@@ -23,10 +23,9 @@ from pulsar_txn.tc_service.cluster.participants import ParticipantRefused
 from .curing import Curing, NotCured
 from .findings import Cure, Finding
 from .looking import Looking, Scope
-from .reading import Reading
+from .reading import FORBIDDEN, Reading
 from .report import as_dict, lines, question
 
-_FORBIDDEN: Final = frozenset({401, 403})
 _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -133,7 +132,7 @@ async def _run(orders: Orders) -> int:
     except AdminUnreachable as error:
         raise Ending(UNAVAILABLE, f"{error}; check --admin-url") from error
     except AdminRefused as error:
-        hint = "; use a role that may administrate these topics" if error.status in _FORBIDDEN else ""
+        hint = "; use a role that may administrate these topics" if error.status in FORBIDDEN else ""
         raise Ending(REFUSED, f"the broker at {orders.admin_url} answers {error}{hint}") from error
     except (ParticipantRefused, ValueError) as error:
         raise Ending(USAGE, str(error)) from error

@@ -101,7 +101,9 @@ class Curing:
         if self._suspects:
             yield [txn_id for txn_id in self._suspects if await self._reading.status(txn_id) is Status.NOT_KNOWN]
         for number, last in [(each.number, each.last_id) for each in await self._reading.coordinators()]:
-            open_now = await self._reading.known()  # after the last id was read: what is open of those ids is in here
+            open_now = await self._reading.known_to(number)  # after the last id was read: what is open of those is in here
+            if open_now is None:
+                continue
             ids = [TxnId(number, least) for least in range(last, max(last - self._search, -1), -1)]
             ended = [txn_id for txn_id in ids if txn_id not in open_now]
             for start in range(0, len(ended), _AT_ONCE):

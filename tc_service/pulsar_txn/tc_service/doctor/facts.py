@@ -17,6 +17,7 @@ class Status(enum.Enum):
     COMMITTING = "being committed"
     ABORTING = "being aborted"
     NOT_KNOWN = "not known"
+    AWAY = "its coordinator is not ready"
 
 
 @value

@@ -23,6 +23,7 @@ class Verdict(enum.Enum):
     ENDING = "decided, and its end has not arrived here"
     LATE_AFTER_COMMIT = "committed before; a late write came after its end"
     LATE_AFTER_ABORT = "aborted before; a late write came after its end"
+    AWAY = "of a coordinator that is not ready"
     EXTERNAL = "of a coordinator beside this cluster"
     UNKNOWN = "not known to any coordinator, and never ended here"
 
@@ -67,6 +68,7 @@ ADVICE: Final[Mapping[Verdict, Advice]] = MappingProxyType(
         Verdict.LATE_AFTER_ABORT: Advice(
             Cure.REPEAT_ABORT, "repeat the abort (the late message stays hidden): pulsar-txn doctor --cure"
         ),
+        Verdict.AWAY: Advice(Cure.NOTHING, "get its coordinator ready first: it may be open, or decided"),
         Verdict.EXTERNAL: Advice(Cure.NOTHING, "look for it at that coordinator, which ends it by its own log"),
         Verdict.UNKNOWN: Advice(
             Cure.ABORT,
@@ -81,10 +83,12 @@ def verdict_of(txn_id: TxnId, status: Status, ended_here: str | None) -> Verdict
     """What a transaction is, by what its coordinator says and by the marker that its topic has of it."""
     if status is Status.OPEN:
         return Verdict.OPEN
-    if status is not Status.NOT_KNOWN:
+    if status in (Status.COMMITTING, Status.ABORTING):
         return Verdict.ENDING
     if ended_here is not None:
         return Verdict.LATE_AFTER_COMMIT if ended_here == "commit" else Verdict.LATE_AFTER_ABORT
+    if status is Status.AWAY:
+        return Verdict.AWAY
     return Verdict.EXTERNAL if txn_id.most >= EXTERNAL else Verdict.UNKNOWN
 
 

@@ -15,10 +15,9 @@ from pulsar_txn.wire.values import value
 from . import known
 from .facts import BufferFacts, CoordinatorFacts, EntryFacts, KnownTxn, Ledgers, PendingAckFacts, Status
 from .findings import ADVICE, Cure, Finding, Verdict, cure_of, verdict_of
-from .reading import Reading, TransactionsOff
+from .reading import FORBIDDEN, READY, Reading, TransactionsOff
 
 _READY: Final = frozenset({"Ready", "NoSnapshot", "None"})
-_FORBIDDEN: Final = frozenset({401, 403})
 _RECOVERS_MS: Final = 10_000
 """How long a recovery may take before it counts as one that does not end."""
 _TOPICS_AT_ONCE: Final = 16
@@ -87,11 +86,10 @@ class Looking:
             what = "the cluster has no transaction coordinator"
             return [*findings, Finding("no_coordinators", what, known.NO_ASSIGN_TOPIC)]
         for each in self.coordinators:
-            if each.state != "Ready":
+            if each.state != READY:
                 advice = known.COORDINATOR_NOT_LOADED.format(number=each.number)
                 findings.append(Finding("coordinator", f"coordinator {each.number} is not ready: {each.state}", advice))
-        if len(findings) < len(self.coordinators):
-            self.known = await self._reading.known()
+        self.known = await self._reading.known()
         return findings
 
     # ---- topics
@@ -104,7 +102,7 @@ class Looking:
             for subscription in await self._reading.subscriptions(topic):
                 findings += await self._look_at_subscription(subscription)
         except AdminRefused as error:
-            if error.status in _FORBIDDEN:
+            if error.status in FORBIDDEN:
                 raise
             if error.status == 404:
                 return self._missing(topic)
@@ -175,7 +173,7 @@ class Looking:
         txn_id, topic = holder.txn_id, buffer.topic
         status = await self._reading.status(txn_id)
         ended_here = None
-        if status is Status.NOT_KNOWN:
+        if status in (Status.NOT_KNOWN, Status.AWAY):
             ended_here = _outcome_of(txn_id, seen) or await self._outcome_before(topic, ledgers, holder)
         verdict = verdict_of(txn_id, status, ended_here)
         blocked = ledgers.count_after(buffer.max_read_position)

@@ -24,6 +24,8 @@ from .facts import (
 )
 
 _TRANSACTIONS: Final = "/admin/v3/transactions"
+READY: Final = "Ready"
+FORBIDDEN: Final = frozenset({401, 403})
 _NOT_ENABLED: Final = 503
 _NOT_FOUND: Final = 404
 _STATUS: Final = {
@@ -86,17 +88,44 @@ class Reading:
         return _coordinator(number, stats)
 
     async def known(self) -> dict[TxnId, KnownTxn]:
-        """What the coordinators have open, or are ending."""
-        found = await self._admin.get(f"{_TRANSACTIONS}/slowTransactions/0") or {}
+        """What the coordinators that are ready have open, or are ending."""
+        ready = [each.number for each in await self.coordinators() if each.state == READY]
+        answers = await asyncio.gather(*map(self.known_to, ready))
+        return {txn_id: txn for answer in answers for txn_id, txn in (answer or {}).items()}
+
+    async def known_to(self, number: int) -> dict[TxnId, KnownTxn] | None:
+        """What one coordinator has open, or is ending; None when it cannot say, because it is being moved.
+
+        They are asked one by one: asked together, one that is not loaded makes the answer fail for all.
+        """
+        try:
+            found = await self._admin.get(f"{_TRANSACTIONS}/slowTransactions/0?coordinatorId={number}") or {}
+        except AdminRefused as error:
+            if error.status in FORBIDDEN:
+                raise
+            return None
         return {txn.txn_id: txn for txn in map(_known, found.values())}
 
     async def status(self, txn_id: TxnId) -> Status:
         """What the coordinator of one transaction says of it now."""
+        found = await self._metadata(txn_id)
+        if found is not None:
+            return found.status
+        # The broker refuses in the same way for a coordinator that it is about to load.
+        state = {each.number: each.state for each in await self.coordinators()}.get(txn_id.most)
+        if state is not None and state != READY:
+            return Status.AWAY
+        found = await self._metadata(txn_id)
+        return Status.NOT_KNOWN if found is None else found.status
+
+    async def _metadata(self, txn_id: TxnId) -> KnownTxn | None:
         try:
             found = await self._admin.get(f"{_TRANSACTIONS}/transactionMetadata/{txn_id.most}/{txn_id.least}")
-        except AdminRefused:  # 404, and 500 for the number of a coordinator that cannot be
-            return Status.NOT_KNOWN
-        return _known(found).status
+        except AdminRefused as error:  # 404, and 500 for the number of a coordinator that cannot be
+            if error.status in FORBIDDEN:
+                raise
+            return None
+        return _known(found)
 
     # ---- topics
 
