@@ -21,8 +21,9 @@ from targets import Target
 from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncTransaction, ConnectionLost, InitialPosition
 from pulsar_txn.client.encoded import UnreadableEntryError
 from pulsar_txn.pipeline.spark import DataLossError, OptionError, PulsarDataSource
-from pulsar_txn.pipeline.spark.background import background
+from pulsar_txn.pipeline.spark.background import Background, background
 from pulsar_txn.pipeline.spark.options import read_options
+from pulsar_txn.pipeline.spark.source import reader as reader_module
 from pulsar_txn.pipeline.spark.source import tasks
 from pulsar_txn.pipeline.spark.source.columns import ARROW_SCHEMA, SCHEMA
 from pulsar_txn.pipeline.spark.source.heads import Heads
@@ -588,6 +589,55 @@ def test_an_idle_query_asks_the_broker_seldom_and_hears_of_news_at_once(world: W
         while (later := reader.latestOffset(end, ALL)) == end:
             assert asked <= before + 1, "it was told, and needs no second look"
     assert rows(reader, end, later) == [2]
+
+
+def test_a_limited_micro_batch_asks_for_ends_when_the_known_ones_are_reached(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.send(60)
+    asked = 0
+    ask = Heads.ends
+
+    async def counted(self: Heads, wanted: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await ask(self, wanted)
+
+    monkeypatch.setattr(Heads, "ends", counted)
+    monkeypatch.setattr(reader_module, "_ASK_SECONDS", 3600.0)
+    reader = world.stream(maxMessagesPerTrigger="10")
+    limit = reader.getDefaultReadLimit()
+    place, found, micro_batches = reader.initialOffset(), [], 0
+    while len(found) < 60:
+        end = reader.latestOffset(place, limit)
+        found += rows(reader, place, end)
+        place = end
+        micro_batches += 1
+    assert found == list(range(60))
+    assert micro_batches >= 4
+    assert asked == 1, "the first one has told of all"
+    world.send(1)
+    while (later := reader.latestOffset(place, limit)) == place:
+        pass
+    assert rows(reader, place, later) == [60]
+
+
+def test_a_task_waits_for_its_client_once_for_a_small_range(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each wait is two switches between threads, and Spark waits for the task."""
+    world.send(5)
+    reader = world.stream()
+    start = reader.initialOffset()
+    work = reader.partitions(start, reader.latestOffset(start, ALL))
+    waited: list[Any] = []
+    run = Background.run
+
+    def counted(self: Background, coroutine: Any) -> Any:
+        waited.append(coroutine.__qualname__)
+        return run(self, coroutine)
+
+    monkeypatch.setattr(Background, "run", counted)
+    assert [batch.num_rows for each in work for batch in reader.read(each)] == [5]
+    assert waited == ["RangeReader.next"]
 
 
 def test_bytes_limit_a_micro_batch(world: World) -> None:

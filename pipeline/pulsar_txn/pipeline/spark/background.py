@@ -52,6 +52,11 @@ class Background:
             client = self._clients[key] = make_client(options, transactional_id)
         return client
 
+    def client_of(self, options: Options) -> AsyncClient:
+        """The same from another thread, which waits for the loop only when the client must be made."""
+        found = self._clients.get((*connection_of(options), None))
+        return self.run(self.client(options)) if found is None else found
+
     async def close_clients(self) -> None:
         """Close the clients, which else last as long as the process; the next use makes new ones. Call it on the loop."""
         clients, self._clients = self._clients, {}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
 import attrs
 
 from pulsar_txn.client import AsyncClient
-from pulsar_txn.client.encoded import AsyncEntryReader
+from pulsar_txn.client.encoded import AsyncEntryReader, RawEntry
 from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place, Places
 from pulsar_txn.pipeline.spark.source.ranges import reader_at
 
 _QUEUE_BYTES: Final = 16 * 1024 * 1024
+_TAKE_BYTES: Final = 256 * 1024
 _SLICE_SECONDS: Final = 1.0
 
 
@@ -79,20 +81,27 @@ class Walk:
     def __init__(self, reader: AsyncEntryReader, place: Place) -> None:
         self.reader = reader
         self.place = place
+        self._taken: deque[RawEntry] = deque()  # not counted yet
 
     async def go(self, end: Place, limit: Limit) -> tuple[Place, int, int]:
         """Count on, to `limit` or up to `end`: the place, and how many messages and bytes that were."""
         rows = size = 0
         while self.place < end and not limit.is_reached(rows, size):
-            taken = await self.reader.take(1, _SLICE_SECONDS)
-            if not taken:
-                if (await self.reader.last_message_id()).position > self.place:
-                    continue
+            if not self._taken and not await self._take():
                 self.place = end  # the rest is gone; whoever reads the range says so
                 break
-            (entry,) = taken
-            if entry.position > self.place:
+            entry = self._taken.popleft()
+            position = (entry.ledger_id, entry.entry_id)
+            if position > self.place:
                 rows += entry.num_messages
                 size += len(entry.data)
-                self.place = entry.position
+                self.place = position
         return min(self.place, end), rows, size
+
+    async def _take(self) -> bool:
+        """Have some more to count, many entries at once; False at the end."""
+        while not self._taken:
+            self._taken.extend(await self.reader.take(_TAKE_BYTES, _SLICE_SECONDS))
+            if not self._taken and (await self.reader.last_message_id()).position <= self.place:
+                return False
+        return True

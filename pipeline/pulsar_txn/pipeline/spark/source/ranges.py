@@ -75,6 +75,11 @@ class RangeReader:
         self._patience = Patience(options.fail_after_ms)
         self._gaps = Gaps(self._first_visible)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether everything has been handed out; then `next` need not be asked."""
+        return self._done
+
     async def next(self) -> list[RawEntry]:
         """Some more entries; empty at the end. DataLossError when the end cannot be reached any more, or entries are gone."""
         inside = await self._next()

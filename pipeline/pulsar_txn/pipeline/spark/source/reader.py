@@ -186,11 +186,11 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
             # Spark stores ends only: an empty first micro-batch makes the start durable. Otherwise a restart before its
             # end would start at a later "latest", and what came in between would be lost.
             return first
-        ends = self._ends_if_new(first)
+        bound = self._bound(limit)
+        ends = dict(self._newest) if bound is not None and self._knows_more(first) else self._ends_if_new(first)
         if ends is None:
             return first
         end = self._reachable(first, ends)
-        bound = self._bound(limit)
         if bound is not None and end != first:
             end = self._insist(lambda: self._open().limits.reach(first, end, bound), "counting messages")
         return end
@@ -200,6 +200,13 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         if isinstance(limit, ReadMaxRows):
             return Limit(rows=limit.max_rows, size=self._options.max_bytes_per_trigger)
         return Limit(size=limit.max_bytes) if isinstance(limit, ReadMaxBytes) else None
+
+    def _knows_more(self, start: Places) -> bool:
+        """Whether the ends that were seen a moment ago are not reached yet: a limited micro-batch needs no newer ones."""
+        newest = self._newest
+        if time.monotonic() - self._asked_at >= _ASK_SECONDS or newest.keys() != start.keys():
+            return False
+        return newest != start and all(place <= newest[topic] for topic, place in start.items())
 
     def _ends_if_new(self, start: Places) -> Places | None:
         """The ends of all partitions; None while the cluster does not answer, and Spark may go on and ask again.
@@ -213,7 +220,7 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
             quiet = background().run(topics.heads.is_quiet(start, _QUIET_SECONDS))
             if quiet and time.monotonic() - self._asked_at < _ASK_SECONDS:
                 return dict(start)
-        found = background().run(self._patience.attempt(topics.ends, _ASKING))
+        found = background().run(self._patience.attempt(topics.watched_ends, _ASKING))
         return None if found is None else self._seen(found)
 
     def _reachable(self, start: Places, ends: Places) -> Places:
@@ -295,12 +302,11 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         return self._topics
 
     def _ends(self) -> Places:
-        return self._seen(self._insist(self._open().ends, _ASKING))
+        return self._seen(self._insist(self._open().watched_ends, _ASKING))
 
     def _seen(self, ends: Places) -> Places:
         self._newest = ends
         self._asked_at = time.monotonic()
-        background().run(self._open().sit(ends))
         return dict(ends)
 
     def _insist(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:

@@ -26,7 +26,7 @@ _BYTES: Final = 4 * 1024 * 1024
 def read_work(options: Options, work: Work, typed: TypedValue | None = None) -> Iterator[Any]:
     """Record batches of all ranges. The client's thread reads on while Spark takes them."""
     local = background()
-    client = local.run(local.client(options))
+    client = local.client_of(options)
     for each in work.ranges:
         yield from _RangeTask(local, client, options, each, typed).batches()
 
@@ -49,15 +49,15 @@ class _RangeTask:
         """All rows of the range."""
         rows = self._rows()
         try:
-            while entries := self._local.run(self._reader.next()):
-                for entry in entries:
+            while not self._reader.is_done:
+                for entry in self._local.run(self._reader.next()):
                     self._add(rows, entry)
                     if rows.count >= _ROWS or rows.size >= _BYTES:
                         yield rows.batch()
             if rows.count:
                 yield rows.batch()
         finally:
-            self._local.run(self._reader.close())
+            self._local.start(self._reader.close())  # the broker's answer is not waited for
 
     def _rows(self) -> Rows:
         number = partition_number(self._topic)

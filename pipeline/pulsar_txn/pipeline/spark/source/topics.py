@@ -46,9 +46,11 @@ class Topics:
         self.missing = unknown + missing
         return ends
 
-    async def sit(self, ends: Places) -> None:
-        """Have the heads wait for what comes after `ends`; goes on in the background."""
+    async def watched_ends(self) -> Places:
+        """The same; and the heads wait for what comes after, in the background."""
+        ends = await self.ends()
         self.heads.sit(ends)
+        return ends
 
     async def subscribe(self, start: Mapping[str, Place]) -> None:
         """Create the durable subscription where it is missing, and move it up to `start`."""
