@@ -56,6 +56,7 @@ def test_clusters_have_keys_of_their_own(tmp_path: Path) -> None:
         ("clusters", "ea|st", "not allowed"),
         ("clusters", "east,west", r"cluster west: say where its brokers are, with cluster\.west\.serviceUrl="),
         ("cluster.east.serviceUrl", "http://b1:8080", "cluster east: "),
+        ("cluster.east.adminUrl", "b1:8080", "no URL of an admin API"),
         ("cluster.east.authPlugin", "kerberos", "cluster east: authPlugin=kerberos is not known"),
         ("cluster.east.authPlugin", "token", "has no token"),
         ("cluster.east.tlsAllowInsecureConnection", "maybe", "true or false"),
@@ -71,6 +72,6 @@ def test_what_cannot_work_is_refused_with_a_sentence(key: str, value: str, sente
 
 
 def test_keys_that_have_no_effect_are_named() -> None:
-    found = loaded(**{"cluster.east.adminUrl": "x", "cluster.north.serviceUrl": "y", "webServicePort": "8080"})
+    found = loaded(**{"cluster.east.webUrl": "x", "cluster.north.serviceUrl": "y", "webServicePort": "8080"})
     (warning,) = [each for each in found.warnings if "no effect" in each]
-    assert all(key in warning for key in ("cluster.east.adminUrl", "cluster.north.serviceUrl", "webServicePort"))
+    assert all(key in warning for key in ("cluster.east.webUrl", "cluster.north.serviceUrl", "webServicePort"))

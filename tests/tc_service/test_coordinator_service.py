@@ -52,6 +52,9 @@ class ScriptedCluster:
             raise Refusal(ServerError.TopicNotFound, f"{participant.topic} is not there")
         self._found.add(participant)
 
+    async def start(self) -> None:
+        """It can always take part."""
+
     async def close(self) -> None:
         """Nothing is open."""
 
@@ -235,3 +238,122 @@ async def test_a_client_that_leaves_while_a_cluster_is_asked_registers_nothing(b
     other = bench.client()
     await other.end(txn)
     assert bench.clusters["east"].told == []
+
+
+# ---- who lives: incarnations, leases, goodbyes, successors
+
+
+async def guest(bench: Bench, incarnation: str, tc_id: int = 0) -> Any:
+    client = bench.client()
+    await client.request("tcClientConnectRequest", tc_id=tc_id, incarnation=incarnation)
+    return client
+
+
+def lane(txn: TxnId) -> int:
+    return txn.most & (1 << 48) - 1
+
+
+async def test_one_transaction_of_a_lane_at_a_time_and_the_next_one_of_a_client_takes_its_lane_again(benches: Any) -> None:
+    bench = await benches("east").start()
+    client = await guest(bench, "a")
+    first, beside = await client.new_txn(), await client.new_txn()
+    assert lane(first) != lane(beside)
+    await client.end(first)
+    after = await client.new_txn()
+    assert lane(after) == lane(first)
+    assert after.least > first.least
+
+
+async def test_the_watermark_of_an_end_is_the_transaction_itself(benches: Any) -> None:
+    bench = await benches("east").start()
+    client = await guest(bench, "a")
+    older = await client.new_txn()
+    txn = await client.new_txn()
+    await client.add_topics(txn, OUT)
+    await client.end(txn)
+    (told,) = bench.clusters["east"].told
+    assert told.low_watermark == txn.least > older.least
+
+
+async def test_lanes_go_to_another_client_after_a_goodbye_only(benches: Any) -> None:
+    bench = await benches("east").start()
+    left, dropped = await guest(bench, "left"), await guest(bench, "dropped")
+    used, other = await left.new_txn(), await dropped.new_txn()
+    await left.end(used)
+    await dropped.end(other)
+    dropped.drop()
+    await left.request("tcClientConnectRequest", tc_id=0, incarnation="left", goodbye=True)
+    newcomer = await guest(bench, "new")
+    taken = [lane(await newcomer.new_txn()) for _ in range(3)]
+    assert lane(used) in taken
+    assert lane(other) not in taken
+
+
+async def test_a_connection_speaks_for_one_incarnation(benches: Any) -> None:
+    bench = await benches("east").start()
+    client = await guest(bench, "a")
+    with pytest.raises(Refused, match="another incarnation"):
+        await client.request("tcClientConnectRequest", tc_id=0, incarnation="b")
+
+
+async def test_a_client_without_a_connection_is_gone_when_its_lease_is_over_and_one_with_a_connection_is_not(
+    benches: Any,
+) -> None:
+    bench = await benches("east").start()
+    gone, stays = await guest(bench, "gone"), await guest(bench, "stays")
+    lost, kept = await gone.new_txn(timeout_ms=3_000_000), await stays.new_txn(timeout_ms=3_000_000)
+    for client, txn in ((gone, lost), (stays, kept)):
+        await client.add_topics(txn, OUT)
+    gone.drop()
+    machine = bench.service.coordinators.ready(0)
+    assert machine is not None
+    now_ms = bench.service.turn.clock.now_ms()
+    bench.service.turn.observe(now_ms + 9_000)
+    await bench.service._renew()
+    bench.service.turn.observe(now_ms + 11_000)
+    machine.expire()
+    await stays.until(lambda: bench.clusters["east"].told)
+    assert [(each.txn_id, each.action) for each in bench.clusters["east"].told] == [(lost, TxnAction.ABORT)]
+    await stays.end(kept)
+    with pytest.raises(Refused):
+        await stays.end(lost)
+
+
+async def test_a_successor_is_let_in_when_all_that_its_predecessor_left_has_ended_everywhere(benches: Any) -> None:
+    bench = await benches("east").start()
+    east = bench.clusters["east"]
+    old = bench.client()
+    given = await old.request("tcClientConnectRequest", tc_id=0, transactional_id="app", incarnation="old")
+    open_, committing = await old.new_txn(given.tc_id), await old.new_txn(given.tc_id)
+    for txn in (open_, committing):
+        await old.add_topics(txn, OUT)
+    east.answers = False
+    old.start("endTxn", txnid_least_bits=committing.least, txnid_most_bits=committing.most, txn_action=int(TxnAction.COMMIT))
+    await old.until(lambda: len(east.told) == 1)
+    new = bench.client()
+    asked = new.start("tcClientConnectRequest", tc_id=0, transactional_id="app", incarnation="new")
+    await new.until(lambda: len(east.told) == 2)
+    await new.settle()
+    assert not new._answers.get(asked)
+    east.answer()
+    answer = await new.answer(asked)
+    assert answer.transactional_epoch > given.transactional_epoch
+    assert {each.txn_id: each.action for each in east.told} == {open_: TxnAction.ABORT, committing: TxnAction.COMMIT}
+    with pytest.raises(Refused) as refused:
+        await old.new_txn(given.tc_id)
+    assert refused.value.code == ServerError.ProducerFenced
+    fresh = await new.new_txn(given.tc_id)
+    assert lane(fresh) not in (lane(open_), lane(committing))
+
+
+async def test_a_group_ends_by_one_record_though_each_of_it_has_a_lane(benches: Any) -> None:
+    bench = await benches("east").start()
+    client = bench.client()
+    given = await client.request("tcClientConnectRequest", tc_id=0, transactional_id="app", incarnation="a")
+    first, second = await client.new_txn(given.tc_id), await client.new_txn(given.tc_id)
+    await client.add_topics(first, IN)
+    await client.add_topics(second, OUT)
+    ids = {"txnid_least_bits": first.least, "txnid_most_bits": first.most, "txn_action": int(TxnAction.COMMIT)}
+    for _ in range(2):  # and its repeat
+        await client.request("endTxn", **ids, group_least_bits=[second.least])
+    assert sorted(bench.clusters["east"].ends) == [(IN, None, "COMMIT"), (OUT, None, "COMMIT")]

@@ -16,9 +16,9 @@ from pulsar_txn.broker.commands.txn import (
     MAX_PARTICIPANTS,
     Coordinating,
     TxnSession,
+    identify,
     on_end_txn,
     on_new_txn,
-    on_tc_connect,
 )
 from pulsar_txn.broker.commands.txn import (
     REFUSED as REFUSALS,
@@ -67,10 +67,10 @@ __all__ = [
     "cannot_listen",
     "conf_key",
     "fields_of",
+    "identify",
     "loop_factory",
     "on_end_txn",
     "on_new_txn",
-    "on_tc_connect",
     "read_settings",
     "unknown_keys",
 ]

@@ -13,6 +13,7 @@ import click
 
 from pulsar_txn.broker.serving import LOG_FORMAT, USAGE, Ending, Lifetime, cannot_listen, loop_factory
 
+from .cluster.checks import ClusterRefused
 from .config import LoadedCoordinator, load
 from .server.listening import CoordinatorServer
 
@@ -91,6 +92,8 @@ class _Process:
         config = self._config
         try:
             await self._server.start()
+        except ClusterRefused as error:
+            raise Ending(USAGE, str(error)) from error
         except (OSError, OverflowError) as error:
             known = error if isinstance(error, OSError) else OSError(str(error))
             port = config.broker_service_port

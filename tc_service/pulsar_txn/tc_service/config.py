@@ -58,6 +58,7 @@ class CoordinatorConfig:
     max_participants_per_transaction: int = 10_000
     max_transaction_state_size_in_mb: int = 64
     max_transaction_timeout_in_seconds: int = 3_600
+    transaction_client_lease_in_seconds: int = 10
     transaction_outcome_retention_count: int = 1_048_576
 
     def serving(self) -> BrokerConfig:
@@ -73,6 +74,7 @@ class ClusterConfig:
     """How the brokers of one cluster are reached. `auth_params` is left out of `repr`."""
 
     service_url: str = ""
+    admin_url: str = ""
     auth_plugin: str = ""
     auth_params: str = attrs.field(default="", repr=False)
     tls_trust_certs_file_path: str | None = None
@@ -92,6 +94,8 @@ class ClusterConfig:
         )
         authentication = _authentication(self.auth_plugin, self.auth_params)
         settings = Settings(operation_timeout=5, connection_timeout=5, authentication=authentication, tls=tls)
+        if self.admin_url and not self.admin_url.startswith(("http://", "https://")):
+            raise InvalidConfiguration(f"adminUrl={self.admin_url} is no URL of an admin API", hint="write http://host:8080")
         if any(address.tls for address in parse_service_url(self.service_url)):
             settings.ssl_context()  # what is wrong with its files is said here
         return settings
@@ -167,6 +171,8 @@ def _check(config: CoordinatorConfig) -> None:
             f"bindAddress={config.bind_address}: without authentication the coordinator listens on loopback only; "
             "write bindAddress=127.0.0.1"
         )
+    if config.transaction_client_lease_in_seconds < 1:
+        raise ConfigError("transactionClientLeaseInSeconds: a number from 1 on is expected")
     if config.number_of_transaction_coordinators > _MAX_COORDINATORS:
         raise ConfigError(f"numberOfTransactionCoordinators: {_MAX_COORDINATORS} are the most")
 

@@ -54,6 +54,7 @@ class Session:
         self.requests = {kind: partial(handler, self) for kind, handler in requests.items()}
         self.principal: str | None = None
         self.identity: Identity | None = None
+        self.incarnation: str | None = None  # of use beside a cluster only
         self.opened = OpenedTransactions()
         self.writable = True
         self.write_many = connection.write_many

@@ -48,6 +48,7 @@ class TxnSession(Protocol):
     connection: Connection
     principal: str | None
     identity: Identity | None
+    incarnation: str | None
     opened: OpenedTransactions
 
     @property
@@ -85,7 +86,7 @@ async def on_tc_connect(session: TxnSession, body: Any) -> None:
     try:
         await coordinators.connect(body.tc_id)
         if body.HasField("transactional_id"):
-            told = await _identify(session, body, len(coordinators))
+            told = await identify(session, body, len(coordinators))
     except Refusal as refusal:
         told = {"error": int(refusal.code)}
         session.connection.write_command("tcClientConnectResponse", request_id=body.request_id, message=refusal.message, **told)
@@ -93,7 +94,7 @@ async def on_tc_connect(session: TxnSession, body: Any) -> None:
         session.connection.write_command("tcClientConnectResponse", request_id=body.request_id, **told)
 
 
-async def _identify(session: TxnSession, body: Any, coordinators: int) -> dict[str, int]:
+async def identify(session: TxnSession, body: Any, coordinators: int) -> dict[str, int]:
     """Bind the connection to a transactional id and its epoch; what the answer says of them."""
     name, ids = body.transactional_id, session.services.transactional_ids
     if ids is None:
@@ -122,7 +123,8 @@ def on_new_txn(session: TxnSession, frame: bytes) -> None:
     if txn_id is not None:
         session.connection.answer(hot_txn.encode_response(hot_txn.NEW_TXN_RESPONSE, hot_txn.with_txn(head, txn_id)))
     elif not opened.waits(asked):
-        coordinators.new_txn(tc_id, timeout_ms, session.principal, session.identity, partial(_answer_new, session, asked))
+        answer = partial(_answer_new, session, asked)
+        coordinators.new_txn(tc_id, timeout_ms, session.principal, session.identity, answer, session.incarnation)
 
 
 def _answer_new(session: TxnSession, asked: Asked, value: TxnId | None, error: ServerError | None, message: str) -> None:
@@ -214,7 +216,7 @@ def _end_together(
         text = f"{len(group)} transactions in one END_TXN; {_MAX_GROUP} are the most"
         answer(None, ServerError.NotAllowedError, text)
     else:
-        further = tuple([TxnId(txn_id.most, least) for least in group])
+        further = tuple([coordinators.member(txn_id, least) for least in group])
         who = session.principal, session.identity
         coordinators.end_together(txn_id, further, action, *who, answer, abort_others=abort_others)
 

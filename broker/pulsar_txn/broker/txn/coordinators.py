@@ -27,7 +27,7 @@ from pulsar_txn.tc.requests import (
     Vanished,
 )
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnAction, TxnId, coordinator_of
+from pulsar_txn.wire.ids import EARLIEST, LANE_BIT, Participant, Position, TxnAction, TxnId, coordinator_of
 
 from .host import Answer, MachineHost
 from .joint_end import JointEnd
@@ -290,6 +290,15 @@ class Coordinators:
             self._refuse(txn_id.most, answer)
         else:
             host.submit(EndTxn(answer, txn_id, action, principal, identity, superuser), reserve=True)
+
+    def member(self, txn_id: TxnId, least: int) -> TxnId:
+        """The transaction `least` of the coordinator of `txn_id`: with lanes, each has a `most` of its own while it lasts."""
+        host = self._serving.get(txn_id.most) if txn_id.most & LANE_BIT else None
+        if host is None:
+            return TxnId(txn_id.most, least)
+        machine: Any = host.coordinator  # one that gives lanes shows its transactions
+        info = machine.transaction(least)
+        return TxnId(txn_id.most, least) if info is None else info.txn_id
 
     def end_together(
         self,

@@ -25,7 +25,7 @@ from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.txn.diagnosis import explained
 from pulsar_txn.client.txn.directory import AssignTopicDirectory, CoordinatorDirectory
-from pulsar_txn.client.txn.guest import Guest
+from pulsar_txn.client.txn.guest import GOODBYE_SECONDS, Guest
 from pulsar_txn.client.txn.session import CoordinatorSession
 from pulsar_txn.client.txn.stats import RequestTally
 from pulsar_txn.client.txn.transactional_id import Epoch, TransactionalId
@@ -163,9 +163,21 @@ class TransactionCoordinators:
         """End all sessions; open transactions are left to their timeout. Idempotent."""
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
+        if self._guest is not None and self._guest.has_left():
+            await self._say_goodbye(self._guest)
         for session in self._sessions:
             session.close()
         self._core.unregister(self._order)
+
+    async def _say_goodbye(self, guest: Guest) -> None:
+        goodbyes = [session.introduce(guest.goodbye()) for session in self._sessions if session.is_connected]
+        try:
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                answers = await asyncio.gather(*goodbyes, return_exceptions=True)
+        except TimeoutError:
+            answers = [TimeoutError()]
+        if any(isinstance(answer, Exception) for answer in answers):
+            logger.info("not every coordinator has heard the goodbye of this client; its lease will end")
 
     def leave(self, error: PulsarError) -> None:
         """The client goes to another cluster: whatever is asked of these from now on fails with `error`."""
@@ -208,7 +220,8 @@ class TransactionCoordinators:
     ) -> None:
         """ADD_PARTITION_TO_TXN: the partitions' full names. Idempotent. Raises the answer's error; see `request`."""
         session = await self._session(txn_id)
-        for cluster, names in _by_cluster((topic, None) for topic in topics).items():
+        named = [(topic, None) for topic in topics]
+        for cluster, names in (_by_cluster(named) if self._guest is not None else {"": named}).items():
             encode = partial(_encode_partitions, txn_id, names, cluster)
             await session.request("addPartitionToTxn", encode, txn_id, timeout, tally)
 
@@ -222,7 +235,8 @@ class TransactionCoordinators:
     ) -> None:
         """ADD_SUBSCRIPTION_TO_TXN: pairs of a partition's full name and a subscription. Idempotent."""
         session = await self._session(txn_id)
-        for cluster, pairs in _by_cluster(subscriptions).items():
+        named = list(subscriptions)
+        for cluster, pairs in (_by_cluster(named) if self._guest is not None else {"": named}).items():
             encode = partial(_encode_subscriptions, txn_id, pairs, cluster)
             await session.request("addSubscriptionToTxn", encode, txn_id, timeout, tally)
 

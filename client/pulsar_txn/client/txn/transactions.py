@@ -42,6 +42,8 @@ class Transactions:
         self.core = core
         self._units: WeakSet[Unit] = WeakSet()
         self._empty = EmptyCommits()
+        if guest is not None:
+            guest.has_left = lambda: not any(core.resources() for core in self.members)
         core.before_move = self._leave_cluster
         core.before_close = self.close
         core.coordinators = lambda: self.coordinators

@@ -22,15 +22,23 @@ _PROBE: Final = TellParticipant(
 
 
 class ClusterRefused(Exception):  # noqa: N818 - named by what happened
-    """The cluster cannot take part as it is configured; the message says what to change."""
+    """The cluster cannot take part as it is configured; the message says what to change.
+
+    `passes`: it may do so by itself, because the brokers are away or busy.
+    """
+
+    def __init__(self, message: str, *, passes: bool = False) -> None:
+        super().__init__(message)
+        self.passes = passes
 
 
 async def check_cluster(name: str, attempts: Attempts) -> None:
     """ClusterRefused unless the cluster is reachable, has transactions on, and lets our role end them."""
     outcome = await attempts.attempt(_PROBE)
     if outcome.answer is not Answer.OK:
-        remedy = RULES[outcome.answer].remedy
-        raise ClusterRefused(f"the cluster {name} cannot take part: {outcome.answer.value} ({outcome.detail}); {remedy}")
+        rule = RULES[outcome.answer]
+        text = f"the cluster {name} cannot take part: {outcome.answer.value} ({outcome.detail}); {rule.remedy}"
+        raise ClusterRefused(text, passes=rule.alarm_after != 1)
 
 
 async def check_participant(brokers: Brokers, participant: Participant, admin: AdminApi | None = None) -> None:

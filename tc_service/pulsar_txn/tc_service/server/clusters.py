@@ -17,6 +17,9 @@ logger = logging.getLogger("pulsar_txn.tc_service")
 class Cluster(Protocol):
     """One cluster, as the server asks it."""
 
+    async def start(self) -> None:
+        """Look whether it can take part. Raises ClusterRefused."""
+
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         """Tell one of its participants the outcome until it holds it durably; see `broker.txn.participants.Participants`."""
 
@@ -79,6 +82,11 @@ class Clusters:
                 "%s of %s at %s waits: the configuration has no cluster %r any more; configure it again, and restart",
                 effect.action.name, effect.txn_id, participant.topic, name,
             )  # fmt: skip
+
+    async def start(self) -> None:
+        """Look whether they can take part. Raises ClusterRefused."""
+        for cluster in self._clusters.values():
+            await cluster.start()
 
     def close(self) -> None:
         """Tell nobody any more; what is not told is told after the next start."""

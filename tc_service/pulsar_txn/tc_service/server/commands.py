@@ -1,6 +1,6 @@
 """The commands of the coordinator's clients: CONNECT, the search for the coordinators, and registrations.
 
-NEW_TXN, END_TXN and TC_CLIENT_CONNECT are carried out as in the broker.
+NEW_TXN and END_TXN are carried out as in the broker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
-from pulsar_txn.broker.serving import MAX_PARTICIPANTS, REFUSALS, Answer, on_end_txn, on_new_txn, on_tc_connect
+from pulsar_txn.broker.serving import MAX_PARTICIPANTS, REFUSALS, Answer, identify, on_end_txn, on_new_txn
 from pulsar_txn.tc_service.cluster.participants import ParticipantRefused, normalise
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -20,6 +20,7 @@ from pulsar_txn.wire.ids import Participant, TxnId
 from pulsar_txn.wire.topics import ASSIGN_TOPIC, InvalidName, TopicName
 
 from .clusters import of_cluster
+from .living import say_goodbye, take_over
 from .session import FrameHandler, Handler, Session
 
 _PROTOCOL_VERSION: Final = 21
@@ -63,9 +64,8 @@ def on_pong(_session: Session, _body: Any) -> None:
 def on_partitioned_metadata(session: Session, body: Any) -> None:
     """PARTITIONED_METADATA: the assign topic has a partition for each coordinator; there is no other topic."""
     answer = partial(session.connection.write_command, "partitionMetadataResponse", request_id=body.request_id)
-    coordinators = session.services.coordinators
-    if body.topic == ASSIGN_TOPIC and coordinators is not None:
-        answer(partitions=len(coordinators), response=pb.CommandPartitionedTopicMetadataResponse.Success)
+    if body.topic == ASSIGN_TOPIC:
+        answer(partitions=len(session.services.coordinators), response=pb.CommandPartitionedTopicMetadataResponse.Success)
     else:
         failed = pb.CommandPartitionedTopicMetadataResponse.Failed
         answer(response=failed, error=int(ServerError.NotAllowedError), message=_NO_TOPICS)
@@ -91,6 +91,40 @@ def _is_assign_partition(topic: str) -> bool:
         return str(TopicName.parse(topic).base) == ASSIGN_TOPIC
     except InvalidName:
         return False
+
+
+async def on_tc_connect(session: Session, body: Any) -> None:
+    """TC_CLIENT_CONNECT_REQUEST: answered once the coordinator serves.
+
+    Who names a transactional id gets its identity, once everything that older epochs left behind has ended. Who says goodbye
+    is answered when that is durable.
+    """
+    answer = partial(session.connection.write_command, "tcClientConnectResponse", request_id=body.request_id)
+    try:
+        answer(**await _introduced(session, body))
+    except Refusal as refusal:
+        answer(error=int(refusal.code), message=refusal.message)
+
+
+async def _introduced(session: Session, body: Any) -> dict[str, int]:
+    coordinators = session.services.coordinators
+    await coordinators.connect(body.tc_id)
+    if body.goodbye:
+        if session.incarnation is not None:
+            await say_goodbye(coordinators, body.tc_id, session.incarnation, session.principal)
+        return {}
+    if body.incarnation:
+        if session.incarnation not in (None, body.incarnation):
+            raise Refusal(ServerError.NotAllowedError, "this connection is of another incarnation of the client")
+        session.incarnation = body.incarnation
+    session.coordinators.add(body.tc_id)
+    session.services.sessions.add(session)
+    if not body.HasField("transactional_id"):
+        return {}
+    told = await identify(session, body, len(coordinators))
+    if told and session.identity is not None:
+        await take_over(coordinators, told["tc_id"], session.identity, session)
+    return told
 
 
 def on_add_partition(session: Session, frame: bytes) -> None:
@@ -145,9 +179,7 @@ async def _check(session: Session, txn_id: TxnId, cluster: str, participants: Se
 
 
 def _register(session: Session, txn_id: TxnId, cluster: str, participants: Sequence[Participant], answer: Answer) -> None:
-    coordinators = session.services.coordinators
-    assert coordinators is not None  # noqa: S101 - this server is made of them
-    coordinators.add(txn_id, of_cluster(cluster, participants), session.principal, session.identity, answer)
+    session.services.coordinators.add(txn_id, of_cluster(cluster, participants), session.principal, session.identity, answer)
 
 
 REQUESTS: Final[dict[int, FrameHandler]] = {

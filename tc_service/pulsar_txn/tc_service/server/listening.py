@@ -29,7 +29,8 @@ class CoordinatorServer:
     """One coordinator service in this process, listening on one port. An async context manager; one start per object.
 
     `data_dir` None keeps everything in memory: nothing survives the end. `port` 0 takes a free one.
-    Entering raises OSError (port in use, address not here) and LedgerError (folder in use, newer format, damage, …).
+    Entering raises OSError (port in use, address not here), LedgerError (folder in use, newer format, damage, …) and
+    ClusterRefused (a cluster cannot take part as it is configured).
     Leaving drains: clients are sent away and everything that was answered is durable.
     """
 
@@ -49,6 +50,7 @@ class CoordinatorServer:
         self._runtime = runtime or AsyncioRuntime()
         self._store: LogStore
         self._listener: Listener | None = None
+        self._all: Clusters | None = None
 
     @property
     def service_url(self) -> str:
@@ -74,7 +76,8 @@ class CoordinatorServer:
         try:
             count = await self._count()
             runtime = ClientRuntime()
-            clusters = Clusters({name: OneCluster(name, each, runtime) for name, each in self._clusters.items()})
+            self._all = clusters = Clusters({name: OneCluster(name, each, runtime) for name, each in self._clusters.items()})
+            await clusters.start()
             self.service = CoordinatorService(self.config, self._store, clusters, self._runtime)
             self.service.on_storage_failed = lambda _: self.storage_failed.set()
             await self.service.start(count)
@@ -82,6 +85,8 @@ class CoordinatorServer:
                 self.config.bind_address, self.config.broker_service_port, self.service.connection
             )
         except BaseException:
+            if self._all is not None:
+                await self._all.leave()
             await self._close_store()
             raise
         address = self.config.advertised_address or self.config.bind_address

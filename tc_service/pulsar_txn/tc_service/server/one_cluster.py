@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Final
 
-from pulsar_txn.client.errors import PulsarError, TopicNotFound
+from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import Runtime
 from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.tc_service.cluster.admin import AdminApi, AdminUnreachable, open_admin
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
+from pulsar_txn.tc_service.cluster.checks import ClusterRefused, check_cluster, check_participant
 from pulsar_txn.tc_service.cluster.ends import EndDriver
+from pulsar_txn.tc_service.cluster.participants import ParticipantRefused
 from pulsar_txn.tc_service.config import ClusterConfig
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId
-from pulsar_txn.wire.topics import TopicName
+
+logger = logging.getLogger("pulsar_txn.tc_service")
 
 _REMEMBERED: Final = 100_000
 """Participants that were found there; the oldest is forgotten first, and looked for again."""
@@ -25,8 +31,12 @@ class OneCluster:
 
     def __init__(self, name: str, config: ClusterConfig, runtime: Runtime) -> None:
         self.name = name
+        self._config = config
         self._brokers = Brokers(name, config.service_url, config.settings(), runtime)
-        self.driver = EndDriver(name, BrokerAttempts(self._brokers), runtime)
+        self._attempts = BrokerAttempts(self._brokers)
+        self._open = AsyncExitStack()
+        self._admin: AdminApi | None = None
+        self.driver = EndDriver(name, self._attempts, runtime)
         self._found: dict[Participant, None] = {}
 
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
@@ -37,19 +47,28 @@ class OneCluster:
         """See `Cluster.is_checked`."""
         return participant in self._found
 
-    async def check(self, participant: Participant) -> None:
-        """See `Cluster.check`. The subscription itself cannot be looked for: the brokers' protocol does not show it."""
-        name = TopicName.parse(participant.topic)
+    async def start(self) -> None:
+        """Look whether the cluster can take part. Raises ClusterRefused when its configuration, or ours, has to be changed.
+
+        A cluster that is away now does not keep the service from the others: its participants are told when it is back.
+        """
+        if self._config.admin_url:
+            self._admin = await self._open.enter_async_context(open_admin(self._config.admin_url, self._config.settings()))
         try:
-            count = await self._brokers.partitions(str(name.base))
-        except TopicNotFound:
-            raise Refusal(ServerError.TopicNotFound, f"{name} is not in the cluster {self.name}") from None
-        except PulsarError as error:
+            await check_cluster(self.name, self._attempts)
+        except ClusterRefused as refused:
+            if not refused.passes:
+                raise
+            logger.warning("%s. Everything that concerns it waits", refused)
+
+    async def check(self, participant: Participant) -> None:
+        """See `Cluster.check`."""
+        try:
+            await check_participant(self._brokers, participant, self._admin)
+        except ParticipantRefused as refused:
+            raise Refusal(ServerError.NotAllowedError, str(refused)) from None
+        except (PulsarError, AdminUnreachable) as error:
             raise Refusal(ServerError.ServiceNotReady, f"the cluster {self.name} could not be asked: {error}; retry") from error
-        if count and name.partition < 0:
-            raise Refusal(ServerError.NotAllowedError, f"{name} has {count} partitions in the cluster {self.name}; name those")
-        if name.partition >= count > 0:
-            raise Refusal(ServerError.TopicNotFound, f"{name.base} has {count} partitions in the cluster {self.name}")
         self._found[participant] = None
         if len(self._found) > _REMEMBERED:
             del self._found[next(iter(self._found))]
@@ -58,3 +77,4 @@ class OneCluster:
         """Tell nobody any more."""
         await self.driver.close()
         await self._brokers.close()
+        await self._open.aclose()

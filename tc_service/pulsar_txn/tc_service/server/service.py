@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from pulsar_txn.broker.serving import (
     BrokerConfig,
@@ -22,15 +23,17 @@ from pulsar_txn.broker.serving import (
     armed,
 )
 from pulsar_txn.ledger.protocols import LogStore
-from pulsar_txn.tc import FencingCoordinator
+from pulsar_txn.tc import FencingCoordinator, LaneIds
 from pulsar_txn.tc_service.config import CoordinatorConfig
-from pulsar_txn.wire.ids import GROUP_SHIFT, LANE_BIT
 
 from .clusters import Clusters
 from .commands import COMMANDS, REQUESTS
+from .living import renew
 from .session import Session
 
 logger = logging.getLogger("pulsar_txn.tc_service")
+
+_RENEWALS_PER_LEASE: Final = 4
 
 
 class CoordinatorService:
@@ -55,7 +58,9 @@ class CoordinatorService:
         self._clients = Clients(self.config, self.turn)
         self._repeating = Repeating(runtime)
         self._store = store
+        self._lease_seconds = config.transaction_client_lease_in_seconds
         self.connections = self._clients.connections
+        self.sessions: set[Session] = set()
         self.transactional_ids = TransactionalIds(store.metadata)
         self._participants = armed(clusters, self.turn, os.environ)
         self.coordinators = Coordinators(
@@ -68,6 +73,7 @@ class CoordinatorService:
         self.coordinators.grow(coordinators)
         self.turn.meter.start()
         self._clients.start(self._repeating)
+        self._repeating.every(self._lease_seconds / _RENEWALS_PER_LEASE, self._renew)
 
     def connection(self) -> Connection:
         """A protocol for a new client."""
@@ -88,6 +94,9 @@ class CoordinatorService:
         await self._repeating.close()
         await self.coordinators.close()
 
+    async def _renew(self) -> None:
+        renew(self.coordinators, self.sessions)
+
     def _is_busy(self) -> bool:
         return self.storage_failure is None and (self._clients.is_busy or self.coordinators.is_busy)
 
@@ -101,7 +110,8 @@ class CoordinatorService:
 def _make_coordinator(config: CoordinatorConfig, tc_id: int) -> FencingCoordinator:
     longest = config.max_transaction_timeout_in_seconds
     return FencingCoordinator(
-        LANE_BIT | tc_id << GROUP_SHIFT,
+        tc_id,
+        ids=LaneIds(lease_ms=config.transaction_client_lease_in_seconds * 1000),
         max_active=config.max_active_transactions_per_coordinator,
         max_active_of_id=config.max_active_transactions_per_transactional_id,
         max_participants=config.max_participants_per_transaction,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from pulsar_txn.broker.serving import BrokerConfig, Connection, Coordinating, OpenedTransactions, Turn
+from pulsar_txn.broker.serving import BrokerConfig, Connection, Coordinators, OpenedTransactions, TransactionalIds, Turn
 
 from .clusters import Clusters
 
@@ -15,13 +15,20 @@ if TYPE_CHECKING:
     from pulsar_txn.tc.owners import Identity
 
 
-class Services(Coordinating, Protocol):
+class Services(Protocol):
     """What the commands ask of the server."""
 
+    coordinators: Coordinators
+    transactional_ids: TransactionalIds
     config: BrokerConfig
     turn: Turn
     clusters: Clusters
     service_url: str
+    sessions: set[Session]
+
+    @property
+    def ends_groups(self) -> bool:
+        """Whether the coordinators end several transactions by one record."""
 
 
 Handler: TypeAlias = "Callable[[Session, Any], Coroutine[Any, Any, None] | None]"
@@ -29,7 +36,11 @@ FrameHandler: TypeAlias = "Callable[[Session, bytes], None]"
 
 
 class Session:
-    """The state of one client. `principal`: who it is, None without authentication. `identity`: its transactional id."""
+    """The state of one client.
+
+    `principal`: who it is, None without authentication. `identity`: its transactional id. `incarnation`: what it calls this
+    life of its process.
+    """
 
     is_busy = False
 
@@ -47,6 +58,9 @@ class Session:
         self.requests = {kind: partial(handler, self) for kind, handler in requests.items()}
         self.principal: str | None = None
         self.identity: Identity | None = None
+        self.incarnation: str | None = None
+        self.coordinators: set[int] = set()
+        """Those that it has connected to."""
         self.opened = OpenedTransactions()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -59,7 +73,8 @@ class Session:
         """Nothing is sent without a request."""
 
     def ended(self) -> None:
-        """The client is gone. Its transactions stay open until their timeout."""
+        """This connection is gone. The client's transactions stay open until its lease, or their timeout, is over."""
+        self.services.sessions.discard(self)
         for task in self._tasks:
             task.cancel()
         self.requests.clear()  # no circle is left: a connection that ends is freed at once
