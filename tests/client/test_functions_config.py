@@ -325,3 +325,17 @@ def test_a_token_in_a_file_is_read_when_it_is_needed(tmp_path):
 
 def test_guarantees_have_the_official_names():
     assert {each.name for each in ProcessingGuarantees} == {"ATLEAST_ONCE", "ATMOST_ONCE", "EFFECTIVELY_ONCE", "MANUAL"}
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "userConfig: &a {again: *a}\n",
+        "userConfig:\n  a0: &a0 [x, x]\n" + "".join(f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)),
+    ],
+    ids=["itself", "many"],
+)
+def test_a_file_whose_anchors_stand_for_too_much_is_refused_before_it_is_written_out(tmp_path, bomb):
+    (tmp_path / "f.yml").write_text(f"className: f.F\npy: f.py\n{bomb}", encoding="utf-8")
+    with pytest.raises(InvalidConfiguration, match="more than 100000 values"):
+        FunctionConfig.from_file(tmp_path / "f.yml")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 
+import attrs
 import pytest
 
 from pulsar_txn.client.errors import InvalidConfiguration
@@ -134,7 +137,7 @@ async def test_a_process_that_dies_begins_again_and_its_error_is_told(supervised
     """The log has one line for each restart, and the traceback once."""
     keeping, fetched = supervised
     wanted = spec(dies=True)
-    await keeping.want({wanted.name: wanted}, "pulsar://nowhere")
+    keeping.want({wanted.name: wanted}, "pulsar://nowhere")
     keeper = keeping.keepers[wanted.name]
     await until(lambda: keeper.health.restarts >= 3)
     assert len(fetched) >= 3
@@ -149,7 +152,7 @@ async def test_a_process_that_dies_begins_again_and_its_error_is_told(supervised
 async def test_an_instance_with_an_error_does_not_run_even_before_its_process_has_ended(supervised):
     keeping, _ = supervised
     wanted = spec(dies=True, slowly=True)
-    await keeping.want({wanted.name: wanted}, "pulsar://nowhere")
+    keeping.want({wanted.name: wanted}, "pulsar://nowhere")
     keeper = keeping.keepers[wanted.name]
     await until(lambda: keeper.health.error)
     assert not keeper.health.running
@@ -162,7 +165,7 @@ async def test_a_process_that_does_not_report_yet_does_not_run(supervised, monke
     )
     keeping, _ = supervised
     wanted = spec()
-    await keeping.want({wanted.name: wanted}, "pulsar://nowhere")
+    keeping.want({wanted.name: wanted}, "pulsar://nowhere")
     keeper = keeping.keepers[wanted.name]
     keeper.health.errors = [{"exceptionString": "of an earlier process"}]
     await until(lambda: not keeper.health.errors)
@@ -173,7 +176,7 @@ async def test_a_process_that_does_not_report_yet_does_not_run(supervised, monke
 async def test_a_killed_process_is_the_reason_although_it_could_not_say_so(supervised):
     keeping, _ = supervised
     wanted = spec(killed=True)
-    await keeping.want({wanted.name: wanted}, "pulsar://nowhere")
+    keeping.want({wanted.name: wanted}, "pulsar://nowhere")
     keeper = keeping.keepers[wanted.name]
     await until(lambda: keeper.health.restarts >= 2 and keeper.health.error)
     assert keeper.health.error == "the process ended with -9"
@@ -183,13 +186,13 @@ async def test_a_killed_process_is_the_reason_although_it_could_not_say_so(super
 async def test_what_is_not_wanted_any_more_ends_and_what_has_not_changed_runs_on(supervised):
     keeping, _ = supervised
     first, second = spec(0), spec(1)
-    await keeping.want({first.name: first, second.name: second}, "pulsar://nowhere")
+    keeping.want({first.name: first, second.name: second}, "pulsar://nowhere")
     keeper = keeping.keepers[first.name]
     await until(lambda: keeper.health.stats)
-    await keeping.want({first.name: first}, "pulsar://nowhere")
+    keeping.want({first.name: first}, "pulsar://nowhere")
     assert list(keeping.keepers.values()) == [keeper]
     changed = spec(0, userConfig={"a": 1})
-    await keeping.want({first.name: changed}, "pulsar://nowhere")
+    keeping.want({first.name: changed}, "pulsar://nowhere")
     assert keeping.keepers[first.name] is not keeper
     assert keeper.health.restarts == 0
     assert [each["instanceId"] for each in keeping.reports("w")["t/n/f"]] == [0]
@@ -203,8 +206,63 @@ async def test_a_package_that_cannot_be_fetched_is_an_error_of_the_instance(supe
 
     keeping = Supervisor(fetch, first_pause=0.01)
     wanted = spec()
-    await keeping.want({wanted.name: wanted}, "pulsar://nowhere")
+    keeping.want({wanted.name: wanted}, "pulsar://nowhere")
     keeper = keeping.keepers[wanted.name]
     await until(lambda: keeper.health.restarts >= 2)
     assert keeper.health.error == "OSError: no such package"
+    await keeping.end()
+
+
+DEAF = """
+import json, os, sys, time
+print(json.dumps({"stats": {"received": os.getpid()}}), flush=True)
+spec = json.loads(sys.stdin.readline())
+sys.stdin.read()
+while spec["config"].get("deaf"):
+    time.sleep(0.05)
+"""
+
+
+async def test_a_function_that_does_not_end_holds_up_nothing_but_its_own_successor(supervised, monkeypatch):
+    keeping, _ = supervised
+    monkeypatch.setattr(supervisor, "_COMMAND", ("-c", DEAF))
+    monkeypatch.setattr(supervisor, "PATIENCE", 1e9)
+    deaf, other = spec(0, deaf=True), attrs.evolve(spec(0), name=InstanceName("t/n/other", 0))
+    keeping.want({deaf.name: deaf}, "pulsar://nowhere")
+    old = keeping.keepers[deaf.name]
+    await until(lambda: old.health.stats)
+    changed = spec(0)
+    keeping.want({deaf.name: changed, other.name: other}, "pulsar://nowhere")
+    successor = keeping.keepers[deaf.name]
+    await until(lambda: keeping.keepers[other.name].health.running)
+    assert not successor.health.stats
+    os.kill(old.health.stats["received"], signal.SIGKILL)
+    await until(lambda: successor.health.running)
+    await keeping.end()
+    assert keeping.keepers == {}
+
+
+async def test_while_a_function_is_to_be_without_instances_none_begins_and_then_all_that_are_wanted_by_now(supervised):
+    keeping, _ = supervised
+    first, other = spec(0), attrs.evolve(spec(0), name=InstanceName("t/n/other", 0))
+    keeping.want({first.name: first, other.name: other}, "pulsar://nowhere")
+    kept = keeping.keepers[other.name]
+    await until(lambda: keeping.keepers[first.name].health.stats and kept.health.stats)
+    async with keeping.without("t/n/f"):
+        assert list(keeping.keepers) == [other.name]
+        second = spec(1)
+        keeping.want({first.name: first, second.name: second, other.name: other}, "pulsar://nowhere")
+        assert list(keeping.keepers) == [other.name]
+
+        async def also_without():
+            async with keeping.without("t/n/f"):
+                return list(keeping.keepers)
+
+        waiting = asyncio.create_task(also_without())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    assert await waiting == [other.name]
+    await until(lambda: set(keeping.keepers) == {first.name, second.name, other.name})
+    assert keeping.keepers[other.name] is kept
+    await until(lambda: keeping.keepers[second.name].health.running)
     await keeping.end()

@@ -37,6 +37,9 @@ from pulsar_txn.pipeline.functions.sections import (
 )
 from pulsar_txn.pipeline.functions.windows.config import WindowConfig
 
+_MOST_NODES: Final = 100_000
+"""Values in a file. A few anchors that contain each other can stand for any number."""
+
 
 @attrs.frozen(kw_only=True)
 class FunctionConfig:
@@ -129,6 +132,8 @@ class FunctionConfig:
             raise InvalidConfiguration(f"{file} is no YAML: {error}") from error
         if not isinstance(found, dict):
             raise InvalidConfiguration(f"{file} is no mapping of keys to values")
+        if _has_more_nodes(found, _MOST_NODES):
+            raise InvalidConfiguration(f"{file} has more than {_MOST_NODES} values when its anchors are written out")
         if isinstance(found.get("py"), str):
             found["py"] = str(file.parent / found["py"])
         return found
@@ -190,6 +195,21 @@ class FunctionConfig:
         """The schema type that an input was given with."""
         spec = self.input_specs.get(topic)
         return (spec and spec.schema_type) or self.custom_schema_inputs.get(topic)
+
+
+def _has_more_nodes(found: Any, most: int) -> bool:
+    """Whether a document of YAML written out would have more than so many values. An anchor may contain itself."""
+    left, count = [found], 0
+    while left:
+        count += 1
+        if count > most:
+            return True
+        node = left.pop()
+        if isinstance(node, dict | list):
+            left += node.values() if isinstance(node, dict) else node
+        if len(left) > most:
+            return True
+    return False
 
 
 def _fqfn(key: str, value: Any) -> dict[str, str]:

@@ -7,7 +7,8 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,13 +47,21 @@ class Keeper:
     """One instance. `end()` ends it in an orderly way; another specification needs another keeper."""
 
     def __init__(
-        self, spec: InstanceSpec, service_url: str, fetch: Callable[[InstanceSpec], Awaitable[Path]], *, first_pause: float
+        self,
+        spec: InstanceSpec,
+        service_url: str,
+        fetch: Callable[[InstanceSpec], Awaitable[Path]],
+        *,
+        first_pause: float,
+        before: asyncio.Task[None] | None = None,
     ) -> None:
+        """`before`: the end of the same instance with another specification, which comes first."""
         self.spec = spec
         self.health = Health()
-        self.service_url = service_url
+        self._service_url = service_url
         self._fetch = fetch
         self._first_pause = first_pause
+        self._before = before
         self._logged = ""
         """The error whose traceback was logged last. The same error again has one line for each restart."""
         self._stop = asyncio.Event()
@@ -64,6 +73,8 @@ class Keeper:
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
+        if self._before is not None:
+            await asyncio.wait([self._before])
         pause = self._first_pause
         while not self._stop.is_set():
             loop = asyncio.get_running_loop()
@@ -86,7 +97,7 @@ class Keeper:
 
     async def _run_once(self) -> None:
         config = function_config(self.spec.config) | {"py": str(await self._fetch(self.spec))}
-        told = {"serviceUrl": self.service_url, "config": config, "instance": self.spec.name.number}
+        told = {"serviceUrl": self._service_url, "config": config, "instance": self.spec.name.number}
         process = await asyncio.create_subprocess_exec(
             sys.executable, *_COMMAND, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LONGEST_LINE
         )
@@ -130,46 +141,67 @@ class Keeper:
 
 
 class Supervisor:
-    """All instances of a worker."""
+    """All instances of a worker. What ends slowly holds up nothing but its own successor."""
 
     def __init__(self, fetch: Callable[[InstanceSpec], Awaitable[Path]], *, first_pause: float = FIRST_PAUSE) -> None:
         self.keepers: dict[InstanceName, Keeper] = {}
         self._fetch = fetch
         self._first_pause = first_pause
-        self._changing = asyncio.Lock()
+        self._wanted: Mapping[InstanceName, InstanceSpec] = {}
+        self._service_url = ""
+        self._without: set[str] = set()
+        """Functions of which no instance may run now."""
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._ending: dict[InstanceName, asyncio.Task[None]] = {}
 
-    async def want(self, specs: Mapping[InstanceName, InstanceSpec], service_url: str) -> None:
-        """Make what runs what is wanted: what is not wanted any more, or has changed, ends first."""
-        async with self._changing:
-            gone = [name for name, keeper in self.keepers.items() if specs.get(name) != keeper.spec]
-            await self._end(gone)
-            for name, spec in specs.items():
-                if name not in self.keepers:
-                    self._keep(spec, service_url)
+    def want(self, specs: Mapping[InstanceName, InstanceSpec], service_url: str) -> None:
+        """Make what runs what is wanted: what is not wanted any more, or has changed, begins to end."""
+        self._wanted, self._service_url = specs, service_url
+        self._settle()
 
     @contextlib.asynccontextmanager
     async def without(self, fqfn: str) -> AsyncIterator[None]:
-        """While no instance of a function runs; those that ran begin again afterwards."""
-        async with self._changing:
-            ended = [keeper for name, keeper in self.keepers.items() if name.fqfn == fqfn]
-            await self._end([keeper.spec.name for keeper in ended])
+        """While no instance of a function runs; those that are wanted begin afterwards. One after the other for a function."""
+        async with self._turns[fqfn]:
+            self._without.add(fqfn)
             try:
+                self._settle()
+                await self._ended(task for name, task in self._ending.items() if name.fqfn == fqfn)
                 yield
             finally:
-                for keeper in ended:
-                    self._keep(keeper.spec, keeper.service_url)
-
-    def _keep(self, spec: InstanceSpec, service_url: str) -> None:
-        self.keepers[spec.name] = Keeper(spec, service_url, self._fetch, first_pause=self._first_pause)
+                self._without.discard(fqfn)
+                self._settle()
 
     async def end(self) -> None:
-        """End everything."""
-        await self._end(list(self.keepers))
+        """End everything, and wait for it."""
+        self._wanted = {}
+        self._settle()
+        await self._ended(self._ending.values())
 
-    async def _end(self, names: list[InstanceName]) -> None:
-        await asyncio.gather(*(self.keepers[name].end() for name in names))
-        for name in names:
-            del self.keepers[name]
+    async def _ended(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        if waiting := list(tasks):
+            await asyncio.wait(waiting)
+
+    def _settle(self) -> None:
+        wanted = {name: spec for name, spec in self._wanted.items() if name.fqfn not in self._without}
+        for name, keeper in list(self.keepers.items()):
+            if wanted.get(name) != keeper.spec:
+                del self.keepers[name]
+                self._begin_to_end(name, keeper)
+        for name, spec in wanted.items():
+            if name not in self.keepers:
+                before = self._ending.get(name)
+                self.keepers[name] = Keeper(spec, self._service_url, self._fetch, first_pause=self._first_pause, before=before)
+
+    def _begin_to_end(self, name: InstanceName, keeper: Keeper) -> None:
+        """Its end is also that of those before it."""
+        task = self._ending[name] = asyncio.get_running_loop().create_task(keeper.end())
+
+        def forget(_: object) -> None:
+            if self._ending.get(name) is task:
+                del self._ending[name]
+
+        task.add_done_callback(forget)
 
     def reports(self, worker: str) -> dict[str, list[dict[str, Any]]]:
         """For each function the reports of its instances, in Pulsar's shape."""

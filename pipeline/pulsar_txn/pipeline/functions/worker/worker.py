@@ -72,7 +72,7 @@ async def _follow(door: Door, supervisor: Supervisor, known: asyncio.Event) -> N
             continue
         known.set()
         if found["revision"] != revision:
-            await supervisor.want(specs_of(found["functions"]), found["serviceUrl"])
+            supervisor.want(specs_of(found["functions"]), found["serviceUrl"])
             revision = found["revision"]
 
 
