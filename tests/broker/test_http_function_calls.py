@@ -150,6 +150,20 @@ async def test_a_question_that_nobody_answers_ends_with_a_sentence_and_is_forgot
     assert await ask("PUT", f"{DOOR}/answers/1?worker=w", data='{"value": 1}') == (204, b"")
 
 
+async def test_a_question_is_handed_once_and_answers_come_in_any_order(ask):
+    await ask.create()
+    await ask.be_worker()
+    asking = [asyncio.ensure_future(ask("GET", f"{F}/state/a"))]
+    _, (first,) = await ask("GET", f"{DOOR}/questions?worker=w")
+    asking.append(asyncio.ensure_future(ask("GET", f"{F}/state/b")))
+    _, (second,) = await ask("GET", f"{DOOR}/questions?worker=w")
+    assert (first["key"], second["key"]) == ("a", "b")
+    for question in (second, first):
+        value = json.dumps({"value": question["key"]})
+        assert (await ask("PUT", f"{DOOR}/answers/{question['number']}?worker=w", data=value))[0] == 204
+    assert [await each for each in asking] == [(200, "a"), (200, "b")]
+
+
 async def test_another_worker_gets_no_questions_and_gives_no_answers(ask):
     await ask.be_worker()
     assert (await ask("GET", f"{DOOR}/questions?worker=other"))[0] == 409
