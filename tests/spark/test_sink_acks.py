@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.pipeline.spark.errors import AckConflict, CheckpointOlderThanSink, OptionError, RowsMissing
 from pulsar_txn.pipeline.spark.options import Options, Query, read_options
 from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
-from pulsar_txn.pipeline.spark.sink.staged import Payload, Staged
+from pulsar_txn.pipeline.spark.sink.staged import Carrier, Payload, Staged
+from pulsar_txn.pipeline.spark.sink.staging import TaskStaging
 from pulsar_txn.pipeline.spark.sink.writer import PulsarBatchWriter, PulsarStreamWriter
 from pulsar_txn.pipeline.spark.source.offsets import to_offset
 
@@ -188,6 +191,40 @@ def test_a_version_of_a_batch_job_is_written_once_and_none_that_is_older(sink: S
     for version, value in ((5, "five"), (5, "five again"), (9, "nine"), (7, "seven, late"), (10, "ten")):
         sink.write(version, value)
     assert sink.read() == [b"five", b"nine", b"ten"]
+
+
+def test_what_a_dead_batch_job_has_staged_goes_with_the_next_run_of_its_version(sink: Sink, pulsar: Target) -> None:
+    def staged() -> tuple[PulsarBatchWriter, Staged]:
+        given = {"service.url": sink.service_url, "txnAppId": sink.name, "txnVersion": "1", "inlineMaxBytes": "1"}
+        options = read_options(given, Query.BATCH_WRITE)
+        writer = PulsarBatchWriter(options)
+        carrier = Carrier(1, lambda: TaskStaging(options, writer.staging_topic))
+        carrier.put(Payload(sink.target, -1, encode_batch([row(b"a row that is larger than a byte")])))
+        return writer, Staged("", 0, [], carrier.parked())
+
+    dead, _ = staged()  # its driver is killed before the commit
+    assert subscriptions(pulsar, dead.staging_topic) == ["__spark_sink"]
+    writer, message = staged()
+    writer.commit([message])
+    assert sink.read() == [b"a row that is larger than a byte"]
+    assert subscriptions(pulsar, dead.staging_topic) == []
+
+
+def test_jobs_without_a_version_never_share_a_staging_topic() -> None:
+    options = read_options({"service.url": "pulsar://h"}, Query.BATCH_WRITE)
+    assert PulsarBatchWriter(options).staging_topic != PulsarBatchWriter(options).staging_topic
+
+
+def subscriptions(pulsar: Target, topic: str) -> list[str]:
+    """Those of a topic; none when there is no such topic."""
+    try:
+        with urllib.request.urlopen(f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}/subscriptions") as answer:
+            found: list[str] = json.load(answer)
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise
+        return []
+    return found
 
 
 def test_a_stream_knows_no_versions_between_its_batches(sink: Sink) -> None:

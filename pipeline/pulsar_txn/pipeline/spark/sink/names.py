@@ -17,6 +17,11 @@ def control_topic_of(options: Options, name: str) -> str:
     return options.control_topic or f"persistent://public/default/__spark_sink-{name.replace('/', '-')}"
 
 
+def job_id(version: tuple[str, int] | None) -> str:
+    """The identity of a batch job: that of its version, so that a second run of it clears up after a first one that died."""
+    return f"job-{uuid.uuid4()}" if version is None else "job-{}-{}".format(*version)
+
+
 def staging_topic_of(options: Options, name: str) -> str:
     """The staging topic of the sink `name`: the option `stagingTopic`, or one that is named after it."""
     return options.staging_topic or f"persistent://public/default/__spark_sink_stage-{name.replace('/', '-')}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
@@ -23,7 +22,7 @@ from pulsar_txn.pipeline.spark.sink.delivery import end_grouped_runs, epoch_of, 
 from pulsar_txn.pipeline.spark.sink.grouped import GroupedCommitter, GroupWork
 from pulsar_txn.pipeline.spark.sink.grouped_store import GroupedSinkStore
 from pulsar_txn.pipeline.spark.sink.kept import KeptSinks
-from pulsar_txn.pipeline.spark.sink.names import control_topic_of, sink_id, staging_topic_of
+from pulsar_txn.pipeline.spark.sink.names import control_topic_of, job_id, sink_id, staging_topic_of
 from pulsar_txn.pipeline.spark.sink.partitions import counted
 from pulsar_txn.pipeline.spark.sink.retention import warn_if_nobody_keeps
 from pulsar_txn.pipeline.spark.sink.rows import Rows
@@ -159,7 +158,8 @@ class PulsarBatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._version = version_of(options)
-        self._staging_topic = staging_topic_of(options, f"job-{uuid.uuid4()}")
+        self.staging_topic = staging_topic_of(options, job_id(self._version))
+        """Goes with the job. When its driver dies, it stays until the next run of the version, or until somebody deletes it."""
         self._partitions: dict[str, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class PulsarBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Encode the rows of a task."""
-        return stage(Encoding(self._options, _task().partitionId(), self._partitions or {}), iterator, self._staging_topic)
+        return stage(Encoding(self._options, _task().partitionId(), self._partitions or {}), iterator, self.staging_topic)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish all rows in one transaction: visible together, or (with an exception) not at all or in doubt."""
@@ -185,7 +185,7 @@ class PulsarBatchWriter(DataSourceArrowWriter):
 
     async def _publish(self, staged: list[Staged]) -> None:
         client = await background().client(self._options)
-        rows = Rows(client, self._staging_topic, self._options)
+        rows = Rows(client, self.staging_topic, self._options)
         payloads, parked = handed_over(staged)
         if self._options.admin_url is not None:
             await warn_if_nobody_keeps(rows_by_topic(payloads, parked), self._options)
@@ -200,13 +200,13 @@ class PulsarBatchWriter(DataSourceArrowWriter):
             if txn.doomed:
                 raise TransactionAborted(f"sending the rows failed: {txn.doom_cause}", txn_id=txn.id)
         if parked:
-            await remove_subscription(client, self._staging_topic)
+            await remove_subscription(client, self.staging_topic)
 
     async def _publish_version(self, name: str, version: int, staged: list[Staged]) -> None:
         client = await background().client(self._options)
         payloads, parked = handed_over(staged)
         control_topic = control_topic_of(self._options, name)
-        store = PulsarSinkStore(client, control_topic, self._staging_topic, self._options)
+        store = PulsarSinkStore(client, control_topic, self.staging_topic, self._options)
         work = Work(version, rows_by_topic(payloads, parked), [each.place for each in parked])
         try:
             outcome: Outcome = await store.carry_out(VersionCommitter(name).commit(work), version, payloads, parked)
@@ -216,10 +216,10 @@ class PulsarBatchWriter(DataSourceArrowWriter):
             text = "%s: version %d or a later one was published before, so this job writes nothing"
             logger.warning(text, self._options.txn_app_id, version)
         if parked:
-            await remove_subscription(client, self._staging_topic)
+            await remove_subscription(client, self.staging_topic)
 
     async def _clean(self) -> None:
-        await remove_subscription(await background().client(self._options), self._staging_topic)
+        await remove_subscription(await background().client(self._options), self.staging_topic)
 
 
 def _task() -> TaskContext:
