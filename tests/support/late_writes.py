@@ -36,7 +36,9 @@ class Zombie:
         side = _Side(connection)
         connection.producers[number] = side
         bits = {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least}
-        metadata = pb.MessageMetadata(producer_name=opened.producer_name, sequence_id=0, publish_time=1, **bits)
+        metadata = pb.MessageMetadata(
+            producer_name=opened.producer_name, sequence_id=0, publish_time=self.brokers.runtime.wall_ms(), **bits
+        )
         connection.write(hot.encode_send(number, 0, 1, encode_entry(metadata, payload), txn=txn_id))
         async with asyncio.timeout(30):
             await side.answered

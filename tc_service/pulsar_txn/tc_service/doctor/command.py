@@ -82,6 +82,10 @@ def doctor(
     Exit codes: 0 nothing is wrong, or all of it is cured; 1 something is wrong, or the broker refused; 2 usage; 69 no broker
     answers.
     """
+    if flags["cure"] and flags["as_json"]:
+        raise Ending(USAGE, "--cure asks questions, and --json is for programs; use one of them")
+    if (flags["yes"] or flags["abort_unknown"]) and not flags["cure"]:
+        raise Ending(USAGE, "--yes and --abort-unknown answer the questions of --cure; add --cure")
     settings = _settings(auth_token_file, tls_trust_certs_file, tls_certificate_file, tls_key_file)
     orders = Orders(
         cluster=cluster,
@@ -123,12 +127,12 @@ async def _run(orders: Orders) -> int:
             looking = Looking(reading, orders.scope, runtime.wall_ms, asyncio.sleep)
             findings = await looking.look()
             _show(findings, orders, runtime.wall_ms())
-            if orders.cure and not orders.as_json:
+            if orders.cure:
                 suspects = [each.txn_id for each in findings if each.txn_id is not None and each.cure is not Cure.NOTHING]
                 curing = Curing(BrokerAttempts(brokers), reading, looking, asyncio.sleep, orders.search, suspects)
                 findings = await _cure_all(findings, curing, orders)
             if not findings and not orders.as_json:
-                click.echo(f"{orders.cluster}: nothing is wrong ({len(looking.topics)} topics were looked at)")
+                click.echo(f"{orders.cluster}: nothing is wrong. Topics looked at: {len(looking.topics)}")
     except AdminUnreachable as error:
         raise Ending(UNAVAILABLE, f"{error}; check --admin-url") from error
     except AdminRefused as error:

@@ -59,7 +59,9 @@ class Curing:
         await self._tell(TellParticipant(finding.txn_id, participant, finding.cure.action, _NO_WATERMARK))
         if finding.subscription is None:
             await self._until_gone(finding.topic, finding.txn_id)
-        return f"{finding.cure.action.name.lower()} of {finding.txn_id} was repeated"
+        if finding.cure is Cure.ABORT:
+            return f"{finding.txn_id} was aborted"
+        return f"the {finding.cure.action.name.lower()} of {finding.txn_id} was repeated"
 
     async def _tell(self, effect: TellParticipant) -> None:
         outcome = Outcome(Answer.SILENT)

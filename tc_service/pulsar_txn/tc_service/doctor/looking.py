@@ -222,7 +222,8 @@ class Looking:
                 findings.append(found)
         unexplained = await self.unexplained(facts.topic, facts.subscription)
         if unexplained:
-            what = f"acknowledgements of {unexplained} transactions are pending that no coordinator knows"
+            which = "a transaction" if unexplained == 1 else f"{unexplained} transactions"
+            what = f"held back by acknowledgements of {which} that no coordinator knows"
             advice = (
                 "the broker does not say which transactions these are; pulsar-txn doctor --cure aborts the newest ended ids "
                 "of each coordinator there, until they are gone: their messages are then delivered again"
