@@ -60,25 +60,26 @@ class Demo:
 
     async def _scenes(self, stage: Stage) -> tuple[MainResult | None, list[Run]]:
         limit = _LIMIT_SECONDS.get(self._selection, _LIMIT)
+        settled = asyncio.Event()
         try:
             async with asyncio.timeout(limit):
-                main = await MainJob(stage, self._seed).run() if self._spark else None
-                runs = await self._workers(stage)
+                async with asyncio.TaskGroup() as group:
+                    main = group.create_task(MainJob(stage, self._seed, settled).run()) if self._spark else None
+                    if main is not None:
+                        await settled.wait()
+                    runs = group.create_task(self._workers(stage))  # while Spark is on its way out
                 if self._outside is not None:
                     await self._clean_up(self._outside)
         except TimeoutError:
             raise DemoFailedError(f"not finished after {limit:.0f} s; the logs are in {self._folder}") from None
-        return main, runs
+        return None if main is None else main.result(), runs.result()
 
     async def _workers(self, stage: Stage) -> list[Run]:
-        """With transactions; and beside it, on brokers of their own, one after the other, the two runs without."""
+        """With transactions, and beside it the two runs without. Each has a broker of its own, and waits more than it works."""
+        modes = ("transactional", "ack-first", "send-first")
         async with asyncio.TaskGroup() as group:
-            transactional = group.create_task(WorkerRun(stage, "transactional").run())
-            others = group.create_task(self._compare(stage))
-        return [transactional.result(), *others.result()]
-
-    async def _compare(self, stage: Stage) -> list[Run]:
-        return [await WorkerRun(stage, mode).run() for mode in ("ack-first", "send-first")]
+            runs = [group.create_task(WorkerRun(stage, mode).run()) for mode in modes]
+        return [run.result() for run in runs]
 
     async def _clean_up(self, url: str) -> None:
         async with AsyncClient(url) as client:

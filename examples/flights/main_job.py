@@ -28,8 +28,10 @@ _SEEN_SECONDS: Final = 90.0
 class MainJob:
     """One run over all flights, on a broker of its own (or `stage.outside`)."""
 
-    def __init__(self, stage: Stage, seed: int) -> None:
+    def __init__(self, stage: Stage, seed: int, settled: asyncio.Event) -> None:
+        """`settled` is set when readers have everything; the processes end after that."""
         self._stage = stage
+        self._settled = settled
         self._seed = seed
         self._folder = stage.folder
         self.topics = topics_of(stage.prefix, "main")
@@ -90,6 +92,7 @@ class MainJob:
             self._finish.touch()
             await self._supervisor.keep(publisher)
             await self._until_all_is_seen()
+            self._settled.set()
             job.signal(signal.SIGTERM)
             await working
             for task in background:
