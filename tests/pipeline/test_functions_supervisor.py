@@ -266,3 +266,38 @@ async def test_while_a_function_is_to_be_without_instances_none_begins_and_then_
     assert keeping.keepers[other.name] is kept
     await until(lambda: keeping.keepers[second.name].health.running)
     await keeping.end()
+
+
+async def test_only_so_many_processes_begin_at_a_time_and_what_is_not_wanted_by_then_never_begins(
+    supervised, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(supervisor, "_COMMAND", ("-c", "import sys; sys.stdin.read()"))  # it reports nothing
+    monkeypatch.setattr(supervisor, "START_SECONDS", 1e9)
+    fetched = []
+
+    async def fetch(each):
+        fetched.append(each)
+        return tmp_path
+
+    keeping = Supervisor(fetch, first_pause=0.01, starts=2)
+    wanted = {spec(number).name: spec(number) for number in range(50)}
+    keeping.want(wanted, "pulsar://nowhere")
+    await until(lambda: len(fetched) == 2)
+    keeping.want({}, "pulsar://nowhere")
+    await keeping.end()
+    assert len(fetched) == 2
+
+
+async def test_a_process_that_reports_nothing_holds_the_others_up_for_a_while_only(supervised, monkeypatch, tmp_path):
+    monkeypatch.setattr(supervisor, "_COMMAND", ("-c", "import sys; sys.stdin.read()"))
+    monkeypatch.setattr(supervisor, "START_SECONDS", 0.01)
+    fetched = []
+
+    async def fetch(each):
+        fetched.append(each)
+        return tmp_path
+
+    keeping = Supervisor(fetch, first_pause=0.01, starts=1)
+    keeping.want({spec(number).name: spec(number) for number in range(3)}, "pulsar://nowhere")
+    await until(lambda: len(fetched) == 3)
+    await keeping.end()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -23,6 +24,8 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 PATIENCE: Final = 30.0
 """Seconds that an instance has for an orderly end."""
+START_SECONDS: Final = 10.0
+"""After this time without a report the next process may begin all the same."""
 _LONGEST_LINE: Final = 1 << 20
 _COMMAND: Final = ("-c", "import sys; from pulsar_txn.pipeline.functions.__main__ import instance; sys.exit(instance())")
 
@@ -53,15 +56,18 @@ class Keeper:
         fetch: Callable[[InstanceSpec], Awaitable[Path]],
         *,
         first_pause: float,
+        starts: asyncio.Semaphore,
         before: asyncio.Task[None] | None = None,
     ) -> None:
-        """`before`: the end of the same instance with another specification, which comes first."""
+        """`starts`: held while a process begins. `before`: the end of the instance with its last specification."""
         self.spec = spec
         self.health = Health()
         self._service_url = service_url
         self._fetch = fetch
         self._first_pause = first_pause
+        self._starts = starts
         self._before = before
+        self._reported = asyncio.Event()
         self._logged = ""
         """The error whose traceback was logged last. The same error again has one line for each restart."""
         self._stop = asyncio.Event()
@@ -96,35 +102,50 @@ class Keeper:
             self.health.restarts += 1
 
     async def _run_once(self) -> None:
-        config = function_config(self.spec.config) | {"py": str(await self._fetch(self.spec))}
-        told = {"serviceUrl": self._service_url, "config": config, "instance": self.spec.name.number}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *_COMMAND, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LONGEST_LINE
-        )
+        async with contextlib.AsyncExitStack() as starting:
+            await starting.enter_async_context(self._starts)
+            if self._stop.is_set():
+                return
+            config = function_config(self.spec.config) | {"py": str(await self._fetch(self.spec))}
+            told = {"serviceUrl": self._service_url, "config": config, "instance": self.spec.name.number}
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *_COMMAND, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LONGEST_LINE
+            )
+            try:
+                await self._work(process, json.dumps(told).encode() + b"\n", starting)
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+
+    async def _work(self, process: asyncio.subprocess.Process, told: bytes, starting: contextlib.AsyncExitStack) -> None:
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("the process has no pipes")
+        self._reported.clear()
+        process.stdin.write(told)
+        reading = asyncio.ensure_future(self._read(process.stdout))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        reported = asyncio.ensure_future(self._reported.wait())
         try:
-            process.stdin.write(json.dumps(told).encode() + b"\n")
             await process.stdin.drain()
-            reading = asyncio.ensure_future(self._read(process.stdout))
-            stopping = asyncio.ensure_future(self._stop.wait())
+            await asyncio.wait({reading, stopping, reported}, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await starting.aclose()
             await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            process.stdin.close()
-            async with asyncio.timeout(PATIENCE):
-                gave_a_reason = await reading
-                code = await process.wait()
-            if code and not gave_a_reason:
-                self.health.error = f"the process ended with {code}"
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            stopping.cancel()
+            reported.cancel()
+        process.stdin.close()
+        async with asyncio.timeout(PATIENCE):
+            gave_a_reason = await reading
+            code = await process.wait()
+        if code and not gave_a_reason:
+            self.health.error = f"the process ended with {code}"
 
     async def _read(self, stream: asyncio.StreamReader) -> bool:
         """Note what the process reports, until it ends. Whether it gave a reason for its end."""
         gave_a_reason = False
         while line := await stream.readline():
+            self._reported.set()
             report: Mapping[str, Any] = json.loads(line)
             self.health.errors = list(report.get("errors", ()))
             if "stats" in report:
@@ -143,7 +164,15 @@ class Keeper:
 class Supervisor:
     """All instances of a worker. What ends slowly holds up nothing but its own successor."""
 
-    def __init__(self, fetch: Callable[[InstanceSpec], Awaitable[Path]], *, first_pause: float = FIRST_PAUSE) -> None:
+    def __init__(
+        self,
+        fetch: Callable[[InstanceSpec], Awaitable[Path]],
+        *,
+        first_pause: float = FIRST_PAUSE,
+        starts: int | None = None,
+    ) -> None:
+        """`starts`: processes that begin at the same time; by default as many as there are processors."""
+        self._starts = asyncio.Semaphore(starts or os.cpu_count() or 1)
         self.keepers: dict[InstanceName, Keeper] = {}
         self._fetch = fetch
         self._first_pause = first_pause
@@ -191,7 +220,9 @@ class Supervisor:
         for name, spec in wanted.items():
             if name not in self.keepers:
                 before = self._ending.get(name)
-                self.keepers[name] = Keeper(spec, self._service_url, self._fetch, first_pause=self._first_pause, before=before)
+                self.keepers[name] = Keeper(
+                    spec, self._service_url, self._fetch, first_pause=self._first_pause, starts=self._starts, before=before
+                )
 
     def _begin_to_end(self, name: InstanceName, keeper: Keeper) -> None:
         """Its end is also that of those before it."""
