@@ -17,6 +17,7 @@ from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
 from pulsar_txn.tc_service.cluster.ends import EndDriver
+from pulsar_txn.tc_service.cluster.repeats import Repeats
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
@@ -33,7 +34,7 @@ def effect(least: int = 1, topic: str = TOPIC, subscription: str | None = None, 
 class Cluster:
     """Scripted brokers of a cluster, a driver of its ends, and what came of them. `answers`: taken one after the other."""
 
-    def __init__(self, *addresses: str, url: str | None = None) -> None:
+    def __init__(self, *addresses: str, url: str | None = None, repeat_after_seconds: float | None = None) -> None:
         self.brokers = {address: FakeBroker(address) for address in addresses or ("b1:6650",)}
         self.answers: dict[str, Script] = defaultdict(list)
         self.told: list[TxnId] = []
@@ -43,7 +44,8 @@ class Cluster:
         self.runtime = FakeRuntime(self.brokers)
         settings = Settings(operation_timeout=5, connection_timeout=5, max_backoff=1)
         self.pool = Brokers("east", url or "pulsar://" + ",".join(self.brokers), settings, self.runtime)
-        self.driver = EndDriver("east", BrokerAttempts(self.pool), self.runtime)
+        attempts = BrokerAttempts(self.pool)
+        self.driver = EndDriver("east", attempts, self.runtime, repeat_after_seconds=repeat_after_seconds)
 
     def _answer(self, broker: FakeBroker, name: str) -> Callable[[Any, Any], Any]:
         def answer(pipe: Any, body: Any) -> Any:
@@ -318,6 +320,37 @@ def test_at_a_standalone_broker_behind_its_loopback_address_ends_go_through_the_
         await cluster.close()
 
     virtual(story)
+
+
+def test_an_end_is_told_once_more_after_the_longest_send_timeout_and_nobody_hears_of_it() -> None:
+    async def story() -> None:
+        cluster = Cluster(repeat_after_seconds=40)
+        cluster.tell(effect(1), effect(2, subscription="s", action=TxnAction.ABORT))
+        await cluster.until_told(2)
+        await asyncio.sleep(39)
+        assert len(cluster.first.all("endTxnOnPartition")) == 1
+        cluster.answers["b1:6650"] = [ServerError.ServiceNotReady]  # what is repeated is tried until it is taken
+        await asyncio.sleep(1000)
+        for name in ("endTxnOnPartition", "endTxnOnSubscription"):
+            first, *more = cluster.first.all(name)
+            assert 1 <= len(more) <= 2
+            for each in more:
+                each.request_id = first.request_id
+                assert each == first
+        assert (len(cluster.told), cluster.driver.ended, cluster.driver.waiting) == (2, 2, 0)
+        await cluster.close()
+
+    virtual(story)
+
+
+def test_many_repeats_keep_their_order_and_are_bounded_in_number() -> None:
+    repeats = Repeats(1000, most=10)
+    for least in range(30):
+        repeats.add(effect(least), least)
+    assert [each.txn_id.least for each in repeats.due(0)] == list(range(20))
+    assert repeats.next_ms == 1020
+    assert [each.txn_id.least for each in repeats.due(1024)] == [20, 21, 22, 23, 24]
+    assert len(repeats) == 5
 
 
 def test_after_close_nothing_is_tried_and_nobody_is_told() -> None:

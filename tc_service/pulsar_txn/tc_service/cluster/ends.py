@@ -18,6 +18,7 @@ from pulsar_txn.wire.values import value
 
 from .attempts import Attempts, Outcome
 from .lines import Line
+from .repeats import Repeats
 from .rules import RULES, Answer
 
 logger = logging.getLogger("pulsar_txn.tc_service.ends")
@@ -28,17 +29,27 @@ _TOPIC_WIDTH: Final = 64
 @value
 class _End:
     effect: TellParticipant
-    told: Callable[[TxnId], None]
+    told: Callable[[TxnId], None] | None
+    """None: the participant holds the outcome already, and is told once more."""
 
 
 class EndDriver:
     """Implements the broker's protocol `Participants` for the participants of one cluster.
 
     The topics of the effects are full partition names, as the cluster's brokers know them. Everything runs on the event
-    loop on which `tell` is called. `width`: ends under way at once to one topic that takes them.
+    loop on which `tell` is called. `width`: ends under way at once to one topic that takes them. `repeat_after_seconds`: each
+    end is told once more after this time, None for never; see `repeats`. It should exceed every client's send timeout.
     """
 
-    def __init__(self, cluster: str, attempts: Attempts, runtime: Runtime, *, width: int = _TOPIC_WIDTH) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        attempts: Attempts,
+        runtime: Runtime,
+        *,
+        width: int = _TOPIC_WIDTH,
+        repeat_after_seconds: float | None = None,
+    ) -> None:
         self.ended = 0
         """Participants that hold their outcome."""
         self.failed_attempts = 0
@@ -51,11 +62,13 @@ class EndDriver:
         self._lines: dict[str, Line[_End]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.Handle] = {}
+        self._repeats = None if repeat_after_seconds is None else Repeats(int(repeat_after_seconds * 1000))
+        self._repeating: asyncio.Handle | None = None
         self._closed = False
 
     @property
     def waiting(self) -> int:
-        """Participants that do not hold their outcome yet."""
+        """Ends that are not told yet, or not once more."""
         return sum(map(len, self._lines.values()))
 
     def held_back(self) -> dict[str, int]:
@@ -66,11 +79,14 @@ class EndDriver:
         """Tell one participant until it holds the outcome durably, then call `told(txn_id)` once. Never raises."""
         if self._closed:
             return
-        topic = effect.participant.topic
+        self._add(_End(effect, told))
+
+    def _add(self, end: _End) -> None:
+        topic = end.effect.participant.topic
         line = self._lines.get(topic)
         if line is None:
             line = self._lines[topic] = Line(self._width)
-        line.add(_End(effect, told))
+        line.add(end)
         self._go_on(topic, line)
 
     async def close(self) -> None:
@@ -79,6 +95,8 @@ class EndDriver:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        if self._repeating is not None:
+            self._repeating.cancel()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -110,14 +128,33 @@ class EndDriver:
         outcome = await self._attempts.attempt(end.effect)
         alarm = line.answered(end, outcome.answer, self._now_ms())
         if RULES[outcome.answer].done:
-            self.ended += 1
             if not line:
                 del self._lines[topic]
-            end.told(end.effect.txn_id)
+            self._done(end)
         else:
             self.failed_attempts += 1
         self._report(end.effect, line, outcome, alarm=alarm)
         self._go_on(topic, line)
+
+    def _done(self, end: _End) -> None:
+        if end.told is None:
+            return
+        self.ended += 1
+        if self._repeats is not None:
+            self._repeats.add(end.effect, self._now_ms())
+            self._repeat_later(self._repeats)
+        end.told(end.effect.txn_id)
+
+    def _repeat_later(self, repeats: Repeats) -> None:
+        if self._repeating is None and repeats.next_ms is not None and not self._closed:
+            seconds = max(repeats.next_ms - self._now_ms(), 1) / 1000
+            self._repeating = self._runtime.call_later(seconds, self._repeat, repeats)
+
+    def _repeat(self, repeats: Repeats) -> None:
+        self._repeating = None
+        for effect in repeats.due(self._now_ms()):
+            self._add(_End(effect, None))
+        self._repeat_later(repeats)
 
     def _report(self, effect: TellParticipant, line: Line[_End], outcome: Outcome, *, alarm: bool) -> None:
         if outcome.answer is Answer.OK:

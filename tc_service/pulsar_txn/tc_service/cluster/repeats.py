@@ -1,0 +1,43 @@
+"""Ends that are told once more, when no send of their transaction can be under way any longer. Without IO.
+
+A broker refuses a late send of an ended transaction by the low watermark of its end. It keeps that mark in memory only: after
+the topic was moved, a late send is stored, and holds the topic back for everybody. The same end once more, after the longest
+time that a client tries to send, cures that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pulsar_txn.ledger.machine import TellParticipant
+
+
+class Repeats:
+    """The ends of the last `delay_ms`, in their order. Of more than `most` the oldest are due early."""
+
+    __slots__ = ("_delay_ms", "_ends", "_most")
+
+    def __init__(self, delay_ms: int, most: int = 200_000) -> None:
+        self._delay_ms = delay_ms
+        self._most = most
+        self._ends: deque[tuple[int, TellParticipant]] = deque()
+
+    def __len__(self) -> int:
+        """Ends that are to be told once more."""
+        return len(self._ends)
+
+    def add(self, effect: TellParticipant, now_ms: int) -> None:
+        """A participant holds this outcome since now. On a subscription as well: brokers store late acknowledgements."""
+        self._ends.append((now_ms + self._delay_ms, effect))
+
+    def due(self, now_ms: int) -> list[TellParticipant]:
+        """Those whose time has come; each is given once."""
+        found = []
+        while self._ends and (self._ends[0][0] <= now_ms or len(self._ends) > self._most):
+            found.append(self._ends.popleft()[1])
+        return found
+
+    @property
+    def next_ms(self) -> int | None:
+        """When `due` is worth a call; None when nothing waits."""
+        return self._ends[0][0] if self._ends else None
