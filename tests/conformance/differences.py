@@ -71,6 +71,13 @@ _LISTED: Final = (
     ),
     _difference(
         0,
+        "an end of a group of transactions",
+        ours="all of them",
+        stock="the first alone",
+        source="docs/stock-pulsar.md: what is not checked; stock passes over the fields of a group",
+    ),
+    _difference(
+        0,
         "resolve() of a transaction that was committed elsewhere",
         ours="COMMITTED",
         stock="UNKNOWN",

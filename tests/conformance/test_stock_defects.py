@@ -12,10 +12,11 @@ from subscriptions import chosen, filled, subscribed
 from targets import Target
 from transactions import PATIENCE, forget_acknowledgements, received, visible
 
-from pulsar_txn.client import AsyncClient, ConsumerType
+from pulsar_txn.client import AsyncClient, AsyncTransaction, ConsumerType
 from pulsar_txn.client.send import batching
 from pulsar_txn.client.send.sealing import Sealer
-from pulsar_txn.wire.ids import TxnId
+from pulsar_txn.client.txn import coordinators
+from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.pulsar_pb2 import MessageMetadata
 
 
@@ -93,3 +94,29 @@ async def test_what_can_be_found_out_of_a_transaction_that_ended(
     async with AsyncClient(pulsar.service_url) as elsewhere:
         state = await elsewhere.attach_transaction(txn.id).resolve()
     observed(pulsar, 0, "resolve() of a transaction that was committed elsewhere", state.value)
+
+
+@row(0)
+async def test_an_end_of_a_group_of_transactions(
+    pulsar: Target, client: AsyncClient, topic: str, observed: Observed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without our client's knowledge, which sends no group to a server that would pass it over and end the first alone."""
+    monkeypatch.setattr(coordinators, "_ends_groups", lambda _: None)
+    producer = await client.create_producer(topic)
+    first = await client.begin_transaction()
+    further = await client.begin_transaction()
+    while txn_id(further).most != txn_id(first).most:  # a group is of one coordinator
+        await further.abort()
+        further = await client.begin_transaction()
+    await producer.send(b"first", txn=first)
+    await producer.send(b"further", txn=further)
+    await client.inside.coordinators().end_txn(txn_id(first), TxnAction.COMMIT, group=[txn_id(further)])
+    seen = await visible(client, topic)
+    await what_came_of(further.abort(), "aborted")
+    observed(pulsar, 0, "an end of a group of transactions", "all of them" if b"further" in seen else "the first alone")
+
+
+def txn_id(txn: AsyncTransaction) -> TxnId:
+    """Of a transaction that is open."""
+    assert isinstance(txn.id, TxnId)
+    return txn.id
