@@ -41,3 +41,36 @@ async def test_an_instance_ends_when_its_input_ends(tmp_path, source, code, rece
             while line := await process.stdout.readline():
                 assert json.loads(line)["stats"]["received"] == received
             assert await process.wait() == code
+
+
+METRICS = """
+from pulsar import Function
+
+class Many(Function):
+    def process(self, input, context):
+        for number in range(20_000):
+            context.record_metric(f"metric-{number}", number)
+"""
+
+
+async def test_a_function_with_too_many_metrics_still_reports_in_lines_that_its_worker_takes(tmp_path):
+    (tmp_path / "many.py").write_text(METRICS, encoding="utf-8")
+    config = {"className": "many.Many", "py": str(tmp_path / "many.py"), "inputs": ["in"], "subscriptionPosition": "EARLIEST"}
+    async with Standalone(None) as broker, AsyncClient(broker.service_url) as client:
+        await (await client.create_producer("in")).send(b"x")
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PROGRAM, stdin=pipe, stdout=pipe, stderr=pipe, limit=1 << 16
+        )
+        told = {"serviceUrl": broker.service_url, "config": config, "instance": 0}
+        process.stdin.write(json.dumps(told).encode() + b"\n")
+        async with asyncio.timeout(60):
+            while not (stats := json.loads(await process.stdout.readline())["stats"])["processed_successfully"]:
+                pass  # a longer line than the limit raises
+            kept = stats["user_metrics"]
+            assert list(kept) == [f"metric-{number}" for number in range(len(kept))]
+            assert 0 < len(kept) < 20_000
+            process.stdin.close()
+            _, said = await process.communicate()
+        assert said.count(b"too many metrics") == 1
+        assert process.returncode == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -22,11 +23,16 @@ from pulsar_txn.client.errors import UsageError
 from pulsar_txn.pipeline.functions._guarantees import FunctionEvent
 from pulsar_txn.pipeline.functions.config import FunctionConfig
 from pulsar_txn.pipeline.functions.runner import FunctionRun
+from pulsar_txn.pipeline.functions.stats import FunctionStats
+
+logger = logging.getLogger("pulsar_txn.pipeline.functions.worker")
 
 REPORT_SECONDS: Final = 1.0
 LONGEST_END_SECONDS: Final = 40
 """More than a worker that lives gives its instances."""
 LATEST_ERRORS: Final = 10
+LONGEST_METRICS: Final = 32 << 10
+"""Bytes of the metrics in a report: those of 100 instances are one request to the broker."""
 LONGEST_TRACEBACK: Final = 20_000
 _FAILED: Final = 1
 _USAGE: Final = 2
@@ -39,6 +45,7 @@ class Reports:
         self._stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
         self._errors: list[dict[str, Any]] = []
+        self._warned = False
 
     def observe(self, event: FunctionEvent) -> None:
         """Remember why messages failed."""
@@ -46,6 +53,23 @@ class Reports:
             text = f"{type(event.error).__name__}: {event.error}"[:2000]
             self._errors.append({"exceptionString": text, "timestampMs": int(time.time() * 1000)})
             del self._errors[:-LATEST_ERRORS]
+
+    def say_stats(self, stats: FunctionStats) -> None:
+        """What was counted so far. Metrics of the function's own beyond 32 KiB are left out: the worker has to keep them."""
+        found, left = attrs.asdict(stats), LONGEST_METRICS
+        kept: dict[str, Any] = {}
+        for name, metric in found["user_metrics"].items():
+            left -= len(json.dumps({name: metric}))
+            if left < 0:
+                self._warn_of_metrics(len(kept))
+                break
+            kept[name] = metric
+        self.say(stats=found | {"user_metrics": kept})
+
+    def _warn_of_metrics(self, kept: int) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning("the function records too many metrics: statistics show the first %d", kept)
 
     def say(self, **report: Any) -> None:
         """One report."""
@@ -70,7 +94,7 @@ async def main() -> int:
                 await run.run()
             finally:
                 reporting.cancel()
-            reports.say(stats=attrs.asdict(run.stats()))
+            reports.say_stats(run.stats())
     except Exception as error:  # noqa: BLE001 - the worker is told
         text = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
         reports.say(error=f"{type(error).__name__}: {error}", traceback=text)
@@ -89,5 +113,5 @@ async def _end_with(reader: asyncio.StreamReader, stop: asyncio.Event) -> None:
 
 async def _report(run: FunctionRun, reports: Reports) -> None:
     while True:
-        reports.say(stats=attrs.asdict(run.stats()))
+        reports.say_stats(run.stats())
         await asyncio.sleep(REPORT_SECONDS)
