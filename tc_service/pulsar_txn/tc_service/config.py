@@ -59,6 +59,7 @@ class CoordinatorConfig:
     max_transaction_state_size_in_mb: int = 64
     max_transaction_timeout_in_seconds: int = 3_600
     transaction_client_lease_in_seconds: int = 10
+    transaction_end_repeat_delay_in_seconds: int = 40
     transaction_outcome_retention_count: int = 1_048_576
 
     def serving(self) -> BrokerConfig:

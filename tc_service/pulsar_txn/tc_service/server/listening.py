@@ -76,7 +76,9 @@ class CoordinatorServer:
         try:
             count = await self._count()
             runtime = ClientRuntime()
-            self._all = clusters = Clusters({name: OneCluster(name, each, runtime) for name, each in self._clusters.items()})
+            repeat = self.config.transaction_end_repeat_delay_in_seconds or None
+            each_of = {name: OneCluster(name, each, runtime, repeat) for name, each in self._clusters.items()}
+            self._all = clusters = Clusters(each_of)
             await clusters.start()
             self.service = CoordinatorService(self.config, self._store, clusters, self._runtime)
             self.service.on_storage_failed = lambda _: self.storage_failed.set()

@@ -27,16 +27,16 @@ _REMEMBERED: Final = 100_000
 
 
 class OneCluster:
-    """Implements `clusters.Cluster`."""
+    """Implements `clusters.Cluster`. `repeat_after_seconds`: see `EndDriver`."""
 
-    def __init__(self, name: str, config: ClusterConfig, runtime: Runtime) -> None:
+    def __init__(self, name: str, config: ClusterConfig, runtime: Runtime, repeat_after_seconds: float | None = None) -> None:
         self.name = name
         self._config = config
         self._brokers = Brokers(name, config.service_url, config.settings(), runtime)
         self._attempts = BrokerAttempts(self._brokers)
         self._open = AsyncExitStack()
         self._admin: AdminApi | None = None
-        self.driver = EndDriver(name, self._attempts, runtime)
+        self.driver = EndDriver(name, self._attempts, runtime, repeat_after_seconds=repeat_after_seconds)
         self._found: dict[Participant, None] = {}
 
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
