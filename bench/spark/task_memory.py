@@ -6,7 +6,7 @@ import resource
 import sys
 
 from pulsar_txn.pipeline.spark import PulsarDataSource
-from pulsar_txn.pipeline.spark.source.columns import SCHEMA
+from pulsar_txn.pipeline.spark.source.layout import SCHEMA
 
 
 def main() -> None:

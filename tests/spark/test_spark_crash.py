@@ -17,7 +17,7 @@ from spark_totals import CRASH_FOLDER
 
 from pulsar_txn.pipeline import spark
 from pulsar_txn.pipeline.spark import PulsarDataSource
-from pulsar_txn.pipeline.spark.source.columns import SCHEMA
+from pulsar_txn.pipeline.spark.source.layout import SCHEMA
 
 _PROGRAM = """
 from spark_crash import crash_point

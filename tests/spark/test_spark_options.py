@@ -22,7 +22,7 @@ from pulsar_txn.pipeline.spark.connecting import make_client
 from pulsar_txn.pipeline.spark.foreign_options import answer_to
 from pulsar_txn.pipeline.spark.options import TABLE, Query, read_options
 from pulsar_txn.pipeline.spark.sink.names import control_topic_of, sink_id
-from pulsar_txn.pipeline.spark.source.columns import SCHEMA
+from pulsar_txn.pipeline.spark.source.layout import SCHEMA
 from pulsar_txn.pipeline.spark.source.offsets import from_offset, parse_user_offset
 from pulsar_txn.pipeline.spark.source.planning import Work
 
@@ -285,8 +285,8 @@ def test_overwriting_a_topic_is_refused() -> None:
 def test_a_source_needs_a_topic_and_keeps_its_columns() -> None:
     with pytest.raises(OptionError, match="which topic"):
         PulsarDataSource(dict(URL)).reader(SCHEMA)
-    with pytest.raises(OptionError, match="leave "):
-        PulsarDataSource({**URL, "topic": "t"}).streamReader(columns(value=StringType())).prepareForTriggerAvailableNow()
+    with pytest.raises(OptionError, match="no column 'price'; the columns are "):
+        PulsarDataSource({**URL, "topic": "t"}).streamReader(columns(price=StringType())).prepareForTriggerAvailableNow()
     assert PulsarDataSource({**URL, "topic": "t"}).schema() == SCHEMA
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 import pytest
 from our_broker import OurBroker
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from targets import Target
 
@@ -25,8 +26,8 @@ from pulsar_txn.pipeline.spark.background import Background, background
 from pulsar_txn.pipeline.spark.options import read_options
 from pulsar_txn.pipeline.spark.source import reader as reader_module
 from pulsar_txn.pipeline.spark.source import tasks
-from pulsar_txn.pipeline.spark.source.columns import ARROW_SCHEMA, SCHEMA
 from pulsar_txn.pipeline.spark.source.heads import Heads
+from pulsar_txn.pipeline.spark.source.layout import SCHEMA
 from pulsar_txn.pipeline.spark.source.offsets import NOTHING, Place
 from pulsar_txn.pipeline.spark.source.planning import Work
 from pulsar_txn.pipeline.spark.source.ranges import Range, RangeReader
@@ -84,7 +85,7 @@ def rows(reader: PulsarStreamReader, start: dict[str, Any], end: dict[str, Any])
     for partition in reader.partitions(start, end):
         task = pickle.loads(pickle.dumps(reader))  # our own bytes
         for batch in task.read(partition):
-            assert batch.schema == ARROW_SCHEMA
+            assert batch.schema == to_arrow_schema(SCHEMA, timezone="UTC")
             found += [int(value) for value in batch.column(1).to_pylist()]
     return found
 

@@ -8,14 +8,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pyspark.sql.types import LongType, StringType
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructType
 from targets import Target
+from typed_rows import read as rows_of
+from typed_rows import struct
 
 from pulsar_txn.client import INT64_SCHEMA, AsyncClient, AvroSchema, JsonSchema, Schema, StringSchema
 from pulsar_txn.client.encoded import SchemaInfo
 from pulsar_txn.pipeline.spark import OptionError, PulsarDataSource, UndecodableValue
 from pulsar_txn.pipeline.spark.background import background
-from pulsar_txn.pipeline.spark.source.values import spark_type
+from pulsar_txn.pipeline.spark.schemas.parts import spark_type
 
 FIELDS: list[dict[str, Any]] = [
     {"name": "carrier", "type": "string"},
@@ -65,7 +67,7 @@ def test_json_records_are_structs(pulsar: Target, topic: str) -> None:
     values = [{"carrier": "AA", "cents": 1, "at": 7, "legs": [1, 2], "tags": {}}, {"carrier": "DL", "at": 8, "more": "x"}]
     send(pulsar.service_url, topic, JsonSchema(json.dumps(NULLABLE)), *values)
     first, second = read(pulsar, topic)
-    assert (first["carrier"], first["at"], first["legs"]) == ("AA", 7, [1, 2])
+    assert (first["carrier"], first["at"].timestamp(), first["legs"]) == ("AA", 0.007, [1, 2]), "by the logical type"
     assert (second["carrier"], second["cents"], second["legs"]) == ("DL", None, None)
 
 
@@ -88,6 +90,63 @@ def test_a_value_that_does_not_fit_ends_the_query_or_is_null(
         found = read(pulsar, topic, mode="PERMISSIVE")
     assert [value and value["carrier"] for value in found] == ["AA", None, None, "DL"]
     assert "is read as null" in caplog.text
+    with caplog.at_level(logging.WARNING):
+        found = read(pulsar, topic, mode="DROPMALFORMED")
+    assert [value["carrier"] for value in found] == ["AA", "DL"]
+    assert "2 messages of this range do not fit the topic's schema, and were left out" in caplog.text
+    kept = rows_of(pulsar.service_url, topic, schema="topic", mode="PERMISSIVE", columnNameOfCorruptRecord="bad")
+    assert [row["bad"] for row in kept] == [None, b'{"carrier":5}', b'["no record"]', None]
+
+
+# --- what the user chooses ---------------------------------------------------------------------------------------------------
+
+
+def test_a_schema_of_the_user_chooses_orders_and_casts_columns(pulsar: Target, topic: str) -> None:
+    schema: JsonSchema[Any] = JsonSchema(json.dumps(NULLABLE))
+    send(pulsar.service_url, topic, schema, {"carrier": "AA", "cents": 5, "legs": [1]})
+    wanted = struct(Topic=StringType(), value=struct(legs=ArrayType(LongType()), cents=IntegerType()), partition=LongType())
+    expected = {"Topic": topic, "value": {"legs": [1], "cents": 5}, "partition": -1}
+    assert rows_of(pulsar.service_url, topic, wanted, schema="topic") == [expected]
+    assert rows_of(pulsar.service_url, topic, struct(value=StringType()))[0]["value"].startswith('{"carrier":"AA"')
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (struct(carrier=StringType()), "'carrier' is a field of the column value: .* select value.carrier"),
+        (struct(price=StringType()), "no column 'price'; the columns are"),
+        (struct(value=struct(price=StringType())), "value.price; there are carrier, at"),
+        (struct(value=LongType()), "'value' is struct.* cannot be read as bigint"),
+    ],
+)
+def test_columns_that_are_not_there_are_refused_by_name(pulsar: Target, topic: str, wanted: StructType, message: str) -> None:
+    send(pulsar.service_url, topic, JsonSchema(json.dumps(NULLABLE)))
+    with pytest.raises(OptionError, match=message):
+        rows_of(pulsar.service_url, topic, wanted, schema="topic")
+
+
+def test_a_value_that_a_cast_would_cut_does_not_fit(pulsar: Target, topic: str) -> None:
+    send(pulsar.service_url, topic, INT64_SCHEMA, 5, 2**40, 7)
+    wanted = struct(value=IntegerType())
+    with pytest.raises(UndecodableValue, match=r"the message \d+:1:-1:-1 does not fit"):
+        rows_of(pulsar.service_url, topic, wanted, schema="topic")
+    found = rows_of(pulsar.service_url, topic, wanted, schema="topic", mode="PERMISSIVE")
+    assert [row["value"] for row in found] == [5, None, 7]
+    send(pulsar.service_url, topic + "-b", None, b"text", b"\xff")
+    with pytest.raises(UndecodableValue):
+        rows_of(pulsar.service_url, topic + "-b", struct(value=StringType()))
+
+
+def test_a_topic_without_a_schema_is_read_by_the_one_that_is_given(pulsar: Target, topic: str) -> None:
+    send(pulsar.service_url, topic, None, b'{"carrier":"AA","cents":3}')
+    with pytest.raises(OptionError, match=r"say with .*schemaType"):
+        read(pulsar, topic, schema=json.dumps(NULLABLE))
+    assert read(pulsar, topic, schema=json.dumps(NULLABLE), schemaType="json")[0]["cents"] == 3
+    assert read(pulsar, topic, schema="string") == ['{"carrier":"AA","cents":3}']
+    with pytest.raises(OptionError, match="give the option schema an Avro definition"):
+        read(pulsar, topic, schema="json")
+    with pytest.raises(OptionError, match="columnNameOfCorruptRecord is a name of its own"):
+        read(pulsar, topic, schema="string", columnNameOfCorruptRecord="bad")
 
 
 def test_topics_without_one_common_schema_are_refused(pulsar: Target, topic: str) -> None:

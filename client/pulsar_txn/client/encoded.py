@@ -23,7 +23,9 @@ from pulsar_txn.client.net.growth import TopicPattern
 from pulsar_txn.client.receive.entry_reader import AsyncEntryReader, OnGap, RawEntry
 from pulsar_txn.client.receive.opened import OpenedEntry, UnreadableEntryError, join_chunks, open_entry, split_entry_payload
 from pulsar_txn.client.receive.options import RegexSubscriptionMode
-from pulsar_txn.client.schema.base import SchemaInfo
+from pulsar_txn.client.schema.base import EncodedSchema, SchemaInfo
+from pulsar_txn.client.schema.key_value import encoding_of, join_pair, pair_info, parts_of, split_pair
+from pulsar_txn.client.schema.protobuf import message_class
 from pulsar_txn.client.send.batching import EncodedBatch, Row, encode_batch, pack_batch, row
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import TopicName
@@ -31,6 +33,7 @@ from pulsar_txn.wire.topics import TopicName
 __all__ = [
     "AsyncEntryReader",
     "EncodedBatch",
+    "EncodedSchema",
     "OnGap",
     "OpenedEntry",
     "RawEntry",
@@ -38,14 +41,20 @@ __all__ = [
     "SchemaInfo",
     "UnreadableEntryError",
     "encode_batch",
+    "encoding_of",
     "existing_partitions",
     "join_chunks",
+    "join_pair",
     "matching_topics",
+    "message_class",
     "open_entry",
     "open_entry_reader",
     "pack_batch",
+    "pair_info",
+    "parts_of",
     "row",
     "split_entry_payload",
+    "split_pair",
     "topic_schema",
 ]
 

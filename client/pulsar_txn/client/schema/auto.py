@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable
 from typing import Any, Final
-
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
 
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
 from pulsar_txn.client.schema.avro import AvroSchema
@@ -34,7 +28,7 @@ from pulsar_txn.client.schema.primitives import (
     INT32_SCHEMA,
     INT64_SCHEMA,
 )
-from pulsar_txn.client.schema.protobuf import ProtobufNativeSchema
+from pulsar_txn.client.schema.protobuf import ProtobufNativeSchema, message_class
 
 _NUMBERS: Final[dict[int, Schema[Any]]] = {
     5: BOOLEAN_SCHEMA,
@@ -124,7 +118,7 @@ def _schema_of(writer: SchemaInfo) -> Schema[Any]:
         STRING: StringSchema,
         JSON: JsonSchema,
         AVRO: lambda: AvroSchema(_text(writer)),
-        PROTOBUF_NATIVE: lambda: ProtobufNativeSchema(_message_class(writer)),
+        PROTOBUF_NATIVE: lambda: ProtobufNativeSchema(message_class(writer)),
     }
     if writer.type in _NUMBERS:
         return _NUMBERS[writer.type]
@@ -139,15 +133,3 @@ def _text(writer: SchemaInfo) -> str:
         return writer.data.decode()
     except UnicodeDecodeError as error:
         raise InvalidConfiguration(f"its definition is not UTF-8: {error}") from error
-
-
-def _message_class(writer: SchemaInfo) -> Any:
-    try:
-        definition = json.loads(writer.data)
-        files = FileDescriptorSet.FromString(base64.b64decode(definition["fileDescriptorSet"]))
-        pool = DescriptorPool()
-        for file in files.file:
-            pool.Add(file)
-        return GetMessageClass(pool.FindMessageTypeByName(definition["rootMessageTypeName"]))
-    except Exception as error:  # json, base64 and protobuf raise of all kinds
-        raise InvalidConfiguration(f"its descriptors cannot be read: {error!r}") from error

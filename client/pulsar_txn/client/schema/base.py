@@ -140,6 +140,13 @@ class BytesSchema:
         return payload
 
 
+class EncodedSchema(BytesSchema):
+    """Values that were encoded elsewhere, for a schema that the broker is told of."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        self.info = info
+
+
 class StringSchema:
     """Text as UTF-8."""
 

@@ -43,6 +43,13 @@ _NAMES: Final = {
     9: "INT64",
     10: "FLOAT",
     11: "DOUBLE",
+    12: "DATE",
+    13: "TIME",
+    14: "TIMESTAMP",
+    16: "INSTANT",
+    17: "LOCAL_DATE",
+    18: "LOCAL_TIME",
+    19: "LOCAL_DATE_TIME",
     KEY_VALUE: "KEY_VALUE",
     PROTOBUF_NATIVE: "PROTOBUF_NATIVE",
 }
@@ -78,7 +85,7 @@ class KeyValueSchema(Generic[K, V]):
         self._key = key
         self._value = value
         self.encoding = encoding
-        self.info: SchemaInfo | None = _info(key.info, value.info, encoding)
+        self.info: SchemaInfo | None = pair_info(key.info, value.info, encoding)
         if encoding is KeyValueEncoding.SEPARATED:
             self.encode_pair = self._encode_pair
             self.decode_pair = self._decode_pair
@@ -90,13 +97,13 @@ class KeyValueSchema(Generic[K, V]):
         if self.encoding is KeyValueEncoding.SEPARATED:
             return self._encode_pair(pair).payload
         key, value = _parts(pair)
-        return _joined(None if key is None else self._key.encode(key), None if value is None else self._value.encode(value))
+        return join_pair(None if key is None else self._key.encode(key), None if value is None else self._value.encode(value))
 
     def decode(self, payload: bytes) -> KeyValue[K, V]:
         """The pair of a payload; SchemaMismatch. With SEPARATED the key is None: it is not in the payload."""
         if self.encoding is KeyValueEncoding.SEPARATED:
             return self._decode_pair(None, payload, None)
-        key, value = _split(payload)
+        key, value = split_pair(payload)
         return KeyValue(None if key is None else self._key.decode(key), None if value is None else self._value.decode(value))
 
     def _encode_pair(self, pair: KeyValue[K, V]) -> EncodedPair:
@@ -111,7 +118,7 @@ class KeyValueSchema(Generic[K, V]):
     def _decode_written(self, payload: bytes, writer: SchemaInfo) -> KeyValue[K, V]:
         if self.encoding is KeyValueEncoding.SEPARATED:
             return self._decode_pair(None, payload, writer)
-        key, value = _split(payload)
+        key, value = split_pair(payload)
         infos = parts_of(writer)
         return KeyValue(_decoded(self._key, key, infos[0]), _decoded(self._value, value, infos[1]))
 
@@ -130,12 +137,13 @@ def _decoded(schema: Schema[Any], payload: bytes | None, writer: SchemaInfo | No
     return schema.decode(payload)
 
 
-def _joined(key: bytes | None, value: bytes | None) -> bytes:
+def join_pair(key: bytes | None, value: bytes | None) -> bytes:
+    """The payload of an INLINE pair."""
     parts = ((_SIZE.pack(-1), b"") if part is None else (_SIZE.pack(len(part)), part) for part in (key, value))
     return b"".join(piece for part in parts for piece in part)
 
 
-def _split(payload: bytes) -> tuple[bytes | None, bytes | None]:
+def split_pair(payload: bytes) -> tuple[bytes | None, bytes | None]:
     """Both parts; SchemaMismatch when the lengths do not fit."""
     parts: list[bytes | None] = []
     position = 0
@@ -151,15 +159,21 @@ def _split(payload: bytes) -> tuple[bytes | None, bytes | None]:
     return parts[0], parts[1]
 
 
-def _info(key: SchemaInfo | None, value: SchemaInfo | None, encoding: KeyValueEncoding) -> SchemaInfo:
+def pair_info(key: SchemaInfo | None, value: SchemaInfo | None, encoding: KeyValueEncoding) -> SchemaInfo:
+    """What the broker is told of pairs of these; None stands for bytes."""
     properties = {}
     for part, info in (("key", key), ("value", value)):
         properties[f"{part}.schema.name"] = "" if info is None else info.name
         properties[f"{part}.schema.type"] = _BYTES if info is None else _NAMES[info.type]
         properties[f"{part}.schema.properties"] = json.dumps({} if info is None else dict(info.properties))
     properties[_ENCODING] = encoding.value
-    data = _joined(b"" if key is None else key.data, b"" if value is None else value.data)
+    data = join_pair(b"" if key is None else key.data, b"" if value is None else value.data)
     return SchemaInfo(KEY_VALUE, data, "KeyValue", tuple(properties.items()))
+
+
+def encoding_of(info: SchemaInfo) -> KeyValueEncoding:
+    """Where the keys of such pairs are."""
+    return KeyValueEncoding(dict(info.properties).get(_ENCODING, "INLINE"))
 
 
 def parts_of(info: SchemaInfo) -> tuple[SchemaInfo | None, SchemaInfo | None]:
@@ -167,7 +181,7 @@ def parts_of(info: SchemaInfo) -> tuple[SchemaInfo | None, SchemaInfo | None]:
     if info.type != KEY_VALUE:
         raise SchemaMismatch(f"the message was written with a schema of type {info.type} ({info.name}), not KeyValue")
     properties = dict(info.properties)
-    definitions = _split(info.data)
+    definitions = split_pair(info.data)
     found = []
     for part, data in zip(("key", "value"), definitions, strict=True):
         number = _NUMBERS.get(properties.get(f"{part}.schema.type", ""))

@@ -8,7 +8,9 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, EncodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
 from pulsar_txn.client.errors import InvalidConfiguration, SchemaMismatch
 from pulsar_txn.client.schema.base import PROTOBUF_NATIVE, SchemaInfo
@@ -61,3 +63,16 @@ def _collect(file: FileDescriptor, files: FileDescriptorSet, seen: set[str]) -> 
     proto = FileDescriptorProto()
     file.CopyToProto(proto)
     files.file.append(proto)
+
+
+def message_class(writer: SchemaInfo) -> Any:
+    """A class made from the descriptors of a schema. InvalidConfiguration when they cannot be read."""
+    try:
+        definition = json.loads(writer.data)
+        files = FileDescriptorSet.FromString(base64.b64decode(definition["fileDescriptorSet"]))
+        pool = DescriptorPool()
+        for file in files.file:
+            pool.Add(file)
+        return GetMessageClass(pool.FindMessageTypeByName(definition["rootMessageTypeName"]))
+    except Exception as error:  # json, base64 and protobuf raise of all kinds
+        raise InvalidConfiguration(f"its descriptors cannot be read: {error!r}") from error

@@ -11,10 +11,10 @@ from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options, Query, read_options
 from pulsar_txn.pipeline.spark.sink.columns import check_columns
 from pulsar_txn.pipeline.spark.sink.writer import PulsarBatchWriter, PulsarStreamWriter
-from pulsar_txn.pipeline.spark.source.columns import SCHEMA
+from pulsar_txn.pipeline.spark.source.layout import Layout, all_columns, chosen_columns
 from pulsar_txn.pipeline.spark.source.reader import PulsarBatchReader, PulsarStreamReader
 from pulsar_txn.pipeline.spark.source.refused import RefusedStreamReader
-from pulsar_txn.pipeline.spark.source.typed import TypedValue, typed_value
+from pulsar_txn.pipeline.spark.source.typed import topics_type
 from pulsar_txn.pipeline.spark.steps import OnStep
 
 
@@ -31,8 +31,8 @@ class PulsarDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The source's columns."""
-        typed = typed_value(read_options(self.options, Query.SOURCE))
-        return SCHEMA if typed is None else typed.schema
+        options = read_options(self.options, Query.SOURCE)
+        return all_columns(options, topics_type(options)).schema
 
     def reader(self, schema: StructType) -> PulsarBatchReader:
         """For `spark.read`."""
@@ -41,34 +41,30 @@ class PulsarDataSource(DataSource):
     def streamReader(self, schema: StructType) -> PulsarStreamReader:  # noqa: N802  # Spark's name
         """For `spark.readStream`. What comes back for wrong options raises OptionError at its first call."""
         try:
-            options, typed = self._source_options(schema, Query.STREAM_READ)
+            options, layout = self._source_options(schema, Query.STREAM_READ)
         except OptionError as error:
             return RefusedStreamReader(error)
-        return PulsarStreamReader(options, self.on_step, typed)
+        return PulsarStreamReader(options, layout, self.on_step)
 
     def writer(self, schema: StructType, overwrite: bool) -> PulsarBatchWriter:
         """For `df.write`."""
         if overwrite:
             raise OptionError('a topic cannot be overwritten: use .mode("append")')
-        return PulsarBatchWriter(self._sink_options(schema, Query.BATCH_WRITE))
+        return PulsarBatchWriter(self._sink_options(schema, Query.BATCH_WRITE), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> PulsarStreamWriter:  # noqa: N802  # Spark's name
         """For `df.writeStream`, output modes append and complete (`overwrite`: every micro-batch brings all rows again)."""
         del overwrite
         options = self._sink_options(schema, Query.STREAM_WRITE)
-        return PulsarStreamWriter(options, self.options.get("checkpointLocation"), self.on_step)
+        return PulsarStreamWriter(options, self.options.get("checkpointLocation"), self.on_step, schema)
 
-    def _source_options(self, schema: StructType, query: Query) -> tuple[Options, TypedValue | None]:
+    def _source_options(self, schema: StructType, query: Query) -> tuple[Options, Layout]:
         options = read_options(self.options, query)
         if bool(options.topics) == bool(options.topics_pattern):
             raise OptionError(
                 'which topic? give the source .option("topic", "a"), with several "a,b", or .option("topicsPattern", "a-.*")'
             )
-        typed = typed_value(options)
-        columns = SCHEMA if typed is None else typed.schema
-        if schema != columns:
-            raise OptionError(f"the source's columns are fixed, leave .schema(…) out: {columns.simpleString()}")
-        return options, typed
+        return options, chosen_columns(all_columns(options, topics_type(options)), schema)
 
     def _sink_options(self, schema: StructType, query: Query) -> Options:
         options = read_options(self.options, query)

@@ -23,6 +23,7 @@ from pulsar_txn.pipeline.spark.connecting import connection_of
 from pulsar_txn.pipeline.spark.errors import OptionError, StoreFailed
 from pulsar_txn.pipeline.spark.handing import Hand, run_with_hands
 from pulsar_txn.pipeline.spark.options import Options, Query, read_options
+from pulsar_txn.pipeline.spark.schemas.parts import TopicType
 from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
 from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, source_ends
 from pulsar_txn.pipeline.spark.sink.columns import check_columns
@@ -34,6 +35,7 @@ from pulsar_txn.pipeline.spark.sink.kept import KeptSinks
 from pulsar_txn.pipeline.spark.sink.names import control_topic_of, sink_id
 from pulsar_txn.pipeline.spark.sink.partitions import counted
 from pulsar_txn.pipeline.spark.sink.tasks import Encoding, send_shared
+from pulsar_txn.pipeline.spark.sink.typed import written_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,6 +61,7 @@ def write_batch(df: DataFrame, batch_id: int, *, max_runs: int = 4, partitions: 
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     chosen = read_options(given, Query.FOREACH_BATCH)
     check_columns({field.name: field.dataType.simpleString() for field in df.schema.fields}, chosen)
+    typed = written_type(chosen, df.schema)
     context = getattr(df.sparkSession, "sparkContext", None)  # there is none with Spark Connect
     query_id = "" if context is None else context.getLocalProperty("sql.streaming.queryId") or ""
     if chosen.sink_id is None and not query_id:
@@ -73,7 +76,7 @@ def write_batch(df: DataFrame, batch_id: int, *, max_runs: int = 4, partitions: 
     check_checkpoint(chosen, checkpoint)
     acks = places_to_acknowledge(chosen, checkpoint, batch_id)
     frame = df.repartition(partitions or _tasks(df, context))
-    job = partial(_send_all, frame, chosen, batch_id)
+    job = partial(_send_all, frame, chosen, batch_id, typed)
     outcome = run_with_hands(
         background(), partial(_commit, chosen, query_id, Work(batch_id, {}, (), ends, acks), job, max_runs)
     )
@@ -106,9 +109,9 @@ async def _commit(options: Options, query_id: str, work: Work, job: Job, max_run
     return outcome
 
 
-def _send_all(frame: DataFrame, options: Options, batch_id: int, txn_id: str) -> dict[str, int]:
+def _send_all(frame: DataFrame, options: Options, batch_id: int, typed: TopicType | None, txn_id: str) -> dict[str, int]:
     """Run the job. Its tasks get one number of partitions of each topic that is known."""
-    sender = _sender(options, batch_id, txn_id, counted(options))
+    sender = _sender(options, batch_id, txn_id, counted(options), typed)
     rows: dict[str, int] = {}
     for each in frame.mapInArrow(sender, _SCHEMA, barrier=True).collect():
         rows[each.topic] = rows.get(each.topic, 0) + each.rows
@@ -116,14 +119,14 @@ def _send_all(frame: DataFrame, options: Options, batch_id: int, txn_id: str) ->
 
 
 def _sender(
-    options: Options, batch_id: int, txn_id: str, known: Mapping[str, int]
+    options: Options, batch_id: int, txn_id: str, known: Mapping[str, int], typed: TopicType | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What each task does: send its rows, and answer how many it has sent to each topic."""
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
-        rows = send_shared(Encoding(options, task, known, str(batch_id)), batches, txn_id)
+        rows = send_shared(Encoding(options, task, known, str(batch_id), typed=typed), batches, txn_id)
         yield pa.RecordBatch.from_arrays(
             [pa.array(list(rows), pa.string()), pa.array(list(rows.values()), pa.int64())], schema=_ARROW
         )

@@ -8,6 +8,29 @@ from collections.abc import Callable
 from typing import Any, Final
 
 DELIVERIES: Final = ("staged", "grouped", "auto")
+MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
+PRIMITIVE_SCHEMAS: Final = {
+    "string": 1,
+    "boolean": 5,
+    "int8": 6,
+    "int16": 7,
+    "int32": 8,
+    "int64": 9,
+    "float": 10,
+    "double": 11,
+    "date": 12,
+    "time": 13,
+    "timestamp": 14,
+    "instant": 16,
+    "local_date": 17,
+    "local_time": 18,
+    "local_date_time": 19,
+}
+"""Pulsar's names of the kinds without a definition, and their numbers."""
+SCHEMAS: Final = ("bytes", "topic", "json", "avro", *PRIMITIVE_SCHEMAS)
+_SCHEMA_ALIASES: Final = {"binary": "bytes", "bool": "boolean", "localdate": "local_date", "localtime": "local_time"} | {
+    "localdatetime": "local_date_time"
+}
 COMPRESSIONS: Final = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
 
 
@@ -83,13 +106,38 @@ def pattern(value: str) -> str:
 
 
 def schema(value: str) -> str:
-    """Where the type of the column `value` comes from."""
-    return {"topic": "topic", "bytes": "bytes"}[value.strip().lower()]
+    """Where the type of the column `value` comes from: `bytes`, `topic`, a kind of schema, or the text of a definition."""
+    short = value.strip()
+    if short.startswith("{"):
+        json.loads(short)
+        return short
+    short = _SCHEMA_ALIASES.get(short.lower(), short.lower())
+    if short not in SCHEMAS:
+        raise ValueError(value)
+    return short
+
+
+def part_schema(value: str) -> str:
+    """The same, without `topic`."""
+    found = schema(value)
+    if found == "topic":
+        raise ValueError(value)
+    return found
+
+
+def schema_type(value: str) -> str:
+    """How the values of a definition are written."""
+    return {"JSON": "json", "AVRO": "avro"}[value.strip().upper()]
+
+
+def key_value_encoding(value: str) -> str:
+    """Where the keys of pairs are, in Pulsar's words."""
+    return {"INLINE": "INLINE", "SEPARATED": "SEPARATED"}[value.strip().upper()]
 
 
 def mode(value: str) -> str:
     """What becomes of a value that does not fit, as Spark's `from_json` calls it."""
-    return {"PERMISSIVE": "PERMISSIVE", "FAILFAST": "FAILFAST"}[value.strip().upper()]
+    return {each: each for each in MODES}[value.strip().upper()]
 
 
 def times(value: str) -> int | tuple[tuple[str, int], ...]:
@@ -111,8 +159,11 @@ EXPECTED: Final[dict[Callable[[str], Any], str]] = {
     seconds: "a number of seconds above 0",
     milliseconds: "a whole number of milliseconds above 0",
     nanoseconds: "a whole number of nanoseconds above 0",
-    schema: "topic or bytes",
-    mode: "FAILFAST or PERMISSIVE",
+    schema: f"one of {', '.join(SCHEMAS)}, or an Avro definition in JSON",
+    part_schema: f"one of {', '.join(each for each in SCHEMAS if each != 'topic')}, or an Avro definition in JSON",
+    schema_type: "JSON or AVRO",
+    key_value_encoding: "INLINE or SEPARATED",
+    mode: f"one of {', '.join(MODES)}",
     pattern: "a regular expression",
     times: "milliseconds since the epoch, or a JSON object of them by topic partition",
     compression: f"one of {', '.join(COMPRESSIONS)}",

@@ -22,11 +22,14 @@ from pulsar_txn.pipeline.spark.option_values import (
     compression,
     delivery,
     flag,
+    key_value_encoding,
     mode,
     names,
+    part_schema,
     pattern,
     positive,
     schema,
+    schema_type,
     text,
     times,
     whole,
@@ -88,8 +91,8 @@ class Options:
     topics_pattern: str | None = _option("topicsPattern", pattern, None, Query.SOURCE)
     starting_timestamp: int | tuple[tuple[str, int], ...] | None = _option("startingTimestamp", times, None, Query.SOURCE)
     ending_timestamp: int | tuple[tuple[str, int], ...] | None = _option("endingTimestamp", times, None, Query.BATCH_READ)
-    schema: str = _option("schema", schema, "bytes", Query.SOURCE)
     mode: str = _option("mode", mode, "FAILFAST", Query.SOURCE)
+    corrupt_column: str | None = _option("columnNameOfCorruptRecord", text, None, Query.SOURCE)
     starting_offsets: str | None = _option("startingOffsets", text, None, Query.SOURCE)
     ending_offsets: str = _option("endingOffsets", text, "latest", Query.BATCH_READ)
     max_messages_per_trigger: int | None = _option("maxMessagesPerTrigger", positive, None, Query.STREAM_READ)
@@ -122,6 +125,10 @@ class Options:
     txn_app_id: str | None = _option("txnAppId", text, None, Query.BATCH_WRITE)
     txn_version: int | None = _option("txnVersion", whole, None, Query.BATCH_WRITE)
     # both
+    schema: str = _option("schema", schema, "bytes")
+    schema_type: str | None = _option("schemaType", schema_type, None)
+    key_schema: str | None = _option("keySchema", part_schema, None)
+    key_value_encoding: str = _option("keyValueEncoding", key_value_encoding, "INLINE")
     admin_url: str | None = _option("admin.url", text, None)
 
     client_options: tuple[tuple[str, Any], ...] = attrs.field(default=(), repr=False)

@@ -13,7 +13,9 @@ from pulsar_txn.client import HashingScheme
 from pulsar_txn.client.inside import key_partition
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.schemas.parts import TopicType
 from pulsar_txn.pipeline.spark.sink.encoding import Columns, EncodedRows, encode_rows
+from pulsar_txn.pipeline.spark.sink.typed import MessageWriter, UnfitColumnError
 
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "value": ("string", "binary"),
@@ -30,19 +32,27 @@ _SLICE_BYTES: Final = 256 * 1024 * 1024
 
 
 def check_columns(columns: Mapping[str, str], options: Options) -> None:
-    """`columns`: Spark's type names (`simpleString`) by name. OptionError says what is wrong, before any task runs."""
+    """`columns`: Spark's type names (`simpleString`) by name. OptionError says what is wrong, before any task runs.
+
+    What a schema decides is checked later (`typed`).
+    """
+    typed = {"value"} if options.schema != "bytes" else set()
+    if options.key_schema is not None or options.schema == "topic":
+        typed.add("key")
     for name, kind in columns.items():
         if name in _IGNORED:
             continue
         if name not in _COLUMNS:
+            hint = "struct(*)" if typed else "to_json(struct(*))"
             raise OptionError(
-                f"the sink has no column {name!r}; it takes {', '.join(_COLUMNS)}: put the rest into value, "
-                "for instance with to_json(struct(*))"
+                f"the sink has no column {name!r}; it takes {', '.join(_COLUMNS)}: put the rest into value, for instance with "
+                f"{hint}"
             )
-        if kind not in _COLUMNS[name] and kind != "void":
-            raise OptionError(f"column {name!r} is {kind}; the sink takes {' or '.join(_COLUMNS[name])}")
+        if name not in typed and kind not in _COLUMNS[name] and kind != "void":
+            hint = " (or give the option schema)" if name == "value" else ""
+            raise OptionError(f"column {name!r} is {kind}; the sink takes {' or '.join(_COLUMNS[name])}{hint}")
     if "value" not in columns:
-        raise OptionError("the sink needs a column 'value' (string or binary)")
+        raise OptionError(f"the sink needs a column 'value' ({'of its schema' if typed else 'string or binary'})")
     if len(options.topics) > 1:
         raise OptionError(f"the sink writes to one topic, or to those of a column 'topic'; the option names {options.topics}")
     if "topic" not in columns and not options.topics:
@@ -71,10 +81,18 @@ class RowError(OptionError):
 class Grouping:
     """Turns record batches into groups of encoded rows by their targets.
 
-    `partitions` answers how many partitions a topic has (0: not partitioned). The option `topic` wins over the column.
+    `partitions` answers how many partitions a topic has (0: not partitioned). The option `topic` wins over the column. With
+    `typed`, values and keys are encoded by its schema.
     """
 
-    def __init__(self, options: Options, partitions: Callable[[str], int], properties: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        options: Options,
+        partitions: Callable[[str], int],
+        properties: Mapping[str, str],
+        typed: TopicType | None = None,
+    ) -> None:
+        self._writer = None if typed is None else MessageWriter(typed)
         self._topic = options.topics[0] if options.topics else None
         self._partitions = partitions
         self._properties = properties
@@ -88,13 +106,18 @@ class Grouping:
                 yield start, group
 
     def _groups(self, batch: pa.RecordBatch, start: int) -> Iterator[Group]:
-        keys = _keys(batch, start)
+        writer = self._writer
+        if writer is None:
+            values, keys = _bytes(batch, "value"), _keys(batch, start)
+        else:
+            values, keys = self._written(writer, batch, start)
         columns = Columns(
-            _bytes(batch, "value"),
+            values,
             keys,
             _milliseconds(batch, start),
             _column(batch, "properties"),
             _bytes(batch, "ordering_key"),
+            writer is not None and writer.keys_are_base64,
         )
         encoded = encode_rows(columns, self._properties)
         for topic, of_topic in self._by_topic(batch, start):
@@ -105,6 +128,15 @@ class Grouping:
                 yield _group(topic, None, encoded, of_topic)
             else:
                 yield from self._by_key(topic, count, encoded, keys, of_topic)
+
+    def _written(self, writer: MessageWriter, batch: pa.RecordBatch, start: int) -> tuple[Any, Any]:
+        """Values, and the keys of the messages, by the schema."""
+        index = batch.schema.get_field_index("key")
+        try:
+            values, keys = writer.written(batch.column("value"), None if index < 0 else batch.column(index))
+        except UnfitColumnError as error:
+            raise RowError(start + error.number, error.column, f"it does not fit the schema: {error}") from None
+        return values, keys if writer.has_keys else _keys(batch, start)
 
     def _by_topic(self, batch: pa.RecordBatch, start: int) -> Iterator[tuple[str, Any]]:
         """Topics, with the numbers of their rows; None for all."""

@@ -16,6 +16,7 @@ from pulsar_txn.client import (
     MessageId,
     PulsarError,
 )
+from pulsar_txn.client.encoded import EncodedSchema, SchemaInfo
 from pulsar_txn.client.errors import ConsumerBusy
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.sink.committer import Steps
@@ -39,9 +40,10 @@ class Rows:
         self._forwarder = Forwarder(client, staging_topic, self._targets, options)
         self._payloads: Sequence[Payload] = ()
 
-    def expect(self, payloads: Sequence[Payload], parked: Sequence[Parked]) -> None:
-        """What the tasks have handed over."""
+    def expect(self, payloads: Sequence[Payload], parked: Sequence[Parked], schema: SchemaInfo | None = None) -> None:
+        """What the tasks have handed over, and its schema."""
         self._payloads = payloads
+        self._targets.schema = schema
         self._forwarder.expect(parked)
 
     async def perform(self, request: RowRequest, txn: AsyncTransaction) -> Any:
@@ -78,12 +80,19 @@ class Rows:
         await self._targets.close()
 
 
+async def create_target(client: AsyncClient, topic: str, schema: SchemaInfo | None) -> AsyncProducer[bytes]:
+    """A producer for payloads that tasks have encoded, by this schema."""
+    return await client.create_producer(topic, schema=None if schema is None else EncodedSchema(schema))
+
+
 class Targets:
     """The producers of the topics that a sink writes to. They are kept for the next micro-batch."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
-        self._producers: dict[str, AsyncProducer[bytes]] = {}
+        self.schema: SchemaInfo | None = None
+        """Of the payloads that come."""
+        self._producers: dict[str, tuple[AsyncProducer[bytes], SchemaInfo | None]] = {}
         self._tickets: list[asyncio.Future[MessageId]] = []
 
     async def send(self, payload: Payload, txn: AsyncTransaction) -> None:
@@ -115,19 +124,20 @@ class Targets:
         await asyncio.gather(*tickets, return_exceptions=True)
 
     async def _producer(self, payload: Payload) -> AsyncProducer[bytes]:
-        found = self._producers.get(payload.topic)
-        if found is not None and payload.partition >= max(found.partitions, 1):
-            await found.close()  # the topic has grown since
+        found, schema = self._producers.get(payload.topic, (None, None))
+        if found is not None and (payload.partition >= max(found.partitions, 1) or schema != self.schema):
+            await found.close()  # the topic has grown since, or its schema is another one
             found = None
         if found is None:
-            found = self._producers[payload.topic] = await self._client.create_producer(payload.topic)
+            found = await create_target(self._client, payload.topic, self.schema)
+            self._producers[payload.topic] = (found, self.schema)
         return found
 
     async def close(self) -> None:
         """Close the producers."""
         await self.forget()
         producers, self._producers = self._producers, {}
-        for producer in producers.values():
+        for producer, _ in producers.values():
             await producer.close()
 
 

@@ -16,10 +16,12 @@ import attrs
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pulsar_txn.client import AsyncClient, AsyncProducer, AsyncTransaction, PulsarError
+from pulsar_txn.client.encoded import SchemaInfo
 from pulsar_txn.client.inside import Epoch, abort_all, act_as, is_open, open_for_others
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.errors import StoreFailed
 from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.sink.rows import create_target
 from pulsar_txn.pipeline.spark.sink.staged import Payload
 
 logger = logging.getLogger(__name__)
@@ -47,8 +49,15 @@ class TaskSending:
     """
 
     def __init__(
-        self, options: Options, epoch: Epoch | None = None, gate: str | None = None, *, txn_id: str | None = None
+        self,
+        options: Options,
+        epoch: Epoch | None = None,
+        gate: str | None = None,
+        *,
+        txn_id: str | None = None,
+        schema: SchemaInfo | None = None,
     ) -> None:
+        self._schema = schema
         self._options = options
         self._epoch = epoch
         self._gate = gate
@@ -111,7 +120,7 @@ class TaskSending:
     async def _producer(self, client: AsyncClient, topic: str) -> AsyncProducer[bytes]:
         found = self._producers.get(topic)
         if found is None:
-            found = self._producers[topic] = await client.create_producer(topic)
+            found = self._producers[topic] = await create_target(client, topic, self._schema)
         return found
 
     async def _finish(self) -> None:

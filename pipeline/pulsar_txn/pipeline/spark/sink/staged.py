@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pulsar_txn.client.encoded import EncodedBatch, pack_batch
+from pulsar_txn.client.encoded import EncodedBatch, SchemaInfo, pack_batch
 from pulsar_txn.pipeline.spark.errors import OptionError, PartitionsGrew
 from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.schemas.parts import TopicType
 from pulsar_txn.pipeline.spark.sink.columns import Group, Grouping, RowError
 from pulsar_txn.pipeline.spark.sink.control import Place
 
@@ -57,6 +58,8 @@ class Staged(WriterCommitMessage):
     payloads: list[Payload]
     parked: list[Parked] = attrs.field(factory=list)
     partitions: dict[str, int] = attrs.field(factory=dict)
+    schema: SchemaInfo | None = None
+    """What the broker is told of the payloads."""
 
 
 class Routed(Protocol):
@@ -87,6 +90,11 @@ def handed_over(messages: Iterable[Staged]) -> tuple[list[Payload], list[Parked]
     return [each for message in in_order for each in message.payloads], [
         each for message in in_order for each in message.parked
     ]
+
+
+def schema_of(messages: Iterable[Staged]) -> SchemaInfo | None:
+    """The schema of their payloads: all tasks of a micro-batch have the same one."""
+    return next((message.schema for message in messages if message.schema is not None), None)
 
 
 def check_partitions(messages: Iterable[Routed]) -> None:
@@ -179,11 +187,12 @@ class Stager:
         properties: Mapping[str, str],
         spread: int,
         where: str = "",
+        typed: TopicType | None = None,
     ) -> None:
         self._options = options
         self._count_partitions = partitions
         self._put = put
-        self._grouping = Grouping(options, self._partitions, properties)
+        self._grouping = Grouping(options, self._partitions, properties, typed)
         self._spread = spread
         self._where = where
         self._open: dict[tuple[str, int], _Open] = {}

@@ -23,6 +23,7 @@ from pulsar_txn.client import (
     TransactionAborted,
     TransactionState,
 )
+from pulsar_txn.client.encoded import SchemaInfo
 from pulsar_txn.client.errors import ConsumerBusy, InvalidTransactionStatus, TransactionFenced
 from pulsar_txn.pipeline.spark.errors import OptionError, SinkError, SinkFenced, StoreFailed
 from pulsar_txn.pipeline.spark.options import Options
@@ -81,10 +82,17 @@ class PulsarSinkStore:
         self._intent_id: MessageId | None = None
         self._commits = 0
 
-    async def carry_out(self, steps: Steps, batch_id: int, payloads: Sequence[Payload], parked: Sequence[Parked] = ()) -> Any:
+    async def carry_out(
+        self,
+        steps: Steps,
+        batch_id: int,
+        payloads: Sequence[Payload],
+        parked: Sequence[Parked] = (),
+        schema: SchemaInfo | None = None,
+    ) -> Any:
         """Drive a commit to its end; returns what it returns. SinkError, or the client's error when nothing can be done."""
         self._batch_id = batch_id
-        self._rows.expect(payloads, parked)
+        self._rows.expect(payloads, parked, schema)
         self._deadline = asyncio.get_running_loop().time() + self._options.commit_timeout_ms / 1000
         reached(self._on_step, "sink.commit.begin", batch_id=batch_id)
         reply: Any = None

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from pulsar_txn.client.encoded import SchemaInfo
 from pulsar_txn.client.inside import Epoch
 from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.schemas.parts import TopicType
 from pulsar_txn.pipeline.spark.sink.partitions import known_or_asked
 from pulsar_txn.pipeline.spark.sink.sending import Sent, TaskSending
 from pulsar_txn.pipeline.spark.sink.staged import Carrier, Payload, Staged, Stager
@@ -19,7 +21,7 @@ class Encoding:
     """How the rows of one task become payloads. `number` is the task's partition in Spark, `known` the partitions of topics.
 
     `batch_id` is the micro-batch's, for the rows' properties and for errors; None for a batch job. `watch` makes of what takes
-    payloads a function that does the same and tells who watches.
+    payloads a function that does the same and tells who watches. With `typed`, values and keys are encoded by its schema.
     """
 
     def __init__(
@@ -29,20 +31,33 @@ class Encoding:
         known: Mapping[str, int],
         batch_id: str | None = None,
         watch: Callable[[Put], Put] | None = None,
+        typed: TopicType | None = None,
     ) -> None:
         self.options = options
         self.number = number
         name = options.batch_id_property
         self._known = known
         self._watch = watch
+        self._typed = typed
         self._properties = {name: batch_id} if name and batch_id is not None else {}
         self._where = f"task {number}, " if batch_id is None else f"micro-batch {batch_id}, task {number}, "
 
+    @property
+    def schema(self) -> SchemaInfo | None:
+        """What the broker is told of the payloads."""
+        return None if self._typed is None else self._typed.info
+
     def encode(self, batches: Iterable[Any], put: Put) -> dict[str, int]:
         """Hand all rows to `put`, encoded; the numbers of partitions by which keys were routed."""
-        partitions = known_or_asked(self.options, self._known)
-        put = put if self._watch is None else self._watch(put)
-        stager = Stager(self.options, partitions, put, properties=self._properties, spread=self.number, where=self._where)
+        stager = Stager(
+            self.options,
+            known_or_asked(self.options, self._known),
+            put if self._watch is None else self._watch(put),
+            properties=self._properties,
+            spread=self.number,
+            where=self._where,
+            typed=self._typed,
+        )
         for batch in batches:
             stager.add(batch)
         stager.finish()
@@ -55,14 +70,14 @@ def stage(encoding: Encoding, batches: Iterator[Any], staging_topic: str, query_
     carrier = Carrier(encoding.options.inline_max_bytes, lambda: staging)
     try:
         partitions = encoding.encode(batches, carrier.put)
-        return Staged(query_id, encoding.number, carrier.payloads, carrier.parked(), partitions)
+        return Staged(query_id, encoding.number, carrier.payloads, carrier.parked(), partitions, encoding.schema)
     finally:
         staging.close()
 
 
 def send(encoding: Encoding, batches: Iterator[Any], epoch: Epoch, gate: str | None, query_id: str) -> Sent:
     """The rows of a task, sent to their topics in a transaction of this attempt, while `gate` is open."""
-    sending = TaskSending(encoding.options, epoch, gate)
+    sending = TaskSending(encoding.options, epoch, gate, schema=encoding.schema)
     try:
         partitions = encoding.encode(batches, sending.put)
         sending.finish()
@@ -76,7 +91,7 @@ def send(encoding: Encoding, batches: Iterator[Any], epoch: Epoch, gate: str | N
 
 def send_shared(encoding: Encoding, batches: Iterator[Any], txn_id: str) -> dict[str, int]:
     """The rows of a task, sent in a transaction that the driver has opened for all tasks; how many to each topic."""
-    sending = TaskSending(encoding.options, txn_id=txn_id)
+    sending = TaskSending(encoding.options, txn_id=txn_id, schema=encoding.schema)
     try:
         encoding.encode(batches, sending.put)
         sending.finish()

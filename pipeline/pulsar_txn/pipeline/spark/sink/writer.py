@@ -9,12 +9,14 @@ from typing import Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from pulsar_txn.client import TransactionAborted
 from pulsar_txn.client.inside import Epoch, act_as
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.connecting import connection_of
 from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.schemas.parts import TopicType
 from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
 from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, source_ends
 from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Work, fill
@@ -28,17 +30,17 @@ from pulsar_txn.pipeline.spark.sink.retention import warn_if_nobody_keeps
 from pulsar_txn.pipeline.spark.sink.rows import Rows
 from pulsar_txn.pipeline.spark.sink.sending import Sent, give_up, rows_sent
 from pulsar_txn.pipeline.spark.sink.staged import (
-    Parked,
-    Payload,
     Routed,
     Staged,
     check_partitions,
     handed_over,
     rows_by_topic,
+    schema_of,
 )
 from pulsar_txn.pipeline.spark.sink.staging import remove_subscription
 from pulsar_txn.pipeline.spark.sink.store import PulsarSinkStore
 from pulsar_txn.pipeline.spark.sink.tasks import Encoding, send, stage
+from pulsar_txn.pipeline.spark.sink.typed import written_type
 from pulsar_txn.pipeline.spark.sink.versions import VersionCommitter, version_of
 from pulsar_txn.pipeline.spark.steps import OnStep, reached, reached_before
 
@@ -51,11 +53,19 @@ sinks: Final[KeptSinks[SinkCommitter, PulsarSinkStore]] = KeptSinks()
 class PulsarStreamWriter(DataSourceStreamArrowWriter):
     """One micro-batch: `write` in each task, `commit` or `abort` on the driver, each on its own copy.
 
-    `checkpoint` is the query's folder, as far as the sink is told.
+    `checkpoint` is the query's folder, as far as the sink is told. `columns` are those of the rows, for their schema.
     """
 
-    def __init__(self, options: Options, checkpoint: str | None = None, on_step: OnStep = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        checkpoint: str | None = None,
+        on_step: OnStep = None,
+        columns: StructType | None = None,
+    ) -> None:
         self._options = options
+        self._columns = columns
+        self._typed: TopicType | None = None
         self._checkpoint = checkpoint
         self._on_step = on_step
         self._partitions: dict[str, int] | None = None
@@ -69,6 +79,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         """
         if self._partitions is None:
             check_checkpoint(self._options, self._checkpoint)
+            self._typed = written_type(self._options, self._columns or StructType())
             self._epoch = epoch_of(self._options, self._checkpoint)
             self._gate = None if self._epoch is None else open_gate(self._options, self._epoch)
             self._partitions = counted(self._options)
@@ -80,7 +91,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         query_id = context.getLocalProperty("sql.streaming.queryId") or ""
         watch = partial(reached_before, self._on_step, "sink.write.before_send", batch_id=int(batch_id or -1))
-        encoding = Encoding(self._options, context.partitionId(), self._partitions or {}, batch_id, watch)
+        encoding = Encoding(self._options, context.partitionId(), self._partitions or {}, batch_id, watch, self._typed)
         written: Staged | Sent
         if self._epoch is not None:
             written = send(encoding, iterator, self._epoch, self._gate, query_id)
@@ -109,7 +120,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         else:
             work = Work(batchId, rows, [each.place for each in parked], ends, acks)
         epoch = sent[0].epoch if sent else None
-        outcome = background().run(self._commit(query_id, work, payloads, parked, epoch))
+        outcome = background().run(self._commit(query_id, work, staged, epoch))
         level = logging.INFO if outcome is Outcome.PUBLISHED else logging.WARNING
         logger.log(level, "micro-batch %d: %s", batchId, outcome.value)
 
@@ -122,9 +133,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         if epoch is not None:
             background().run(give_up(self._options, epoch))
 
-    async def _commit(
-        self, query_id: str, work: Work, payloads: list[Payload], parked: list[Parked], epoch: Epoch | None
-    ) -> Outcome:
+    async def _commit(self, query_id: str, work: Work, staged: list[Staged], epoch: Epoch | None) -> Outcome:
         options = self._options
         name = sink_id(options, query_id)
         control_topic = control_topic_of(options, name)
@@ -145,7 +154,8 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
                 await act_as((await background().client(options, epoch.name)).inside, epoch)
             if work.batch_id == 0:
                 await warn_if_nobody_keeps(work.rows, options)
-            outcome: Outcome = await store.carry_out(committer.commit(work), work.batch_id, payloads, parked)
+            steps = committer.commit(work)
+            outcome: Outcome = await store.carry_out(steps, work.batch_id, *handed_over(staged), schema_of(staged))
         return outcome
 
 
@@ -155,8 +165,10 @@ class PulsarBatchWriter(DataSourceArrowWriter):
     A job that is run again writes again, unless it has a version (`versions`).
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, columns: StructType | None = None) -> None:
         self._options = options
+        self._columns = columns
+        self._typed: TopicType | None = None
         self._version = version_of(options)
         self.staging_topic = staging_topic_of(options, job_id(self._version))
         """Goes with the job. When its driver dies, it stays until the next run of the version, or until somebody deletes it."""
@@ -165,12 +177,14 @@ class PulsarBatchWriter(DataSourceArrowWriter):
     def __getstate__(self) -> dict[str, Any]:
         """As for streams: all tasks of the job get one number of partitions."""
         if self._partitions is None:
+            self._typed = written_type(self._options, self._columns or StructType())
             self._partitions = counted(self._options)
         return self.__dict__
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Encode the rows of a task."""
-        return stage(Encoding(self._options, _task().partitionId(), self._partitions or {}), iterator, self.staging_topic)
+        encoding = Encoding(self._options, _task().partitionId(), self._partitions or {}, typed=self._typed)
+        return stage(encoding, iterator, self.staging_topic)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish all rows in one transaction: visible together, or (with an exception) not at all or in doubt."""
@@ -191,7 +205,7 @@ class PulsarBatchWriter(DataSourceArrowWriter):
             await warn_if_nobody_keeps(rows_by_topic(payloads, parked), self._options)
         timeout = self._options.transaction_timeout_ms / 1000
         async with client.transaction(timeout=timeout, name="spark write") as txn:
-            rows.expect(payloads, parked)
+            rows.expect(payloads, parked, schema_of(staged))
             try:
                 places = [each.place for each in parked]
                 await rows.fill(fill("this job", str(txn.id), rows_by_topic(payloads, parked), places), txn)
@@ -209,7 +223,8 @@ class PulsarBatchWriter(DataSourceArrowWriter):
         store = PulsarSinkStore(client, control_topic, self.staging_topic, self._options)
         work = Work(version, rows_by_topic(payloads, parked), [each.place for each in parked])
         try:
-            outcome: Outcome = await store.carry_out(VersionCommitter(name).commit(work), version, payloads, parked)
+            steps = VersionCommitter(name).commit(work)
+            outcome: Outcome = await store.carry_out(steps, version, payloads, parked, schema_of(staged))
         finally:
             await store.close()
         if outcome is Outcome.SKIPPED:

@@ -1,75 +1,41 @@
-"""The source's columns: Spark's schema, Arrow's equal one, and entries as record batches."""
+"""Entries as record batches of a query's columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import base64
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from pulsar_txn.client.encoded import OpenedEntry, split_entry_payload
+from pulsar_txn.pipeline.spark.schemas.casting import Unfit, cast_column
+from pulsar_txn.pipeline.spark.source.layout import CORRUPT, SCHEMA, Layout
+from pulsar_txn.pipeline.spark.source.malformed import Malformed
+from pulsar_txn.pipeline.spark.source.messages import MessageReader
 from pulsar_txn.pipeline.spark.source.offsets import Place
-from pulsar_txn.pipeline.spark.source.values import Values
-
-SCHEMA: Final = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("message_id", StringType()),
-        StructField("publish_time", TimestampType()),
-        StructField("event_time", TimestampType()),
-        StructField("properties", MapType(StringType(), StringType())),
-        StructField("ordering_key", BinaryType()),
-        StructField("producer_name", StringType()),
-        StructField("sequence_id", LongType()),
-    ]
-)
-"""What `load()` gives; all of it may be null. `message_id` is `ledger:entry:partition:batch index`."""
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
-ARROW_SCHEMA: Final = pa.schema(
-    [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("message_id", pa.string()),
-        pa.field("publish_time", _TIME),
-        pa.field("event_time", _TIME),
-        pa.field("properties", pa.map_(pa.string(), pa.string())),
-        pa.field("ordering_key", pa.binary()),
-        pa.field("producer_name", pa.string()),
-        pa.field("sequence_id", pa.int64()),
-    ]
-)
+_UNTYPED: Final = Layout(SCHEMA, tuple(SCHEMA.names))
 
 
 class Rows:
-    """Collects messages of one topic partition, and makes record batches of ARROW_SCHEMA of them (Spark checks the first only).
+    """Collects messages of one topic partition, and makes record batches of a query's columns of them.
 
     A message that has only a payload costs no Python object but that; what an entry's messages share is repeated by Arrow.
     """
 
-    def __init__(self, topic: str, partition: int, values: Values | None = None, kind: pa.DataType | None = None) -> None:
-        """With `values` payloads are decoded to values of the type `kind`."""
+    def __init__(self, topic: str, partition: int, layout: Layout = _UNTYPED, reader: MessageReader | None = None) -> None:
+        """With a `reader`, keys and values are decoded."""
         self._topic = topic
         self._partition = partition
-        self._values = values
-        self._schema = ARROW_SCHEMA if kind is None else ARROW_SCHEMA.set(1, pa.field("value", kind))
+        self._sources = layout.sources
+        self._schema = to_arrow_schema(layout.schema, timezone="UTC")
+        self._reader = reader
+        self._malformed = Malformed(topic, layout.mode)
         self._clear()
 
     def _clear(self) -> None:
@@ -79,8 +45,8 @@ class Rows:
         """Bytes of their values."""
         self._payloads: list[Any] = []
         self._entries: list[
-            tuple[int, str, int, str, int]
-        ] = []  # rows, front of the message id, publish time, producer, sequence id
+            tuple[int, str, int, str, int, bytes]
+        ] = []  # rows, front of the message id, publish time, producer, sequence id, version of the schema
         self._indexes: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._others: dict[int, Any] = {}
@@ -105,57 +71,94 @@ class Rows:
         for index, row in others.items():
             if row[6]:
                 payloads[index] = None
-        if self._values is not None:
-            payloads = self._values.decoded(payloads, metadata.schema_version, place)
         self._payloads += payloads
         self._indexes.append(indexes)
         front = f"{place[0]}:{place[1]}:{self._partition}:"
         self._entries.append(
-            (len(payloads), front, metadata.publish_time * 1000, metadata.producer_name, _signed(metadata.sequence_id))
+            (
+                len(payloads),
+                front,
+                metadata.publish_time * 1000,
+                metadata.producer_name,
+                _signed(metadata.sequence_id),
+                metadata.schema_version,
+            )
         )
         self.count += len(payloads)
         self.size += len(entry.payload)
 
     def batch(self) -> pa.RecordBatch:
-        """All rows that wait; none wait any more."""
-        counts, fronts, times, producers, sequences = zip(*self._entries, strict=True)
-        which = pa.array(np.repeat(np.arange(len(counts), dtype=np.int32), counts))
-        indexes = np.concatenate(self._indexes)
-        numbers = np.repeat(np.array(sequences, np.int64), counts) + np.maximum(indexes, 0)
-        if self._numbers:
-            numbers[np.fromiter(self._numbers.keys(), np.int64)] = np.fromiter(self._numbers.values(), np.int64)
-        ids = pc.binary_join_element_wise(pa.array(fronts).take(which), pa.array(indexes).cast(pa.string()), "")
-        arrays = [
-            self._column(pa.binary(), 2, str.encode),
-            self._value_column(),
-            pa.repeat(self._topic, self.count),
-            pa.repeat(pa.scalar(self._partition, pa.int32()), self.count),
-            ids,
-            pa.array(np.repeat(np.array(times, np.int64), counts)).view(_TIME),
-            self._column(_TIME, 3, lambda time_ms: time_ms * 1000 if time_ms else None),
-            self._properties(),
-            self._column(pa.binary(), 5, lambda key: key),
-            pa.repeat(producers[0], self.count) if len(set(producers)) == 1 else pa.array(producers).take(which),
-            pa.array(numbers),
-        ]
+        """All rows that wait; none wait any more. UndecodableValue."""
+        unfit: Unfit = {}
+        made: dict[str, Any] = {}
+        if self._reader is not None and not {"key", "value"}.isdisjoint(self._sources):
+            made, unfit = self._typed(self._reader)
+        shared = _Shared(self._entries, self._indexes)
+        arrays = []
+        for name, field in zip(self._sources, self._schema, strict=True):
+            column = made.get(name)
+            if column is None and name != CORRUPT:
+                column = made[name] = self._made(name, shared)
+            if column is not None:
+                column, wrong = cast_column(column, field.type)
+                unfit |= wrong
+            arrays.append(column)
+        if unfit:
+            self._malformed.settle(unfit, shared.message_id)
+        for position, column in enumerate(arrays):
+            if column is None:
+                arrays[position] = self._payloads_of(unfit).cast(self._schema.field(position).type)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        if unfit and self._malformed.drops:
+            kept = np.ones(self.count, bool)
+            kept[list(unfit)] = False
+            batch = batch.filter(pa.array(kept))
         self._clear()
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return batch
 
-    def _value_column(self) -> pa.Array:
-        kind = self._schema.field(1).type
-        if self._values is None:
-            return pa.array(self._payloads, kind)
-        try:
-            return pa.array(self._payloads, kind)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            return pa.concat_arrays([self._one_value(self._values, value, kind) for value in self._payloads])
+    def finish(self) -> None:
+        """Say in the log what there is to say of all rows."""
+        self._malformed.finish()
 
-    def _one_value(self, values: Values, value: Any, kind: pa.DataType) -> pa.Array:
-        try:
-            return pa.array([value], kind)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            values.unfit(error)
-            return pa.nulls(1, kind)
+    def _typed(self, reader: MessageReader) -> tuple[dict[str, Any], Unfit]:
+        versions = [(entry[0], entry[5]) for entry in self._entries]
+        keys = self._bytes_of_keys() if reader.needs_keys else ()
+        key, value, unfit = reader.columns(self._payloads, keys, versions)
+        return {"value": value} if key is None else {"key": key, "value": value}, unfit
+
+    def _bytes_of_keys(self) -> list[bytes | None]:
+        keys: list[bytes | None] = [None] * self.count
+        for index, row in self._others.items():
+            if row[2] is not None:
+                keys[index] = base64.b64decode(row[2]) if row[8] else row[2].encode()
+        return keys
+
+    def _payloads_of(self, unfit: Unfit) -> pa.Array:
+        return pa.array([payload if index in unfit else None for index, payload in enumerate(self._payloads)], pa.binary())
+
+    def _made(self, name: str, shared: _Shared) -> Any:
+        match name:
+            case "key":
+                return self._column(pa.binary(), 2, str.encode)
+            case "value":
+                return pa.array(self._payloads, pa.binary())
+            case "topic":
+                return pa.repeat(self._topic, self.count)
+            case "partition":
+                return pa.repeat(pa.scalar(self._partition, pa.int32()), self.count)
+            case "message_id":
+                return shared.message_ids()
+            case "publish_time":
+                return shared.publish_times()
+            case "event_time":
+                return self._column(_TIME, 3, lambda time_ms: time_ms * 1000 if time_ms else None)
+            case "properties":
+                return self._properties()
+            case "ordering_key":
+                return self._column(pa.binary(), 5, lambda key: key)
+            case "producer_name":
+                return shared.producers()
+        return shared.sequence_ids(self._numbers)
 
     def _column(self, kind: pa.DataType, field: int, convert: Callable[[Any], Any]) -> pa.Array:
         """A field that few messages have."""
@@ -178,6 +181,38 @@ class Rows:
                 values += row[1].values()
         offsets = pa.array(np.cumsum(counts, dtype=np.int32))
         return pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), pa.array(values, pa.string()))
+
+
+class _Shared:
+    """What the messages of an entry share, repeated for each of them."""
+
+    def __init__(self, entries: Sequence[tuple[int, str, int, str, int, bytes]], indexes: Sequence[Any]) -> None:
+        self._counts, self._fronts, self._times, self._producers, self._sequences, _ = zip(*entries, strict=True)
+        self._indexes = np.concatenate(indexes)
+        self._which = np.repeat(np.arange(len(entries), dtype=np.int32), self._counts)
+
+    def message_id(self, number: int) -> str:
+        """Of one message."""
+        return f"{self._fronts[self._which[number]]}{self._indexes[number]}"
+
+    def message_ids(self) -> pa.Array:
+        fronts = pa.array(self._fronts).take(pa.array(self._which))
+        return pc.binary_join_element_wise(fronts, pa.array(self._indexes).cast(pa.string()), "")
+
+    def publish_times(self) -> pa.Array:
+        return pa.array(np.repeat(np.array(self._times, np.int64), self._counts)).view(_TIME)
+
+    def producers(self) -> pa.Array:
+        if len(set(self._producers)) == 1:
+            return pa.repeat(self._producers[0], len(self._which))
+        return pa.array(self._producers).take(pa.array(self._which))
+
+    def sequence_ids(self, own: Mapping[int, int]) -> pa.Array:
+        """`own`: those that messages have themselves."""
+        numbers = np.repeat(np.array(self._sequences, np.int64), self._counts) + np.maximum(self._indexes, 0)
+        if own:
+            numbers[np.fromiter(own.keys(), np.int64)] = np.fromiter(own.values(), np.int64)
+        return pa.array(numbers)
 
 
 _NOT_IN_A_BATCH: Final = np.array([-1])

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.source.layout import Layout
 from pulsar_txn.pipeline.spark.source.limits import Limit
 from pulsar_txn.pipeline.spark.source.loss import report_loss
 from pulsar_txn.pipeline.spark.source.offsets import (
@@ -39,7 +40,6 @@ from pulsar_txn.pipeline.spark.source.report import behind
 from pulsar_txn.pipeline.spark.source.tasks import read_work
 from pulsar_txn.pipeline.spark.source.times import places_at
 from pulsar_txn.pipeline.spark.source.topics import Topics
-from pulsar_txn.pipeline.spark.source.typed import TypedValue
 from pulsar_txn.pipeline.spark.steps import OnStep, reached
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class _Reading:
     """What batch and stream share: planning and reading ranges. Travels to the tasks, so it holds options only."""
 
     _options: Options
-    _typed: TypedValue | None
+    _layout: Layout
 
     def _plan(
         self, topics: Topics, start: Mapping[str, Place], end: Mapping[str, Place], *, ends_visibly: bool = True
@@ -80,7 +80,7 @@ class _Reading:
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Record batches of some ranges, in the order of their topics."""
         assert isinstance(partition, Work)  # noqa: S101  # we planned it
-        return read_work(self._options, partition, self._typed)
+        return read_work(self._options, partition, self._layout)
 
 
 def start_places(text: str, ends: Mapping[str, Place]) -> Places:
@@ -105,9 +105,9 @@ def check_missing(options: Options, missing: Sequence[str]) -> None:
 class PulsarBatchReader(_Reading, DataSourceReader):
     """`spark.read.format("pulsar")`: a snapshot, taken when the query is planned."""
 
-    def __init__(self, options: Options, typed: TypedValue | None = None) -> None:
+    def __init__(self, options: Options, layout: Layout) -> None:
         self._options = options
-        self._typed = typed
+        self._layout = layout
 
     def partitions(self) -> Sequence[Work]:
         """The ranges of the topic partitions that have something to read."""
@@ -143,9 +143,9 @@ class PulsarBatchReader(_Reading, DataSourceReader):
 class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("pulsar")`. On the driver it keeps readers; the copies in the tasks have only `read`."""
 
-    def __init__(self, options: Options, on_step: OnStep = None, typed: TypedValue | None = None) -> None:
+    def __init__(self, options: Options, layout: Layout, on_step: OnStep = None) -> None:
         self._options = options
-        self._typed = typed
+        self._layout = layout
         self._on_step = on_step
         self._topics: Topics | None = None
         self._patience = Patience(options.fail_after_ms)
@@ -157,7 +157,7 @@ class PulsarStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         self._unstored: Places | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_typed": self._typed}
+        return {"_options": self._options, "_layout": self._layout}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Where a new query starts. Spark asks again until a micro-batch is committed, and does not store it."""

@@ -5,41 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pyspark.sql.pandas.types import to_arrow_type
-
 from pulsar_txn.client import AsyncClient
 from pulsar_txn.client.encoded import OpenedEntry, RawEntry, UnreadableEntryError, open_entry, topic_schema
 from pulsar_txn.pipeline.spark.background import Background, background
 from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.source.chunks import Chunks
 from pulsar_txn.pipeline.spark.source.columns import Rows
+from pulsar_txn.pipeline.spark.source.layout import Layout
 from pulsar_txn.pipeline.spark.source.loss import report_loss
+from pulsar_txn.pipeline.spark.source.messages import MessageReader
 from pulsar_txn.pipeline.spark.source.planning import Work
 from pulsar_txn.pipeline.spark.source.ranges import Range, RangeReader
-from pulsar_txn.pipeline.spark.source.typed import TypedValue
-from pulsar_txn.pipeline.spark.source.values import Values
 
 _ROWS: Final = 10_000
 _BYTES: Final = 4 * 1024 * 1024
 
 
-def read_work(options: Options, work: Work, typed: TypedValue | None = None) -> Iterator[Any]:
+def read_work(options: Options, work: Work, layout: Layout) -> Iterator[Any]:
     """Record batches of all ranges. The client's thread reads on while Spark takes them."""
     local = background()
     client = local.client_of(options)
     for each in work.ranges:
-        yield from _RangeTask(local, client, options, each, typed).batches()
+        yield from _RangeTask(local, client, options, each, layout).batches()
 
 
 class _RangeTask:
     """One range of one task."""
 
-    def __init__(
-        self, local: Background, client: AsyncClient, options: Options, wanted: Range, typed: TypedValue | None
-    ) -> None:
+    def __init__(self, local: Background, client: AsyncClient, options: Options, wanted: Range, layout: Layout) -> None:
         self._local = local
         self._client = client
-        self._typed = typed
+        self._layout = layout
         self._options = options
         self._topic = wanted.topic
         self._reader = reader = RangeReader(client, options, wanted)
@@ -56,20 +52,19 @@ class _RangeTask:
                         yield rows.batch()
             if rows.count:
                 yield rows.batch()
+            rows.finish()
         finally:
             self._local.start(self._reader.close())  # the broker's answer is not waited for
 
     def _rows(self) -> Rows:
-        number = partition_number(self._topic)
-        if self._typed is None:
-            return Rows(self._topic, number)
-        values = Values(
-            self._topic,
-            self._typed.info,
-            self._options.mode,
-            lambda version: self._local.run(topic_schema(self._client, self._topic, version)),
-        )
-        return Rows(self._topic, number, values, to_arrow_type(self._typed.kind, timezone="UTC"))
+        reader, typed = None, self._layout.typed
+        if typed is not None:
+            reader = MessageReader(
+                self._topic,
+                typed,
+                lambda version: self._local.run(topic_schema(self._client, self._topic, version)),
+            )
+        return Rows(self._topic, partition_number(self._topic), self._layout, reader)
 
     def _add(self, rows: Rows, entry: RawEntry) -> None:
         try:

@@ -2,48 +2,61 @@
 
 from __future__ import annotations
 
-import attrs
-from pyspark.sql.types import DataType, StructField, StructType
+from typing import NoReturn
 
 from pulsar_txn.client.encoded import SchemaInfo, matching_topics, topic_schema
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.errors import OptionError
 from pulsar_txn.pipeline.spark.options import Options
-from pulsar_txn.pipeline.spark.source.columns import SCHEMA
-from pulsar_txn.pipeline.spark.source.values import spark_type
+from pulsar_txn.pipeline.spark.schemas.chosen import asks_for_bytes, check_schema_options, chosen_schema
+from pulsar_txn.pipeline.spark.schemas.parts import TopicType, topic_type
 
 
-@attrs.frozen
-class TypedValue:
-    """The topics' schema, and the type of the column `value` for it."""
-
-    info: SchemaInfo
-    kind: DataType
-
-    @property
-    def schema(self) -> StructType:
-        """The source's columns."""
-        return StructType([StructField("value", self.kind) if each.name == "value" else each for each in SCHEMA.fields])
-
-
-def typed_value(options: Options) -> TypedValue | None:
-    """What `option("schema", "topic")` asks for: the one schema of all topics; None for bytes. OptionError."""
-    if options.schema != "topic":
+def topics_type(options: Options) -> TopicType | None:
+    """What the options ask for: the one schema of all topics, or one that they describe; None for bytes. OptionError."""
+    check_schema_options(options)
+    if asks_for_bytes(options):
         return None
-    local = background()
-    client = local.run(local.client(options))
-    topics = options.topics or tuple(local.run(matching_topics(client, options.topics_pattern or "")))
-    if not topics:
-        raise OptionError(f"no topic matches {options.topics_pattern!r}, so there is no schema to read: create one first")
-    found: TypedValue | None = None
+    topics = _topics(options)
+    if options.schema != "topic":
+        info = chosen_schema(options, _not_defined, lambda: _asked(options, topics[0]))
+        return None if info is None else topic_type(topics[0], info)
+    found: TopicType | None = None
     for topic in topics:
-        info = local.run(topic_schema(client, topic))
-        kind = spark_type(topic, info)
-        if found is not None and kind != found.kind:
+        info = _asked(options, topic)
+        if info is None:
+            raise OptionError(f'{topic} has no schema: leave .option("schema", "topic") out, and read bytes')
+        one = topic_type(topic, info)
+        if found is not None and _columns(one) != _columns(found):
             raise OptionError(
-                f"{topics[0]} and {topic} have different schemas, {found.kind.simpleString()} and {kind.simpleString()}: read "
+                f"{topics[0]} and {topic} have different schemas, {_columns(found)} and {_columns(one)}: read "
                 "each by itself, or read bytes"
             )
-        if found is None and info is not None:
-            found = TypedValue(info, kind)
+        found = found or one
     return found
+
+
+def _topics(options: Options) -> tuple[str, ...]:
+    if options.topics_pattern is None:
+        return options.topics
+    local = background()
+    topics = tuple(local.run(matching_topics(local.run(local.client(options)), options.topics_pattern)))
+    if not topics:
+        raise OptionError(f"no topic matches {options.topics_pattern!r}, so there is no schema to read: create one first")
+    return topics
+
+
+def _asked(options: Options, topic: str) -> SchemaInfo | None:
+    local = background()
+    return local.run(topic_schema(local.run(local.client(options)), topic))
+
+
+def _columns(found: TopicType) -> str:
+    value = found.value.kind.simpleString()
+    return value if found.key is None else f"key {found.key.kind.simpleString()}, value {value}"
+
+
+def _not_defined(column: str, kind: int) -> NoReturn:
+    del kind
+    name = "schema" if column == "value" else "keySchema"
+    raise OptionError(f"the source needs to know the fields: give the option {name} an Avro definition, or schema=topic")

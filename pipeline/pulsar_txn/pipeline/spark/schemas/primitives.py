@@ -1,0 +1,200 @@
+"""Pulsar's primitive schemas, whole columns at a time, in Java's bytes: numbers are big-endian.
+
+`DATE`, `TIME` and `TIMESTAMP` are instants in Java, with milliseconds; only `LOCAL_…` have no time zone. Nanoseconds of
+`INSTANT`, `LOCAL_TIME` and `LOCAL_DATE_TIME` are cut to the microseconds that Spark has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+)
+
+_MICROS_PER_DAY: Final = 86_400_000_000
+_LONGEST: Final = 2**63 - 1
+_PAIR: Final = np.dtype([("first", ">i8"), ("nanos", ">i8")])
+_INSTANT: Final = np.dtype([("first", ">i8"), ("nanos", ">i4")])
+
+
+@attrs.frozen(eq=False)
+class Primitive:
+    """A schema of values of one size. `read` and `write` turn what is in the bytes into what is in Arrow's, and back.
+
+    `fits` says which of the numbers in the bytes Spark can express.
+    """
+
+    number: int
+    name: str
+    kind: DataType
+    stored: Any
+    """numpy's type of the bytes."""
+    held: Any
+    """numpy's type in Arrow's array."""
+    read: Callable[[Any], Any] = lambda values: values
+    write: Callable[[Any], Any] = lambda values: values
+    fits: Callable[[Any], Any] | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of a value."""
+        return int(self.stored.itemsize)
+
+    def column(self, payloads: Sequence[bytes | None]) -> tuple[Any, list[int]]:
+        """The values, and the numbers of the payloads that are none; null for these."""
+        size, blank = self.size, bytes(self.size)
+        bad = [number for number, each in enumerate(payloads) if each is not None and len(each) != size]
+        wrong = set(bad)
+        absent = np.fromiter((each is None or n in wrong for n, each in enumerate(payloads)), bool, len(payloads))
+        whole = payloads
+        if absent.any():
+            whole = [blank if gone else each for gone, each in zip(absent, payloads, strict=True)]
+        stored = np.frombuffer(b"".join(whole), self.stored)  # type: ignore[arg-type]  # none is None now
+        if self.fits is not None:
+            beyond = ~self.fits(stored) & ~absent
+            if beyond.any():
+                bad, absent = sorted({*bad, *np.flatnonzero(beyond).tolist()}), absent | beyond
+                stored = np.where(absent, np.zeros(1, self.stored), stored)
+        held = pa.array(np.ascontiguousarray(self.read(stored), self.held), mask=absent)
+        return (held if self.held is np.bool_ else held.view(_arrow(self.kind))), bad
+
+    def payloads(self, column: Any) -> Any:
+        """The payloads of a column of this type, as an array of binaries; null for null."""
+        valid = column.is_valid()
+        filled = column if not column.null_count else pc.coalesce(column, _zero(column.type))
+        held = np.asarray(_numbers(filled), self.held)
+        stored = np.ascontiguousarray(self.write(held), self.stored)
+        fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(self.size), len(column), [None, pa.py_buffer(stored.tobytes())])
+        found = fixed.cast(pa.binary())
+        return pc.if_else(valid, found, pa.scalar(None, pa.binary())) if column.null_count else found
+
+
+def _arrow(kind: DataType) -> Any:
+    return to_arrow_type(kind, timezone="UTC")
+
+
+def _zero(kind: Any) -> Any:
+    return pa.scalar(False) if pa.types.is_boolean(kind) else pa.scalar(0, _storage(kind)).cast(kind)
+
+
+def _storage(kind: Any) -> Any:
+    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
+        return pa.int64()
+    return pa.int32() if pa.types.is_date32(kind) else kind
+
+
+def _numbers(column: Any) -> Any:
+    storage = _storage(column.type)
+    return (column if storage == column.type else column.view(storage)).to_numpy(zero_copy_only=False)
+
+
+def _two(kind: Any, first: Any, nanos: Any) -> Any:
+    made = np.zeros(len(first), kind)
+    made["first"], made["nanos"] = first, nanos
+    return made
+
+
+def _long(values: Any) -> Any:
+    return values.astype(np.int64)
+
+
+def _within(values: Any, most: int) -> Any:
+    return (values >= -most) & (values <= most)
+
+
+def _instants(number: int, name: str) -> Primitive:
+    return Primitive(
+        number,
+        name,
+        TimestampType(),
+        np.dtype(">i8"),
+        np.int64,
+        lambda ms: _long(ms) * 1000,
+        lambda us: us // 1000,
+        lambda ms: _within(ms, _LONGEST // 1000),
+    )
+
+
+def _plain_number(number: int, name: str, kind: DataType, form: str) -> Primitive:
+    stored = np.dtype(form)
+    return Primitive(number, name, kind, stored, stored.newbyteorder("="))
+
+
+_ALL: Final = (
+    Primitive(
+        5, "BOOLEAN", BooleanType(), np.dtype("u1"), np.bool_, lambda each: each != 0, lambda each: each.astype(np.uint8)
+    ),
+    _plain_number(6, "INT8", ByteType(), ">i1"),
+    _plain_number(7, "INT16", ShortType(), ">i2"),
+    _plain_number(8, "INT32", IntegerType(), ">i4"),
+    _plain_number(9, "INT64", LongType(), ">i8"),
+    _plain_number(10, "FLOAT", FloatType(), ">f4"),
+    _plain_number(11, "DOUBLE", DoubleType(), ">f8"),
+    _instants(12, "DATE"),
+    _instants(13, "TIME"),
+    _instants(14, "TIMESTAMP"),
+    Primitive(
+        16,
+        "INSTANT",
+        TimestampType(),
+        _INSTANT,
+        np.int64,
+        lambda each: _long(each["first"]) * 1_000_000 + each["nanos"] // 1000,
+        lambda us: _two(_INSTANT, us // 1_000_000, us % 1_000_000 * 1000),
+        lambda each: _within(each["first"], _LONGEST // 1_000_000 - 1) & _within(each["nanos"], 999_999_999),
+    ),
+    Primitive(
+        17,
+        "LOCAL_DATE",
+        DateType(),
+        np.dtype(">i8"),
+        np.int32,
+        lambda days: days.astype(np.int32),
+        lambda days: days.astype(np.int64),
+        lambda days: _within(days, 2**31 - 1),
+    ),
+    Primitive(
+        18,
+        "LOCAL_TIME",
+        TimeType(),
+        np.dtype(">i8"),
+        np.int64,
+        lambda nanos: _long(nanos) // 1000 * 1000,
+        lambda nanos: nanos,
+        lambda nanos: (nanos >= 0) & (nanos < _MICROS_PER_DAY * 1000),
+    ),
+    Primitive(
+        19,
+        "LOCAL_DATE_TIME",
+        TimestampNTZType(),
+        _PAIR,
+        np.int64,
+        lambda each: _long(each["first"]) * _MICROS_PER_DAY + _long(each["nanos"]) // 1000,
+        lambda us: _two(_PAIR, us // _MICROS_PER_DAY, us % _MICROS_PER_DAY * 1000),
+        lambda each: (
+            _within(each["first"], _LONGEST // _MICROS_PER_DAY - 1)
+            & (each["nanos"] >= 0)
+            & (each["nanos"] < _MICROS_PER_DAY * 1000)
+        ),
+    ),
+)
+PRIMITIVES: Final = {each.number: each for each in _ALL}
+"""By Pulsar's numbers of the kinds."""

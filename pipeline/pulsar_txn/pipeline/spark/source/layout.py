@@ -1,0 +1,97 @@
+"""Which columns a query gets: those of the source, or what the user's `.schema(…)` chooses of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pulsar_txn.pipeline.spark.errors import OptionError
+from pulsar_txn.pipeline.spark.options import Options
+from pulsar_txn.pipeline.spark.schemas.casting import check_choice
+from pulsar_txn.pipeline.spark.schemas.parts import TopicType
+
+SCHEMA: Final = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("message_id", StringType()),
+        StructField("publish_time", TimestampType()),
+        StructField("event_time", TimestampType()),
+        StructField("properties", MapType(StringType(), StringType())),
+        StructField("ordering_key", BinaryType()),
+        StructField("producer_name", StringType()),
+        StructField("sequence_id", LongType()),
+    ]
+)
+"""What `load()` gives; all of it may be null. `message_id` is `ledger:entry:partition:batch index`."""
+
+
+@attrs.frozen
+class Layout:
+    """The columns of a query, in their order, and where each comes from."""
+
+    schema: StructType
+    sources: tuple[str, ...]
+    """The source's name of each column; `CORRUPT` for the one of payloads that do not fit."""
+    mode: str = "FAILFAST"
+    typed: TopicType | None = None
+
+
+CORRUPT: Final = "_corrupt"
+
+
+def all_columns(options: Options, typed: TopicType | None) -> Layout:
+    """What a query gets that names no columns."""
+    kinds: dict[str, DataType] = {}
+    if typed is not None:
+        kinds["value"] = typed.value.kind
+        if typed.key is not None:
+            kinds["key"] = typed.key.kind
+    fields = [StructField(each.name, kinds.get(each.name, each.dataType)) for each in SCHEMA.fields]
+    sources = list(SCHEMA.names)
+    if options.corrupt_column is not None:
+        if options.mode != "PERMISSIVE" or options.corrupt_column in sources:
+            raise OptionError(
+                "columnNameOfCorruptRecord is a name of its own for a column with the payloads that do not fit, with "
+                "mode=PERMISSIVE"
+            )
+        fields.append(StructField(options.corrupt_column, BinaryType()))
+        sources.append(CORRUPT)
+    return Layout(StructType(fields), tuple(sources), options.mode, typed)
+
+
+def chosen_columns(every: Layout, wanted: StructType) -> Layout:
+    """What `.schema(…)` asks for: columns by name, in its order, cast to its types. OptionError names what there is not."""
+    if wanted == every.schema:
+        return every
+    found = []
+    for field in wanted.fields:
+        name = _same_name(field.name, every)
+        check_choice(every.schema[name].dataType, field.dataType, field.name)
+        found.append(every.sources[every.schema.names.index(name)])
+    return Layout(wanted, tuple(found), every.mode, every.typed)
+
+
+def _same_name(name: str, every: Layout) -> str:
+    """Spark does not look at the case of names."""
+    for each in every.schema.names:
+        if each.lower() == name.lower():
+            return each
+    value = every.schema["value"].dataType
+    if isinstance(value, StructType) and name in value.names:
+        raise OptionError(f"{name!r} is a field of the column value: leave .schema(…) out and select value.{name}")
+    raise OptionError(f"the source has no column {name!r}; the columns are {every.schema.simpleString()}")
