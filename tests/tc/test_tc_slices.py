@@ -10,13 +10,26 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from insides import state_of
+from insides import lanes_of, state_of
 from tc_host import LEDGER, TcHost
 
 from pulsar_txn.ledger import ordered
 from pulsar_txn.ledger.machine import SLICE_BYTES, TellParticipant, WriteSnapshot
-from pulsar_txn.tc import AddParticipants, EndTxn, FencingCoordinator, NewTxn, ParticipantsDone, TransactionCoordinator, records
+from pulsar_txn.tc import (
+    AddParticipants,
+    EndTxn,
+    FencingCoordinator,
+    Goodbye,
+    LaneIds,
+    NewTxn,
+    ParticipantsDone,
+    PulsarIds,
+    TransactionCoordinator,
+    Vanished,
+    records,
+)
 from pulsar_txn.tc import snapshots as module
+from pulsar_txn.tc.ids import IdPolicy
 from pulsar_txn.tc.outcomes import PAGE
 from pulsar_txn.wire.errors import Refusal
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnStatus
@@ -33,25 +46,35 @@ STEPS = st.lists(
 
 
 class _Host(TcHost):
+    ids: IdPolicy = PulsarIds()
+
     def fresh(self) -> TransactionCoordinator:
-        return FencingCoordinator(self.tc_id, id_retention_ms=20, outcome_retention_count=PAGE, **self.options)
+        more = {"id_retention_ms": 20, "outcome_retention_count": PAGE, "ids": self.ids, **self.options}
+        return FencingCoordinator(self.tc_id, **more)
 
 
-def restored(parts: tuple[bytes, ...]) -> TransactionCoordinator:
-    machine = _Host().fresh()
+class _LaneHost(_Host):
+    ids = LaneIds()
+
+
+def restored(host: _Host, parts: tuple[bytes, ...]) -> TransactionCoordinator:
+    machine = host.fresh()
     for part in parts:
         machine.restore(part)
     return machine
 
 
+@pytest.mark.parametrize("kind_of_host", [_Host, _LaneHost], ids=["Pulsar's ids", "lanes"])
 @settings(deadline=None)
-@given(STEPS)
-def test_slices_taken_between_records_of_any_history_are_those_of_the_moment(steps: list[tuple[str, int, Any]]) -> None:
+@given(steps=STEPS)
+def test_slices_taken_between_records_of_any_history_are_those_of_the_moment(
+    kind_of_host: type[_Host], steps: list[tuple[str, int, Any]]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordered, "GROUP", 2)
         patch.setattr(module, "_OBJECTS_PER_SLICE", 1)
         patch.setattr(module, "_NAMES_PER_ELEMENT", 2)
-        host = _Host()
+        host = kind_of_host()
         walks: list[tuple[tuple[bytes, ...], Iterator[bytes], list[bytes]]] = []
         for kind, number, identity in steps:
             host.now_ms += number
@@ -67,7 +90,7 @@ def test_slices_taken_between_records_of_any_history_are_those_of_the_moment(ste
             host.confirm()
         for expected, slices, seen in walks:
             assert (*seen, *slices) == expected
-            copy = restored(expected)
+            copy = restored(host, expected)
             copy.check_invariants()
             assert tuple(copy.snapshot()) == expected
 
@@ -76,8 +99,11 @@ def happen(host: TcHost, kind: str, number: int, identity: Any) -> None:
     active = host.tc.transactions()
     if kind == "new" or not active:
         with contextlib.suppress(Refusal):  # fenced
-            host.ask(NewTxn(None, 40, identity=identity))
+            host.ask(NewTxn(None, 40, identity=identity, incarnation=f"i{number}" if number else None))
         return
+    if kind == "wait" and number > 4:
+        host.ask(Vanished(f"i{number}"))
+        host.ask(Goodbye(None, f"i{number - 4}"))
     chosen = active[number % len(active)]
     if kind == "wait":
         host.expire()
@@ -93,7 +119,10 @@ def happen(host: TcHost, kind: str, number: int, identity: Any) -> None:
 def skip_to_the_next_page(host: TcHost) -> None:
     """A record that names ids far ahead, as a log that was trimmed shows them."""
     ahead = (host.tc.next_local_txn_id // PAGE + 1) * PAGE
-    host.append(records.new_transaction(ahead, 40, host.now_ms, ("anna", None)))
+    if lanes_of(host.tc) is not None:
+        host.append(records.new_in_lane(ahead, 40, host.now_ms, ("anna", None), ahead, "far"))
+    else:
+        host.append(records.new_transaction(ahead, 40, host.now_ms, ("anna", None)))
 
 
 @pytest.mark.parametrize("size", [(32, 100, 300, 700), pytest.param((320, 1_000, 8_100, 230_000), marks=pytest.mark.slow)])
