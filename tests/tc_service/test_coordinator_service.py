@@ -6,87 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from coordinator_bench import Bench
 from raw_client import FULL, RawClient, Refused
 
-from pulsar_txn.broker.serving import AsyncioRuntime
-from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.ledger.memory import MemoryStore
-from pulsar_txn.tc_service.config import CoordinatorConfig
-from pulsar_txn.tc_service.server.clusters import Clusters
-from pulsar_txn.tc_service.server.service import CoordinatorService
-from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnAction, TxnId, coordinator_of, signed64
+from pulsar_txn.wire.errors import ServerError
+from pulsar_txn.wire.ids import LANE_BIT, TxnAction, TxnId, coordinator_of, signed64
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
 
 IN, OUT = FULL + "in", FULL + "out"
-
-
-class ScriptedCluster:
-    """A cluster whose brokers answer when the test says so. `missing`: topics that are not there."""
-
-    def __init__(self) -> None:
-        self.told: list[TellParticipant] = []
-        self.missing: set[str] = set()
-        self.checks = 0
-        self.answers = True
-        self.waiting: list[Callable[[], None]] = []
-        self._found: set[Participant] = set()
-
-    def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
-        self.told.append(effect)
-        self.waiting.append(lambda: told(effect.txn_id))
-        if self.answers:
-            self.answer()
-
-    def answer(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        for each in waiting:
-            each()
-
-    def is_checked(self, participant: Participant) -> bool:
-        return participant in self._found
-
-    async def check(self, participant: Participant) -> None:
-        self.checks += 1
-        if participant.topic in self.missing:
-            raise Refusal(ServerError.TopicNotFound, f"{participant.topic} is not there")
-        self._found.add(participant)
-
-    async def start(self) -> None:
-        """It can always take part."""
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-    @property
-    def ends(self) -> list[tuple[str, str | None, str]]:
-        return [(each.participant.topic, each.participant.subscription, each.action.name) for each in self.told]
-
-
-class Bench:
-    """A service that can crash; `clusters` are those of the present configuration."""
-
-    def __init__(self, *names: str) -> None:
-        self.config = CoordinatorConfig(number_of_transaction_coordinators=2)
-        self.clusters = {name: ScriptedCluster() for name in names}
-        self.store = MemoryStore()
-        self.service: CoordinatorService
-
-    async def start(self) -> Bench:
-        await self.store.start()
-        self.service = CoordinatorService(self.config, self.store, Clusters(self.clusters), AsyncioRuntime())
-        await self.service.start(2)
-        await self.service.coordinators.wait_ready()
-        return self
-
-    async def crash(self, *names: str) -> None:
-        """Only what was confirmed survives. `names`: the clusters of the configuration from now on; all of before without."""
-        self.store = self.store.crash()
-        self.clusters = {name: ScriptedCluster() for name in names or self.clusters}
-        await self.start()
-
-    def client(self) -> Any:
-        return RawClient(self.service)  # type: ignore[arg-type]  # it wants connections, and nothing else of a broker
 
 
 @pytest.fixture

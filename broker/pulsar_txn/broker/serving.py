@@ -23,8 +23,11 @@ from pulsar_txn.broker.commands.txn import (
 from pulsar_txn.broker.commands.txn import (
     REFUSED as REFUSALS,
 )
+from pulsar_txn.broker.net.authentication import Authentication, authentication_of
 from pulsar_txn.broker.net.clients import Clients
 from pulsar_txn.broker.net.connection import Connection
+from pulsar_txn.broker.net.introduction import Introduction
+from pulsar_txn.broker.net.tls import tls_of
 from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane
 from pulsar_txn.broker.txn.crash_points import armed
 from pulsar_txn.broker.txn.host import Answer
@@ -42,6 +45,7 @@ __all__ = [
     "USAGE",
     "Answer",
     "AsyncioRuntime",
+    "Authentication",
     "BrokerConfig",
     "Clients",
     "Clock",
@@ -50,6 +54,7 @@ __all__ = [
     "Coordinating",
     "Coordinators",
     "Ending",
+    "Introduction",
     "Lifetime",
     "Limits",
     "Listener",
@@ -63,6 +68,7 @@ __all__ = [
     "Turn",
     "TxnSession",
     "armed",
+    "authentication_of",
     "build",
     "cannot_listen",
     "conf_key",
@@ -72,5 +78,6 @@ __all__ = [
     "on_end_txn",
     "on_new_txn",
     "read_settings",
+    "tls_of",
     "unknown_keys",
 ]

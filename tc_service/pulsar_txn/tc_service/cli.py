@@ -96,8 +96,9 @@ class _Process:
             raise Ending(USAGE, str(error)) from error
         except (OSError, OverflowError) as error:
             known = error if isinstance(error, OSError) else OSError(str(error))
-            port = config.broker_service_port
-            raise cannot_listen(config.bind_address, port, "brokerServicePort", "--port", known) from error
+            ports = {"brokerServicePort": config.broker_service_port, "brokerServicePortTls": config.broker_service_port_tls}
+            key = next(key for key, port in ports.items() if port is not None and key not in self._server.listening)
+            raise cannot_listen(config.bind_address, ports[key] or 0, key, f"--set {key}=PORT", known) from error
 
     async def storage_failed(self) -> Exception:
         await self._server.storage_failed.wait()
@@ -109,9 +110,9 @@ class _Process:
         await self._server.close()
 
     def ready_line(self) -> str:
-        facts = self.facts()
+        facts, where = self.facts(), " and ".join(self._server.addresses)
         return (
-            f"pulsar-txn {facts['version']} coordinates at {facts['serviceUrl']} for {', '.join(facts['clusters'])}: "
+            f"pulsar-txn {facts['version']} coordinates at {where} for {', '.join(facts['clusters'])}: "
             f"{facts['coordinators']} coordinators, journal in {facts['data']}, sync by {facts['sync']}"
         )
 
@@ -120,7 +121,8 @@ class _Process:
         return {
             "version": version("pulsar-txn"),
             "pid": os.getpid(),
-            "serviceUrl": service.service_url,
+            "serviceUrl": service.service_url or None,
+            "serviceUrlTls": service.service_url_tls or None,
             "clusters": list(self._clusters),
             "coordinators": len(service.coordinators),
             "data": str(self._data.absolute()),

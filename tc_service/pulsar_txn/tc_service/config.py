@@ -12,7 +12,17 @@ from typing import Any, Final
 
 import attrs
 
-from pulsar_txn.broker.serving import BrokerConfig, ConfigError, Setting, build, fields_of, read_settings, unknown_keys
+from pulsar_txn.broker.serving import (
+    BrokerConfig,
+    ConfigError,
+    Setting,
+    authentication_of,
+    build,
+    fields_of,
+    read_settings,
+    tls_of,
+    unknown_keys,
+)
 from pulsar_txn.client import TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.inside import Settings, TlsFiles, parse_service_url
@@ -34,7 +44,8 @@ class CoordinatorConfig:
 
     # listening
     bind_address: str = "127.0.0.1"
-    broker_service_port: int = 6653
+    broker_service_port: int | None = 6653
+    broker_service_port_tls: int | None = None
     advertised_address: str | None = None
     keep_alive_interval_seconds: int = 30
     broker_max_connections: int = 10_000
@@ -44,6 +55,17 @@ class CoordinatorConfig:
     max_concurrent_lookup_request: int = 50_000
     max_concurrent_request_size_in_mb: int = 64
     broker_shutdown_timeout_ms: int = 10_000
+
+    # who clients are
+    authentication_enabled: bool = False
+    authentication_providers: str = ""
+    token_secret_key: str | None = attrs.field(default=None, repr=False)
+    token_public_key: str | None = None
+    token_auth_claim: str = "sub"  # noqa: S105 - the name of a claim
+    tls_certificate_file_path: str | None = None
+    tls_key_file_path: str | None = None
+    tls_trust_certs_file_path: str | None = None
+    tls_require_trusted_client_cert_on_connect: bool = False
 
     # clusters
     clusters: str = ""
@@ -167,11 +189,16 @@ def _is_of_cluster(key: str, clusters: Mapping[str, ClusterConfig]) -> bool:
 
 
 def _check(config: CoordinatorConfig) -> None:
-    if config.bind_address not in _LOOPBACK:
+    if config.bind_address not in _LOOPBACK and not config.authentication_enabled:
         raise ConfigError(
             f"bindAddress={config.bind_address}: without authentication the coordinator listens on loopback only; "
-            "write bindAddress=127.0.0.1"
+            "write bindAddress=127.0.0.1, or authenticationEnabled=true with authenticationProviders"
         )
+    if config.broker_service_port is None and config.broker_service_port_tls is None:
+        raise ConfigError("there is no port: set brokerServicePort or brokerServicePortTls")
+    authentication_of(config)  # what is wrong with its keys is said here, and so for TLS
+    if config.broker_service_port_tls is not None:
+        tls_of(config)
     if config.transaction_client_lease_in_seconds < 1:
         raise ConfigError("transactionClientLeaseInSeconds: a number from 1 on is expected")
     if config.number_of_transaction_coordinators > _MAX_COORDINATORS:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -38,7 +39,14 @@ class Listener(Protocol):
 class Runtime(Protocol):
     """What the broker asks of the world."""
 
-    async def listen(self, host: str, port: int, protocol_factory: Callable[[], asyncio.Protocol]) -> Listener:
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], asyncio.Protocol],
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> Listener:
         """Accept connections, each with a protocol of its own. Raises OSError (port in use, address not ours)."""
         ...
 
@@ -102,9 +110,17 @@ class _TcpListener:
 class AsyncioRuntime:
     """The real world: TCP by the running asyncio (or uvloop) loop, the system's clocks and random source."""
 
-    async def listen(self, host: str, port: int, protocol_factory: Callable[[], asyncio.Protocol]) -> Listener:
-        """Listen on TCP."""
-        server = await asyncio.get_running_loop().create_server(protocol_factory, host, port, backlog=1024)
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], asyncio.Protocol],
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> Listener:
+        """Listen on TCP, with TLS when there is a context."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(protocol_factory, host, port, backlog=1024, ssl=ssl_context)
         return _TcpListener(server)
 
     def wall_ms(self) -> int:

@@ -419,6 +419,11 @@ class Connection(asyncio.Protocol):
         self._intake.hold(DRAINING, hold=True)
 
     @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The certificate that the client showed, and TLS has checked; None for none."""
+        return None if self._transport is None else self._transport.get_extra_info("peercert")
+
+    @property
     def is_busy(self) -> bool:
         """Whether something that this client asked for is not answered yet."""
         return self._intake.requests > 0 or self.session.is_busy

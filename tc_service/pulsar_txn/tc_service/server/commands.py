@@ -33,9 +33,14 @@ _NO_TOPICS: Final = (
 
 
 def on_connect(session: Session, body: Any) -> None:
-    """CONNECT: no authentication yet, so everybody is nobody. A second one closes the connection."""
+    """CONNECT: who the client is. A second one closes the connection, and so does one that is refused."""
     if session.connection.connected:
         raise MalformedFrame("CONNECT came a second time")
+    try:
+        session.principal = session.introduction.connect(body)
+    except Refusal as refusal:
+        session.introduction.reject(refusal)
+        return
     session.connection.know(body.client_version[:_MAX_VERSION_LENGTH])
     session.connection.write_command(
         "connected",
@@ -50,6 +55,14 @@ def on_connect(session: Session, body: Any) -> None:
             supports_clusters=True,
         ),
     )
+
+
+def on_auth_response(session: Session, body: Any) -> None:
+    """AUTH_RESPONSE: fresh credentials, which the client was asked for."""
+    try:
+        session.introduction.respond(body)
+    except Refusal as refusal:
+        session.introduction.reject(refusal)
 
 
 def on_ping(session: Session, _body: Any) -> None:
@@ -77,6 +90,7 @@ def on_lookup(session: Session, body: Any) -> None:
     if _is_assign_partition(body.topic):
         answer(
             brokerServiceUrl=session.services.service_url,
+            brokerServiceUrlTls=session.services.service_url_tls,
             response=pb.CommandLookupTopicResponse.Connect,
             authoritative=True,
             proxy_through_service_url=True,
@@ -191,6 +205,7 @@ REQUESTS: Final[dict[int, FrameHandler]] = {
 
 COMMANDS: Final[dict[int, Handler]] = {
     pb.BaseCommand.CONNECT: on_connect,
+    pb.BaseCommand.AUTH_RESPONSE: on_auth_response,
     pb.BaseCommand.PING: on_ping,
     pb.BaseCommand.PONG: on_pong,
     pb.BaseCommand.PARTITIONED_METADATA: on_partitioned_metadata,

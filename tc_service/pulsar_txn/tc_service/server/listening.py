@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from pulsar_txn.broker.serving import AsyncioRuntime, Listener, Runtime
+from pulsar_txn.broker.serving import AsyncioRuntime, Listener, Runtime, tls_of
 from pulsar_txn.client.inside import AsyncioRuntime as ClientRuntime
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.memory import MemoryStore
@@ -49,13 +49,13 @@ class CoordinatorServer:
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._runtime = runtime or AsyncioRuntime()
         self._store: LogStore
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
         self._all: Clusters | None = None
 
     @property
     def service_url(self) -> str:
-        """`pulsar://host:port` for `coordinator=` of clients."""
-        return self.service.service_url
+        """`pulsar://host:port` for `coordinator=` of clients; `pulsar+ssl://…` where there is TLS only."""
+        return self.addresses[0]
 
     @property
     def store(self) -> LogStore:
@@ -83,24 +83,48 @@ class CoordinatorServer:
             self.service = CoordinatorService(self.config, self._store, clusters, self._runtime)
             self.service.on_storage_failed = lambda _: self.storage_failed.set()
             await self.service.start(count)
-            self._listener = await self._runtime.listen(
-                self.config.bind_address, self.config.broker_service_port, self.service.connection
-            )
+            await self._listen()
         except BaseException:
+            for listener in self._listeners:
+                await listener.close()
             if self._all is not None:
                 await self._all.leave()
             await self._close_store()
             raise
-        address = self.config.advertised_address or self.config.bind_address
-        self.service.service_url = f"pulsar://{address}:{self._listener.port}"
-        logger.info("listening on %s, for the clusters %s", self.service.service_url, ", ".join(self._clusters))
+        logger.info("listening on %s, for the clusters %s", " and ".join(self.addresses), ", ".join(self._clusters))
+
+    @property
+    def addresses(self) -> list[str]:
+        """The service URLs, without and with TLS."""
+        return [url for url in (self.service.service_url, self.service.service_url_tls) if url]
+
+    @property
+    def listening(self) -> list[str]:
+        """The keys of the ports that are open."""
+        urls = {"brokerServicePort": self.service.service_url, "brokerServicePortTls": self.service.service_url_tls}
+        return [key for key, url in urls.items() if url]
+
+    async def _listen(self) -> None:
+        config, connection = self.config, self.service.connection
+        host = config.advertised_address or config.bind_address
+        if config.broker_service_port is not None:
+            plain = await self._runtime.listen(config.bind_address, config.broker_service_port, connection)
+            self._listeners.append(plain)
+            self.service.service_url = f"pulsar://{host}:{plain.port}"
+        if config.broker_service_port_tls is not None:
+            tls = await self._runtime.listen(
+                config.bind_address, config.broker_service_port_tls, connection, ssl_context=tls_of(config)
+            )
+            self._listeners.append(tls)
+            self.service.service_url_tls = f"pulsar+ssl://{host}:{tls.port}"
 
     async def close(self) -> None:
         """Stop listening, drain, close the store. Idempotent."""
-        listener, self._listener = self._listener, None
-        if listener is None:
+        listeners, self._listeners = self._listeners, []
+        if not listeners:
             return
-        await listener.close()
+        for listener in listeners:
+            await listener.close()
         try:
             async with asyncio.timeout(self.config.broker_shutdown_timeout_ms / 1000):
                 await self.service.close()

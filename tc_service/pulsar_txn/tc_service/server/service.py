@@ -21,6 +21,7 @@ from pulsar_txn.broker.serving import (
     TransactionalIds,
     Turn,
     armed,
+    authentication_of,
 )
 from pulsar_txn.ledger.protocols import LogStore
 from pulsar_txn.tc import FencingCoordinator, LaneIds
@@ -53,6 +54,8 @@ class CoordinatorService:
         self.turn = Turn(runtime, Clock(runtime))
         self.limits = Limits(self.config, runtime.descriptors())
         self.service_url = ""
+        self.service_url_tls = ""
+        self.authentication = authentication_of(config)
         self.storage_failure: Exception | None = None
         self.on_storage_failed: Callable[[Exception], None] = lambda _: None
         self._clients = Clients(self.config, self.turn)

@@ -7,7 +7,16 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from pulsar_txn.broker.serving import BrokerConfig, Connection, Coordinators, OpenedTransactions, TransactionalIds, Turn
+from pulsar_txn.broker.serving import (
+    Authentication,
+    BrokerConfig,
+    Connection,
+    Coordinators,
+    Introduction,
+    OpenedTransactions,
+    TransactionalIds,
+    Turn,
+)
 
 from .clusters import Clusters
 
@@ -24,6 +33,8 @@ class Services(Protocol):
     turn: Turn
     clusters: Clusters
     service_url: str
+    service_url_tls: str
+    authentication: Authentication
     sessions: set[Session]
 
     @property
@@ -56,6 +67,7 @@ class Session:
         self.commands = commands
         self.frames: Mapping[int, Callable[[bytes], None]] = {}
         self.requests = {kind: partial(handler, self) for kind, handler in requests.items()}
+        self.introduction = Introduction(services.authentication, connection, services.turn)
         self.principal: str | None = None
         self.identity: Identity | None = None
         self.incarnation: str | None = None
@@ -75,6 +87,7 @@ class Session:
     def ended(self) -> None:
         """This connection is gone. The client's transactions stay open until its lease, or their timeout, is over."""
         self.services.sessions.discard(self)
+        self.introduction.ended()
         for task in self._tasks:
             task.cancel()
         self.requests.clear()  # no circle is left: a connection that ends is freed at once

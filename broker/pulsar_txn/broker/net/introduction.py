@@ -1,0 +1,89 @@
+"""How a client proves who it is, again and again: at CONNECT, and before what it showed expires."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from pulsar_txn.broker.base.turn import Turn
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import unsigned64
+
+from .authentication import Authenticated, Authentication
+from .connection import Connection
+
+_logger = logging.getLogger(__name__)
+
+_NO_REQUEST: Final = unsigned64(-1)
+_ANSWER_SECONDS: Final = 10.0
+_LONGEST_WAIT_SECONDS: Final = 86_400.0
+
+
+class Introduction:
+    """One client's credentials. Without authentication everybody is let in, and is nobody."""
+
+    def __init__(self, authentication: Authentication, connection: Connection, turn: Turn) -> None:
+        self._authentication = authentication
+        self._connection = connection
+        self._turn = turn
+        self._method = ""
+        self._known: Authenticated | None = None
+        self._timer: Any = None
+
+    def connect(self, body: Any) -> str | None:
+        """CONNECT: the role. Raises Refusal; `reject` is then the answer."""
+        if not self._authentication.enabled:
+            return None
+        if body.original_principal or body.original_auth_data or body.proxy_to_broker_url:
+            raise Refusal(ServerError.AuthenticationError, "a proxy cannot speak for its clients here: connect directly")
+        self._method = body.auth_method_name
+        return self._look_at(body.auth_data).role
+
+    def respond(self, body: Any) -> None:
+        """AUTH_RESPONSE. Raises Refusal: the connection is to be closed, and so for another role than before."""
+        known = self._known
+        if known is None:
+            raise Refusal(ServerError.AuthenticationError, "nobody asked for this answer")
+        if self._look_at(body.response.auth_data).role != known.role:
+            raise Refusal(ServerError.AuthenticationError, "the fresh credentials are of another role")
+
+    def reject(self, refusal: Refusal) -> None:
+        """Say why, and close."""
+        self.ended()
+        _logger.info("connection from %s is closed: %s", self._connection.peer, refusal.message)
+        write = self._connection.write_command
+        write("error", request_id=_NO_REQUEST, error=int(refusal.code), message=refusal.message)
+        self._connection.close()
+
+    def ended(self) -> None:
+        """The client is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_at(self, data: bytes) -> Authenticated:
+        now = self._turn.clock.now_ms() / 1000
+        known = self._known = self._authentication.authenticate(self._method, data, self._connection.certificate, now)
+        self.ended()
+        if known.expires is not None:
+            self._in(known.expires - now, self._expired)
+        return known
+
+    def _in(self, seconds: float, then: Callable[[], None]) -> None:
+        self._timer = self._turn.runtime.call_later(min(max(seconds, 0.0), _LONGEST_WAIT_SECONDS), then)
+
+    def _expired(self) -> None:
+        """Ask for fresh credentials; a client that has none in time is closed."""
+        known = self._known
+        assert known is not None  # noqa: S101 - the timer is his
+        assert known.expires is not None  # noqa: S101 - likewise
+        left = known.expires - self._turn.clock.now_ms() / 1000
+        if left > 0:  # longer than a timer lasts
+            self._in(left, self._expired)
+            return
+        self._connection.write_command("authChallenge", challenge={"auth_method_name": self._method}, protocol_version=21)
+        self._in(_ANSWER_SECONDS, self._unanswered)
+
+    def _unanswered(self) -> None:
+        self.reject(Refusal(ServerError.AuthenticationError, "the credentials have expired, and no fresh ones came"))

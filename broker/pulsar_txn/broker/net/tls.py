@@ -1,0 +1,51 @@
+"""The TLS of a listener, by Pulsar's configuration keys."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Protocol
+
+from pulsar_txn.broker.base.config import ConfigError
+
+
+class TlsKeys(Protocol):
+    """The keys of a listener with TLS."""
+
+    @property
+    def tls_certificate_file_path(self) -> str | None:
+        """PEM."""
+
+    @property
+    def tls_key_file_path(self) -> str | None:
+        """PEM."""
+
+    @property
+    def tls_trust_certs_file_path(self) -> str | None:
+        """Authorities of the clients' certificates."""
+
+    @property
+    def tls_require_trusted_client_cert_on_connect(self) -> bool:
+        """Whether a client needs one."""
+
+
+def tls_of(keys: TlsKeys) -> ssl.SSLContext:
+    """The TLS of a listener: 1.2 or newer, with or without certificates of clients. ConfigError."""
+    if not keys.tls_certificate_file_path or not keys.tls_key_file_path:
+        raise ConfigError("a port with TLS needs tlsCertificateFilePath and tlsKeyFilePath")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # An empty password keeps OpenSSL from asking the terminal for that of an encrypted key.
+        context.load_cert_chain(keys.tls_certificate_file_path, keys.tls_key_file_path, password="")
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"tlsCertificateFilePath with tlsKeyFilePath cannot be used: {error}") from None
+    if keys.tls_trust_certs_file_path:
+        try:
+            context.load_verify_locations(keys.tls_trust_certs_file_path)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"tlsTrustCertsFilePath cannot be used: {error}") from None
+        required = keys.tls_require_trusted_client_cert_on_connect
+        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    elif keys.tls_require_trusted_client_cert_on_connect:
+        raise ConfigError("tlsRequireTrustedClientCertOnConnect=true needs tlsTrustCertsFilePath")
+    return context
