@@ -3,13 +3,19 @@
 A broker refuses a late send of an ended transaction by the low watermark of its end. It keeps that mark in memory only: after
 the topic was moved, a late send is stored, and holds the topic back for everybody. The same end once more, after the longest
 time that a client tries to send, cures that.
+
+A repeat carries no low watermark. Its own would abort what is below it in the same lane: a transaction that was committed long
+ago, which a late message has opened again, would be hidden from every later reader.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from pulsar_txn.ledger.machine import TellParticipant
+
+NO_WATERMARK: Final = -1
 
 
 class Repeats:
@@ -28,7 +34,8 @@ class Repeats:
 
     def add(self, effect: TellParticipant, now_ms: int) -> None:
         """A participant holds this outcome since now. On a subscription as well: brokers store late acknowledgements."""
-        self._ends.append((now_ms + self._delay_ms, effect))
+        again = TellParticipant(effect.txn_id, effect.participant, effect.action, NO_WATERMARK)
+        self._ends.append((now_ms + self._delay_ms, again))
 
     def due(self, now_ms: int) -> list[TellParticipant]:
         """Those whose time has come; each is given once."""
