@@ -18,9 +18,10 @@ from pulsar_txn.client.encoded import encode_batch, row
 from pulsar_txn.pipeline.spark.errors import AckConflict, CheckpointOlderThanSink, OptionError, RowsMissing
 from pulsar_txn.pipeline.spark.options import Options, Query, read_options
 from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
+from pulsar_txn.pipeline.spark.sink.batch_writer import PulsarBatchWriter
 from pulsar_txn.pipeline.spark.sink.staged import Carrier, Payload, Staged
 from pulsar_txn.pipeline.spark.sink.staging import TaskStaging
-from pulsar_txn.pipeline.spark.sink.writer import PulsarBatchWriter, PulsarStreamWriter
+from pulsar_txn.pipeline.spark.sink.writer import PulsarStreamWriter
 from pulsar_txn.pipeline.spark.source.offsets import to_offset
 
 SUBSCRIPTION = "results"

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,14 @@ class Query:
             **options,
         }
         return rows.writeStream.format(source).trigger(availableNow=True).options(**given).start()
+
+    def write(self, spark: Any, work: Any = None, **options: str) -> None:
+        """The same as a batch job."""
+        rows = spark.read.text(str(self.folder / "in")).repartition(PARTITIONS)
+        if work is not None:
+            rows = rows.mapInArrow(work, "value string")
+        given = {"service.url": self.service_url, "topic": self.topic, "delivery": "grouped", **options}
+        rows.write.format("pulsar").mode("append").options(**given).save()
 
     def check(self) -> None:
         """Every number once, and nobody is kept waiting."""
@@ -175,6 +184,53 @@ def test_a_query_that_fails_for_good_leaves_no_reader_waiting(query: Query, spar
     with pytest.raises(Exception, match="this input is bad"):
         query.start(spark, fails).awaitTermination()
     query.start(spark).awaitTermination()
+    query.check()
+
+
+# --- batch jobs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_job_of_which_a_task_fails_sends_every_row_once(query: Query, spark: Any) -> None:
+    def boom() -> None:
+        raise RuntimeError("this input fails once")
+
+    query.write(spark, fails_once(query.once, boom))
+    assert Path(query.once).exists()
+    query.check()
+
+
+def test_a_batch_job_that_fails_for_good_publishes_nothing_and_leaves_no_reader_waiting(query: Query, spark: Any) -> None:
+    def fails(batches: Iterator[Any]) -> Iterator[Any]:
+        for number, batch in enumerate(batches):
+            if number == 1 and "1" in batch.column(0).to_pylist()[0]:
+                raise RuntimeError("this input is bad")
+            yield batch
+
+    with pytest.raises(Exception, match="this input is bad"):
+        query.write(spark, fails)
+    assert asyncio.run(read_all(query.service_url, query.topic)) == []
+    assert not asyncio.run(is_blocked(query.service_url, query.topic))
+
+
+def test_two_batch_jobs_at_the_same_time_do_not_end_each_other(query: Query, spark: Any) -> None:
+    def write() -> None:
+        spark.createDataFrame(
+            [], "value string"
+        )  # else the thread has no active session, where Spark looks for sources in Python
+        query.write(spark)
+
+    with ThreadPoolExecutor(2) as both:
+        for done in [both.submit(write) for _ in range(2)]:
+            done.result()
+    found = asyncio.run(read_all(query.service_url, query.topic))
+    assert Counter(found) == Counter({b"%d" % number: 2 for number in range(ROWS)})
+
+
+def test_a_batch_job_with_a_version_says_that_it_goes_through_the_driver(query: Query, spark: Any) -> None:
+    version = {"txnAppId": "nightly", "txnVersion": "1"}
+    with pytest.raises(Exception, match="a job with txnAppId and txnVersion goes through the driver; use delivery=staged"):
+        query.write(spark, **version)
+    query.write(spark, **version, delivery="auto")
     query.check()
 
 

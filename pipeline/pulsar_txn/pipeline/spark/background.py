@@ -57,6 +57,12 @@ class Background:
         found = self._clients.get((*connection_of(options), None))
         return self.run(self.client(options)) if found is None else found
 
+    async def close_client(self, options: Options, transactional_id: str) -> None:
+        """Close the client of a transactional id that nobody uses any more. Call it on the loop."""
+        client = self._clients.pop((*connection_of(options), transactional_id), None)
+        if client is not None:
+            await client.close()
+
     async def close_clients(self) -> None:
         """Close the clients, which else last as long as the process; the next use makes new ones. Call it on the loop."""
         clients, self._clients = self._clients, {}

@@ -110,7 +110,7 @@ class Options:
     sink_id: str | None = _option("sinkId", text, None, Query.SINK)
     sink_name: str = _option("sinkName", text, "0", Query.SINK)
     control_topic: str | None = _option("controlTopic", text, None, Query.SINK)
-    delivery: str = _option("delivery", delivery, "staged", Query.STREAM_WRITE)
+    delivery: str = _option("delivery", delivery, "staged", Query.STAGES)
     transaction_timeout_ms: int = _option("transactionTimeoutMs", positive, 600_000, Query.SINK)
     commit_timeout_ms: int = _option("commitTimeoutMs", positive, 120_000, Query.SINK)
     staging_topic: str | None = _option("stagingTopic", text, None, Query.STAGES)

@@ -52,6 +52,16 @@ def epoch_of(options: Options, checkpoint: str | None) -> Epoch | None:
     return _epochs[key]
 
 
+def job_epoch(options: Options, job: str) -> Epoch | None:
+    """The epoch under which the tasks of the batch job `job` send; None for `staged`. OptionError as for `epoch_of`."""
+    if options.delivery == STAGED:
+        return None
+    if options.txn_app_id is not None:
+        _do_without(options, "a job with txnAppId and txnVersion goes through the driver")
+        return None
+    return background().run(_take_over(options, f"spark-job/{job}"))
+
+
 def transactional_id(sink_id: str) -> str:
     """What all runs of a sink share."""
     return f"spark-sink/{sink_id}"
@@ -93,15 +103,16 @@ async def end_grouped_runs(client: AsyncClient, options: Options, sink_id: str) 
 
 async def _take_over(options: Options, transactional_id: str) -> Epoch | None:
     client = await background().client(options, transactional_id)
+    why = f"the brokers at {options.service_url} end no groups of transactions, as delivery=grouped needs"
     try:
         epoch = await take_over(client.inside)
+        if epoch.ends_groups:
+            return epoch
     except (TransactionalIdUnsupported, TransactionsDisabled) as error:
-        _do_without(options, f"the brokers at {options.service_url} do not offer delivery=grouped: {error}")
-        return None
-    if not epoch.ends_groups:
-        _do_without(options, f"the brokers at {options.service_url} end no groups of transactions, as delivery=grouped needs")
-        return None
-    return epoch
+        why = f"the brokers at {options.service_url} do not offer delivery=grouped: {error}"
+    await background().close_client(options, transactional_id)
+    _do_without(options, why)
+    return None
 
 
 def _do_without(options: Options, why: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from pyspark import TaskContext
+
 from pulsar_txn.client.encoded import SchemaInfo
 from pulsar_txn.client.inside import Epoch
 from pulsar_txn.pipeline.spark.options import Options
@@ -98,3 +100,10 @@ def send_shared(encoding: Encoding, batches: Iterator[Any], txn_id: str) -> dict
     finally:
         sending.close()
     return sending.rows
+
+
+def task_context() -> TaskContext:
+    """Of the task that this runs in."""
+    context = TaskContext.get()
+    assert context is not None  # noqa: S101  # Spark calls `write` inside a task
+    return context

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pulsar_txn.client import TransactionAborted
 from pulsar_txn.client.inside import Epoch, act_as
 from pulsar_txn.pipeline.spark.background import background
 from pulsar_txn.pipeline.spark.connecting import connection_of
@@ -19,15 +17,14 @@ from pulsar_txn.pipeline.spark.options import Options
 from pulsar_txn.pipeline.spark.schemas.parts import TopicType
 from pulsar_txn.pipeline.spark.sink.acks import check_checkpoint, places_to_acknowledge
 from pulsar_txn.pipeline.spark.sink.checkpoint import check_not_read, source_ends
-from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Work, fill
+from pulsar_txn.pipeline.spark.sink.committer import Outcome, SinkCommitter, Work
 from pulsar_txn.pipeline.spark.sink.delivery import end_grouped_runs, epoch_of, open_gate
 from pulsar_txn.pipeline.spark.sink.grouped import GroupedCommitter, GroupWork
 from pulsar_txn.pipeline.spark.sink.grouped_store import GroupedSinkStore
 from pulsar_txn.pipeline.spark.sink.kept import KeptSinks
-from pulsar_txn.pipeline.spark.sink.names import control_topic_of, job_id, sink_id, staging_topic_of
+from pulsar_txn.pipeline.spark.sink.names import control_topic_of, sink_id, staging_topic_of
 from pulsar_txn.pipeline.spark.sink.partitions import counted
 from pulsar_txn.pipeline.spark.sink.retention import warn_if_nobody_keeps
-from pulsar_txn.pipeline.spark.sink.rows import Rows
 from pulsar_txn.pipeline.spark.sink.sending import Sent, give_up, rows_sent
 from pulsar_txn.pipeline.spark.sink.staged import (
     Routed,
@@ -37,11 +34,9 @@ from pulsar_txn.pipeline.spark.sink.staged import (
     rows_by_topic,
     schema_of,
 )
-from pulsar_txn.pipeline.spark.sink.staging import remove_subscription
 from pulsar_txn.pipeline.spark.sink.store import PulsarSinkStore
-from pulsar_txn.pipeline.spark.sink.tasks import Encoding, send, stage
+from pulsar_txn.pipeline.spark.sink.tasks import Encoding, send, stage, task_context
 from pulsar_txn.pipeline.spark.sink.typed import written_type
-from pulsar_txn.pipeline.spark.sink.versions import VersionCommitter, version_of
 from pulsar_txn.pipeline.spark.steps import OnStep, reached, reached_before
 
 logger = logging.getLogger(__name__)
@@ -87,7 +82,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Staged | Sent:
         """Encode the rows of a task. Nothing becomes visible here, and a task's end means nothing (see `commit`)."""
-        context = _task()
+        context = task_context()
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         query_id = context.getLocalProperty("sql.streaming.queryId") or ""
         watch = partial(reached_before, self._on_step, "sink.write.before_send", batch_id=int(batch_id or -1))
@@ -157,87 +152,3 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
             steps = committer.commit(work)
             outcome: Outcome = await store.carry_out(steps, work.batch_id, *handed_over(staged), schema_of(staged))
         return outcome
-
-
-class PulsarBatchWriter(DataSourceArrowWriter):
-    """`df.write.format("pulsar").mode("append").save()`: one transaction per job.
-
-    A job that is run again writes again, unless it has a version (`versions`).
-    """
-
-    def __init__(self, options: Options, columns: StructType | None = None) -> None:
-        self._options = options
-        self._columns = columns
-        self._typed: TopicType | None = None
-        self._version = version_of(options)
-        self.staging_topic = staging_topic_of(options, job_id(self._version))
-        """Goes with the job. When its driver dies, it stays until the next run of the version, or until somebody deletes it."""
-        self._partitions: dict[str, int] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """As for streams: all tasks of the job get one number of partitions."""
-        if self._partitions is None:
-            self._typed = written_type(self._options, self._columns or StructType())
-            self._partitions = counted(self._options)
-        return self.__dict__
-
-    def write(self, iterator: Iterator[Any]) -> Staged:
-        """Encode the rows of a task."""
-        encoding = Encoding(self._options, _task().partitionId(), self._partitions or {}, typed=self._typed)
-        return stage(encoding, iterator, self.staging_topic)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish all rows in one transaction: visible together, or (with an exception) not at all or in doubt."""
-        staged = [message for message in messages if isinstance(message, Staged)]
-        check_partitions(staged)
-        background().run(self._publish(staged) if self._version is None else self._publish_version(*self._version, staged))
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to undo; what tasks have staged for this job goes."""
-        if any(isinstance(message, Staged) and message.parked for message in messages):
-            background().run(self._clean())
-
-    async def _publish(self, staged: list[Staged]) -> None:
-        client = await background().client(self._options)
-        rows = Rows(client, self.staging_topic, self._options)
-        payloads, parked = handed_over(staged)
-        if self._options.admin_url is not None:
-            await warn_if_nobody_keeps(rows_by_topic(payloads, parked), self._options)
-        timeout = self._options.transaction_timeout_ms / 1000
-        async with client.transaction(timeout=timeout, name="spark write") as txn:
-            rows.expect(payloads, parked, schema_of(staged))
-            try:
-                places = [each.place for each in parked]
-                await rows.fill(fill("this job", str(txn.id), rows_by_topic(payloads, parked), places), txn)
-            finally:
-                await rows.close()
-            if txn.doomed:
-                raise TransactionAborted(f"sending the rows failed: {txn.doom_cause}", txn_id=txn.id)
-        if parked:
-            await remove_subscription(client, self.staging_topic)
-
-    async def _publish_version(self, name: str, version: int, staged: list[Staged]) -> None:
-        client = await background().client(self._options)
-        payloads, parked = handed_over(staged)
-        control_topic = control_topic_of(self._options, name)
-        store = PulsarSinkStore(client, control_topic, self.staging_topic, self._options)
-        work = Work(version, rows_by_topic(payloads, parked), [each.place for each in parked])
-        try:
-            steps = VersionCommitter(name).commit(work)
-            outcome: Outcome = await store.carry_out(steps, version, payloads, parked, schema_of(staged))
-        finally:
-            await store.close()
-        if outcome is Outcome.SKIPPED:
-            text = "%s: version %d or a later one was published before, so this job writes nothing"
-            logger.warning(text, self._options.txn_app_id, version)
-        if parked:
-            await remove_subscription(client, self.staging_topic)
-
-    async def _clean(self) -> None:
-        await remove_subscription(await background().client(self._options), self.staging_topic)
-
-
-def _task() -> TaskContext:
-    context = TaskContext.get()
-    assert context is not None  # noqa: S101  # Spark calls `write` inside a task
-    return context
