@@ -40,10 +40,11 @@ async def work(admin_url: str, *, with_parent: bool) -> None:
             door = Door(session, admin_url, worker, Path(folder))
             supervisor = Supervisor(door.package)
             known = asyncio.Event()
+            said: dict[str, list[dict[str, Any]]] = {}
             tasks = [
                 asyncio.create_task(stop.wait()),
-                asyncio.create_task(_follow(door, supervisor, known)),
-                asyncio.create_task(_report(door, supervisor, worker)),
+                asyncio.create_task(_follow(door, supervisor, known, said)),
+                asyncio.create_task(_report(door, supervisor, worker, said)),
                 asyncio.create_task(_answer_all(door, Answers(door, supervisor), known)),
             ]
             if with_parent:
@@ -59,7 +60,7 @@ async def work(admin_url: str, *, with_parent: bool) -> None:
                 await supervisor.end()
 
 
-async def _follow(door: Door, supervisor: Supervisor, known: asyncio.Event) -> None:
+async def _follow(door: Door, supervisor: Supervisor, known: asyncio.Event, said: dict[str, list[dict[str, Any]]]) -> None:
     revision = ""
     while True:
         try:
@@ -71,19 +72,33 @@ async def _follow(door: Door, supervisor: Supervisor, known: asyncio.Event) -> N
             await asyncio.sleep(PAUSE_SECONDS)
             continue
         known.set()
+        if _epoch(found["revision"]) != _epoch(revision):
+            said.clear()  # a broker that was started again has no reports
         if found["revision"] != revision:
             supervisor.want(specs_of(found["functions"]), found["serviceUrl"])
             revision = found["revision"]
 
 
-async def _report(door: Door, supervisor: Supervisor, worker: str) -> None:
+def _epoch(revision: str) -> str:
+    return revision.partition(".")[0]
+
+
+async def _report(door: Door, supervisor: Supervisor, worker: str, said: dict[str, list[dict[str, Any]]]) -> None:
+    """Each second what has changed since it was `said` to this broker."""
     while True:
-        for fqfn, reports in supervisor.reports(worker).items():
+        reports = supervisor.reports(worker)
+        for fqfn in said.keys() - reports.keys():
+            del said[fqfn]
+        for fqfn, report in reports.items():
+            if said.get(fqfn) == report:
+                continue
+            said[fqfn] = report
             try:
-                await door.report(fqfn, reports)
+                await door.report(fqfn, report)
             except WorkerReplaced:
                 raise
-            except (aiohttp.ClientError, TimeoutError, PulsarError) as error:  # the next report says the same
+            except (aiohttp.ClientError, TimeoutError, PulsarError) as error:
+                said.pop(fqfn, None)
                 logger.debug("the broker did not take the report of %s: %s", fqfn, error)
         await asyncio.sleep(REPORT_SECONDS)
 
