@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
@@ -61,18 +62,27 @@ def cast(column: Any, kind: Any) -> Any:
     """Raises one of UNFIT for a value that does not fit, and for types that cannot be cast."""
     if column.type == kind:
         return column
+    if pa.types.is_list(kind):
+        column, offsets = _offsets(column)
+        return pa.ListArray.from_arrays(offsets, cast(column.values, kind.value_type), type=kind)
+    if pa.types.is_map(kind):
+        column, offsets = _offsets(column)
+        keys, items = cast(column.keys, kind.key_type), cast(column.items, kind.item_type)
+        return pa.MapArray.from_arrays(offsets, keys, items, type=kind)
     if not pa.types.is_struct(kind):
-        try:
-            return column.cast(kind)
-        except pa.ArrowNotImplementedError:
-            if not pa.types.is_nested(kind):
-                raise
-            return pa.array(column.to_pylist(), kind)
+        return column.cast(kind)
     children = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
     parts = [
         cast(children[each.name], each.type) if each.name in children else pa.nulls(len(column), each.type) for each in kind
     ]
     return pa.StructArray.from_arrays(parts, fields=list(kind), mask=column.is_null())
+
+
+def _offsets(column: Any) -> tuple[Any, Any]:
+    """A list or map without what is not in it, and where its elements begin; null for null."""
+    whole = column.take(pa.array(np.arange(len(column))))
+    absent = np.append(whole.is_null().to_numpy(zero_copy_only=False), False)
+    return whole, pa.array(whole.offsets.to_numpy(zero_copy_only=False), pa.int32(), mask=absent)
 
 
 def one_by_one(values: Sequence[Any], make: Callable[[Any], Any], kind: Any) -> tuple[Any, Unfit]:

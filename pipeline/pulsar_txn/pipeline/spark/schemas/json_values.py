@@ -29,7 +29,17 @@ def json_reader(node: Node) -> Callable[[bytes], Any]:
     if convert is None:
         return json.loads
     fix = convert
+    if not _needs_text(node):
+        return lambda payload: fix(json.loads(payload))
     return lambda payload: fix(json.loads(payload, parse_float=_Number))
+
+
+def _needs_text(node: Node) -> bool:
+    """Whether the digits of numbers matter, beyond those of a double."""
+    if node.logical == "decimal" or (node.logical or "").startswith("timestamp"):
+        return True
+    below = [each for _, each in node.fields] if node.inner is None else [node.inner]
+    return any(_needs_text(each) for each in below)
 
 
 def json_writer(node: Node) -> Callable[[Any], bytes]:
@@ -66,6 +76,10 @@ def _read(node: Node) -> Convert | None:
         return _decimal
     if node.kind in ("bytes", "fixed"):
         return lambda text: base64.b64decode(text, validate=True)
+    if logical is None and node.kind in ("int", "long"):
+        return _whole
+    if node.kind in ("float", "double"):
+        return _fraction
     if logical is None or logical == "uuid":
         return None
     scale = 1000 if logical.endswith("millis") else 1
@@ -80,6 +94,22 @@ def _read(node: Node) -> Convert | None:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _whole(value: Any) -> int:
+    """Arrow would cut a fraction, and take truth for a number."""
+    if type(value) is int:
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    raise TypeError(f"a whole number is needed, not {value!r}")
+
+
+def _fraction(value: Any) -> float:
+    if isinstance(value, bool):
+        raise TypeError(f"a number is needed, not {value!r}")
+    number: float = value
+    return number
 
 
 def _decimal(value: Any) -> Decimal:
