@@ -139,8 +139,12 @@ async def no_pause(_seconds: float) -> None:
     """Nothing moves on in these clusters."""
 
 
-def looking(admin: FakeAdmin, **scope: Any) -> Looking:
-    return Looking(Reading(admin), Scope(topics=("t",), **scope), lambda: NOW, no_pause)  # type: ignore[arg-type]
+async def refused(_number: int) -> str:
+    return "as a client hears it"
+
+
+def looking(admin: FakeAdmin, load: Any = refused, **scope: Any) -> Looking:
+    return Looking(Reading(admin), Scope(topics=("t",), **scope), lambda: NOW, no_pause, load)  # type: ignore[arg-type]
 
 
 async def look(admin: FakeAdmin, **scope: Any) -> list[Finding]:
@@ -220,6 +224,7 @@ async def test_coordinators_that_are_not_there_are_named_with_the_cure(
     (finding,) = await look(admin)
     assert finding.kind == kind
     assert words in finding.advice
+    assert kind != "coordinator" or "as a client hears it" in finding.what
 
 
 async def test_one_coordinator_that_is_not_loaded_keeps_no_other_from_being_asked() -> None:
@@ -228,6 +233,21 @@ async def test_one_coordinator_that_is_not_loaded_keeps_no_other_from_being_aske
     admin.known(TxnId(0, 4), "COMMITTING", acked="s")
     admin.subscription("Ready", 1)
     assert {finding.kind for finding in await look(admin)} == {"coordinator", "ending"}
+
+
+async def test_a_coordinator_that_nobody_has_used_is_loaded_as_a_client_loads_it_and_is_no_finding() -> None:
+    admin, loaded = FakeAdmin(), []
+    admin.answers[f"{TXN}/coordinatorStats"] = 404  # what stock says while one of them is not loaded
+    admin.answers["/admin/v2/persistent/pulsar/system/transaction_coordinator_assign/partitions"] = {"partitions": 2}
+    admin.answers[f"{TXN}/coordinatorStats?coordinatorId=0"] = {"state": "Ready"}
+
+    async def load(number: int) -> str:
+        loaded.append(number)
+        admin.answers[f"{TXN}/coordinatorStats"] = {"0": {"state": "Ready"}, "1": {"state": "Ready"}}
+        return ""
+
+    assert await looking(admin, load).look() == []
+    assert loaded == [1]
 
 
 async def test_recoveries_that_do_not_end_are_named_by_their_defects() -> None:

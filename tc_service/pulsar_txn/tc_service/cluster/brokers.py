@@ -12,6 +12,7 @@ from pulsar_txn.client.inside import Address, Connection, ConnectionPool, Runtim
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.ids import unsigned64
+from pulsar_txn.wire.topics import ASSIGN_TOPIC, partition_name
 
 MAX_HOPS: Final = 10
 _MOST_KNOWN: Final = 64
@@ -111,6 +112,11 @@ class Brokers:
         self._learned[address] = None
         if len(self._learned) > _MOST_KNOWN:
             del self._learned[next(iter(self._learned))]
+
+    async def load_coordinator(self, number: int) -> None:
+        """Introduce us to a coordinator of the cluster, whose broker loads it then. Raises PulsarError, LookupFailed."""
+        connection = await self.owner(partition_name(ASSIGN_TOPIC, number))
+        await connection.request("tcClientConnectRequest", next(self._request_ids), tc_id=number)
 
     def end(self, connection: Connection, effect: TellParticipant) -> asyncio.Future[Any]:
         """END_TXN_ON_PARTITION or END_TXN_ON_SUBSCRIPTION. The future fails with PulsarError.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import AsyncioRuntime, Settings, TlsFiles, parse_service_url
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable, open_admin
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
-from pulsar_txn.tc_service.cluster.brokers import Brokers
+from pulsar_txn.tc_service.cluster.brokers import Brokers, LookupFailed
 from pulsar_txn.tc_service.cluster.participants import ParticipantRefused
 
 from .curing import Curing, NotCured
@@ -124,7 +125,7 @@ async def _run(orders: Orders) -> int:
         async with open_admin(orders.admin_url, orders.settings) as admin:
             reading = Reading(admin)
             await reading.version()
-            looking = Looking(reading, orders.scope, runtime.wall_ms, asyncio.sleep)
+            looking = Looking(reading, orders.scope, runtime.wall_ms, asyncio.sleep, partial(_load, brokers))
             findings = await looking.look()
             _show(findings, orders, runtime.wall_ms())
             if orders.cure:
@@ -152,6 +153,17 @@ def _brokers(orders: Orders, runtime: AsyncioRuntime) -> Brokers:
         return Brokers("cluster", orders.cluster, orders.settings, runtime)
     except PulsarError as error:
         raise Ending(USAGE, f"--cluster: {error}") from error
+
+
+async def _load(brokers: Brokers, number: int) -> str:
+    """Ask for a coordinator as a client does; what came in between."""
+    try:
+        await brokers.load_coordinator(number)
+    except LookupFailed as error:
+        return str(error.__cause__)
+    except PulsarError as error:
+        return str(error)
+    return ""
 
 
 def _show(findings: list[Finding], orders: Orders, now_ms: int) -> None:

@@ -44,10 +44,19 @@ class _Holder:
 
 
 class Looking:
-    """One look at a cluster. `coordinators` and `known` are what it saw of the coordinators."""
+    """One look at a cluster. `coordinators` and `known` are what it saw of the coordinators.
+
+    `load(number)` connects to a coordinator as a client does, and says what kept it from that. A broker loads a coordinator
+    when the first client asks for it, so one that is not loaded may be one that nobody has used.
+    """
 
     def __init__(
-        self, reading: Reading, scope: Scope, now_ms: Callable[[], int], pause: Callable[[float], Awaitable[object]]
+        self,
+        reading: Reading,
+        scope: Scope,
+        now_ms: Callable[[], int],
+        pause: Callable[[float], Awaitable[object]],
+        load: Callable[[int], Awaitable[str]],
     ) -> None:
         self.coordinators: list[CoordinatorFacts] = []
         self.known: dict[TxnId, KnownTxn] = {}
@@ -56,6 +65,7 @@ class Looking:
         self._scope = scope
         self._now_ms = now_ms
         self._pause = pause
+        self._load = load
 
     async def look(self) -> list[Finding]:
         """Everything that is wrong in the scope. Raises AdminUnreachable, and AdminRefused for a role that may not look."""
@@ -85,11 +95,22 @@ class Looking:
         if not self.coordinators:
             what = "the cluster has no transaction coordinator"
             return [*findings, Finding("no_coordinators", what, known.NO_ASSIGN_TOPIC)]
+        findings += await self._load_all([each.number for each in self.coordinators if each.state != READY])
+        self.known = await self._reading.known()
+        return findings
+
+    async def _load_all(self, numbers: Sequence[int]) -> list[Finding]:
+        """Those of these coordinators that do not get ready when a client asks for them."""
+        if not numbers:
+            return []
+        words = dict(zip(numbers, await asyncio.gather(*map(self._load, numbers)), strict=True))
+        self.coordinators = await self._reading.coordinators()
+        findings = []
         for each in self.coordinators:
             if each.state != READY:
+                said = words.get(each.number) or each.state
                 advice = known.COORDINATOR_NOT_LOADED.format(number=each.number)
-                findings.append(Finding("coordinator", f"coordinator {each.number} is not ready: {each.state}", advice))
-        self.known = await self._reading.known()
+                findings.append(Finding("coordinator", f"coordinator {each.number} is not ready: {said}", advice))
         return findings
 
     # ---- topics
