@@ -308,7 +308,9 @@ def test_a_coordinator_that_does_not_fence_refuses_take_overs() -> None:
     assert refused(host.ask, TakeOver("token", ("app", 1))) is ServerError.NotAllowedError
     other = _Broker()
     other.ask(TakeOver("token", ("app", 1)))
+    other.confirm()
     other.crash()
-    assert other.tc.next_local_txn_id == 0
+    assert other.tc.next_local_txn_id == 0, "no id was given yet"
+    assert refused(other.new, identity=("app", 0)) is ServerError.ProducerFenced
     plain = TcHost(log=other.log)
     assert plain.new() == TxnId(3, 0), "it passes over the record of one that fences"

@@ -219,9 +219,10 @@ class CoordinatorState:
                 self.fencing.note(owner, self.newest_time_ms)
             if lanes is not None:
                 lanes.succeeded(owner)
-        elif lanes is not None and record.incarnation is not None:
-            gone = lanes.left if operation == GOODBYE else lanes.vanished
-            gone((owner[0], record.incarnation))
+            return
+        incarnation = record.incarnation
+        assert lanes is not None and incarnation is not None  # noqa: S101, PT018 - `records.decode` lets no other one in
+        (lanes.left if operation == GOODBYE else lanes.vanished)((owner[0], incarnation))
 
     def _move(self, txn: Transaction, least: int, record: Entry) -> None:
         """Follow an UPDATE record, where the table has that way from the present state."""
