@@ -71,9 +71,9 @@ async def test_only_a_superuser_ends_transactions_and_the_others_are_told_what_t
         await asyncio.to_thread(
             ask, server, "POST", "/admin/v2/namespaces/public/default/permissions/app", ["produce", "consume"]
         )
-        await check_cluster("east", BrokerAttempts(brokers["admin"]))
+        await check_cluster(brokers["admin"], BrokerAttempts(brokers["admin"]))
         with pytest.raises(ClusterRefused, match="superUserRoles"):
-            await check_cluster("east", BrokerAttempts(brokers["app"]))
+            await check_cluster(brokers["app"], BrokerAttempts(brokers["app"]))
         async with AsyncClient(server.service_url, authentication=TokenAuthentication(token("app"))) as client:
             producer = await client.create_producer(TOPIC)
             with pytest.raises(AuthorizationError, match="grant-permission pulsar/system"):
@@ -101,6 +101,7 @@ async def test_only_a_superuser_ends_transactions_and_the_others_are_told_what_t
 async def test_coordinators_that_are_missing_are_named_by_doctor_and_by_the_client_in_the_same_words(version: str) -> None:
     server = await asyncio.to_thread(StockPulsar(version).start)
     try:
+        await a_lost_log_leaves_a_transaction_that_doctor_aborts(server)
         assign = "/admin/v2/persistent/pulsar/system/transaction_coordinator_assign/partitions?force=true"
         await asyncio.to_thread(ask, server, "DELETE", assign)
         await said_by_both(server, "no transaction coordinator", "initialize-transaction-coordinator-metadata")
@@ -111,10 +112,29 @@ async def test_coordinators_that_are_missing_are_named_by_doctor_and_by_the_clie
         await said_by_both(server, "no transaction", "transactionCoordinatorEnabled=true")
         brokers = Brokers("east", server.service_url, Settings(), AsyncioRuntime())
         with pytest.raises(ClusterRefused, match="transactionCoordinatorEnabled=true"):
-            await check_cluster("east", BrokerAttempts(brokers))
+            await check_cluster(brokers, BrokerAttempts(brokers))
         await brokers.close()
     finally:
         await asyncio.to_thread(server.stop)
+
+
+async def a_lost_log_leaves_a_transaction_that_doctor_aborts(server: StockPulsar) -> None:
+    async with AsyncClient(server.service_url) as client:
+        producer = await client.create_producer(TOPIC)
+        await producer.send(b"before")
+        txn = await client.begin_transaction(timeout=600)
+        await producer.send(b"inside", txn=txn)
+        await producer.send(b"after")
+        await asyncio.to_thread(ask, server, "DELETE", "/admin/v2/persistent/pulsar/system/__transaction_log_0?force=true")
+        await asyncio.to_thread(server.restart, hard=True)
+        async with AsyncClient(server.service_url) as other, other.transaction() as again:
+            await (await other.create_producer(f"{TOPIC}-other")).send(b"the coordinator begins from nothing", txn=again)
+        code, said = await doctor(server, "--topic", TOPIC)
+        assert code == 1
+        assert f"the transaction {txn.id}, not known to any coordinator" in said
+        code, said = await doctor(server, "--topic", TOPIC, "--cure", "--yes", "--abort-unknown")
+        assert code == 0, said
+        assert await asyncio.to_thread(read_officially, server.service_url, TOPIC, 2) == [b"before", b"after"]
 
 
 async def said_by_both(server: StockPulsar, *words: str) -> None:

@@ -16,6 +16,7 @@ from pulsar_txn.client.inside import Settings
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
+from pulsar_txn.tc_service.cluster.checks import ClusterRefused, check_cluster
 from pulsar_txn.tc_service.cluster.ends import EndDriver
 from pulsar_txn.tc_service.cluster.repeats import Repeats
 from pulsar_txn.wire.errors import ServerError
@@ -317,6 +318,38 @@ def test_at_a_standalone_broker_behind_its_loopback_address_ends_go_through_the_
         await cluster.until_told(1)
         assert {body.proxy_to_broker_url for body in cluster.first.all("connect")} == {"", "inside:6650"}
         assert cluster.runtime.connects == ["b1:6650", "b1:6650"]
+        await cluster.close()
+
+    virtual(story)
+
+
+@pytest.mark.parametrize(
+    ("ends", "connects", "words", "passes"),
+    [
+        (None, None, None, None),
+        (None, ServerError.TransactionCoordinatorNotFound, None, None),  # another broker has this coordinator
+        (None, ServerError.NotAllowedError, "transactions off.*transactionCoordinatorEnabled=true", False),
+        (ServerError.TransactionNotFound, None, "superUserRoles", False),
+        (ServerError.ServiceNotReady, None, "does not serve", True),
+    ],
+)
+def test_a_cluster_takes_part_when_it_has_transactions_and_lets_us_end_them(
+    ends: Any, connects: Any, words: str | None, passes: bool | None
+) -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        cluster.answers["b1:6650"] = [ends]
+        refusal = {} if connects is None else {"error": int(connects), "message": "no"}
+        cluster.first.on["tcClientConnectRequest"] = lambda _pipe, body: command(
+            "tcClientConnectResponse", request_id=body.request_id, **refusal
+        )
+        attempts = BrokerAttempts(cluster.pool)
+        if words is None:
+            await check_cluster(cluster.pool, attempts)
+        else:
+            with pytest.raises(ClusterRefused, match=words) as refused:
+                await check_cluster(cluster.pool, attempts)
+            assert refused.value.passes is passes
         await cluster.close()
 
     virtual(story)

@@ -147,7 +147,7 @@ async def test_a_broker_killed_with_ends_under_way_gets_every_end_after_its_rest
 
 async def test_a_cluster_with_transactions_may_take_part_and_its_topics_are_checked(stock_pulsar: Target, topic: str) -> None:
     async with AsyncClient(stock_pulsar.service_url) as client, zombie(stock_pulsar) as dead:
-        await check_cluster("test", BrokerAttempts(dead.brokers))
+        await check_cluster(dead.brokers, BrokerAttempts(dead.brokers))
         await client.create_producer(topic)
         await (await client.subscribe(topic, "s")).close()
         parts = f"{topic}-parts"
@@ -176,4 +176,4 @@ async def test_a_cluster_with_transactions_may_take_part_and_its_topics_are_chec
 async def test_a_cluster_that_is_not_there_cannot_take_part() -> None:
     async with zombie(Target("stock", "", "pulsar://127.0.0.1:1", "")) as dead:
         with pytest.raises(ClusterRefused, match="check that the brokers"):
-            await check_cluster("east", BrokerAttempts(dead.brokers))
+            await check_cluster(dead.brokers, BrokerAttempts(dead.brokers))

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pulsar_txn.client.errors import InvalidConfiguration, PulsarError, RemoteProtocolError
+from pulsar_txn.client.errors import InvalidConfiguration, NotAllowedError, PulsarError, RemoteProtocolError
 from pulsar_txn.client.inside import Address, Connection, ConnectionPool, Runtime, Settings, parse_service_url
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -112,6 +112,21 @@ class Brokers:
         self._learned[address] = None
         if len(self._learned) > _MOST_KNOWN:
             del self._learned[next(iter(self._learned))]
+
+    async def has_transactions(self) -> bool:
+        """Whether some broker has transactions on. Raises ConnectionLost, OperationTimeout.
+
+        Brokers that have them off take the end of a transaction on a topic that is not there, and answer "ok". What they
+        refuse is a client of their coordinators; one that has them on refuses it in other words, or not.
+        """
+        try:
+            await self.request("tcClientConnectRequest", tc_id=0)
+        except NotAllowedError:
+            return False
+        except PulsarError as error:
+            if error.code is None:
+                raise
+        return True
 
     async def load_coordinator(self, number: int) -> None:
         """Introduce us to a coordinator of the cluster, whose broker loads it then. Raises PulsarError, LookupFailed."""

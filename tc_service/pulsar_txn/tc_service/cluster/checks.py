@@ -10,7 +10,7 @@ from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import TopicName
 
 from .admin import AdminApi, AdminRefused, topic_path
-from .attempts import Attempts
+from .attempts import Attempts, Outcome
 from .brokers import Brokers
 from .participants import ParticipantRefused
 from .rules import RULES, Answer
@@ -32,13 +32,23 @@ class ClusterRefused(Exception):  # noqa: N818 - named by what happened
         self.passes = passes
 
 
-async def check_cluster(name: str, attempts: Attempts) -> None:
+async def check_cluster(brokers: Brokers, attempts: Attempts) -> None:
     """ClusterRefused unless the cluster is reachable, has transactions on, and lets our role end them."""
     outcome = await attempts.attempt(_PROBE)
+    if outcome.answer is Answer.OK:
+        outcome = await _transactions(brokers)
     if outcome.answer is not Answer.OK:
         rule = RULES[outcome.answer]
-        text = f"the cluster {name} cannot take part: {outcome.answer.value} ({outcome.detail}); {rule.remedy}"
+        text = f"the cluster {brokers.name} cannot take part: {outcome.answer.value} ({outcome.detail}); {rule.remedy}"
         raise ClusterRefused(text, passes=rule.alarm_after != 1)
+
+
+async def _transactions(brokers: Brokers) -> Outcome:
+    try:
+        on = await brokers.has_transactions()
+    except PulsarError as error:
+        return Outcome(Answer.NO_CONNECTION, str(error))
+    return Outcome(Answer.OK) if on else Outcome(Answer.NOT_ALLOWED, "its brokers have transactions off")
 
 
 async def check_participant(brokers: Brokers, participant: Participant, admin: AdminApi | None = None) -> None:

@@ -55,7 +55,7 @@ class OneCluster:
         if self._config.admin_url:
             self._admin = await self._open.enter_async_context(open_admin(self._config.admin_url, self._config.settings()))
         try:
-            await check_cluster(self.name, self._attempts)
+            await check_cluster(self._brokers, self._attempts)
         except ClusterRefused as refused:
             if not refused.passes:
                 raise
