@@ -14,7 +14,7 @@ from pulsar_txn.ledger.table import Act
 from pulsar_txn.tc import LANE_TRANSITIONS, EndTxn, Goodbye, LaneIds, Renew, TransactionCoordinator, Vanished, records
 from pulsar_txn.tc.ids import lane_of, most_of_lane
 from pulsar_txn.tc.lane_table import Lane, LaneEvent, LaneState
-from pulsar_txn.tc.lanes import MAX_POOLED
+from pulsar_txn.tc.lanes import LANES_AT_ONCE, MAX_POOLED
 from pulsar_txn.tc.records_pb2 import TransactionMetadataEntry
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus, coordinator_of
@@ -225,16 +225,37 @@ def test_a_goodbye_that_leaves_very_much_open_counts_as_a_client_that_is_gone() 
     assert {host.lane(txn_id) for txn_id in left_open} == {Lane.RETIRING}
 
 
-def test_the_pool_is_bounded_and_what_has_no_room_in_it_is_retired() -> None:
-    host = LaneHost(max_active=0)
-    machine = host.tc
-    lanes, many = lanes_of(machine), MAX_POOLED + 10
-    for number in range(many):
-        record = records.new_in_lane(number + 1, 1, 0, (None, None), number + 1, "i")
-        machine.apply("log", (LEDGER, 3 * number), record)
+def with_idle_lanes(count: int) -> LaneHost:
+    """A coordinator in which incarnation "i" holds so many."""
+    host = LaneHost()
+    for number in range(1, count + 1):
+        host.tc.apply("log", (LEDGER, 3 * number), records.new_in_lane(number, 1, host.now_ms, (None, None), number, "i"))
         for at, (old, new) in enumerate(((TxnStatus.OPEN, TxnStatus.COMMITTING), (TxnStatus.COMMITTING, TxnStatus.COMMITTED))):
-            machine.apply("log", (LEDGER, 3 * number + at + 1), records.update_status(number + 1, old, new, 0, number + 1))
-    machine.apply("log", (LEDGER, 3 * many), records.departed(records.GOODBYE, None, "i", 0, many))
+            host.tc.apply("log", (LEDGER, 3 * number + at + 1), records.update_status(number, old, new, 0, number))
+    return host
+
+
+def test_very_many_lanes_of_one_client_are_retired_a_bounded_number_at_a_time() -> None:
+    host = with_idle_lanes(2 * LANES_AT_ONCE + 10)
+    machine, lanes = host.tc, lanes_of(host.tc)
+    step = machine.decide(Goodbye("token", "i"), host.now_ms)
+    assert step.records == ()
+    kept = [len(lanes.kept)]
+    while lanes.kept:
+        assert machine.deadline() is not None
+        ((_, record),) = machine.expire(host.now_ms).records
+        machine.apply("log", (LEDGER, 10**6 + len(kept)), record)
+        kept.append(len(lanes.kept))
+    assert kept == [2 * LANES_AT_ONCE + 10, LANES_AT_ONCE + 10, 10, 0]
+    assert machine.deadline() is None
+    machine.check_invariants()
+
+
+def test_the_pool_is_bounded_and_what_has_no_room_in_it_is_retired() -> None:
+    many = MAX_POOLED + 10
+    machine = with_idle_lanes(many).tc
+    lanes = lanes_of(machine)
+    machine.apply("log", (LEDGER, 10**6), records.departed(records.GOODBYE, None, "i", 0, many))
     assert len(lanes.kept) == MAX_POOLED
     machine.check_invariants()
     assert lanes.choose((None, None), "j") <= MAX_POOLED

@@ -44,12 +44,12 @@ class Clients:
         return Step((), (Reply(request.token, is_known),))
 
     def said_goodbye(self, request: Goodbye, now_ms: int) -> Step[Record]:
-        """Give the lanes of an incarnation to the pool. One that leaves very much open counts as vanished."""
+        """Give the lanes of an incarnation to the pool. One that has, or leaves open, very many counts as vanished."""
         lanes, incarnation = self._state.lanes, (request.principal, request.incarnation)
         if lanes is None or incarnation not in lanes.leases:
             return Step((), (Reply(request.token),))
         left_open = list(islice(lanes.open_of(incarnation), self._limit + 1))
-        if len(left_open) > self._limit:
+        if len(left_open) > self._limit or lanes.are_many(incarnation):
             lanes.leases.end(incarnation)
             return Step((), (Reply(request.token),))
         aborts = self._aborts(left_open, now_ms, Reply(request.token))
@@ -66,7 +66,8 @@ class Clients:
     def is_gone(self, incarnation: Incarnation, now_ms: int) -> Step[Record]:
         """The lease of an incarnation is over: abort what it has open, and then retire its lanes.
 
-        A crash between both leaves it with a lease of its own, which will be over as well.
+        Its lease is over until it has no lane any more, so `expire` goes on. A crash in between leaves it with a whole lease,
+        which will be over as well.
         """
         lanes = self._state.lanes
         assert lanes is not None  # noqa: S101 - only `Lanes` knows incarnations
