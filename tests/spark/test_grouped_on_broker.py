@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 from stopping_store import Stopped, StoppingGroupedStore, StoppingStore
 from targets import Target
+from visible import comes_last
 
 from pulsar_txn.client import AsyncClient
 from pulsar_txn.client.encoded import encode_batch, row
@@ -78,7 +80,7 @@ class Run:
             assert sorted(await self.read(target)) == expected
             async with await self.client.create_producer(target) as producer:
                 await producer.send(b"plain")
-            assert (await self.read(target))[-1] == b"plain", "a transaction was left open"
+            assert await comes_last(b"plain", partial(self.read, target)), "a transaction was left open"
         records = [decode_record(data) for data in await self.read(f"{self.topic}-control")]
         assert [record.batch_id for record in records if isinstance(record, Marker)] == list(range(batches))
 
