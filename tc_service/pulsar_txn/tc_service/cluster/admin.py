@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import aiohttp
+from yarl import URL
 
 from pulsar_txn.client.inside import Settings
 from pulsar_txn.wire.values import value
@@ -20,6 +21,8 @@ from pulsar_txn.wire.values import value
 _TIMEOUT_SECONDS: Final = 30.0
 _AT_ONCE: Final = 16
 _SHOWN: Final = 300
+_MOST_REDIRECTS: Final = 5
+_REDIRECTS: Final = frozenset({302, 307, 308})
 
 
 class AdminRefused(Exception):  # noqa: N818 - named by what happened
@@ -63,17 +66,35 @@ class AdminApi:
     async def read(self, path: str) -> Entry:
         """An answer that is not JSON. Raises as `get`."""
         try:
-            async with (
-                self._slots,
-                self._session.get(self.url + path, headers=await self._credentials()) as answer,
-            ):
-                body = await answer.read()
-                if answer.status >= 400:
-                    raise AdminRefused(answer.status, _reason(body))
-                return Entry({name.lower(): text for name, text in answer.headers.items()}, body)
+            async with self._slots:
+                return await self._follow(URL(self.url + path, encoded=True))
         except (aiohttp.ClientError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise AdminUnreachable(f"no admin API answers at {self.url} ({reason})") from error
+
+    async def _follow(self, url: URL) -> Entry:
+        """The answer of the broker that serves what is asked for: others send us there.
+
+        The library would leave the credentials out at another host, and every broker wants them.
+        """
+        for _ in range(_MOST_REDIRECTS):
+            async with self._session.get(url, headers=await self._credentials(), allow_redirects=False) as answer:
+                body = await answer.read()
+                location = answer.headers.get("Location")
+                if answer.status in _REDIRECTS and location is not None:
+                    target = url.join(URL(location, encoded=True))
+                    if target.scheme != url.scheme:
+                        raise AdminUnreachable(
+                            f"the broker at {url.origin()} sends us to {target.origin()}; use that --admin-url"
+                        )
+                    url = target
+                    continue
+                if answer.status >= 400:
+                    raise AdminRefused(answer.status, _reason(body))
+                return Entry({name.lower(): text for name, text in answer.headers.items()}, body)
+        raise AdminUnreachable(
+            f"{self.url} sent us to other brokers {_MOST_REDIRECTS} times; they do not agree who serves this"
+        )
 
     async def _credentials(self) -> dict[str, str]:
         authentication = self._settings.authentication
