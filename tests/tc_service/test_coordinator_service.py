@@ -246,6 +246,20 @@ async def test_a_client_without_a_connection_is_gone_when_its_lease_is_over_and_
         await stays.end(lost)
 
 
+async def test_a_service_that_was_stopped_for_longer_than_a_lease_takes_nobody_who_is_connected_for_gone(benches: Any) -> None:
+    bench = await benches("east").start()
+    client = await guest(bench, "a")
+    txn = await client.new_txn(timeout_ms=3_000_000)
+    await client.add_topics(txn, OUT)
+    machine = bench.service.coordinators.ready(0)
+    assert machine is not None
+    bench.service.turn.observe(bench.service.turn.clock.now_ms() + 60_000)
+    machine.expire()  # what is due comes before the next renewal
+    await client.settle()
+    assert bench.clusters["east"].told == []
+    await client.end(txn)
+
+
 async def test_a_successor_is_let_in_when_all_that_its_predecessor_left_has_ended_everywhere(benches: Any) -> None:
     bench = await benches("east").start()
     east = bench.clusters["east"]

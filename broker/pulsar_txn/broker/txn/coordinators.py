@@ -61,9 +61,11 @@ class CoordinatorHost(MachineHost[Request, Any]):
         turn: Turn,
         participants: Participants,
         on_failed: Callable[[Exception], None],
+        before_due: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(machine, {machine.logs[0]: log}, turn, on_failed)
         self.coordinator = machine
+        self._before_due = before_due
         self._participants = participants
         self._untold: dict[TxnId, int] = {}
         self.registered_at: dict[TxnId, Position] = {}
@@ -88,6 +90,8 @@ class CoordinatorHost(MachineHost[Request, Any]):
     def expire(self) -> None:
         """Look again after this: the timer is gone."""
         self.looks = True
+        if self._before_due is not None:
+            self._before_due()
         super().expire()
 
     # ---- requests
@@ -170,6 +174,7 @@ class Coordinators:
     """All coordinators of one server. Each serves once its own log is folded; one that fails is opened again.
 
     `serving` finds a coordinator by the `most` of its transactions: a plain dict where that is the coordinator's number.
+    `before_due` is called with a coordinator's number before what is due in it is carried out.
 
     Requests of a coordinator that is not here, or not ready, are answered TransactionCoordinatorNotFound: clients
     look it up again and repeat them.
@@ -183,11 +188,13 @@ class Coordinators:
         participants: Participants,
         on_storage_failed: Callable[[Exception], None],
         serving: dict[int, CoordinatorHost] | None = None,
+        before_due: Callable[[int], None] | None = None,
     ) -> None:
         self._factory = factory
         self._store = store
         self._turn = turn
         self._participants = participants
+        self._before_due = before_due
         self._on_storage_failed = on_storage_failed
         self._count = 0
         self._serving: dict[int, CoordinatorHost] = {} if serving is None else serving
@@ -407,7 +414,8 @@ class Coordinators:
         try:
             machine = self._factory(tc_id)
             log = await self._store.open(coordinator_log_name(tc_id))
-            host = CoordinatorHost(machine, log, self._turn, self._participants, partial(self._failed, tc_id))
+            due = None if self._before_due is None else partial(self._before_due, tc_id)
+            host = CoordinatorHost(machine, log, self._turn, self._participants, partial(self._failed, tc_id), due)
             await host.recover()
             self._serving[tc_id] = host
         except StorageFailed as error:

@@ -67,7 +67,13 @@ class CoordinatorService:
         self.transactional_ids = TransactionalIds(store.metadata)
         self._participants = armed(clusters, self.turn, os.environ)
         self.coordinators = Coordinators(
-            partial(_make_coordinator, config), store, self.turn, self._participants, self._storage_failed, ServingByLane()
+            partial(_make_coordinator, config),
+            store,
+            self.turn,
+            self._participants,
+            self._storage_failed,
+            ServingByLane(),
+            self._before_due,
         )
 
     async def start(self, coordinators: int) -> None:
@@ -96,6 +102,10 @@ class CoordinatorService:
         self._clients.close()
         await self._repeating.close()
         await self.coordinators.close()
+
+    def _before_due(self, _tc_id: int) -> None:
+        """This process may have been stopped for longer than a lease: whoever is connected was not away."""
+        renew(self.coordinators, self.sessions)
 
     async def _renew(self) -> None:
         renew(self.coordinators, self.sessions)
