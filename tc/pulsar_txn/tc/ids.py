@@ -37,12 +37,12 @@ class LaneIds:
     """One lane per transaction at a time, for participants that fence by their watermark alone.
 
     `lease_ms`: how long an incarnation of a client counts as alive after it opened a transaction or renewed its lease.
-    `max_lanes`: how many lanes the coordinator keeps, busy or idle. `max_lanes_of_incarnation`: how many transactions one
-    incarnation may have open at the same time.
+    `max_lanes`: how many lanes the coordinator keeps, busy or idle, at about 1 KiB each. `max_lanes_of_incarnation`: how many
+    transactions one incarnation may have open at the same time.
     """
 
     lease_ms: int = 30_000
-    max_lanes: int = 1_000_000
+    max_lanes: int = 100_000
     max_lanes_of_incarnation: int = 10_240
 
 
