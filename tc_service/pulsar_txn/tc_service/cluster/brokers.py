@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, Final
 
+import attrs
+
 from pulsar_txn.client.errors import InvalidConfiguration, NotAllowedError, PulsarError, RemoteProtocolError
 from pulsar_txn.client.inside import Address, Connection, ConnectionPool, Runtime, Settings, parse_service_url
 from pulsar_txn.ledger.machine import TellParticipant
@@ -16,6 +18,7 @@ from pulsar_txn.wire.topics import ASSIGN_TOPIC, partition_name
 
 MAX_HOPS: Final = 10
 _MOST_KNOWN: Final = 64
+_LONGEST_WAIT_SECONDS: Final = 1.0
 
 
 class LookupFailed(Exception):  # noqa: N818 - named by what happened
@@ -31,8 +34,10 @@ class Brokers:
         self._hosts = parse_service_url(service_url)
         self._learned: dict[Address, None] = {}
         """Brokers that lookups named: asked as well when a host of the service URL is gone."""
-        self._pool = ConnectionPool(runtime, settings)
-        self._settings = settings
+        # Lookups name a dead broker for a while. Longer waits before it are of no use: its topics come back at another one.
+        self._pool = ConnectionPool(
+            runtime, attrs.evolve(settings, max_backoff=min(settings.max_backoff, _LONGEST_WAIT_SECONDS))
+        )
         self._request_ids = itertools.count(1)
         self._first = 0
 
