@@ -28,7 +28,7 @@ from pulsar_txn.broker.net.clients import Clients
 from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.broker.net.introduction import Introduction
 from pulsar_txn.broker.net.tls import tls_of
-from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane
+from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane, coordinator_log_name
 from pulsar_txn.broker.txn.crash_points import armed
 from pulsar_txn.broker.txn.host import Answer
 from pulsar_txn.broker.txn.participants import Participants
@@ -72,6 +72,7 @@ __all__ = [
     "build",
     "cannot_listen",
     "conf_key",
+    "coordinator_log_name",
     "fields_of",
     "identify",
     "loop_factory",

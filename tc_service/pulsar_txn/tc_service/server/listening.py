@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from pulsar_txn.broker.serving import AsyncioRuntime, Listener, Runtime, tls_of
+from pulsar_txn.broker.serving import AsyncioRuntime, Listener, Runtime, coordinator_log_name, tls_of
 from pulsar_txn.client.inside import AsyncioRuntime as ClientRuntime
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.memory import MemoryStore
@@ -22,7 +22,6 @@ from .service import CoordinatorService
 logger = logging.getLogger("pulsar_txn.tc_service")
 
 _COUNT: Final = "/tc-service/coordinators"
-_MARK_OF_A_BROKER: Final = "/admin"
 
 
 class CoordinatorServer:
@@ -146,7 +145,7 @@ class CoordinatorServer:
         metadata = self._store.metadata
         stored = await metadata.get(_COUNT)
         wanted = self.config.number_of_transaction_coordinators
-        if stored is None and await metadata.children(_MARK_OF_A_BROKER):
+        if stored is None and self._store.exists(coordinator_log_name(0)):
             raise StoreUnsupported("this folder belongs to a broker; give the coordinator a folder of its own")
         before = 0 if stored is None else int(stored.data)
         if before > wanted:
