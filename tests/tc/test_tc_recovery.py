@@ -290,3 +290,13 @@ def test_the_machine_takes_nothing_but_requests() -> None:
     with pytest.raises(AssertionError):
         TransactionCoordinator(3).decide("a string", 0)  # type: ignore[arg-type]  # that is the point
     assert records.RECORD_VERSION == 3
+
+
+def test_a_record_that_names_a_participant_again_registers_it_once() -> None:
+    host = TcHost()
+    txn_id = host.new()
+    for _ in range(2):
+        host.append(records.add_partitions(txn_id.least, ("t",), host.now_ms, txn_id.least))
+        host.append(records.add_subscriptions(txn_id.least, (("t", "s"),), host.now_ms, txn_id.least))
+    assert host.tc.transactions()[0].participants == (Participant("t"), Participant("t", "s"))
+    host.tc.check_invariants()
