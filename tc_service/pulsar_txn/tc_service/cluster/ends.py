@@ -71,6 +71,11 @@ class EndDriver:
         """Ends that are not told yet, or not once more."""
         return sum(map(len, self._lines.values()))
 
+    @property
+    def to_repeat(self) -> int:
+        """Ends that are told, and will be told once more."""
+        return 0 if self._repeats is None else len(self._repeats)
+
     def held_back(self) -> dict[str, int]:
         """Topics whose last attempt failed, with the number of failures in a row."""
         return {topic: line.failures for topic, line in self._lines.items() if line.failures}
