@@ -76,8 +76,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The files that take longest come first, so that no worker of pytest-xdist has one of them left at the end."""
+    """The files that take longest come first, so that no worker of pytest-xdist has one of them left at the end.
+
+    What only `make soak` runs is left out, unless it is asked for.
+    """
     reruns.allow_on_stock(config, items)
+    if "PULSAR_TXN_SOAK" not in os.environ:
+        left_out = [item for item in items if item.get_closest_marker("soak") is not None]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.get_closest_marker("soak") is None]
     items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 

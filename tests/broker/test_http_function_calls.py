@@ -141,7 +141,7 @@ async def test_without_a_worker_a_call_is_refused_at_once(ask):
 
 async def test_a_question_that_nobody_answers_ends_with_a_sentence_and_is_forgotten(ask, monkeypatch):
     monkeypatch.setattr(function_questions, "_ANSWER_SECONDS", 0.01)
-    monkeypatch.setattr(function_questions, "_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(function_questions, "WAIT_SECONDS", 0.01)
     await ask.create()
     await ask.be_worker()
     status, answer = await ask("GET", f"{F}/state/k")

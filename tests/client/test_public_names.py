@@ -135,7 +135,8 @@ def test_what_encodes_batches_and_reads_entries_is_below_encoded() -> None:
         {"AsyncEntryReader", "OnGap", "OpenedEntry", "RawEntry"},
     )
     functions = {"existing_partitions", "join_chunks", "open_entry", "open_entry_reader", "split_entry_payload"}
-    assert set(encoded.__all__) == sending | reading | functions | {
+    typing = {"EncodedSchema", "encoding_of", "join_pair", "message_class", "pair_info", "parts_of", "split_pair"}
+    assert set(encoded.__all__) == sending | reading | functions | typing | {
         "UnreadableEntryError",
         "matching_topics",
         "SchemaInfo",

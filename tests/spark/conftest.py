@@ -18,14 +18,6 @@ _HERE = importlib.util.find_spec("pyspark") is not None and importlib.util.find_
 collect_ignore_glob = [] if _HERE or "spark" in os.environ.get("PULSAR_TXN_REQUIRE", "") else ["test_s*.py"]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the whole crash table unless it is asked for."""
-    if "PULSAR_TXN_SOAK" not in os.environ:
-        left_out = [item for item in items if item.get_closest_marker("soak") is not None]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
-
-
 @pytest.fixture(scope="module", autouse=True)
 def clients_end_with_their_module() -> Iterator[None]:
     """Those of the source and the sink in this process would look for ended servers until the end of the run."""

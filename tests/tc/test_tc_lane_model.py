@@ -230,7 +230,7 @@ class LaneModel(RuleBasedStateMachine):
 TestLaneModel = LaneModel.TestCase
 
 
-@pytest.mark.parametrize("size", [(1_000, 5), pytest.param((100_000, 10), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [(1_000, 5), pytest.param((100_000, 10), marks=pytest.mark.soak)])
 def test_very_many_lanes_and_transactions_take_bounded_room_and_give_it_back(size: tuple[int, int]) -> None:
     clients, rounds = size
     machine = FencingCoordinator(3, ids=LaneIds(max_lanes=clients), outcome_retention_count=8_192)

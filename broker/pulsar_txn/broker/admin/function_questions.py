@@ -16,7 +16,7 @@ from .common import Routes, done, failed, json_body, number
 
 WORKER: Final = web.AppKey("functions_worker", dict[str, str])
 """`id`: of the worker that asked last."""
-_WAIT_SECONDS: Final = 10.0
+WAIT_SECONDS: Final = 10.0
 _ANSWER_SECONDS: Final = 50.0
 _BASE: Final = "/admin/pulsar-txn/v1/functions"
 
@@ -54,7 +54,7 @@ class Questions:
     async def take(self) -> list[dict[str, Any]]:
         """The questions that nobody has taken yet, at once or when there is one; none after a while."""
         try:
-            async with asyncio.timeout(_WAIT_SECONDS):
+            async with asyncio.timeout(WAIT_SECONDS):
                 while not self._new:
                     self._asked.clear()
                     await self._asked.wait()
