@@ -11,9 +11,10 @@ import attrs
 
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.memory import MemoryStore
-from pulsar_txn.ledger.protocols import LedgerError, LogStore
+from pulsar_txn.ledger.protocols import LogStore
 
 from .base import plugins
+from .base.closing import close_store, drain
 from .base.runtime import AsyncioRuntime, Listener, Runtime
 from .base.settings import BrokerConfig
 from .broker import Broker
@@ -98,13 +99,7 @@ class Standalone:
         if listener is None:
             return
         await listener.close()
-        try:
-            async with asyncio.timeout(self.config.broker_shutdown_timeout_ms / 1000):
-                await self.broker.close()
-        except TimeoutError:
-            _logger.warning(
-                "not everything was closed within brokerShutdownTimeoutMs; what was answered is durable all the same"
-            )
+        await drain(self.broker.close(), self.config.broker_shutdown_timeout_ms, _logger)
         await self._close_store()
 
     def _open_store(self) -> LogStore:
@@ -120,12 +115,7 @@ class Standalone:
 
     async def _close_store(self) -> None:
         if self._owns_store and self._store is not None:
-            try:
-                await self._store.close()
-            except LedgerError as error:
-                if not self.storage_failed.is_set():
-                    raise
-                _logger.warning("the store failed before: %s", error)
+            await close_store(self._store, self.storage_failed, _logger)
 
 
 def _reachable(address: str) -> str:

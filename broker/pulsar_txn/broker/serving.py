@@ -3,6 +3,7 @@
 Nothing here is promised to programs.
 """
 
+from pulsar_txn.broker.base.closing import close_store, drain
 from pulsar_txn.broker.base.config import ConfigError, Setting, build, conf_key, fields_of, read_settings, unknown_keys
 from pulsar_txn.broker.base.limits import Limits
 from pulsar_txn.broker.base.repeating import Repeating
@@ -11,6 +12,7 @@ from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.cli.exits import OK, REFUSED, STORE_REFUSED, UNAVAILABLE, USAGE, Ending, cannot_listen
 from pulsar_txn.broker.cli.lifetime import LOG_FORMAT, Lifetime, loop_factory
+from pulsar_txn.broker.cli.options import command_line_of, load_config
 from pulsar_txn.broker.commands.opened import OpenedTransactions
 from pulsar_txn.broker.commands.txn import (
     MAX_PARTICIPANTS,
@@ -71,10 +73,14 @@ __all__ = [
     "authentication_of",
     "build",
     "cannot_listen",
+    "close_store",
+    "command_line_of",
     "conf_key",
     "coordinator_log_name",
+    "drain",
     "fields_of",
     "identify",
+    "load_config",
     "loop_factory",
     "on_end_txn",
     "on_new_txn",

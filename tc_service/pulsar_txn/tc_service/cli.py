@@ -11,7 +11,16 @@ from typing import Any
 
 import click
 
-from pulsar_txn.broker.serving import LOG_FORMAT, USAGE, Ending, Lifetime, cannot_listen, loop_factory
+from pulsar_txn.broker.serving import (
+    LOG_FORMAT,
+    USAGE,
+    Ending,
+    Lifetime,
+    cannot_listen,
+    command_line_of,
+    load_config,
+    loop_factory,
+)
 
 from .cluster.checks import ClusterRefused
 from .config import LoadedCoordinator, load
@@ -47,32 +56,11 @@ def command(
     or damaged, 75 cut short.
     """
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
-    loaded = _load(conf, _command_line(settings, port))
+    loaded = load_config(load, conf, command_line_of(settings, port))
     for warning in loaded.warnings:
         logger.warning("configuration: %s", warning)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_run(loaded, data, ready_file))
-
-
-def _command_line(settings: tuple[str, ...], port: int | None) -> dict[str, str]:
-    chosen: dict[str, str] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
-        chosen[key] = value
-    if port is not None:
-        chosen["brokerServicePort"] = str(port)
-    return chosen
-
-
-def _load(conf: Path | None, command_line: dict[str, str]) -> LoadedCoordinator:
-    try:
-        return load(conf, os.environ, command_line)
-    except OSError as error:
-        raise Ending(USAGE, f"{conf} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise Ending(USAGE, f"{conf} is not a text in UTF-8: {error}") from error
 
 
 async def _run(loaded: LoadedCoordinator, data: Path, ready_file: Path | None) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import attrs
 import click
 
-from pulsar_txn.broker.base.config import conf_key
+from pulsar_txn.broker.base.config import conf_key, load
 
-from .standalone import command_line_of, load_config
+from .options import command_line_of, load_config
 
 
 @click.group("config")
@@ -24,7 +24,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One object: key to value and origin.")
 def show(conf: Path | None, settings: tuple[str, ...], as_json: bool) -> None:
     """Print every key with its value and its origin: FILE:LINE, environment, command line, or default."""
-    loaded = load_config(conf, command_line_of(settings))
+    loaded = load_config(load, conf, command_line_of(settings))
     for warning in loaded.warnings:
         click.echo(f"pulsar-txn: configuration: {warning}", err=True)
     rows = [

@@ -21,6 +21,7 @@ from pulsar_txn.broker.server import Standalone
 from . import functions_child
 from .exits import USAGE, Ending, cannot_listen
 from .lifetime import LOG_FORMAT, Lifetime, loop_factory
+from .options import command_line_of, load_config
 
 _logger = logging.getLogger(__name__)
 
@@ -31,31 +32,6 @@ _PLUGINS: Final = {
     "transaction_pending_ack_store_provider_class_name": plugins.PENDING_ACKS,
 }
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
-
-
-def command_line_of(settings: tuple[str, ...], port: int | None = None, http_port: int | None = None) -> dict[str, str]:
-    """What options say, by key. Raises click.BadParameter for something that is not KEY=VALUE."""
-    chosen: dict[str, str] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
-        chosen[key] = value
-    if port is not None:
-        chosen["brokerServicePort"] = str(port)
-    if http_port is not None:
-        chosen["webServicePort"] = str(http_port)
-    return chosen
-
-
-def load_config(conf: Path | None, command_line: dict[str, str]) -> Loaded:
-    """The configuration with the environment and the options on top. Raises ConfigError, and Ending for a file."""
-    try:
-        return load(conf, os.environ, command_line)
-    except OSError as error:
-        raise Ending(USAGE, f"{conf} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise Ending(USAGE, f"{conf} is not a text in UTF-8: {error}") from error
 
 
 @click.command("standalone")
@@ -92,7 +68,7 @@ def command(
     chosen = command_line_of(settings, port, http_port)
     if functions:
         chosen["functionsWorkerEnabled"] = "true"
-    loaded = load_config(conf, chosen)
+    loaded = load_config(load, conf, chosen)
     for warning in loaded.warnings:
         _logger.warning("configuration: %s", warning)
     if data is None and loaded.config.ledger_provider != "memory":

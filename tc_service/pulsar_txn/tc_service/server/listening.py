@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from pulsar_txn.broker.serving import AsyncioRuntime, Listener, Runtime, coordinator_log_name, tls_of
+from pulsar_txn.broker.serving import AsyncioRuntime, Listener, Runtime, close_store, coordinator_log_name, drain, tls_of
 from pulsar_txn.client.inside import AsyncioRuntime as ClientRuntime
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.memory import MemoryStore
-from pulsar_txn.ledger.protocols import LedgerError, LogStore, StoreUnsupported
+from pulsar_txn.ledger.protocols import LogStore, StoreUnsupported
 from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
 
 from .clusters import Clusters
@@ -88,7 +88,7 @@ class CoordinatorServer:
                 await listener.close()
             if self._all is not None:
                 await self._all.leave()
-            await self._close_store()
+            await close_store(self._store, self.storage_failed, logger)
             raise
         logger.info("listening on %s, for the clusters %s", " and ".join(self.addresses), ", ".join(self._clusters))
 
@@ -124,14 +124,8 @@ class CoordinatorServer:
             return
         for listener in listeners:
             await listener.close()
-        try:
-            async with asyncio.timeout(self.config.broker_shutdown_timeout_ms / 1000):
-                await self.service.close()
-        except TimeoutError:
-            logger.warning(
-                "not everything was closed within brokerShutdownTimeoutMs; what was answered is durable all the same"
-            )
-        await self._close_store()
+        await drain(self.service.close(), self.config.broker_shutdown_timeout_ms, logger)
+        await close_store(self._store, self.storage_failed, logger)
 
     def _open_store(self) -> LogStore:
         if self._data_dir is None:
@@ -153,11 +147,3 @@ class CoordinatorServer:
         if before < wanted:
             await metadata.put(_COUNT, str(wanted).encode())
         return max(before, wanted)
-
-    async def _close_store(self) -> None:
-        try:
-            await self._store.close()
-        except LedgerError as error:
-            if not self.storage_failed.is_set():
-                raise
-            logger.warning("the store failed before: %s", error)

@@ -1,0 +1,28 @@
+"""How a server that listens comes to its end, whatever it serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from logging import Logger
+
+from pulsar_txn.ledger.protocols import LedgerError, LogStore
+
+
+async def drain(closing: Awaitable[None], timeout_ms: int, logger: Logger) -> None:
+    """Wait for an orderly end, at most so long: what was answered is durable in any case."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            await closing
+    except TimeoutError:
+        logger.warning("not everything was closed within brokerShutdownTimeoutMs; what was answered is durable all the same")
+
+
+async def close_store(store: LogStore, storage_failed: asyncio.Event, logger: Logger) -> None:
+    """Close a store. Raises LedgerError, unless it is known that the store has failed."""
+    try:
+        await store.close()
+    except LedgerError as error:
+        if not storage_failed.is_set():
+            raise
+        logger.warning("the store failed before: %s", error)
