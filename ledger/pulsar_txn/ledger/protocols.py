@@ -12,7 +12,7 @@ All methods are called from one event loop; providers call listeners on that loo
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import attrs
 
@@ -29,6 +29,7 @@ SNAPSHOT_PART_BYTES: Final = 256 << 10
 # ├── LogDamaged         bytes that should be there are not, or are wrong: names log and position; never served
 # ├── ReadFailed         bytes could not be read just now, which proves nothing: retriable
 # ├── LogClosed          used after close, or after a failure
+# ├── LeaseLost          another process may lead the log now: the log is closed, everything is read anew
 # ├── LogExists / LogNotFound
 # ├── EntryTooLarge      refused before it joins a group
 # │   └── StateTooLarge  the store keeps so many logs, cursors and values already: refused before anything has moved
@@ -75,6 +76,13 @@ class ReadFailed(LedgerError):  # noqa: N818 - named by what happened
 
 class LogClosed(LedgerError):  # noqa: N818 - named by what happened
     """The log was closed, or failed, before this call."""
+
+
+class LeaseLost(LedgerError):  # noqa: N818 - named by what happened
+    """Another process leads the log now, or may: the log is closed, and nothing of its state is believed.
+
+    `open` waits for the lease again. It is no failure of the store.
+    """
 
 
 class LogExists(LedgerError):  # noqa: N818 - named by what happened
@@ -267,6 +275,21 @@ class Log(Protocol):
         """Flush, then release the handle. Idempotent."""
 
 
+@runtime_checkable
+class LeasedLog(Protocol):
+    """What a log of a `SharedLogStore` has besides: whether another process may have taken it over meanwhile."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nobody else can lead the log at this moment. False for a process that was stopped past its lease."""
+
+    def refresh(self) -> Position:
+        """Append a record that means nothing; once its position is confirmed, this process led until then.
+
+        A successor makes the log fail with LeaseLost instead. Raises as `Log.append`.
+        """
+
+
 class Cursor(Protocol):
     """Durable acknowledgement state of one subscription: changes are appended, with a base from time to time.
 
@@ -426,3 +449,18 @@ class LogStore(Protocol):
 
     async def __aexit__(self, *exc: object) -> None:
         """`close()`."""
+
+
+@runtime_checkable
+class SharedLogStore(LogStore, Protocol):
+    """A store that several processes have at once. Each log is led by one of them; its metadata are those of all.
+
+    `open` returns once this process leads the log (a `LeasedLog`), however long another one does. If cancelled: nothing of
+    the wait is left. A log whose lease is lost fails with LeaseLost.
+    """
+
+    advertised: str
+    """How clients reach this process; set before the first `open`. Successors and those that wait read it."""
+
+    def leader_of(self, name: str) -> str | None:
+        """What the leader of a log advertised, as far as this process has read; None when nobody is known."""
