@@ -131,6 +131,20 @@ def test_a_client_that_is_gone_with_very_much_open_is_aborted_a_bounded_number_a
     assert {host.tc.status(txn_id) for txn_id in left_open} == {TxnStatus.ABORTING}
 
 
+def test_a_client_that_said_goodbye_with_very_much_open_is_not_brought_back_by_a_renewal() -> None:
+    """Its connection may be open for a moment longer, and the server renews leases of whoever is connected."""
+    host = LaneHost(expire_limit=3)
+    left_open = [host.opened(timeout_ms=10**9) for _ in range(10)]
+    host.goodbye()
+    while (deadline := host.tc.deadline()) is not None and deadline <= host.now_ms:
+        assert host.renew() is False
+        host.carry_out(host.tc.expire(host.now_ms))
+    host.confirm()
+    assert {host.tc.status(txn_id) for txn_id in left_open} == {TxnStatus.ABORTING}
+    assert host.tc.status(host.opened(timeout_ms=10**9)) is TxnStatus.OPEN, "a client that begins again is alive"
+    assert host.renew() is True
+
+
 def test_a_crash_between_the_aborts_and_the_end_of_a_client_leaves_no_lane_that_others_get() -> None:
     host = LaneHost()
     left_open = [host.opened(timeout_ms=10**9) for _ in range(3)]

@@ -14,6 +14,7 @@ from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import LogStore
 
 from .base import plugins
+from .base.addresses import reachable
 from .base.closing import close_store, drain
 from .base.runtime import AsyncioRuntime, Listener, Runtime
 from .base.settings import BrokerConfig
@@ -89,7 +90,7 @@ class Standalone:
         except BaseException:
             await self._close_store()
             raise
-        address = self.config.advertised_address or _reachable(self.config.bind_address)
+        address = reachable(self.config.bind_address, self.config.advertised_address)
         self.broker.service_url = f"pulsar://{address}:{self._listener.port}"
         _logger.info("listening on %s", self.broker.service_url)
 
@@ -116,7 +117,3 @@ class Standalone:
     async def _close_store(self) -> None:
         if self._owns_store and self._store is not None:
             await close_store(self._store, self.storage_failed, _logger)
-
-
-def _reachable(address: str) -> str:
-    return "127.0.0.1" if address in {"0.0.0.0", "::", ""} else address  # noqa: S104 - a comparison

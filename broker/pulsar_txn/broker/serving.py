@@ -3,6 +3,7 @@
 Nothing here is promised to programs.
 """
 
+from pulsar_txn.broker.base.addresses import reachable
 from pulsar_txn.broker.base.closing import close_store, drain
 from pulsar_txn.broker.base.config import ConfigError, Setting, build, conf_key, fields_of, read_settings, unknown_keys
 from pulsar_txn.broker.base.limits import Limits
@@ -84,6 +85,7 @@ __all__ = [
     "loop_factory",
     "on_end_txn",
     "on_new_txn",
+    "reachable",
     "read_settings",
     "tls_of",
     "unknown_keys",

@@ -38,7 +38,7 @@ class Clients:
     def renewed(self, request: Renew, now_ms: int) -> Step[Record]:
         """A sign of life. It is no state, so it needs no record."""
         lanes, incarnation = self._state.lanes, (request.principal, request.incarnation)
-        is_known = lanes is not None and incarnation in lanes.leases
+        is_known = lanes is not None and incarnation in lanes.leases and not lanes.leases.is_ended(incarnation)
         if lanes is not None and is_known:
             lanes.leases.heard(incarnation, now_ms)
         return Step((), (Reply(request.token, is_known),))

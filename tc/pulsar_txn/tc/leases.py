@@ -16,6 +16,7 @@ class Leases:
     def __init__(self, lease_ms: int) -> None:
         self._lease_ms = lease_ms
         self._heard: OrderedDict[Incarnation, int] = OrderedDict()
+        self._ended: set[Incarnation] = set()
 
     def __len__(self) -> int:
         return len(self._heard)
@@ -25,21 +26,29 @@ class Leases:
 
     def heard(self, incarnation: Incarnation, now_ms: int) -> None:
         """The incarnation has given a sign of life: its lease begins again."""
+        self._ended.discard(incarnation)
         self._heard[incarnation] = now_ms
         self._heard.move_to_end(incarnation)
 
     def end(self, incarnation: Incarnation) -> None:
-        """End the lease of an incarnation now."""
+        """End the lease of an incarnation now. A renewal does not bring it back."""
+        self._ended.add(incarnation)
         self._heard[incarnation] = -self._lease_ms
         self._heard.move_to_end(incarnation, last=False)
+
+    def is_ended(self, incarnation: Incarnation) -> bool:
+        """Whether `end` was called for it, and it holds something still."""
+        return incarnation in self._ended
 
     def forget(self, incarnation: Incarnation) -> None:
         """The incarnation holds nothing any more."""
         self._heard.pop(incarnation, None)
+        self._ended.discard(incarnation)
 
     def begin_all(self, incarnations: Iterable[Incarnation], now_ms: int) -> None:
         """Give each of these a whole lease, after a restart."""
         self._heard = OrderedDict.fromkeys(incarnations, now_ms)
+        self._ended.clear()
 
     def deadline(self) -> int | None:
         """When the next lease ends; None while nobody has one."""

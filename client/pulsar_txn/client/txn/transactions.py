@@ -40,6 +40,7 @@ class Transactions:
         self.members: set[Core] = set()
         """Cores of further clients, whose producers and consumers take part."""
         self.core = core
+        self._guest = guest
         self._units: WeakSet[Unit] = WeakSet()
         self._empty = EmptyCommits()
         if guest is not None:
@@ -100,7 +101,8 @@ class Transactions:
         aborted = [unit for unit in known if unit.ending.closed_by is not None]
         if aborted:
             late = sum(unit.life.state not in FINAL for unit in aborted)
-            rest = f"; {late} of them could not be aborted in {CLOSE_SECONDS:g} s: their timeout does that" if late else ""
+            how = "their timeout does that" if self._guest is None else "the coordinator does that when it hears the goodbye"
+            rest = f"; {late} of them could not be aborted in {CLOSE_SECONDS:g} s: {how}" if late else ""
             logger.warning("the client was closed with %d open transactions, which were aborted%s", len(aborted), rest)
 
     async def _abort_some(self, units: Iterator[Unit], error: PulsarError, end: float) -> None:

@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from pulsar_txn.broker.serving import AsyncioRuntime, Listener, Runtime, close_store, coordinator_log_name, drain, tls_of
+from pulsar_txn.broker.serving import (
+    AsyncioRuntime,
+    Listener,
+    Runtime,
+    close_store,
+    coordinator_log_name,
+    drain,
+    reachable,
+    tls_of,
+)
 from pulsar_txn.client.inside import AsyncioRuntime as ClientRuntime
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.memory import MemoryStore
@@ -72,6 +81,7 @@ class CoordinatorServer:
         """Open the store, begin to fold the coordinators' logs, then listen."""
         self._store = self._open_store()
         await self._store.start()
+        served: CoordinatorService | None = None
         try:
             count = await self._count()
             runtime = ClientRuntime()
@@ -82,11 +92,14 @@ class CoordinatorServer:
             self.service = CoordinatorService(self.config, self._store, clusters, self._runtime)
             self.service.on_storage_failed = lambda _: self.storage_failed.set()
             await self.service.start(count)
+            served = self.service
             await self._listen()
         except BaseException:
             for listener in self._listeners:
                 await listener.close()
-            if self._all is not None:
+            if served is not None:
+                await drain(served.close(), self.config.broker_shutdown_timeout_ms, logger)
+            elif self._all is not None:
                 await self._all.leave()
             await close_store(self._store, self.storage_failed, logger)
             raise
@@ -105,7 +118,7 @@ class CoordinatorServer:
 
     async def _listen(self) -> None:
         config, connection = self.config, self.service.connection
-        host = config.advertised_address or config.bind_address
+        host = reachable(config.bind_address, config.advertised_address)
         if config.broker_service_port is not None:
             plain = await self._runtime.listen(config.bind_address, config.broker_service_port, connection)
             self._listeners.append(plain)
