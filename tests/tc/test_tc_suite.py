@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pulsar_txn.tc import FencingCoordinator, LaneIds, TransactionCoordinator
+from pulsar_txn.tc import FencingCoordinator, LaneIds, PulsarIds, TransactionCoordinator
 from pulsar_txn.tc.testing import TransactionCoordinatorSuite
 
 
@@ -26,3 +26,7 @@ class TestCoordinatorWithLanes(TransactionCoordinatorSuite):
 
 class TestCoordinatorWithLanesAndEagerSnapshots(TransactionCoordinatorSuite):
     factory = partial(TransactionCoordinator, ids=LaneIds(), snapshot_every=1, expire_limit=1)
+
+
+class TestCoordinatorOfUnchangedClients(TransactionCoordinatorSuite):
+    factory = partial(TransactionCoordinator, ids=PulsarIds(first_least=1 << 40))

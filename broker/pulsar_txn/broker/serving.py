@@ -26,6 +26,7 @@ from pulsar_txn.broker.commands.txn import (
 from pulsar_txn.broker.commands.txn import (
     REFUSED as REFUSALS,
 )
+from pulsar_txn.broker.net.answering import Answering
 from pulsar_txn.broker.net.authentication import Authentication, authentication_of
 from pulsar_txn.broker.net.clients import Clients
 from pulsar_txn.broker.net.connection import Connection
@@ -47,6 +48,7 @@ __all__ = [
     "UNAVAILABLE",
     "USAGE",
     "Answer",
+    "Answering",
     "AsyncioRuntime",
     "Authentication",
     "BrokerConfig",

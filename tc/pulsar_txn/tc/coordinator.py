@@ -94,6 +94,7 @@ class TransactionCoordinator:
             check_number(tc_id)
             self._lanes = Lanes(tc_id, ids)
         self._shift, self._number = numbering(tc_id, ids)
+        self._first_least = ids.first_least if isinstance(ids, PulsarIds) else 0
         self._state = CoordinatorState(tc_id, OutcomeWindow(outcome_retention_count), fencing, self._lanes)
         self._pace = SnapshotPace(snapshot_every)
         self._unfinished = UnfinishedEnds(self._state.ending)
@@ -248,6 +249,8 @@ class TransactionCoordinator:
         self._limits.check_new(self._state, request)
         least = self._state.next_id
         if self._lanes is None:
+            if least < self._first_least:
+                least = self._first_least
             opened = (LOG, records.new_transaction(least, request.timeout_ms, now_ms, owner))
             reply = Reply(request.token, TxnId(self.tc_id, least))
         else:

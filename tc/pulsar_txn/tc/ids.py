@@ -6,7 +6,7 @@ The lower id bits (`least`) are one ascending sequence of the coordinator under 
 |                | `PulsarIds`                                    | `LaneIds`                                             |
 |----------------|------------------------------------------------|-------------------------------------------------------|
 | `most`         | the coordinator's number, as clients expect it | bit 62, the number in bits 48-61, a lane below        |
-| first `least`  | 0                                              | 1, because a watermark of 0 would cover 0             |
+| first `least`  | 0, or what is configured                       | 1, because a watermark of 0 would cover 0             |
 | watermark      | everything up to here has ended                | the own `least`: nothing else is open in its lane     |
 | for            | our own broker, which asks the coordinator     | stock participants, which compare watermarks only     |
 |                | before it lets a late message in               |                                                       |
@@ -29,7 +29,13 @@ _COORDINATORS: Final = 1 << 14
 
 @attrs.frozen
 class PulsarIds:
-    """Pulsar's own numbers: what every coordinator of a broker has."""
+    """Pulsar's own numbers: what every coordinator of a broker has.
+
+    `first_least`: where they begin. Unchanged clients beside a cluster need numbers that no coordinator of its brokers ever
+    gave out. It may be raised later; numbers that were given out already are never given again.
+    """
+
+    first_least: int = 0
 
 
 @attrs.frozen

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any, Final, Protocol, TypeAlias
 
-from pulsar_txn.broker.net.connection import Connection
+from pulsar_txn.broker.net.answering import Answering
 from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.broker.txn.host import Answer
 from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
@@ -45,11 +45,14 @@ class Coordinating(Protocol):
 class TxnSession(Protocol):
     """What the commands of this file need of a client: not more, so that another server than the broker can carry them out."""
 
-    connection: Connection
     principal: str | None
     identity: Identity | None
     incarnation: str | None
     opened: OpenedTransactions
+
+    @property
+    def connection(self) -> Answering:
+        """Where it is answered."""
 
     @property
     def services(self) -> Coordinating:

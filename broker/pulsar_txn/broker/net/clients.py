@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from pulsar_txn.broker.base.repeating import Repeating
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.base.turn import Turn
 
-from .connection import Connection
 from .intake import LOOKS
 
 _logger = logging.getLogger(__name__)
@@ -19,11 +18,34 @@ _logger = logging.getLogger(__name__)
 _DRAIN_LOOK_SECONDS: Final = 0.005
 
 
+class Client(Protocol):
+    """A connection, as it is looked after; see `connection.Connection`."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that this client asked for is not answered yet."""
+
+    def pressure(self, *, high: bool) -> None:
+        """The store has too much in flight, or has room again."""
+
+    def tick(self) -> None:
+        """Keep-alive."""
+
+    def look(self) -> None:
+        """From time to time: away with it if it does not say what it began to say."""
+
+    def drain(self) -> None:
+        """Take no further request; what was taken goes on."""
+
+    def close(self) -> None:
+        """Write what is collected and close."""
+
+
 class Clients:
     """Those that are connected, in the order in which they came: `connections`, which the connections themselves keep."""
 
     def __init__(self, config: BrokerConfig, turn: Turn) -> None:
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[Client, None] = {}
         self.under_pressure = False
         self._config = config
         self._turn = turn

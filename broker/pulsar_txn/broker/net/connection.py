@@ -23,6 +23,7 @@ from pulsar_txn.wire.frames import FRAME_PADDING, NAMES, command, decode_command
 from pulsar_txn.wire.ids import unsigned64
 from pulsar_txn.wire.topics import InvalidName
 
+from .clients import Client
 from .intake import COLLECTED, DRAINING, LEDGER, OUTBOUND, REQUESTS, Intake
 from .request_checks import check_request
 
@@ -47,7 +48,7 @@ class Server(Protocol):
         """Whether the store has too much in flight."""
 
     @property
-    def connections(self) -> MutableMapping[Connection, None]:
+    def connections(self) -> MutableMapping[Client, None]:
         """Those that were let in, in the order in which they came."""
 
 

@@ -10,8 +10,8 @@ from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import unsigned64
 
+from .answering import Answering
 from .authentication import Authenticated, Authentication
-from .connection import Connection
 
 _logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _LONGEST_WAIT_SECONDS: Final = 86_400.0
 class Introduction:
     """One client's credentials. Without authentication everybody is let in, and is nobody."""
 
-    def __init__(self, authentication: Authentication, connection: Connection, turn: Turn) -> None:
+    def __init__(self, authentication: Authentication, connection: Answering, turn: Turn) -> None:
         self._authentication = authentication
         self._connection = connection
         self._turn = turn

@@ -174,7 +174,7 @@ class Coordinators:
     """All coordinators of one server. Each serves once its own log is folded; one that fails is opened again.
 
     `serving` finds a coordinator by the `most` of its transactions: a plain dict where that is the coordinator's number.
-    `before_due` is called with a coordinator's number before what is due in it is carried out.
+    `before_due` is called with a coordinator's number before what is due in it is carried out. `log_name`: where each decides.
 
     Requests of a coordinator that is not here, or not ready, are answered TransactionCoordinatorNotFound: clients
     look it up again and repeat them.
@@ -189,8 +189,10 @@ class Coordinators:
         on_storage_failed: Callable[[Exception], None],
         serving: dict[int, CoordinatorHost] | None = None,
         before_due: Callable[[int], None] | None = None,
+        log_name: Callable[[int], str] = coordinator_log_name,
     ) -> None:
         self._factory = factory
+        self._log_name = log_name
         self._store = store
         self._turn = turn
         self._participants = participants
@@ -413,7 +415,7 @@ class Coordinators:
             await failed.release()
         try:
             machine = self._factory(tc_id)
-            log = await self._store.open(coordinator_log_name(tc_id))
+            log = await self._store.open(self._log_name(tc_id))
             due = None if self._before_due is None else partial(self._before_due, tc_id)
             host = CoordinatorHost(machine, log, self._turn, self._participants, partial(self._failed, tc_id), due)
             await host.recover()
