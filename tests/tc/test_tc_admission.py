@@ -84,7 +84,7 @@ def test_a_blank_owner_is_not_allowed(principal: str) -> None:
 
 OWNERS = [
     ({}, {}, True),
-    ({}, {"principal": "bert"}, True),
+    ({}, {"principal": "bert"}, False),
     ({}, {"identity": ("app", 1)}, True),
     ({"principal": "anna"}, {"principal": "anna"}, True),
     ({"principal": "anna"}, {"principal": "bert"}, False),

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import jwt
 import pytest
 import trustme
@@ -180,6 +181,31 @@ async def test_every_command_that_names_a_transaction_is_for_its_owner_alone(ben
         await add(other, TxnId(txn.most, 4711), what)
     assert refused.value.code == unknown.value.code == ServerError.TransactionNotFound  # who asks learns nothing of others
     await add(owner, txn, what)
+
+
+@pytest.mark.parametrize("what", ["commit", "abort"])
+async def test_an_operator_ends_the_transactions_of_every_role_and_adds_to_none(benches: Any, what: str) -> None:
+    bench = await benches(**TOKENS, super_user_roles="ops, root").start()
+    owner, operator = Speaker(bench, token("ann")), Speaker(bench, token("root"))
+    txn = await owner.new_txn()
+    with pytest.raises(Refused) as refused:
+        await add(operator, txn, "addPartitionToTxn")
+    assert refused.value.code == ServerError.TransactionNotFound
+    await add(operator, txn, what)
+    await add(owner, txn, what)
+
+
+async def test_what_was_begun_before_authentication_is_for_operators_alone(benches: Any) -> None:
+    bench = await benches().start()
+    txn = await bench.client().new_txn()
+    bench.config = attrs.evolve(bench.config, **TOKENS, super_user_roles="root")
+    await bench.crash()
+    other = Speaker(bench, token("ann"))
+    for what in ("addPartitionToTxn", "addSubscriptionToTxn", "commit", "abort"):
+        with pytest.raises(Refused) as refused:
+            await add(other, txn, what)
+        assert refused.value.code == ServerError.TransactionNotFound
+    await add(Speaker(bench, token("root")), txn, "abort")
 
 
 async def test_a_client_is_asked_for_fresh_credentials_when_its_own_expire_and_goes_on_with_them(benches: Any) -> None:

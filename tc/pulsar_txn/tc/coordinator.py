@@ -284,7 +284,7 @@ class TransactionCoordinator:
         txn_id = request.txn_id
         txn = self._state.transactions.get(txn_id.least)
         state: State = None if txn is None else txn.status
-        if txn is None or txn.owner != ANYBODY or txn.txn_id.most != txn_id.most:
+        if txn is None or txn.owner != ANYBODY or request.principal is not None or txn.txn_id.most != txn_id.most:
             state, txn = self._locate(txn_id, asker)
         cell = TRANSITIONS[state, Event.ADD]
         if cell.act is REFUSE:
@@ -424,7 +424,7 @@ class TransactionCoordinator:
         else:
             outcome, owner = self._state.outcomes.lookup(txn_id.least)
             state = _ENDED_AS.get(outcome)
-        if superuser or owner == ANYBODY or is_permitted(owner, asker):
+        if superuser or (owner == ANYBODY and asker[0] is None) or is_permitted(owner, asker):
             return state, txn
         if self._fencing is not None and owner is not None and is_older(owner, asker):
             return state, txn  # a successor may ask for the outcomes of those before it

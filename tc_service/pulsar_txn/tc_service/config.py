@@ -62,6 +62,7 @@ class CoordinatorConfig:
     token_secret_key: str | None = attrs.field(default=None, repr=False)
     token_public_key: str | None = None
     token_auth_claim: str = "sub"  # noqa: S105 - the name of a claim
+    super_user_roles: str = ""
     tls_certificate_file_path: str | None = None
     tls_key_file_path: str | None = None
     tls_trust_certs_file_path: str | None = None

@@ -36,7 +36,8 @@ FrameHandler: TypeAlias = "Callable[[Session, bytes], None]"
 class Session:
     """The state of one client.
 
-    `principal`: who the client is (None without authentication); `identity`: its transactional id, if it named one.
+    `principal`: who the client is (None without authentication), and whether that is an operator: `superuser`;
+    `identity`: its transactional id, if it named one.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Session:
         self.frames = {kind: partial(handler, self) for kind, handler in frames.items()}
         self.requests = {kind: partial(handler, self) for kind, handler in requests.items()}
         self.principal: str | None = None
+        self.superuser = False
         self.identity: Identity | None = None
         self.incarnation: str | None = None  # of use beside a cluster only
         self.opened = OpenedTransactions()

@@ -46,6 +46,7 @@ class TxnSession(Protocol):
     """What the commands of this file need of a client: not more, so that another server than the broker can carry them out."""
 
     principal: str | None
+    superuser: bool
     identity: Identity | None
     incarnation: str | None
     opened: OpenedTransactions
@@ -204,7 +205,7 @@ def on_end_txn(session: TxnSession, frame: bytes) -> None:
     elif group or abort_others:
         _end_together(session, txn_id, known, group, answer, abort_others=abort_others)
     else:
-        coordinators.end(txn_id, known, session.principal, session.identity, answer)
+        coordinators.end(txn_id, known, session.principal, session.identity, answer, superuser=session.superuser)
 
 
 def _end_together(
@@ -220,8 +221,8 @@ def _end_together(
         answer(None, ServerError.NotAllowedError, text)
     else:
         further = tuple([coordinators.member(txn_id, least) for least in group])
-        who = session.principal, session.identity
-        coordinators.end_together(txn_id, further, action, *who, answer, abort_others=abort_others)
+        who, may = (session.principal, session.identity), session.superuser
+        coordinators.end_together(txn_id, further, action, *who, answer, abort_others=abort_others, superuser=may)
 
 
 def on_end_txn_on_participant(response: str, session: TxnSession, body: Any) -> None:

@@ -1,6 +1,7 @@
 """Who a client is: tokens and client certificates, checked with Pulsar's configuration keys.
 
-A role comes out, which is the owner of the transactions that the client begins. Nothing here says what a role may do.
+A role comes out, which is the owner of the transactions that the client begins. What a role may do is said of operators alone:
+`superUserRoles` may end the transactions of others, and administrate.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -72,17 +73,31 @@ class AuthenticationKeys(Protocol):
     def token_auth_claim(self) -> str:
         """The claim that has the role."""
 
+    @property
+    def super_user_roles(self) -> str:
+        """Roles of operators, separated by commas."""
+
 
 class Authentication:
     """The providers of a configuration, by method. None of them: nobody has to say who they are."""
 
-    def __init__(self, providers: Mapping[str, Provider]) -> None:
+    def __init__(self, providers: Mapping[str, Provider], superusers: Collection[str] = ()) -> None:
         self._providers = dict(providers)
+        self._superusers = frozenset(superusers)
 
     @property
     def enabled(self) -> bool:
         """Whether clients have to say who they are."""
         return bool(self._providers)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the providers' methods: `token`, `tls`."""
+        return tuple(self._providers)
+
+    def is_superuser(self, role: str | None) -> bool:
+        """Whether a role is an operator's (`superUserRoles`). Nobody is one while nobody has to say who they are."""
+        return role in self._superusers
 
     def authenticate(self, method: str, data: bytes, certificate: Mapping[str, Any] | None, now: float) -> Authenticated:
         """Raises Refusal AuthenticationError."""
@@ -97,7 +112,7 @@ def authentication_of(keys: AuthenticationKeys) -> Authentication:
     """What a configuration says. ConfigError."""
     if not keys.authentication_enabled:
         return Authentication({})
-    named = [each.strip() for each in keys.authentication_providers.split(",") if each.strip()]
+    named = names_in(keys.authentication_providers)
     if not named:
         raise ConfigError("authenticationEnabled=true needs authenticationProviders: token, tls, or both")
     found: dict[str, Provider] = {}
@@ -106,7 +121,12 @@ def authentication_of(keys: AuthenticationKeys) -> Authentication:
         if method is None:
             raise ConfigError(f"authenticationProviders={each} is not known here; write token, tls, or both")
         found[method] = _tokens_of(keys) if method == "token" else CertificateProvider()
-    return Authentication(found)
+    return Authentication(found, names_in(keys.super_user_roles))
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names of a key that has several, separated by commas."""
+    return tuple(each.strip() for each in text.split(",") if each.strip())
 
 
 def _tokens_of(keys: AuthenticationKeys) -> TokenProvider:

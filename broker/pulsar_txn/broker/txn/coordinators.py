@@ -319,6 +319,7 @@ class Coordinators:
         answer: Answer,
         *,
         abort_others: bool = False,
+        superuser: bool = False,
     ) -> None:
         """End transactions of one coordinator by one record; answered when every participant of all of them holds it.
 
@@ -330,10 +331,10 @@ class Coordinators:
             return
 
         def join(member: TxnId, over: Answer) -> None:
-            self.end(member, action, principal, identity, over)
+            self.end(member, action, principal, identity, over, superuser=superuser)
 
         decided = JointEnd(dict.fromkeys((txn_id, *group)), join, answer).decided
-        request = EndTxn(decided, txn_id, action, principal, identity, group=group, abort_others=abort_others)
+        request = EndTxn(decided, txn_id, action, principal, identity, superuser, group, abort_others)
         host.looks = True
         host.submit(request, reserve=True)
 

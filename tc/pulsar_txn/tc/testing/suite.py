@@ -193,6 +193,18 @@ class TransactionCoordinatorSuite:
             host.settle()
             assert [host.answers[token] for token in found] == [None] * 2
 
+    def test_what_nobody_in_particular_opened_is_for_nobody_in_particular_and_superusers_only(self) -> None:
+        for state in STATES:
+            host = self.host()
+            txn_id = self._in_state(host, state)
+            action = ABORT if state.startswith("abort") else COMMIT
+            tokens = host.end(txn_id, action, "anna"), host.add(txn_id, OTHER, principal="anna")
+            host.confirm()
+            assert [host.answers[token] for token in tokens] == [ServerError.TransactionNotFound] * 2
+            found = host.end(txn_id, action), host.end(txn_id, action, superuser=True)
+            host.settle()
+            assert [host.answers[token] for token in found] == [None] * 2
+
     # ---- time
 
     def test_an_open_transaction_is_aborted_when_its_timeout_is_over(self) -> None:

@@ -41,6 +41,7 @@ def on_connect(session: Session, body: Any) -> None:
     except Refusal as refusal:
         session.introduction.reject(refusal)
         return
+    session.superuser = session.services.authentication.is_superuser(session.principal)
     session.connection.know(body.client_version[:_MAX_VERSION_LENGTH])
     session.connection.write_command(
         "connected",

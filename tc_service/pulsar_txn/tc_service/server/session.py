@@ -49,8 +49,8 @@ FrameHandler: TypeAlias = "Callable[[Session, bytes], None]"
 class Session:
     """The state of one client.
 
-    `principal`: who it is, None without authentication. `identity`: its transactional id. `incarnation`: what it calls this
-    life of its process.
+    `principal`: who it is, None without authentication, and whether that is an operator: `superuser`. `identity`: its
+    transactional id. `incarnation`: what it calls this life of its process.
     """
 
     is_busy = False
@@ -69,6 +69,7 @@ class Session:
         self.requests = {kind: partial(handler, self) for kind, handler in requests.items()}
         self.introduction = Introduction(services.authentication, connection, services.turn)
         self.principal: str | None = None
+        self.superuser = False
         self.identity: Identity | None = None
         self.incarnation: str | None = None
         self.coordinators: set[int] = set()
