@@ -53,6 +53,15 @@ class OurCoordinator:
         """`pulsar://host:port` for `coordinator=`."""
         return f"pulsar://127.0.0.1:{self.port}"
 
+    @property
+    def pids(self) -> list[int]:
+        """The process and its sync helper. Raises RuntimeError while it is not started."""
+        if self._process is None:
+            raise RuntimeError("this coordinator is not started")
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+        return [pid, *map(int, children)]
+
     def __enter__(self) -> Self:
         return self.start()
 
