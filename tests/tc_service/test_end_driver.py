@@ -265,6 +265,68 @@ def test_redirects_without_an_end_are_given_up_after_ten_hops_and_tried_again() 
     virtual(story)
 
 
+def test_the_broker_that_took_the_last_end_is_told_the_next_one_without_a_lookup() -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        for least in range(1, 6):
+            cluster.tell(effect(least))
+            await cluster.until_told(least)
+        assert [body.txnid_least_bits for body in cluster.first.all("endTxnOnPartition")] == [1, 2, 3, 4, 5]
+        assert len(cluster.first.all("lookupTopic")) == 1
+        cluster.tell(effect(6, TOPIC.replace("-0", "-1")))  # nothing is known of another topic
+        await cluster.until_told(6)
+        assert len(cluster.first.all("lookupTopic")) == 2
+        cluster.first.pipe.cut()
+        cluster.tell(effect(7))
+        await cluster.until_told(7)
+        assert len(cluster.first.all("lookupTopic")) == 3
+        await cluster.close()
+
+    virtual(story)
+
+
+def test_an_end_at_a_broker_that_has_lost_the_topic_goes_on_at_its_new_owner_without_a_pause() -> None:
+    async def story() -> None:
+        cluster = Cluster("b1:6650", "b2:6650", url="pulsar://b1:6650")
+        b1, b2 = cluster.brokers.values()
+        b1.on["lookupTopic"] = lambda _pipe, body: lookup_answer(body, f"pulsar://{owner}", 1, authoritative=True)
+        owner = "b1:6650"
+        cluster.tell(effect(1))
+        await cluster.until_told(1)
+        owner = "b2:6650"
+        cluster.answers["b1:6650"] = [ServerError.ServiceNotReady] * 9
+        began = asyncio.get_running_loop().time()
+        cluster.tell(effect(2))
+        await cluster.until_told(2)
+        assert asyncio.get_running_loop().time() - began < 0.5
+        assert [body.txnid_least_bits for body in b2.all("endTxnOnPartition")] == [2]
+        cluster.tell(effect(3))
+        await cluster.until_told(3)
+        assert len(b1.all("endTxnOnPartition")) == 2, "a broker that refused is not told again without a lookup"
+        assert (len(b1.all("lookupTopic")), cluster.driver.failed_attempts) == (2, 0)
+        await cluster.close()
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("answer", [ServerError.ServiceNotReady, ServerError.PersistenceError, SILENCE])
+def test_a_known_owner_that_takes_no_end_is_told_again_after_a_pause_and_a_lookup_that_names_it(answer: Any) -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        cluster.tell(effect(1))
+        await cluster.until_told(1)
+        cluster.answers["b1:6650"] = [answer] * 3
+        began = asyncio.get_running_loop().time()
+        cluster.tell(effect(2))
+        await cluster.until_told(2)
+        assert asyncio.get_running_loop().time() - began >= 1 + 2 + 4
+        assert len(cluster.first.all("endTxnOnPartition")) == 5, "during an unload no end follows another one at once"
+        assert len(cluster.first.all("lookupTopic")) >= 4
+        await cluster.close()
+
+    virtual(story)
+
+
 def test_when_the_owner_named_is_dead_another_broker_is_asked_until_one_names_an_owner_that_lives() -> None:
     async def story() -> None:
         cluster = Cluster("b1:6650", "b2:6650")
@@ -297,7 +359,7 @@ def test_a_broker_learned_from_lookups_is_asked_when_the_only_host_of_the_servic
         await cluster.until_told(1)
         b1.refuses = True
         b1.pipe.cut()
-        cluster.tell(effect(2))
+        cluster.tell(effect(2, TOPIC.replace("-0", "-1")))
         await cluster.until_told(2)
         assert len(b2.all("lookupTopic")) == 1
         await cluster.close()
