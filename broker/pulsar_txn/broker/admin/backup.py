@@ -9,7 +9,8 @@ from aiohttp import web
 
 from pulsar_txn.ledger.backups import Holdable
 
-from .common import BROKER, Routes, done, failed
+from .answers import Routes, done, failed
+from .common import BROKER
 
 LEASE_SECONDS: Final = 30.0
 _OVER: Final = "this hold is over (its lease, the disk is full, or the broker was restarted); take the backup again"

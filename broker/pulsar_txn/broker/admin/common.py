@@ -1,12 +1,8 @@
-"""What all administration handlers share: the broker, names in paths, answers, and questions to machines as futures."""
+"""What the broker's handlers share: the broker, and the topics and subscriptions that a path names."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import re
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from aiohttp import web
 
@@ -15,29 +11,10 @@ from pulsar_txn.broker.commands.checks import check_user_topic
 from pulsar_txn.broker.commands.services import AnyTopic
 from pulsar_txn.broker.topics.subscription import Subscription
 from pulsar_txn.broker.topics.topic import Topic
-from pulsar_txn.broker.txn.host import Answer
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import Position
 from pulsar_txn.wire.topics import TopicName
 
 BROKER: Final = web.AppKey("broker", Broker)
-
-Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Routes: TypeAlias = list[tuple[str, str, Handler]]
-
-DONE: Final = 204
-_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
-_SHOWN: Final = 40
-
-
-def failed(status: int, reason: str) -> web.Response:
-    """An error in Pulsar's shape."""
-    return web.json_response({"reason": reason}, status=status)
-
-
-def done() -> web.Response:
-    """Success with nothing to say."""
-    return web.Response(status=DONE)
 
 
 def topic_name(request: web.Request) -> TopicName:
@@ -84,59 +61,3 @@ async def existing_subscription(request: web.Request) -> Subscription:
     if found is None:
         raise Refusal(ServerError.SubscriptionNotFound, f"{topic.name} has no subscription {name!r}")
     return found
-
-
-def number(request: web.Request, name: str) -> int:
-    """A whole number of 64 bits in the path or the query. HTTPBadRequest for something else."""
-    text = request.match_info.get(name) or request.query.get(name, "")
-    return whole_number(text, name)
-
-
-def whole_number(text: str, what: str) -> int:
-    """A whole number of 64 bits in plain digits. HTTPBadRequest for something else."""
-    if _NUMBER.fullmatch(text) is None or not -(1 << 63) <= int(text) < 1 << 63:
-        raise web.HTTPBadRequest(text=f"{what} {text[:_SHOWN]!r} is not a number of 64 bits")
-    return int(text)
-
-
-async def body_text(request: web.Request) -> str:
-    """The body. HTTPBadRequest when it is not text."""
-    try:
-        return await request.text()
-    except (UnicodeDecodeError, LookupError):
-        raise web.HTTPBadRequest(text="the body should be text in UTF-8") from None
-
-
-async def json_body(request: web.Request) -> Any:
-    """The value in the body. HTTPBadRequest when it is not JSON."""
-    text = await body_text(request)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise web.HTTPBadRequest(text=f"the body should be JSON, not {text[:_SHOWN]!r}") from None
-
-
-def flag(request: web.Request, name: str) -> bool:
-    """A boolean of the query, false when it is not there."""
-    return request.query.get(name, "").lower() == "true"
-
-
-def text_of(position: Position) -> str:
-    """A position as Pulsar's tools print it."""
-    return f"{position[0]}:{position[1]}"
-
-
-async def asked(ask: Callable[[Answer], None]) -> Any:
-    """The value that a machine answers with. Raises the Refusal it answers with. If cancelled: it goes on."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def answer(value: Any, error: ServerError | None, message: str) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(value)
-        else:
-            future.set_exception(Refusal(error, message))
-
-    ask(answer)
-    return await future

@@ -21,7 +21,8 @@ from pulsar_txn.wire.entries import split_entry
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position, TxnId, signed64
 
-from .common import Routes, existing_subscription, number, persistent_topic, text_of
+from .answers import Routes, number, text_of
+from .common import existing_subscription, persistent_topic
 
 _MAX_SIZE: Final = 64 << 20
 """Bytes that an entry may have when its compression is undone."""

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from .common import BROKER, Handler, Routes, done
+from .answers import Handler, Routes, done
+from .common import BROKER
 from .function_door import functions_of
 from .function_questions import QUESTIONS
 from .function_store import FunctionName, FunctionStore, status_of

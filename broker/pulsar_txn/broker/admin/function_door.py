@@ -11,7 +11,8 @@ from typing import Any, Final
 import attrs
 from aiohttp import web
 
-from .common import BROKER, Routes, done, failed, json_body, number
+from .answers import Routes, done, failed, json_body, number
+from .common import BROKER
 from .function_questions import QUESTIONS, WORKER, Questions, check_worker
 from .function_store import FunctionName, FunctionRecord, FunctionStore
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from .common import Routes, done, failed, json_body, number
+from .answers import Routes, done, failed, json_body, number
 
 WORKER: Final = web.AppKey("functions_worker", dict[str, str])
 """`id`: of the worker that asked last."""

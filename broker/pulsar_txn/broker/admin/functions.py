@@ -13,7 +13,7 @@ from typing import Any, Final
 import attrs
 from aiohttp import web
 
-from .common import Handler, Routes, done, failed, number
+from .answers import Handler, Routes, done, failed, number
 from .function_calls import ask_worker
 from .function_door import functions_of, send_package
 from .function_store import FunctionName, FunctionRecord, FunctionStore, stats_of, status_of

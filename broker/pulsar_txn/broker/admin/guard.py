@@ -19,7 +19,7 @@ from aiohttp import hdrs, web
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.wire.topics import check_namespace
 
-from .common import Handler, failed
+from .answers import Handler, failed
 
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

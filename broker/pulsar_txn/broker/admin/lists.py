@@ -15,7 +15,7 @@ from aiohttp import web
 from pulsar_txn.broker.base.slices import LoopBudget
 from pulsar_txn.broker.base.sorted_names import Pieces
 
-from .common import BROKER, number
+from .answers import TURN, number
 
 _WHOLE_BYTES: Final = 1 << 20
 """Up to this an answer is sent at once, with its length; longer ones in chunks."""
@@ -38,7 +38,7 @@ def limit(request: web.Request) -> int | None:
 
 async def names_response(request: web.Request, pieces: Pieces) -> web.StreamResponse:
     """A JSON array of names."""
-    most, budget = limit(request), request.app[BROKER].turn.budget
+    most, budget = limit(request), request.app[TURN].budget
     return await parts_response(request, _array(pieces, most, budget))
 
 
@@ -49,7 +49,7 @@ async def object_response(request: web.Request, items: AsyncIterator[tuple[str, 
 
 async def value_response(request: web.Request, value: dict[str, Any]) -> web.StreamResponse:
     """A JSON object that may hold very many others."""
-    return await parts_response(request, request.app[BROKER].turn.budget.each(_dumped(value)))
+    return await parts_response(request, request.app[TURN].budget.each(_dumped(value)))
 
 
 async def parts_response(

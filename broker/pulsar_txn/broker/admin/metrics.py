@@ -8,24 +8,23 @@ twenty thousand subscriptions; the others are in the totals.
 from __future__ import annotations
 
 import heapq
-import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from importlib.metadata import version
 from itertools import islice
 from typing import Any, Final
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pulsar_txn.broker.base.loop_meter import Histogram
 from pulsar_txn.broker.base.slices import LoopBudget
 from pulsar_txn.broker.broker import Broker
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire.ids import TxnAction
 
-from .common import BROKER, Routes
+from .answers import Routes
+from .common import BROKER
+from .exposition import counter, gauge, limits_reached, of_coordinators, of_loop, texts
 from .lists import parts_response
 
 MAX_TOPICS: Final = 1000
@@ -33,42 +32,12 @@ MAX_SUBSCRIPTIONS: Final = 20_000
 """With series of their own, of those topics together."""
 
 _VERSION: Final = version("pulsar-txn")
-_SAMPLES_AT_ONCE: Final = 100
-_HEAD: Final = re.compile(r"^# .*\n", re.MULTILINE)
-
-
-class _One(Collector):
-    """A registry's view of some metrics."""
-
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = list(metrics)
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._metrics
 
 
 async def exposition(broker: Broker) -> AsyncIterator[str]:
     """All metrics in the text format, in parts; made in slices."""
-    async for metric in _of_broker(broker):
-        samples, is_first = metric.samples, True
-        while samples or is_first:
-            await broker.turn.budget.pause()
-            metric.samples = samples[:_SAMPLES_AT_ONCE]
-            del samples[:_SAMPLES_AT_ONCE]  # freed in slices as well: there may be a hundred thousand
-            text = _text(_One([metric]))
-            yield text if is_first else _HEAD.sub("", text)
-            is_first = False
-    yield _text(_process())
-
-
-def _text(collector: Collector) -> str:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    return generate_latest(registry).decode()
-
-
-def _process() -> Collector:
-    return ProcessCollector(registry=None)
+    async for text in texts(_of_broker(broker), broker.turn.budget):
+        yield text
 
 
 class _Totals:
@@ -102,15 +71,16 @@ class _Totals:
 async def _of_broker(broker: Broker) -> AsyncIterator[Metric]:
     cluster, totals = broker.config.cluster_name, _Totals()
     await totals.count(broker)
-    yield _gauge("pulsar_version_info", "The broker's version.", {"cluster": cluster, "version": _VERSION}, 1)
+    yield gauge("pulsar_version_info", "The broker's version.", {"cluster": cluster, "version": _VERSION}, 1)
     for name, text, value in _totals(broker, totals):
-        kind = _counter if name.endswith("_total") else _gauge
+        kind = counter if name.endswith("_total") else gauge
         yield kind(name, text, {"cluster": cluster}, value)
-    for metric in _of_loop(broker, cluster):
+    for metric in of_loop(broker.turn.meter, {"cluster": cluster}):
         yield metric
-    yield _limits_reached(broker, cluster)
-    for metric in _of_coordinators(broker, cluster):
-        yield metric
+    yield limits_reached(broker.limits, {"cluster": cluster})
+    if broker.coordinators is not None:
+        for metric in of_coordinators(broker.coordinators, {"cluster": cluster}):
+            yield metric
     for metric in await _of_topics(totals.busiest, cluster, broker.turn.budget):
         yield metric
     for metric in await _of_subscriptions(totals.busiest, cluster, broker.turn.budget):
@@ -142,58 +112,6 @@ def _totals(broker: Broker, totals: _Totals) -> Iterator[tuple[str, str, float]]
     yield "pulsar_txn_ledger_failed", "1 when the storage failed.", broker.storage_failure is not None
     if hasattr(store, "sync_count"):
         yield "pulsar_txn_ledger_syncs_total", "Syncs of commit groups since the start.", store.sync_count
-
-
-def _of_loop(broker: Broker, cluster: str) -> Iterator[Metric]:
-    """How long one turn of the event loop keeps everybody else waiting."""
-    meter, labels = broker.turn.meter, {"cluster": cluster}
-    text = "Turns of the loop in which the broker worked, by their length."
-    yield _histogram("pulsar_txn_broker_loop_block_seconds", text, labels, meter.turns)
-    text = "How late a timer of every tenth of a second came, whatever held the loop."
-    yield _histogram("pulsar_txn_broker_loop_late_seconds", text, labels, meter.late)
-    text = "The longest that the loop was seen held since the start."
-    yield _gauge("pulsar_txn_broker_loop_longest_block_seconds", text, labels, meter.longest_seconds)
-
-
-def _limits_reached(broker: Broker, cluster: str) -> Metric:
-    text = "How often clients met a limit and were refused, or made to wait."
-    reached = CounterMetricFamily("pulsar_txn_broker_limit_reached", text, labels=["cluster", "limit"])
-    for key, count in sorted(broker.limits.reached.items()):
-        reached.add_metric([cluster, key], count)
-    return reached
-
-
-def _of_coordinators(broker: Broker, cluster: str) -> Iterator[Metric]:
-    coordinators = broker.coordinators
-    if coordinators is None:
-        return
-    labels = ["cluster", "coordinator_id"]
-    ready = GaugeMetricFamily("pulsar_txn_coordinator_ready", "1 when the coordinator serves.", labels=labels)
-    active = GaugeMetricFamily("pulsar_txn_active_count", "Transactions that are open or ending.", labels=labels)
-    created = CounterMetricFamily("pulsar_txn_created", "Transactions opened, in the life of the log.", labels=labels)
-    committed = CounterMetricFamily("pulsar_txn_committed", "Transactions committed since the start.", labels=labels)
-    aborted = CounterMetricFamily("pulsar_txn_aborted", "Transactions aborted since the start.", labels=labels)
-    timed_out = CounterMetricFamily("pulsar_txn_timeout", "Transactions aborted by their timeout.", labels=labels)
-    appended = CounterMetricFamily("pulsar_txn_append_log", "Records of the coordinator's log since the start.", labels=labels)
-    telling = 0
-    for tc_id in range(len(coordinators)):
-        host = coordinators.ready(tc_id)
-        at = [cluster, str(tc_id)]
-        ready.add_metric(at, host is not None)
-        if host is None:
-            continue
-        machine: Any = host.machine
-        if hasattr(machine, "active_count"):
-            active.add_metric(at, machine.active_count)
-            created.add_metric(at, machine.next_local_txn_id)
-        committed.add_metric(at, host.ended[TxnAction.COMMIT])
-        aborted.add_metric(at, host.ended[TxnAction.ABORT])
-        timed_out.add_metric(at, host.host.expired)
-        appended.add_metric(at, host.host.appended)
-        telling += host.telling
-    yield from (ready, active, created, committed, aborted, timed_out, appended)
-    text = "Participants that were told an outcome and have not answered yet."
-    yield _gauge("pulsar_txn_tb_client_pending_requests", text, {"cluster": cluster}, telling)
 
 
 async def _of_topics(topics: list[Topic], cluster: str, budget: LoopBudget) -> Iterable[Metric]:
@@ -243,27 +161,6 @@ async def _of_subscriptions(topics: list[Topic], cluster: str, budget: LoopBudge
 
 def _at(topic: Topic, cluster: str) -> list[str]:
     return [cluster, f"{topic.name.tenant}/{topic.name.namespace}", str(topic.name)]
-
-
-def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
-    return _filled(GaugeMetricFamily(name, text, labels=list(labels)), labels, value)
-
-
-def _counter(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
-    return _filled(CounterMetricFamily(name.removesuffix("_total"), text, labels=list(labels)), labels, value)
-
-
-def _histogram(name: str, text: str, labels: dict[str, str], histogram: Histogram) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=list(labels))
-    family.add_metric(list(labels.values()), histogram.buckets(), histogram.total)
-    metric: Metric = family
-    return metric
-
-
-def _filled(family: Any, labels: dict[str, str], value: float) -> Metric:
-    family.add_metric(list(labels.values()), value)
-    metric: Metric = family
-    return metric
 
 
 async def show_metrics(request: web.Request) -> web.StreamResponse:

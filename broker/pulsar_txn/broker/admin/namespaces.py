@@ -11,7 +11,8 @@ from pulsar_txn.broker.catalog.policies import DELAYED_DELIVERY, ENCRYPTION_REQU
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.topics import TopicName, check_namespace
 
-from .common import BROKER, Routes, body_text, done, failed, flag, json_body
+from .answers import Routes, body_text, done, failed, flag, json_body
+from .common import BROKER
 from .lists import after, names_response
 
 _DELAY_KEYS = {"active": bool, "tickTime": int, "maxDeliveryDelayInMillis": int}

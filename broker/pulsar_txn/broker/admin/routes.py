@@ -1,4 +1,4 @@
-"""Which request goes where, and how an error becomes an answer: `{"reason": …}` with Pulsar's status codes.
+"""Which request to a broker goes where.
 
 Paths and shapes are those of Pulsar's admin API, as far as official tools need them here; there is no authentication,
 so the port listens on loopback unless somebody says otherwise, and `guard` keeps the pages of other sites away.
@@ -6,18 +6,16 @@ so the port listens on loopback unless somebody says otherwise, and `guard` keep
 
 from __future__ import annotations
 
-import logging
 from importlib.metadata import version
 
 from aiohttp import web
 
 from pulsar_txn.broker.broker import Broker
-from pulsar_txn.ledger.protocols import EntryTooLarge, LedgerError, NameRefused
-from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.topics import InvalidName, TopicName
+from pulsar_txn.wire.topics import TopicName
 
 from . import (
     backup,
+    coordinators,
     entries,
     function_calls,
     function_door,
@@ -28,58 +26,25 @@ from . import (
     topics,
     transactions,
 )
-from .common import BROKER, Handler, failed
-from .guard import Next, guard
-
-_logger = logging.getLogger(__name__)
+from .answers import TURN, Handler, failed
+from .common import BROKER
+from .coordinators import COORDINATED
+from .errors import errors
+from .guard import guard
 
 _VERSION = version("pulsar-txn")
-_STATUS = {
-    ServerError.TopicNotFound: 404,
-    ServerError.SubscriptionNotFound: 404,
-    ServerError.TransactionNotFound: 404,
-    ServerError.TransactionCoordinatorNotFound: 404,
-    ServerError.NotAllowedError: 409,
-    ServerError.InvalidTxnStatus: 409,
-    ServerError.ConsumerBusy: 412,
-    ServerError.InvalidTopicName: 412,
-    ServerError.TooManyRequests: 429,
-    ServerError.ServiceNotReady: 503,
-    ServerError.PersistenceError: 503,
-    ServerError.UnknownError: 500,
-}
-_OTHER = 409
-
-
-@web.middleware
-async def _errors(request: web.Request, handler: Next) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except Refusal as refusal:
-        return failed(_STATUS.get(refusal.code, _OTHER), refusal.message)
-    except InvalidName as error:
-        return failed(412, str(error))
-    except (EntryTooLarge, NameRefused) as error:
-        return failed(412, str(error))
-    except LedgerError as error:
-        return failed(503, f"{error}; retry")
-    except web.HTTPException as error:
-        if error.status < 400:
-            raise
-        return failed(error.status, f"{request.method} {request.path}: {error.text or error.reason}")
-    except Exception as error:
-        _logger.exception("%s %s failed", request.method, request.path)
-        return failed(500, f"{type(error).__name__}: {error}")
 
 
 def make_app(broker: Broker) -> web.Application:
     """Everything that a broker serves over HTTP."""
     config = broker.config
     app = web.Application(
-        middlewares=[_errors, guard(config, functions.STREAMED | function_calls.STREAMED)],
+        middlewares=[errors, guard(config, functions.STREAMED | function_calls.STREAMED)],
         client_max_size=config.max_http_request_size,
     )
     app[BROKER] = broker
+    app[TURN] = broker.turn
+    app[COORDINATED] = transactions.coordinated(broker)
     function_door.prepare(app)
     modules = (
         metrics,
@@ -87,6 +52,7 @@ def make_app(broker: Broker) -> web.Application:
         namespaces,
         topics,
         entries,
+        coordinators,
         transactions,
         function_door,
         function_questions,

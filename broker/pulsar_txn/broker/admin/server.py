@@ -1,4 +1,4 @@
-"""The HTTP side of a broker: health, metrics and administration, on one more listener of the same runtime.
+"""The HTTP side of a server: health, metrics and administration, on one more listener of the same runtime.
 
 aiohttp and prometheus_client take longer to import than the broker takes to start. So the port listens first, at once;
 they are imported right after, and connections that come before wait for them.
@@ -10,11 +10,14 @@ import asyncio
 import importlib
 import json
 import logging
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
+from pulsar_txn.broker.base.addresses import reachable
+from pulsar_txn.broker.base.limits import Limits
 from pulsar_txn.broker.base.runtime import Listener, Runtime
-from pulsar_txn.broker.broker import Broker
+from pulsar_txn.broker.base.settings import BrokerConfig
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -80,12 +83,37 @@ def _is_ours(malformed: type[Exception], record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], malformed)
 
 
-class HttpServer:
-    """Serves HTTP for a broker that was started. `start()`, then `url`; at the end `close()`."""
+class Served(Protocol):
+    """What has a side over HTTP: a broker, or another server with the broker's keys for it."""
 
-    def __init__(self, broker: Broker, runtime: Runtime) -> None:
+    @property
+    def config(self) -> BrokerConfig:
+        """The keys of HTTP."""
+
+    @property
+    def limits(self) -> Limits:
+        """What counts connections that were refused."""
+
+
+MakeApp: TypeAlias = "Callable[[Any], web.Application]"
+
+
+def _of_broker(broker: Any) -> web.Application:
+    from .routes import make_app
+
+    return make_app(broker)
+
+
+class HttpServer:
+    """Serves HTTP for a broker that was started. `start()`, then `url`; at the end `close()`.
+
+    `make_app`: of another server, its requests and their handlers; called after the port listens.
+    """
+
+    def __init__(self, served: Served, runtime: Runtime, make_app: MakeApp = _of_broker) -> None:
         self.url = ""
-        self._broker = broker
+        self._served = served
+        self._make_app = make_app
         self._runtime = runtime
         self._listener: Listener | None = None
         self._waiting: list[_Waiting] = []
@@ -95,8 +123,7 @@ class HttpServer:
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError (port in use, address not here)."""
         self._listener = await self._runtime.listen(host, port, self._protocol)
-        address = "127.0.0.1" if host in {"0.0.0.0", "::", ""} else host  # noqa: S104 - a comparison
-        self.url = f"http://{address}:{self._listener.port}"
+        self.url = f"http://{reachable(host)}:{self._listener.port}"
         self._loading = asyncio.get_running_loop().create_task(self._load())
 
     async def close(self) -> None:
@@ -114,7 +141,7 @@ class HttpServer:
             await self._runner.cleanup()
 
     def _protocol(self) -> asyncio.Protocol:
-        limits, most = self._broker.limits, self._broker.config.max_http_server_connections
+        limits, most = self._served.limits, self._served.config.max_http_server_connections
         server = None if self._runner is None else self._runner.server
         if most and len(self._waiting) + (0 if server is None else len(server.connections)) >= most:
             key = "maxHttpServerConnections"
@@ -139,18 +166,16 @@ class HttpServer:
         from aiohttp import web
         from aiohttp.http_exceptions import HttpProcessingError
 
-        from .routes import make_app
-
         logger = logging.getLogger(f"{__name__}.requests")
         logger.addFilter(partial(_is_ours, HttpProcessingError))
         runner = web.AppRunner(
-            make_app(self._broker),
+            self._make_app(self._served),
             access_log=None,
             logger=logger,
             shutdown_timeout=_CLOSING_SECONDS,
-            keepalive_timeout=self._broker.config.http_server_idle_timeout / 1000,
-            max_line_size=self._broker.config.http_max_request_header_size,
-            max_field_size=self._broker.config.http_max_request_header_size,
+            keepalive_timeout=self._served.config.http_server_idle_timeout / 1000,
+            max_line_size=self._served.config.http_max_request_header_size,
+            max_field_size=self._served.config.http_max_request_header_size,
         )
         await runner.setup()
         self._runner = runner

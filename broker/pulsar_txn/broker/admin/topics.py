@@ -18,21 +18,8 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Position
 from pulsar_txn.wire.topics import TopicName, check_subscription, partition_name
 
-from .common import (
-    BROKER,
-    Routes,
-    body_text,
-    done,
-    existing_subscription,
-    existing_topic,
-    failed,
-    flag,
-    json_body,
-    persistent_topic,
-    text_of,
-    topic_name,
-    whole_number,
-)
+from .answers import Routes, body_text, done, failed, flag, json_body, text_of, whole_number
+from .common import BROKER, existing_subscription, existing_topic, persistent_topic, topic_name
 from .lists import after, names_response, value_response
 
 _PERSISTENT: Final = "/admin/v2/{domain:persistent}/{tenant}/{namespace}"

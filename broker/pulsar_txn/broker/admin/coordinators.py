@@ -1,0 +1,201 @@
+"""Coordinators over HTTP (`/admin/v3/transactions`): what they have open, and aborts; of a broker, or of a coordinator alone.
+
+Shapes and paths are those of Pulsar 4.2; 404 with a sentence where that has 500.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import attrs
+from aiohttp import web
+
+from pulsar_txn.broker.txn.coordinators import CoordinatorHost, Coordinators
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
+
+from .answers import TURN, Routes, asked, done, number
+from .lists import after, limit, object_response
+
+BASE: Final = "/admin/v3/transactions"
+_TXN: Final = re.compile(r"\(([0-9]{1,19}),([0-9]{1,18})\)")
+
+
+def _everybody(_request: web.Request) -> bool:
+    return True
+
+
+def _nobody(_request: web.Request) -> None:
+    return None
+
+
+@attrs.frozen
+class Coordinated:
+    """Whose coordinators are shown. `describe`: a transaction as it goes out.
+
+    `is_operator`: whether the request may see and abort everything. To others only what their `role` owns exists.
+    """
+
+    coordinators: Callable[[], Coordinators | None]
+    service_url: Callable[[], str]
+    describe: Callable[[Any], Awaitable[dict[str, Any]]]
+    is_operator: Callable[[web.Request], bool] = _everybody
+    role: Callable[[web.Request], str | None] = _nobody
+
+    def may_see(self, request: web.Request, owner: str | None) -> bool:
+        """Whether a transaction of `owner` exists for the request."""
+        return self.is_operator(request) or (owner is not None and owner == self.role(request))
+
+
+COORDINATED: Final = web.AppKey("coordinated", Coordinated)
+
+
+def coordinators_of(request: web.Request) -> Coordinators:
+    """All of them. HTTPServiceUnavailable where there are none."""
+    coordinators = request.app[COORDINATED].coordinators()
+    if coordinators is None:
+        text = "transactions are not enabled on this broker; set transactionCoordinatorEnabled=true"
+        raise web.HTTPServiceUnavailable(text=text)
+    return coordinators
+
+
+def coordinator(request: web.Request, tc_id: int) -> CoordinatorHost:
+    """One of them. Refusal TransactionCoordinatorNotFound; HTTPServiceUnavailable while it recovers."""
+    coordinators = coordinators_of(request)
+    if not 0 <= tc_id < len(coordinators):
+        text = f"Transaction coordinator not found! coordinator id : {tc_id}"
+        raise Refusal(ServerError.TransactionCoordinatorNotFound, text)
+    host = coordinators.ready(tc_id)
+    if host is None:
+        raise web.HTTPServiceUnavailable(text=f"coordinator {tc_id} is recovering; retry")
+    return host
+
+
+def txn_id_of(request: web.Request) -> TxnId:
+    """The transaction that the path names. HTTPBadRequest."""
+    return TxnId(number(request, "most"), number(request, "least"))
+
+
+def machine_of(request: web.Request, txn_id: TxnId) -> Any:
+    """The machine of its coordinator. Raises as `coordinator`."""
+    return coordinator(request, coordinator_of(txn_id.most)).machine
+
+
+def visible(request: web.Request, txn_id: TxnId) -> Any:
+    """What the coordinator shows of an open or ending transaction. Refusal TransactionNotFound."""
+    info = machine_of(request, txn_id).transaction(txn_id.least)
+    if info is None or info.txn_id != txn_id or not request.app[COORDINATED].may_see(request, info.principal):
+        text = f"transaction ({txn_id.most},{txn_id.least}) is not open: it never was, or has ended"
+        raise Refusal(ServerError.TransactionNotFound, text)
+    return info
+
+
+# ---- coordinators
+
+
+async def list_coordinators(request: web.Request) -> web.Response:
+    """GET: ids and where they are."""
+    url = request.app[COORDINATED].service_url()
+    return web.json_response([{"id": tc_id, "brokerServiceUrl": url} for tc_id in range(len(coordinators_of(request)))])
+
+
+async def coordinator_stats(request: web.Request) -> web.Response:
+    """GET: of one (`coordinatorId`), or of all by id."""
+    coordinators = coordinators_of(request)
+    if "coordinatorId" in request.query:
+        return web.json_response(_stats(coordinator(request, number(request, "coordinatorId"))))
+    return web.json_response({str(tc_id): _stats(coordinators.ready(tc_id)) for tc_id in range(len(coordinators))})
+
+
+def _stats(host: CoordinatorHost | None) -> dict[str, Any]:
+    if host is None:
+        return {"state": "Initializing", "ongoingTxnSize": 0}
+    machine: Any = host.machine
+    ongoing = machine.active_count
+    return {
+        "state": "Ready",
+        "leastSigBits": machine.next_local_txn_id - 1,
+        "lowWaterMark": machine.low_watermark if ongoing or not machine.next_local_txn_id else 0,
+        "ongoingTxnSize": ongoing,
+    }
+
+
+# ---- transactions
+
+
+async def transaction_metadata(request: web.Request) -> web.Response:
+    """GET: one that is open or ending."""
+    return web.json_response(await request.app[COORDINATED].describe(visible(request, txn_id_of(request))))
+
+
+async def slow_transactions(request: web.Request) -> web.StreamResponse:
+    """GET: those that are at least `timeout` milliseconds old, of one coordinator (`coordinatorId`) or of all.
+
+    By coordinator and number. Beyond Pulsar, `limit` asks for so many, and `after` for those after one: `after=(0,17)`.
+    """
+    coordinators = coordinators_of(request)
+    ids = [number(request, "coordinatorId")] if "coordinatorId" in request.query else range(len(coordinators))
+    opened_until_ms = request.app[TURN].clock.now_ms() - number(request, "timeout")
+    machines = [(tc_id, coordinator(request, tc_id).machine) for tc_id in ids]
+    found = _open_transactions(request, machines, _after_txn(request), opened_until_ms)
+    return await object_response(request, _described(request, found, limit(request)))
+
+
+def _after_txn(request: web.Request) -> tuple[int, int]:
+    """The list begins after this transaction: its coordinator and number. HTTPBadRequest."""
+    text = after(request)
+    if not text:
+        return -1, -1
+    found = _TXN.fullmatch(text)
+    if found is None:
+        raise web.HTTPBadRequest(text=f"after {text[:40]!r} is not the id of a transaction: write (coordinator,number)")
+    return coordinator_of(int(found[1])), int(found[2])
+
+
+async def _open_transactions(
+    request: web.Request, machines: list[tuple[int, Any]], after_id: tuple[int, int], opened_until_ms: int
+) -> AsyncIterator[Any]:
+    """In slices; what is opened meanwhile may be missing, what ends meanwhile may be there."""
+    budget, may_see = request.app[TURN].budget, request.app[COORDINATED].may_see
+    for tc_id, machine in machines:
+        first = machine.low_watermark + 1
+        if tc_id <= after_id[0]:
+            first = max(first, after_id[1] + 1) if tc_id == after_id[0] else machine.next_local_txn_id
+        async for least in budget.each(range(first, machine.next_local_txn_id)):
+            info = machine.transaction(least)
+            if info is not None and info.start_time_ms <= opened_until_ms and may_see(request, info.principal):
+                yield info
+
+
+async def _described(request: web.Request, infos: AsyncIterator[Any], most: int | None) -> AsyncIterator[tuple[str, Any]]:
+    left, describe = most, request.app[COORDINATED].describe
+    async for info in infos:
+        yield f"({info.txn_id.most},{info.txn_id.least})", await describe(info)
+        if left is not None:
+            left -= 1
+            if not left:
+                return
+
+
+async def abort_transaction(request: web.Request) -> web.Response:
+    """POST: abort a transaction of any client; answered when every participant holds the outcome.
+
+    Who may not see everything may abort what is its own.
+    """
+    txn_id = txn_id_of(request)
+    coordinator(request, coordinator_of(txn_id.most))
+    if not request.app[COORDINATED].is_operator(request):
+        visible(request, txn_id)
+    await asked(lambda answer: coordinators_of(request).end(txn_id, TxnAction.ABORT, None, None, answer, superuser=True))
+    return done()
+
+
+ROUTES: Routes = [
+    ("GET", f"{BASE}/coordinators", list_coordinators),
+    ("GET", f"{BASE}/coordinatorStats", coordinator_stats),
+    ("GET", f"{BASE}/transactionMetadata/{{most}}/{{least}}", transaction_metadata),
+    ("GET", f"{BASE}/slowTransactions/{{timeout}}", slow_transactions),
+    ("POST", f"{BASE}/abortTransaction/{{most}}/{{least}}", abort_transaction),
+]
