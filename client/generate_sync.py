@@ -28,6 +28,7 @@ NAMES = (
     "TransactionalBatchBlock",
     "Reader",
     "TableView",
+    "Coordinator",
     "Client",
 )
 GENERIC = {"Producer", "Consumer", "Reader", "TableView", "TransactionalBatch", "TransactionalBatchBlock"}
@@ -54,7 +55,21 @@ PARTS = {
 
 MORE = "more = key, ordering_key, properties, event_time_ms, sequence_id, deliver_at, deliver_after, replicate_to, partition"
 NEXT = "try:\n            return self.{}()\n        except AlreadyClosed:\n            raise StopIteration from None"
-OBSERVE = "self._opening.observe(self._inner.{}_observer, observer, functools.partial(Transaction, self._loop))"
+OBSERVE = "self._living.observe(self._inner.{}_observer, observer, functools.partial(Transaction, self._loop))"
+REPEATED = (
+    "pauses = backoff or growing_pauses(self._living.core)\n"
+    "        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)\n"
+    "        return run_transaction(self._loop, lambda: self.transaction(timeout=timeout, name=name), work, left)"
+)
+LIVING = {
+    "__aenter__": "self._living.check_open()\n        return self",
+    "close": "self._living.close()",
+    "run_transaction": REPEATED,
+    "add_observer": OBSERVE.format("add"),
+    "remove_observer": OBSERVE.format("remove"),
+}
+"""What clients and coordinators have in common."""
+
 LEAVE = "self._around.leave()\n        return self._loop.run(lambda: self._inner.__aexit__(kind, error, traceback))"
 BODIES = {
     "Transaction.send": "return producer.send(value, txn=self, **options)",
@@ -96,11 +111,6 @@ BODIES = {
     "        given |= {{'start_inclusive': start_inclusive, 'reader_name': reader_name}}\n"
     "        return Reader(self._loop, self._opening.reader(topic, start, given))",
     "Client.create_table_view": "return TableView(self._loop, self._opening.table_view(topic, schema, {options}))",
-    "Client.__aenter__": "self._opening.check_open()\n        return self",
-    "Client.close": "self._opening.close()",
-    "Client.run_transaction": "pauses = backoff or growing_pauses(self._inner.inside)\n"
-    "        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)\n"
-    "        return run_transaction(self._loop, lambda: self.transaction(timeout=timeout, name=name), work, left)",
     "Client.pipeline": "if not isinstance(consumer, Consumer):\n"
     '            raise refused("consumer", consumer, "a consumer of this client")\n'
     '        concurrency = options_of(PipelineOptions, options, "pipeline").concurrency\n'
@@ -109,28 +119,32 @@ BODIES = {
     "        batch = functools.partial(TransactionalBatch, self._loop)\n"
     "        return run_pipeline(self._loop, run, handler, batch, stop, concurrency)",
     "Client.add_interceptors": "self._opening.interceptors.add(interceptors)",
-    "Client.add_observer": OBSERVE.format("add"),
-    "Client.remove_observer": OBSERVE.format("remove"),
+    **{f"{owner}.{method}": body for owner in ("Coordinator", "Client") for method, body in LIVING.items()},
 }
 """What a method does instead of calling the asyncio method on the loop. `{options}`: its keyword arguments as a dict."""
 
 ARGUMENTS = {
     "Transaction.acknowledge.message": "Acknowledged | Sequence[Acknowledged]",
+    "Coordinator.run_transaction.work": "Callable[[Transaction], T]",
     "Client.run_transaction.work": "Callable[[Transaction], T]",
     "Client.pipeline.handler": "Callable[[TransactionalBatch[T]], object]",
     "Client.pipeline.stop": "Stop | None",
 }
 """Annotations of arguments that are of another kind here."""
 
+CLOSING = (
+    "Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt ends the waiting:"
+    " it is closed at once, and KeyboardInterrupt is raised. No effect in a forked child."
+)
 DOCS = {
     "Consumer.acknowledge": "What nobody has to wait for (no transaction, no receipt) is left to the client's thread, and this"
     " returns at once.",
     "Producer.send": "Interceptors, schema and router run in this thread.",
     "Producer.send_nowait": "Callbacks of the future run on the client's thread for callbacks, in the order of the receipts."
     " ProducerQueueFull is also raised while ten thousand callbacks wait.",
-    "Client.close": "Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt"
-    " ends the waiting: the client is closed at once, and it is"
-    " raised. No effect in a forked child.",
+    "Coordinator.close": CLOSING,
+    "Coordinator.run_transaction": "`work` runs in the thread that calls.",
+    "Client.close": CLOSING,
     "Client.run_transaction": "`work` runs in the thread that calls.",
     "Client.pipeline": "`stop` is a `threading.Event`, or anything else that has `is_set()`. The handler is a plain function:"
     " it is called in this thread, with `concurrency` also in as many threads less one beside it. Messages, receipts and"
@@ -154,6 +168,7 @@ LEFT_OUT = re.compile(r"\s*(?:If cancelled|Safe to cancel|It may be a coroutine 
 REWORDED = {
     "Safe to cancel and to repeat": "Safe to repeat",
     "`async with ": "`with ",
+    "`async with`": "`with`",
     "`async for ": "`for ",
     "`await ": "`",
     "an async context manager": "a context manager",
@@ -190,7 +205,8 @@ from pulsar_txn.client._checks import refused
 from pulsar_txn.client.txn.attempts import Attempts, growing_pauses
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.net.runtime import Future
-from pulsar_txn.client.sync.opening import Opening, opened
+from pulsar_txn.client.sync.living import Living, opened, opened_coordinator
+from pulsar_txn.client.sync.opening import Opening
 from pulsar_txn.client.sync.receiving import Reading, Receiving
 from pulsar_txn.client.sync.sending import OwnCode, Sending
 from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
@@ -213,8 +229,21 @@ CLIENT_INIT = '''
         """
         loop, client = opened(locals())
         super().__init__(loop, client)
+        self._living = Living(loop, client)
         self._opening = Opening(loop, client)
 '''
+COORDINATOR_INIT = '''
+    def __init__({arguments}) -> None:
+        """Arguments as those of `AsyncCoordinator`; raises InvalidConfiguration.
+
+        Its thread starts with the first use, also by a client that shares it, and works for all of them.
+        """
+        loop, coordinator = opened_coordinator(locals())
+        super().__init__(loop, coordinator)
+        self._living = Living(loop, coordinator)
+'''
+INITS = {"Client": CLIENT_INIT, "Coordinator": COORDINATOR_INIT}
+"""Constructors of what programs make themselves."""
 
 
 class Source(NamedTuple):
@@ -283,9 +312,9 @@ def _twin(name: str, classes: list[ast.ClassDef]) -> str:
         base += ", Sequence[Message[T]]"
     nodes = [node for cls in classes for node in cls.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     text = f'\n\nclass {name}({base}):\n    """{doc}"""\n'
-    if name == "Client":
+    if name in INITS:
         init = next(node for node in nodes if node.name == "__init__")
-        text += CLIENT_INIT.format(arguments=_signature(name, init))
+        text += INITS[name].format(arguments=_signature(name, init))
     elif name in PARTS:
         argument, parts = PARTS[name]
         text += INIT.format(kind=kind, argument=f", {argument}" if argument else "", parts=parts)
@@ -318,7 +347,7 @@ def _method(cls: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 def _reworded(doc: str) -> str:
     for old, new in REWORDED.items():
         doc = doc.replace(old, new)
-    return LEFT_OUT.sub("", doc)
+    return LEFT_OUT.sub("", OF_ASYNCIO.sub(r"\1", doc))
 
 
 def _indented(doc: str) -> str:

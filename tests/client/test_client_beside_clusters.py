@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fake_broker import FakeBroker, FakeRuntime
 
-from pulsar_txn.client import AsyncClient, AsyncCoordinator, AutoClusterFailover, Client, InvalidConfiguration
+from pulsar_txn.client import AsyncClient, AsyncCoordinator, AutoClusterFailover, Client, Coordinator, InvalidConfiguration
 from pulsar_txn.client.errors import TransactionStateError
 from pulsar_txn.client.txn.coordinators import _by_cluster
 
@@ -41,10 +41,20 @@ async def test_a_transactional_id_belongs_to_the_shared_coordinator() -> None:
             AsyncClient(URL, coordinator=coordinator, transactional_id="app")
 
 
-async def test_the_blocking_client_takes_a_url_and_no_shared_coordinator() -> None:
+async def test_a_shared_coordinator_lives_where_its_clients_do() -> None:
     async with AsyncCoordinator(BESIDE) as coordinator:
-        with pytest.raises(InvalidConfiguration, match="shares no coordinator"):
-            Client(URL, coordinator=coordinator)
+        with pytest.raises(InvalidConfiguration, match="make a Coordinator for blocking clients"):
+            Client(URL, coordinator=coordinator)  # type: ignore[arg-type]  # what is refused
+    with Coordinator(BESIDE) as blocking, pytest.raises(InvalidConfiguration, match="may also share an AsyncCoordinator"):
+        AsyncClient(URL, coordinator=blocking)  # type: ignore[arg-type]  # what is refused
+
+
+async def test_a_coordinator_forgets_a_client_that_is_closed() -> None:
+    async with AsyncCoordinator(BESIDE) as coordinator:
+        for _ in range(3):
+            async with AsyncClient(URL, coordinator=coordinator):
+                assert len(coordinator.inside.members) == 1
+        assert not coordinator.inside.members
 
 
 async def test_an_option_that_a_coordinator_does_not_have_is_named() -> None:

@@ -26,7 +26,7 @@ def names(cls):
     return {name for name in dir(cls) if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("name", ["Client", "Producer", "Consumer", "Reader", "TableView", "Transaction"])
+@pytest.mark.parametrize("name", ["Client", "Coordinator", "Producer", "Consumer", "Reader", "TableView", "Transaction"])
 def test_the_twin_has_the_same_names(name):
     original = getattr(asyncio_side, f"Async{name}")
     attributes = {"subscription", "consumer_name", "schema"}  # set in the constructor there
@@ -45,7 +45,7 @@ def test_the_twin_has_the_same_attributes(url):
         twins[-1].abort()
 
 
-@pytest.mark.parametrize("name", ["Client", "Producer", "Consumer", "Reader", "TableView", "Transaction"])
+@pytest.mark.parametrize("name", ["Client", "Coordinator", "Producer", "Consumer", "Reader", "TableView", "Transaction"])
 def test_the_twin_takes_the_same_arguments(name):
     for method in names(getattr(asyncio_side, name)) - INTERNAL:
         original, twin = (getattr(getattr(side, name), method) for side in (asyncio_side, sync))

@@ -15,7 +15,15 @@ from our_coordinator import OurCoordinator
 from stock_pulsar import StockPulsar
 from targets import Target
 
-from pulsar_txn.client import AsyncClient, AsyncCoordinator, Client, InitialPosition, InvalidConfiguration, NotAllowedError
+from pulsar_txn.client import (
+    AsyncClient,
+    AsyncCoordinator,
+    Client,
+    Coordinator,
+    InitialPosition,
+    InvalidConfiguration,
+    NotAllowedError,
+)
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.wire.ids import LANE_BIT
 
@@ -208,3 +216,32 @@ async def test_clients_of_two_clusters_share_a_coordinator_and_either_begins_the
                 txn.rollback()
         assert await judged_later(urls["east"], here) == [b"x"] * 3
         assert await judged_later(urls["west"], there) == [b"y"] * 3
+
+
+def test_blocking_clients_of_two_clusters_share_a_coordinator(stock_pulsar: Target) -> None:
+    """A bridge without `await`: both names are of one server here."""
+    before, after = name(), name()
+    url = stock_pulsar.service_url
+    with (
+        OurCoordinator({"east": url, "west": url}) as beside,
+        Coordinator(beside.service_url) as coordinator,
+        Client(url, coordinator=coordinator, cluster="east") as east,
+        Client(url, coordinator=coordinator, cluster="west") as west,
+    ):
+        consumer = east.subscribe(before, "bridge", initial_position=InitialPosition.EARLIEST)
+        source, output = east.create_producer(before), west.create_producer(after)
+        for number in range(6):
+            source.send(b"%d" % number)
+        done: list[bytes] = []
+        units = 0
+        while len(done) < 6:
+            units += 1
+            aborts = units == 2
+            with coordinator.transaction() as txn:
+                messages = consumer.receive_many(2, txn=txn)
+                for each in messages:
+                    output.send(each.data, txn=txn)
+                if aborts:
+                    txn.rollback()
+            done += [] if aborts else [each.data for each in messages]
+        assert sorted(judged(url, after)) == sorted(done) == [b"%d" % number for number in range(6)]

@@ -82,6 +82,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.send.routing import RoutingMode as RoutingMode
     from pulsar_txn.client.sync import Client as Client
     from pulsar_txn.client.sync import Consumer as Consumer
+    from pulsar_txn.client.sync import Coordinator as Coordinator
     from pulsar_txn.client.sync import Producer as Producer
     from pulsar_txn.client.sync import Reader as Reader
     from pulsar_txn.client.sync import TableView as TableView
@@ -138,7 +139,7 @@ _NAMES_OF_MODULES = {
     "client.send.options": "AccessMode BatchingType Compression ProducerOptions ProducerOptionsDict",
     "client.send.producer": "AsyncProducer",
     "client.send.routing": "HashingScheme Router RoutingMode",
-    "client.sync": "Client Consumer Producer Reader TableView Transaction TransactionalBatch",
+    "client.sync": "Client Consumer Coordinator Producer Reader TableView Transaction TransactionalBatch",
     "client.txn.observers": "TransactionObserver",
     "client.txn.stats": "TransactionState TransactionStats",
     "client.txn.transaction": "AsyncTransaction Rollback",

@@ -184,6 +184,7 @@ class AsyncClient(BeginsTransactions):
             if transactional_id is not None:
                 raise InvalidConfiguration("the transactional id belongs to the coordinator", hint="give it there")
             transactions = coordinator.inside
+            core.shares_transactions = True
         else:
             transactions = transactions_beside(coordinator, core.settings, core.runtime)
             core.register(core.next_resource_id(), transactions.core)  # the first, so it is closed after all that needs it
@@ -499,8 +500,11 @@ class AsyncClient(BeginsTransactions):
         Commits under way and the aborts have two seconds; after that the coordinators end the transactions at their
         timeout. Waiting messages are sent; the client waits for receipts, at most `operation_timeout`. If cancelled, the
         closing goes on.
+
+        Transactions of an `AsyncCoordinator` that clients share stay open: those belong to it.
         """
         await self._core.close()
+        self._transactions.members.discard(self._core)
 
     async def __aenter__(self) -> Self:
         self._core.check_open()

@@ -6,7 +6,7 @@ import inspect
 import ssl
 from datetime import timedelta
 from pathlib import Path
-from typing import Never, Self
+from typing import Final, Never, Self
 
 from pulsar_txn.client._checks import refused
 from pulsar_txn.client._options import unknown_option
@@ -19,11 +19,13 @@ from pulsar_txn.client.txn.begins import BeginsTransactions
 from pulsar_txn.client.txn.guest import Guest
 from pulsar_txn.client.txn.transactions import Transactions
 
+A_COORDINATOR: Final = "write pulsar://host:6653; an AsyncClient may also share an AsyncCoordinator, a Client a Coordinator"
+
 
 def transactions_beside(service_url: str, settings: Settings, runtime: Runtime) -> Transactions:
     """The transactions of a coordinator that is not in the brokers. Its core has connections of its own."""
     if not isinstance(service_url, str):
-        raise refused("coordinator", service_url, "the URL of a coordinator", hint="write pulsar://host:6653")
+        raise refused("coordinator", service_url, "the URL of a coordinator", hint=A_COORDINATOR)
     if "+ssl:" in service_url:
         settings.ssl_context()  # what is wrong with its files is said here
     core = Core(service_url, settings, runtime)
@@ -86,6 +88,7 @@ class AsyncCoordinator(BeginsTransactions):
         )
         self._transactions = transactions_beside(service_url, settings, runtime or AsyncioRuntime())
         self._core = self._transactions.core
+        self._core.name = "coordinator"
 
     @property
     def inside(self) -> Transactions:

@@ -102,6 +102,10 @@ class Core:
         """`new_transaction(options)` makes a transaction of this client; rooms above this one know the types."""
         self.coordinators: Callable[[], Any] = _no_coordinators
         """The transaction coordinators of the cluster in use."""
+        self.name = "client"
+        """What it is the inside of, for errors."""
+        self.shares_transactions = False
+        """Whether its transactions are those of a coordinator that other clients have as well, and that outlives it."""
         self.cluster = ""
         """The name of the cluster at a coordinator beside several; empty everywhere else."""
         self._resources: dict[int, Closable] = {}
@@ -141,7 +145,7 @@ class Core:
     def check_open(self) -> None:
         """AlreadyClosed when the client is closed, WrongEventLoop in another loop than its own."""
         if self.closed:
-            raise AlreadyClosed("the client is closed")
+            raise AlreadyClosed(f"the {self.name} is closed")
         self.check_here()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -33,6 +33,7 @@ T = TypeVar("T")
 class Beside:
     """What a producer does for the blocking client, which has encoded the value in another thread."""
 
+    core: Core
     send_payload: Callable[[bytes, Enlisting | None, SendTicket], None]
     takes: Callable[[int, int, int], bool]
 
@@ -57,7 +58,7 @@ class AsyncProducer(Generic[T]):
         self._pairs = schema if isinstance(schema, PairSchema) else None
         self._block_if_full = options.block_if_full
         self._closed = False
-        self._beside = Beside(self._send_payload, self._takes)
+        self._beside = Beside(core, self._send_payload, self._takes)
         self._chain = ProducerChain(self, options.interceptors) if options.interceptors else None
 
     # --- what it is -------------------------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
-"""How the asyncio client after a sync one is closed: what is under way is waited for, and never for long."""
+"""How asyncio clients and coordinators behind blocking ones are closed: what is under way is waited for, and never for long."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pulsar_txn.client.client import AsyncClient
+from pulsar_txn.client.coordinator import AsyncCoordinator
+from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.send.producer import AsyncProducer
 from pulsar_txn.client.txn.stats import TransactionState
 
@@ -26,29 +28,47 @@ HASTE_SECONDS: Final = 0.1
 """The same, once closing was interrupted."""
 
 
-async def close_in_order(client: AsyncClient) -> None:
+Resident: TypeAlias = AsyncClient | AsyncCoordinator
+"""What lives on a loop thread."""
+
+
+def core_of(resident: Resident) -> Core:
+    """Its inside."""
+    return resident.inside if isinstance(resident, AsyncClient) else resident.inside.core
+
+
+async def close_in_order(resident: Resident) -> None:
     """Close, which gives the ends of transactions two seconds. If cancelled: the closing goes on."""
-    await client.close()
-    await _within(OUTCOME_SECONDS, _ends(client))
+    await resident.close()
+    if not core_of(resident).shares_transactions:
+        await _within(OUTCOME_SECONDS, _ends(resident))
 
 
-async def close_hastily(client: AsyncClient, seconds: float = HASTE_SECONDS) -> None:
-    """Close, with at most so long for receipts and goodbyes: sends without a receipt fail with AlreadyClosed."""
+async def close_hastily(residents: Sequence[Resident], seconds: float = HASTE_SECONDS) -> None:
+    """Close, with at most so long for receipts and goodbyes: sends without a receipt fail with AlreadyClosed.
+
+    Clients go first: the coordinator that they share may be told then that nothing more comes.
+    """
     _hush()
-    core = client.inside
-    await _within(seconds, [each.close() for each in core.resources()])
-    await _within(seconds, [client.close()])
-    await core.pool.close()
+    clients = [each for each in residents if isinstance(each, AsyncClient)]
+    coordinators = [each for each in residents if not isinstance(each, AsyncClient)]
+    groups: list[Sequence[Resident]] = [clients, coordinators]
+    for group in filter(None, groups):
+        cores = [core_of(each) for each in group]
+        await _within(seconds, [each.close() for core in cores for each in core.resources()])
+        await _within(seconds, [each.close() for each in group])
+        for core in cores:
+            await core.pool.close()
 
 
-async def close_at_exit(client: AsyncClient) -> None:
+async def close_at_exit(residents: Sequence[Resident]) -> None:
     """Send what waits, end the transactions, close: all of it within about two seconds."""
     _hush()
-    core = client.inside
-    producers = [each for each in core.resources() if isinstance(each, AsyncProducer)]
+    cores = [core_of(each) for each in residents]
+    producers = [each for core in cores for each in core.resources() if isinstance(each, AsyncProducer)]
     failed = _failed(producers)
-    await _within(EXIT_SECONDS, [core.before_close(), *(each.flush() for each in producers)])
-    await close_hastily(client, LEAVE_SECONDS)
+    await _within(EXIT_SECONDS, [*(core.before_close() for core in cores), *(each.flush() for each in producers)])
+    await close_hastily(residents, LEAVE_SECONDS)
     if lost := _failed(producers) - failed:
         logger.warning("%d messages have no receipt at the end of the program, and may be lost", lost)
 
@@ -66,9 +86,9 @@ def _hush() -> None:
     asyncio.get_running_loop().set_exception_handler(heard)
 
 
-def _ends(client: AsyncClient) -> list[Coroutine[Any, Any, None]]:
+def _ends(resident: Resident) -> list[Coroutine[Any, Any, None]]:
     ending = (TransactionState.COMMITTING, TransactionState.ABORTING)
-    return [txn.wait_closed() for txn in client.transactions() if txn.state in ending]
+    return [txn.wait_closed() for txn in resident.transactions() if txn.state in ending]
 
 
 async def _within(seconds: float, works: Sequence[Coroutine[Any, Any, object]]) -> None:

@@ -116,6 +116,13 @@ class LoopThread:
 
         return self.run(called)
 
+    def call_here_or_there(self, function: Callable[[], T]) -> T:
+        """Call a function that does not wait: on the loop, or here while it has not started. Raises as `run`."""
+        with self._starting:
+            if self._pid is None and not self.stopped:
+                return function()
+        return self.call(function)
+
     def submit(self, function: Callable[[], asyncio.Future[T]]) -> Future[T]:
         """Call a function that returns a future of the loop; a future for threads represents it."""
         outer = self.new_future()

@@ -187,7 +187,7 @@ class Sending(Generic[T]):
             return False
         if unit is None:
             return True
-        return self._persistent and unit.usable and self._loop.client is not None and unit.belongs_to(self._loop.client.inside)
+        return self._persistent and unit.usable and unit.belongs_to(self._producer.inside.core)
 
     def _check_callbacks(self) -> None:
         if self._loop.callbacks.behind:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from pulsar_txn.client._checks import no_transaction
-from pulsar_txn.client.client import AsyncClient
-from pulsar_txn.client.errors import CommitOutcomeUnknown, PulsarError, UsageError
-from pulsar_txn.client.net.runtime import Future
+from pulsar_txn.client.errors import AlreadyClosed, CommitOutcomeUnknown, PulsarError, UsageError
+from pulsar_txn.client.net.runtime import Future, Lock
 from pulsar_txn.client.net.tickets import Ticket
 from pulsar_txn.client.sync.callbacks import Callbacks
-from pulsar_txn.client.sync.closing import close_at_exit, close_hastily
+from pulsar_txn.client.sync.closing import Resident, close_at_exit, close_hastily, core_of
 from pulsar_txn.client.sync.loop_thread import LoopThread
 
 logger = logging.getLogger("pulsar_txn.client.sync")
 
 I = TypeVar("I")  # noqa: E741 - the inner class
+R = TypeVar("R", bound=Resident)
 T = TypeVar("T")
 
 AT_EXIT_SECONDS: Final = 2.2
@@ -28,13 +29,38 @@ LAST_CALLS_SECONDS: Final = 0.3
 
 
 class SyncLoop(LoopThread):
-    """The loop thread of a blocking client, and its threads for the program's own code (`_callbacks`)."""
+    """The loop thread of a blocking client, or of a coordinator and the clients that share it.
+
+    `callbacks`: its threads for the program's own code.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.callbacks = Callbacks()
-        self.client: AsyncClient | None = None
-        """The asyncio client that lives on it."""
+        self._residents: list[Resident] = []
+        self._counting = Lock()
+        self._is_over = False
+
+    def take_in(self, make: Callable[[], R]) -> R:
+        """Make an asyncio client or coordinator that lives here. AlreadyClosed after the last one has left."""
+        self._check_not_over()
+        resident = self.call_here_or_there(make)
+        with self._counting:
+            self._check_not_over()
+            self._residents.append(resident)
+        return resident
+
+    def _check_not_over(self) -> None:
+        if self._is_over:
+            raise AlreadyClosed("the coordinator is closed", hint="make its clients before that")
+
+    def is_left_by(self, resident: Resident) -> bool:
+        """It is closed; whether it was the last one, and the thread may end. Nobody can move in then."""
+        with self._counting:
+            others = [each for each in self._residents if each is not resident]
+            self._is_over = not others
+            self._residents = others or self._residents  # the last one stays for `last`
+            return self._is_over
 
     def new_future(self) -> Ticket[Any]:
         """As `LoopThread.new_future`; its callbacks run on the thread for callbacks."""
@@ -50,19 +76,20 @@ class SyncLoop(LoopThread):
 
     async def last(self) -> None:
         """Fail what is left when closing was interrupted before it began."""
-        client = self.client
-        if client is not None and not client.inside.drained:
-            await close_hastily(client)
+        left = [each for each in self._residents if not core_of(each).drained]
+        if left:
+            await close_hastily(left)
 
     def leave(self) -> None:
-        """Close a client that the program has left open, within a bounded time, and say so in the log."""
-        client = self.client
-        if client is not None and not client.inside.closed:
-            logger.warning("%r was not closed before the end of the program: close() it, or use it with `with`", client)
+        """Close clients that the program has left open, within a bounded time, and say so in the log."""
+        left = [each for each in self._residents if not core_of(each).closed]
+        for each in left:
+            logger.warning("%r was not closed before the end of the program: close() it, or use it with `with`", each)
+        if left:
             try:
-                self.start(lambda: close_at_exit(client)).result(AT_EXIT_SECONDS)
+                self.start(lambda: close_at_exit(left)).result(AT_EXIT_SECONDS)
             except (PulsarError, TimeoutError) as error:
-                logger.warning("%r could not be closed in time: %r", client, error)
+                logger.warning("%r could not be closed in time: %r", left[0], error)
             self.callbacks.close(LAST_CALLS_SECONDS)
 
 

@@ -35,7 +35,8 @@ from pulsar_txn.client.send.batching import EncodedBatch
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer
-from pulsar_txn.client.sync.opening import Opening, opened
+from pulsar_txn.client.sync.living import Living, opened, opened_coordinator
+from pulsar_txn.client.sync.opening import Opening
 from pulsar_txn.client.sync.receiving import Reading, Receiving
 from pulsar_txn.client.sync.sending import OwnCode, Sending
 from pulsar_txn.client.sync.twin import GenericTwin, SyncLoop, Twin, inner
@@ -743,8 +744,166 @@ class TableView(GenericTwin[AsyncTableView[T], T]):
         self.close()
 
 
+class Coordinator(Twin[AsyncCoordinator]):
+    """The coordinator of `pulsar-txn coordinator`, shared by clients of several clusters. Use it with `with`."""
+
+    def __init__(
+        self,
+        service_url: str,
+        *,
+        operation_timeout: float | timedelta = 30.0,
+        connection_timeout: float | timedelta = 10.0,
+        keep_alive_interval: float | timedelta = 30.0,
+        initial_backoff: float | timedelta = 0.1,
+        max_backoff: float | timedelta = 5.0,
+        authentication: Authentication | None = None,
+        tls_context: ssl.SSLContext | None = None,
+        tls_trust_certs_file: str | Path | None = None,
+        tls_certificate_file: str | Path | None = None,
+        tls_key_file: str | Path | None = None,
+        tls_validate_hostname: bool = True,
+        tls_allow_insecure_connection: bool = False,
+        description: str = "",
+        transactional_id: str | None = None,
+        runtime: Runtime | None = None,
+        **unknown: Never,
+    ) -> None:
+        """Arguments as those of `AsyncCoordinator`; raises InvalidConfiguration.
+
+        Its thread starts with the first use, also by a client that shares it, and works for all of them.
+        """
+        loop, coordinator = opened_coordinator(locals())
+        super().__init__(loop, coordinator)
+        self._living = Living(loop, coordinator)
+
+    @property
+    def service_url(self) -> str:
+        """Where the coordinator is."""
+        return self._inner.service_url
+
+    def close(self) -> None:
+        """Abort the open transactions, and leave the coordinator. Idempotent.
+
+        Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt ends the waiting:
+        it is closed at once, and KeyboardInterrupt is raised. No effect in a forked child.
+        """
+        self._living.close()
+
+    def __enter__(self) -> Self:
+        """Enter the block."""
+        self._living.check_open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Leave the block."""
+        self.close()
+
+    def transaction(
+        self,
+        *,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        name: str | None = None,
+        commit_timeout: float | timedelta | None = None,
+        force_abort: bool = False,
+        ambient: bool = False,
+        eager: bool = False,
+    ) -> ManagedTransaction:
+        """A managed block: `with client.transaction() as txn: …` commits at its end, and aborts on an exception.
+
+        The first operation in it that needs its id opens it, and starts its clock: a send, an acknowledgement. With
+        `eager` it is open when the block is entered. `timeout`: seconds (or a timedelta) after which the coordinator
+        aborts it. `commit_timeout`: the budget of the commit (default: the operation timeout). `name` is for logs and
+        statistics. `force_abort`: a dry run that ends with an abort. `ambient`: operations without `txn=` inside the
+        block take part, in this thread; blocks and loops inside it are units of their own.
+        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block.
+        """
+        return ManagedTransaction(
+            self._loop,
+            self._loop.call(
+                lambda: self._inner.transaction(
+                    timeout=timeout,
+                    name=name,
+                    commit_timeout=commit_timeout,
+                    force_abort=force_abort,
+                    ambient=ambient,
+                    eager=eager,
+                )
+            ),
+        )
+
+    def begin_transaction(
+        self,
+        *,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        name: str | None = None,
+        commit_timeout: float | timedelta | None = None,
+        force_abort: bool = False,
+        eager: bool = True,
+    ) -> Transaction:
+        """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
+
+        When this returns, the transaction has an id (for `attach_transaction`), and its clock runs. Without `eager` the
+        first operation in it opens it, as in a block.
+        Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
+        """
+        return Transaction(
+            self._loop,
+            self._loop.run(
+                lambda: self._inner.begin_transaction(
+                    timeout=timeout, name=name, commit_timeout=commit_timeout, force_abort=force_abort, eager=eager
+                )
+            ),
+        )
+
+    def attach_transaction(self, txn_id: TxnId | str) -> Transaction:
+        """Make a handle of a transaction that was begun elsewhere, from its id or the id's text `(most,least)`. Sends nothing.
+
+        `commit()` and `abort()` end it, and operations can join it. `resolve()` asks by committing, so use it only after a
+        commit was sent, or when the transaction cannot be open any longer: it commits an open one. Raises
+        InvalidConfiguration when the text is not an id.
+        """
+        return Transaction(self._loop, self._loop.call(lambda: self._inner.attach_transaction(txn_id)))
+
+    def run_transaction(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        attempts: int = DEFAULT_ATTEMPTS,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        name: str | None = None,
+        backoff: Pauses | None = None,
+        retry_unknown: bool = False,
+    ) -> T:
+        """Run `work(txn)` in a transaction, and again in a new one when the abort was not the fault of `work`.
+
+        Tried again, up to `attempts` times: TransactionAborted and its kinds (conflict, timeout, a failed operation),
+        unless an operation failed for a permanent reason (`fatal`, or a UsageError). `backoff(n)` is the pause
+        in seconds after the n-th attempt; without it pauses grow within the client's bounds. With `retry_unknown`, also
+        CommitOutcomeUnknown, when the coordinator cannot say that it committed: only for work that may happen twice.
+        Any other exception aborts and is raised as it is.
+        Returns what `work` returned; None after a rollback.
+
+        `work` runs in the thread that calls.
+        """
+        pauses = backoff or growing_pauses(self._living.core)
+        left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)
+        return run_transaction(self._loop, lambda: self.transaction(timeout=timeout, name=name), work, left)
+
+    def add_observer(self, observer: object) -> None:
+        """Report every transaction to an object that has some of the methods of `TransactionObserver`."""
+        self._living.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
+
+    def remove_observer(self, observer: object) -> None:
+        """Stop reporting to an observer."""
+        self._living.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
+
+    def transactions(self) -> tuple[Transaction, ...]:
+        """The transactions of this client that have not ended, oldest first by their ids."""
+        return tuple(Transaction(self._loop, each) for each in self._loop.call(self._inner.transactions))
+
+
 class Client(Twin[AsyncClient]):
-    """A Pulsar client for threads; `with AsyncClient("pulsar://localhost:6650") as client: …` closes it."""
+    """A Pulsar client for threads; `with Client("pulsar://localhost:6650") as client: …` closes it."""
 
     def __init__(
         self,
@@ -770,7 +929,7 @@ class Client(Twin[AsyncClient]):
         transactions: bool = True,
         transactional_id: str | None = None,
         fencing: str | None = None,
-        coordinator: str | AsyncCoordinator | None = None,
+        coordinator: str | Coordinator | None = None,
         cluster: str = "",
         runtime: Runtime | None = None,
         **unknown: Never,
@@ -781,6 +940,7 @@ class Client(Twin[AsyncClient]):
         """
         loop, client = opened(locals())
         super().__init__(loop, client)
+        self._living = Living(loop, client)
         self._opening = Opening(loop, client)
 
     @property
@@ -966,14 +1126,16 @@ class Client(Twin[AsyncClient]):
         Commits under way and the aborts have two seconds; after that the coordinators end the transactions at their
         timeout. Waiting messages are sent; the client waits for receipts, at most `operation_timeout`.
 
+        Transactions of an `Coordinator` that clients share stay open: those belong to it.
+
         Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt ends the waiting:
-        the client is closed at once, and it is raised. No effect in a forked child.
+        it is closed at once, and KeyboardInterrupt is raised. No effect in a forked child.
         """
-        self._opening.close()
+        self._living.close()
 
     def __enter__(self) -> Self:
         """Enter the block."""
-        self._opening.check_open()
+        self._living.check_open()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -1067,17 +1229,17 @@ class Client(Twin[AsyncClient]):
 
         `work` runs in the thread that calls.
         """
-        pauses = backoff or growing_pauses(self._inner.inside)
+        pauses = backoff or growing_pauses(self._living.core)
         left = Attempts(attempts, retry_unknown=retry_unknown, pauses=pauses)
         return run_transaction(self._loop, lambda: self.transaction(timeout=timeout, name=name), work, left)
 
     def add_observer(self, observer: object) -> None:
         """Report every transaction to an object that has some of the methods of `TransactionObserver`."""
-        self._opening.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
+        self._living.observe(self._inner.add_observer, observer, functools.partial(Transaction, self._loop))
 
     def remove_observer(self, observer: object) -> None:
         """Stop reporting to an observer."""
-        self._opening.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
+        self._living.observe(self._inner.remove_observer, observer, functools.partial(Transaction, self._loop))
 
     def transactions(self) -> tuple[Transaction, ...]:
         """The transactions of this client that have not ended, oldest first by their ids."""
@@ -1087,6 +1249,7 @@ class Client(Twin[AsyncClient]):
 __all__ = [
     "Client",
     "Consumer",
+    "Coordinator",
     "ManagedTransaction",
     "Producer",
     "Reader",
