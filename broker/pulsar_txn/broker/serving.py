@@ -32,9 +32,10 @@ from pulsar_txn.broker.net.clients import Clients
 from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.broker.net.introduction import Introduction
 from pulsar_txn.broker.net.tls import tls_of
-from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane, coordinator_log_name
+from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane
 from pulsar_txn.broker.txn.crash_points import armed
 from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.broker.txn.opening import coordinator_log_name
 from pulsar_txn.broker.txn.participants import Participants
 from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
 

@@ -20,7 +20,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Position, TxnAction, TxnId
 
 from .machine import AwaitOutcome, Effect, Machine, Outcome, Reply, Step, VerifyRegistered, WriteSnapshot
-from .protocols import DiskFull, EntryTooLarge, LedgerError, LogListener, SnapshotWriter
+from .protocols import DiskFull, EntryTooLarge, LeasedLog, LedgerError, LogListener, SnapshotWriter
 from .snapshot_taking import SnapshotTaker
 
 _logger = logging.getLogger(__name__)
@@ -209,6 +209,7 @@ class Host(Generic[RequestT, RecordT]):
         self.appended = 0
         self.places = {name: Place(self, name, log) for name, log in logs.items()}
         self.main = self.places[machine.logs[0]]
+        self._leased = self.main.log if isinstance(self.main.log, LeasedLog) else None
         self.snapshots = SnapshotTaker(self)
         self.verifying: dict[TxnId, list[tuple[RequestT, bool]]] = {}
         self._registration = registration
@@ -427,13 +428,30 @@ class Host(Generic[RequestT, RecordT]):
     # ---- release
 
     def release_at_tail(self, effects: tuple[Effect, ...]) -> None:
-        """H3: release effects that have no record once the record last applied in each log is durable."""
+        """H3: release effects that have no record once the record last applied in each log is durable.
+
+        What is in memory may be old where another process may have taken the log: then they wait for one more record.
+        """
         main, others = self.main, self._others
+        if self._leased is not None and not self._leased.fresh:
+            self._release_when_fresh(self._leased, effects)
+            return
         later = [(place, place.applied) for place in others] if others else ()
         if self._waiting or main.applied > main.confirmed or (later and _is_later(later)):
             self._waiting.append((main, main.applied, effects, (), later, None))
         else:
             self._release(effects, ())
+
+    def _release_when_fresh(self, log: LeasedLog, effects: tuple[Effect, ...]) -> None:
+        """The process was held up for longer than its lease: a successor makes this record, and with it this host, fail."""
+        main = self.main
+        try:
+            main.applied = log.refresh()
+        except LedgerError as error:
+            self._waiting.append((main, main.applied, effects, (), (), None))
+            self.fail(error)
+        else:
+            self._waiting.append((main, main.applied, effects, (), [(place, place.applied) for place in self._others], None))
 
     def release(self) -> None:
         """Something became durable: release what waited for it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any, Final
 
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.machine import Effect, TellParticipant
-from pulsar_txn.ledger.protocols import Log, LogStore, StorageFailed
+from pulsar_txn.ledger.protocols import LeaseLost, Log, LogStore
 from pulsar_txn.tc.owners import Identity
 from pulsar_txn.tc.requests import (
     AddParticipants,
@@ -31,20 +30,11 @@ from pulsar_txn.wire.ids import EARLIEST, LANE_BIT, Participant, Position, TxnAc
 
 from .host import Answer, MachineHost
 from .joint_end import JointEnd
+from .opening import Opening, coordinator_log_name
 from .participants import Participants
-
-_logger = logging.getLogger(__name__)
 
 _TOLD_PER_TURN: Final = 256
 """Participants that are told at once: a few milliseconds' worth."""
-
-_FIRST_REOPEN_SECONDS: Final = 1.0
-_LAST_REOPEN_SECONDS: Final = 60.0
-
-
-def coordinator_log_name(tc_id: int) -> str:
-    """The name of a coordinator's log, Pulsar's (managed ledger `pulsar/system/persistent/__transaction_log_<id>`)."""
-    return f"pulsar/system/persistent/__transaction_log_{tc_id}"
 
 
 class CoordinatorHost(MachineHost[Request, Any]):
@@ -175,9 +165,10 @@ class Coordinators:
 
     `serving` finds a coordinator by the `most` of its transactions: a plain dict where that is the coordinator's number.
     `before_due` is called with a coordinator's number before what is due in it is carried out. `log_name`: where each decides.
+    `on_change` is called when a coordinator begins to serve (True), or stops for a failure (False).
 
     Requests of a coordinator that is not here, or not ready, are answered TransactionCoordinatorNotFound: clients
-    look it up again and repeat them.
+    look it up again and repeat them. In a store that several processes share, each coordinator is here or in another one.
     """
 
     def __init__(
@@ -190,20 +181,16 @@ class Coordinators:
         serving: dict[int, CoordinatorHost] | None = None,
         before_due: Callable[[int], None] | None = None,
         log_name: Callable[[int], str] = coordinator_log_name,
+        on_change: Callable[[int, bool], None] = lambda _tc_id, _serves: None,
     ) -> None:
         self._factory = factory
-        self._log_name = log_name
-        self._store = store
         self._turn = turn
         self._participants = participants
         self._before_due = before_due
-        self._on_storage_failed = on_storage_failed
+        self._on_change = on_change
         self._count = 0
         self._serving: dict[int, CoordinatorHost] = {} if serving is None else serving
-        self._opening: dict[int, asyncio.Task[None]] = {}
-        self._delays: dict[int, float] = {}
-        self._failed_hosts: dict[int, CoordinatorHost] = {}
-        self._closed = False
+        self._opening = Opening(store, turn, self._prepare, self._serve, on_storage_failed, log_name)
 
     def __len__(self) -> int:
         return self._count
@@ -212,7 +199,12 @@ class Coordinators:
         """Begin to open those that are not there yet of so many."""
         opened, self._count = self._count, max(self._count, count)
         for tc_id in range(opened, count):
-            self._start_opening(tc_id)
+            self._opening.start(tc_id)
+
+    @property
+    def here(self) -> list[int]:
+        """Those that serve in this process, in order."""
+        return sorted(self._serving)
 
     @property
     def is_busy(self) -> bool:
@@ -221,29 +213,37 @@ class Coordinators:
 
     async def wait_ready(self) -> None:
         """Return when every coordinator serves, or is waiting to be opened again."""
-        await asyncio.gather(*(asyncio.shield(task) for task in list(self._opening.values())), return_exceptions=True)
+        await self._opening.all_opened()
 
     def ready(self, tc_id: int) -> CoordinatorHost | None:
         """The coordinator if it serves now."""
         return self._serving.get(tc_id)
 
+    def is_elsewhere(self, tc_id: int) -> bool:
+        """Whether this process waits for the coordinator, which another one may lead: it is not about to serve here."""
+        return self._opening.waits(tc_id)
+
+    def leader(self, tc_id: int) -> str | None:
+        """What the process advertises that leads a coordinator elsewhere; None when nobody is known."""
+        return self._opening.leader(tc_id)
+
     async def connect(self, tc_id: int) -> None:
-        """Wait until a coordinator serves (TC_CLIENT_CONNECT). Raises Refusal TransactionCoordinatorNotFound."""
-        task = self._opening.get(tc_id)
-        if task is not None:
-            await asyncio.wait([task])
+        """Wait until a coordinator serves (TC_CLIENT_CONNECT); not for one that may be elsewhere.
+
+        Raises Refusal TransactionCoordinatorNotFound.
+        """
+        await self._opening.opened(tc_id)
         if self.ready(tc_id) is None:
             raise Refusal(ServerError.TransactionCoordinatorNotFound, self._absent(tc_id))
 
     async def close(self) -> None:
-        """Close all logs."""
-        self._closed = True
-        for task in list(self._opening.values()):
-            task.cancel()
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
-        for tc_id, host in list(self._serving.items()):
-            await host.close()
-            self._serving.pop(tc_id, None)
+        """Close all logs, and with them their leases. Raises LedgerError when one of them failed."""
+        await self._opening.close()
+        results = await asyncio.gather(*(host.close() for host in self._serving.values()), return_exceptions=True)
+        self._serving.clear()
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, LeaseLost):
+                raise result
 
     # ---- requests
 
@@ -404,48 +404,29 @@ class Coordinators:
         answer(None, ServerError.TransactionCoordinatorNotFound, self._absent(coordinator_of(most)))
 
     def _absent(self, tc_id: int) -> str:
-        if 0 <= tc_id < self._count:
-            return f"coordinator {tc_id} is not ready; connect to it again"
-        return f"there is no coordinator {tc_id}; this server has 0 to {self._count - 1}"
+        if not 0 <= tc_id < self._count:
+            return f"there is no coordinator {tc_id}; this server has 0 to {self._count - 1}"
+        leader = self._opening.leader(tc_id) if self._opening.waits(tc_id) else None
+        if leader is not None:
+            return f"coordinator {tc_id} is led by {leader}; look it up, and connect to it there"
+        return f"coordinator {tc_id} is not ready; connect to it again"
 
     # ---- opening
 
-    async def _open(self, tc_id: int) -> None:
-        failed = self._failed_hosts.pop(tc_id, None)
-        if failed is not None:
-            await failed.release()
-        try:
-            machine = self._factory(tc_id)
-            log = await self._store.open(self._log_name(tc_id))
-            due = None if self._before_due is None else partial(self._before_due, tc_id)
-            host = CoordinatorHost(machine, log, self._turn, self._participants, partial(self._failed, tc_id), due)
-            await host.recover()
-            self._serving[tc_id] = host
-        except StorageFailed as error:
-            self._on_storage_failed(error)
-        except Exception as error:
-            _logger.exception("coordinator %d cannot be opened; it is tried again", tc_id)
-            self._reopen(tc_id, error)
-        else:
-            self._opening.pop(tc_id, None)
-            self._delays.pop(tc_id, None)
+    def _prepare(self, tc_id: int) -> Callable[[Log], CoordinatorHost]:
+        machine = self._factory(tc_id)
+        due = None if self._before_due is None else partial(self._before_due, tc_id)
+
+        def make(log: Log) -> CoordinatorHost:
+            return CoordinatorHost(machine, log, self._turn, self._participants, partial(self._failed, tc_id), due)
+
+        return make
+
+    def _serve(self, tc_id: int, host: CoordinatorHost) -> None:
+        self._serving[tc_id] = host
+        self._on_change(tc_id, True)
 
     def _failed(self, tc_id: int, error: Exception) -> None:
         host = self._serving.pop(tc_id, None)
-        if host is not None:
-            self._failed_hosts[tc_id] = host
-        if isinstance(error, StorageFailed):
-            self._on_storage_failed(error)
-        else:
-            self._reopen(tc_id, error)
-
-    def _reopen(self, tc_id: int, error: Exception) -> None:
-        if not self._closed:
-            delay = self._delays.get(tc_id, _FIRST_REOPEN_SECONDS)
-            self._delays[tc_id] = min(2 * delay, _LAST_REOPEN_SECONDS)
-            _logger.warning("coordinator %d is opened again in %s s: %s", tc_id, delay, error)
-            self._turn.runtime.call_later(delay, self._start_opening, tc_id)
-
-    def _start_opening(self, tc_id: int) -> None:
-        if not self._closed:
-            self._opening[tc_id] = asyncio.get_running_loop().create_task(self._open(tc_id))
+        self._opening.failed(tc_id, host, error)
+        self._on_change(tc_id, False)
