@@ -8,11 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Never, Self
 
+import attrs
+
 from pulsar_txn.client._checks import refused
 from pulsar_txn.client._options import unknown_option
 from pulsar_txn.client.net.authentication import Authentication
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.net.runtime import AsyncioRuntime, Runtime
+from pulsar_txn.client.net.service_url import parse_service_url
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.tls import TlsFiles
 from pulsar_txn.client.txn.begins import BeginsTransactions
@@ -20,14 +23,25 @@ from pulsar_txn.client.txn.guest import Guest
 from pulsar_txn.client.txn.transactions import Transactions
 
 A_COORDINATOR: Final = "write pulsar://host:6653; an AsyncClient may also share an AsyncCoordinator, a Client a Coordinator"
+_SILENCE_SECONDS: Final = 3.0
+"""Of a coordinator that others can take over from: a client that waited for longer would lose its lease at the successor."""
 
 
 def transactions_beside(service_url: str, settings: Settings, runtime: Runtime) -> Transactions:
-    """The transactions of a coordinator that is not in the brokers. Its core has connections of its own."""
+    """The transactions of a coordinator that is not in the brokers. Its core has connections of its own.
+
+    With several hosts, one that is silent for some seconds is given up, because another one may lead by then.
+    """
     if not isinstance(service_url, str):
         raise refused("coordinator", service_url, "the URL of a coordinator", hint=A_COORDINATOR)
     if "+ssl:" in service_url:
         settings.ssl_context()  # what is wrong with its files is said here
+    if len(parse_service_url(service_url)) > 1:
+        settings = attrs.evolve(
+            settings,
+            keep_alive_interval=min(settings.keep_alive_interval, _SILENCE_SECONDS),
+            connection_timeout=min(settings.connection_timeout, _SILENCE_SECONDS),
+        )
     core = Core(service_url, settings, runtime)
     transactions = Transactions(core, Guest(runtime))
     core.new_transaction = transactions.new
@@ -41,8 +55,9 @@ class AsyncCoordinator(BeginsTransactions):
     clients then take the same transaction, which `transaction()` of the coordinator, or of any of the clients, begins.
     Close the coordinator after the clients, or use it as the outermost block.
 
-    `service_url` names one or several hosts, and the options are those of `AsyncClient`. A `transactional_id` belongs to the
-    coordinator, and with it to all its clients. Raises InvalidConfiguration for arguments that cannot work.
+    `service_url` names one or several hosts, and the options are those of `AsyncClient`. With several hosts, one that is silent
+    for 3 seconds is given up, whatever `keep_alive_interval` and `connection_timeout` allow above that. A `transactional_id`
+    belongs to the coordinator, and with it to all its clients. Raises InvalidConfiguration for arguments that cannot work.
     """
 
     def __init__(

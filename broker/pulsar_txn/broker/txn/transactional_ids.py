@@ -30,7 +30,11 @@ class TransactionalIds:
         """A new epoch for an id, above all before it, and its coordinator. Refusal NotAllowedError for a bad id."""
         if not name.strip() or len(name.encode()) > _MAX_ID_BYTES:
             raise Refusal(ServerError.NotAllowedError, f"a transactional id has 1 to {_MAX_ID_BYTES} bytes, not all blank")
-        return await self._next_epoch(), murmur3_32(name.encode()) % await self._coordinators(coordinators)
+        return await self._next_epoch(), await self.coordinator(name, coordinators)
+
+    async def coordinator(self, name: str, coordinators: int) -> int:
+        """The coordinator of an id, when there are so many now."""
+        return murmur3_32(name.encode()) % await self._coordinators(coordinators)
 
     async def resume(self, name: str, epoch: int) -> None:
         """A client that has an epoch is back. Refusal NotAllowedError for an epoch that was never given here."""

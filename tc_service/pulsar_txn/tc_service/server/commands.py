@@ -78,34 +78,46 @@ def on_pong(_session: Session, _body: Any) -> None:
 def on_partitioned_metadata(session: Session, body: Any) -> None:
     """PARTITIONED_METADATA: the assign topic has a partition for each coordinator; there is no other topic."""
     answer = partial(session.connection.write_command, "partitionMetadataResponse", request_id=body.request_id)
-    if body.topic == ASSIGN_TOPIC:
-        answer(partitions=len(session.services.coordinators), response=pb.CommandPartitionedTopicMetadataResponse.Success)
-    else:
-        failed = pb.CommandPartitionedTopicMetadataResponse.Failed
+    failed = pb.CommandPartitionedTopicMetadataResponse.Failed
+    count = len(session.services.coordinators)
+    if body.topic != ASSIGN_TOPIC:
         answer(response=failed, error=int(ServerError.NotAllowedError), message=_NO_TOPICS)
+    elif not count:
+        answer(response=failed, error=int(ServerError.ServiceNotReady), message="this coordinator is starting; retry")
+    else:
+        answer(partitions=count, response=pb.CommandPartitionedTopicMetadataResponse.Success)
 
 
 def on_lookup(session: Session, body: Any) -> None:
-    """LOOKUP: every coordinator is here; the client stays on the address that it came by."""
+    """LOOKUP: where a coordinator is. One instance has all of them, and the client stays on the address that it came by."""
     answer = partial(session.connection.write_command, "lookupTopicResponse", request_id=body.request_id)
-    if _is_assign_partition(body.topic):
+    failed = pb.CommandLookupTopicResponse.Failed
+    tc_id = _assign_partition(body.topic)
+    if tc_id is None:
+        answer(response=failed, error=int(ServerError.NotAllowedError), message=_NO_TOPICS)
+        return
+    leaders = session.services.leaders
+    leader = leaders.find(tc_id)
+    if leader is None:
+        text = f"no instance is known to lead coordinator {tc_id} at this moment; retry"
+        answer(response=failed, error=int(ServerError.ServiceNotReady), message=text)
+    else:
         answer(
-            brokerServiceUrl=session.services.service_url,
-            brokerServiceUrlTls=session.services.service_url_tls,
+            brokerServiceUrl=leader.plain,
+            brokerServiceUrlTls=leader.tls,
             response=pb.CommandLookupTopicResponse.Connect,
             authoritative=True,
-            proxy_through_service_url=True,
+            proxy_through_service_url=not leaders.is_shared,
         )
-    else:
-        failed = pb.CommandLookupTopicResponse.Failed
-        answer(response=failed, error=int(ServerError.NotAllowedError), message=_NO_TOPICS)
 
 
-def _is_assign_partition(topic: str) -> bool:
+def _assign_partition(topic: str) -> int | None:
+    """The coordinator that a partition of the assign topic stands for."""
     try:
-        return str(TopicName.parse(topic).base) == ASSIGN_TOPIC
+        name = TopicName.parse(topic)
     except InvalidName:
-        return False
+        return None
+    return max(name.partition, 0) if str(name.base) == ASSIGN_TOPIC else None
 
 
 async def on_tc_connect(session: Session, body: Any) -> None:
@@ -137,9 +149,22 @@ async def _introduced(session: Session, body: Any) -> dict[str, int]:
     if not body.HasField("transactional_id"):
         return {}
     told = await identify(session, body, len(coordinators))
-    if told and session.identity is not None:
-        await take_over(coordinators, told["tc_id"], session.identity, session)
+    if session.identity is not None and await _takes_over(session, body.tc_id, told.get("tc_id")):
+        await take_over(coordinators, told.get("tc_id", body.tc_id), session.identity, session)
     return told
+
+
+async def _takes_over(session: Session, asked: int, given: int | None) -> bool:
+    """Whether a client that names itself has its epoch begin here and now. `given`: the coordinator of a new epoch.
+
+    Where that is in another instance, the client goes there with its epoch.
+    """
+    services, identity = session.services, session.identity
+    if given is not None:
+        return not services.coordinators.is_elsewhere(given)
+    if not services.leaders.is_shared or identity is None:
+        return False
+    return asked == await services.transactional_ids.coordinator(identity[0], len(services.coordinators))
 
 
 def on_add_partition(session: Session, frame: bytes) -> None:

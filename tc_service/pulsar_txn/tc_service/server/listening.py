@@ -6,31 +6,21 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
-from pulsar_txn.broker.serving import (
-    AsyncioRuntime,
-    Listener,
-    Runtime,
-    close_store,
-    coordinator_log_name,
-    drain,
-    reachable,
-    tls_of,
-)
+from pulsar_txn.broker.serving import AsyncioRuntime, Listener, Runtime, close_store, drain, reachable, tls_of
 from pulsar_txn.client.inside import AsyncioRuntime as ClientRuntime
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.memory import MemoryStore
-from pulsar_txn.ledger.protocols import LogStore, StoreUnsupported
+from pulsar_txn.ledger.protocols import LogStore
 from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
 
+from .agreed import agree_on_count, compare_clusters
 from .clusters import Clusters
 from .one_cluster import OneCluster
 from .service import CoordinatorService
 
 logger = logging.getLogger("pulsar_txn.tc_service")
-
-_COUNT: Final = "/tc-service/coordinators"
 
 
 class CoordinatorServer:
@@ -78,12 +68,12 @@ class CoordinatorServer:
         await self.close()
 
     async def start(self) -> None:
-        """Open the store, begin to fold the coordinators' logs, then listen."""
+        """Open the store, listen, and begin to fold the coordinators' logs."""
         self._store = self._open_store()
         await self._store.start()
-        served: CoordinatorService | None = None
         try:
-            count = await self._count()
+            count = await agree_on_count(self._store, self.config.number_of_transaction_coordinators)
+            await compare_clusters(self._store.metadata, self._clusters)
             runtime = ClientRuntime()
             repeat = self.config.transaction_end_repeat_delay_in_seconds or None
             each_of = {name: OneCluster(name, each, runtime, repeat) for name, each in self._clusters.items()}
@@ -91,15 +81,12 @@ class CoordinatorServer:
             await clusters.start()
             self.service = CoordinatorService(self.config, self._store, clusters, self._runtime)
             self.service.on_storage_failed = lambda _: self.storage_failed.set()
-            await self.service.start(count)
-            served = self.service
             await self._listen()
+            await self.service.start(count)
         except BaseException:
             for listener in self._listeners:
                 await listener.close()
-            if served is not None:
-                await drain(served.close(), self.config.broker_shutdown_timeout_ms, logger)
-            elif self._all is not None:
+            if self._all is not None:
                 await self._all.leave()
             await close_store(self._store, self.storage_failed, logger)
             raise
@@ -146,17 +133,3 @@ class CoordinatorServer:
         store = JournalStore(self._data_dir)
         store.max_state_bytes = self.config.max_store_state_bytes
         return store
-
-    async def _count(self) -> int:
-        """How many coordinators there are: never less than there were, because each may have transactions to end."""
-        metadata = self._store.metadata
-        stored = await metadata.get(_COUNT)
-        wanted = self.config.number_of_transaction_coordinators
-        if stored is None and self._store.exists(coordinator_log_name(0)):
-            raise StoreUnsupported("this folder belongs to a broker; give the coordinator a folder of its own")
-        before = 0 if stored is None else int(stored.data)
-        if before > wanted:
-            logger.warning("numberOfTransactionCoordinators=%d has no effect: there are %d, and each is needed", wanted, before)
-        if before < wanted:
-            await metadata.put(_COUNT, str(wanted).encode())
-        return max(before, wanted)

@@ -23,18 +23,24 @@ from pulsar_txn.broker.serving import (
     armed,
     authentication_of,
 )
-from pulsar_txn.ledger.protocols import LogStore
+from pulsar_txn.ledger.protocols import LedgerError, LogStore, SharedLogStore
 from pulsar_txn.tc import FencingCoordinator, LaneIds
 from pulsar_txn.tc_service.config import CoordinatorConfig
 
+from .agreed import count_now
 from .clusters import Clusters
 from .commands import COMMANDS, REQUESTS
+from .leaders import Leaders
 from .living import renew
 from .session import Session
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
 _RENEWALS_PER_LEASE: Final = 4
+_LOOK_SECONDS: Final = 5.0
+"""Between two looks whether another instance has added coordinators."""
+_HANDOVER_SECONDS: Final = 0.5
+"""How long an instance that ends waits for its answers while another one could lead: clients repeat the rest there."""
 
 
 class CoordinatorService:
@@ -43,7 +49,7 @@ class CoordinatorService:
     `store` is started by the caller, and closed by it after `close()`; `clusters` are closed here.
 
     `storage_failure` is set when the store failed: nothing is confirmed any more, and the process should end with code 74;
-    `on_storage_failed` is called once.
+    `on_storage_failed` is called once. `on_change` is called when this instance begins or ceases to lead a coordinator.
     """
 
     ends_groups = FencingCoordinator.ends_groups
@@ -58,6 +64,7 @@ class CoordinatorService:
         self.authentication = authentication_of(config)
         self.storage_failure: Exception | None = None
         self.on_storage_failed: Callable[[Exception], None] = lambda _: None
+        self.on_change: Callable[[], None] = lambda: None
         self._clients = Clients(self.config, self.turn)
         self._repeating = Repeating(runtime)
         self._store = store
@@ -74,10 +81,16 @@ class CoordinatorService:
             self._storage_failed,
             ServingByLane(),
             self._before_due,
+            self._changed,
         )
+        self._shared = store if isinstance(store, SharedLogStore) else None
+        self.leaders = Leaders(self, is_shared=self._shared is not None)
 
     async def start(self, coordinators: int) -> None:
-        """Begin to open so many coordinators."""
+        """Begin to open so many coordinators. It listens already: other instances lead clients to it."""
+        if self._shared is not None:
+            self._shared.advertised = self.leaders.here.advertised
+            self._repeating.every(_LOOK_SECONDS, self._grow)
         self._store.on_pressure(self._clients.pressure)
         self.coordinators.grow(coordinators)
         self.turn.meter.start()
@@ -94,14 +107,29 @@ class CoordinatorService:
         return self._clients.under_pressure
 
     async def close(self) -> None:
-        """Drain: what was taken is answered, clients are sent away, everything is durable."""
-        await self._clients.drain(self._is_busy)
+        """Drain: what was taken is answered, everything is durable, leases are given back, clients are sent away."""
+        hurry_at = self.turn.runtime.monotonic() + _HANDOVER_SECONDS
+        is_alone = self._shared is None
+        await self._clients.drain(lambda: self._is_busy() and (is_alone or self.turn.runtime.monotonic() < hurry_at))
         self.turn.meter.stop()
         self._participants.close()
-        await self.clusters.leave()
-        self._clients.close()
         await self._repeating.close()
         await self.coordinators.close()
+        self._clients.close()
+        await self.clusters.leave()
+
+    def _changed(self, tc_id: int, serves: bool) -> None:
+        """Clients that this instance does not serve any more have to show elsewhere that they live."""
+        if not serves and self._shared is not None:
+            for session in [each for each in self.sessions if tc_id in each.coordinators]:
+                session.connection.close()
+        self.on_change()
+
+    async def _grow(self) -> None:
+        try:
+            self.coordinators.grow(await count_now(self._store.metadata))
+        except LedgerError as error:
+            logger.warning("the number of coordinators could not be read: %s", error)
 
     def _before_due(self, _tc_id: int) -> None:
         """This process may have been stopped for longer than a lease: whoever is connected was not away."""

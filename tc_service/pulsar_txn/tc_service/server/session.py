@@ -19,6 +19,7 @@ from pulsar_txn.broker.serving import (
 )
 
 from .clusters import Clusters
+from .leaders import Leaders
 
 if TYPE_CHECKING:
     from pulsar_txn.tc.owners import Identity
@@ -32,6 +33,7 @@ class Services(Protocol):
     config: BrokerConfig
     turn: Turn
     clusters: Clusters
+    leaders: Leaders
     service_url: str
     service_url_tls: str
     authentication: Authentication
