@@ -81,7 +81,7 @@ class CoordinatorService:
             self._storage_failed,
             ServingByLane(),
             self._before_due,
-            self._changed,
+            on_change=self._changed,
         )
         self._shared = store if isinstance(store, SharedLogStore) else None
         self.leaders = Leaders(self, is_shared=self._shared is not None)
