@@ -1,4 +1,4 @@
-"""A stock Apache Pulsar in a container, for machines that have a Docker engine but no Java and Maven.
+"""A stock Apache Pulsar in a container, for machines that have a Docker engine but no Java and Maven (extra `containers`).
 
 Lookup answers name the broker's own port, so each port is the same inside and outside.
 """
@@ -21,7 +21,7 @@ def docker_answers() -> bool:
     if shutil.which("docker") is None:
         return False
     try:
-        import testcontainers.core.container  # noqa: F401  # optional: not part of the dev extra
+        import testcontainers.core.container  # noqa: F401  # an extra of its own
     except ImportError:
         return False
     try:
@@ -70,11 +70,13 @@ class ContainerPulsar:
 
     def start(self, *, timeout: float = 180.0) -> Self:
         """Pull the image if need be, start it and return when it is ready. Raises StartError."""
+        from testcontainers.core.config import testcontainers_config
         from testcontainers.core.container import DockerContainer
 
+        # Its reaper ends a container with the process that began it; a server of `targets` serves other workers as well.
+        testcontainers_config.ryuk_disabled = True
         container = DockerContainer(f"{IMAGE}:{self.version}").with_command(["bash", "-c", _COMMAND])
-        for port in (self.port, self.http_port):
-            container = container.with_bind_ports(port, port)
+        container.ports = {f"{port}/tcp": ("127.0.0.1", port) for port in (self.port, self.http_port)}
         for key, value in settings(self.port, self.http_port).items():
             container = container.with_env(key, value)
         self._container = container.start()

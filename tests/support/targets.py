@@ -30,6 +30,8 @@ from stock_container import ContainerPulsar, docker_answers
 from stock_pulsar import StockPulsar
 
 _GUARD: Final = 'while kill -0 "$1" 2>/dev/null; do kill -0 "$2" 2>/dev/null || exit 0; sleep 2; done; kill "$2"'
+_CONTAINER_GUARD: Final = 'while kill -0 "$1" 2>/dev/null; do [ -e "$3" ] || exit 0; sleep 2; done; docker rm -f "$2"'
+"""Ends with the session's folder, or ends the server when the session was killed."""
 
 
 @attrs.frozen
@@ -103,6 +105,7 @@ def stop_all(session_dir: Path) -> None:
         noted = json.loads(note.read_text(encoding="utf-8"))
         if noted["container"]:
             subprocess.run(["docker", "rm", "-f", noted["container"]], capture_output=True, timeout=60, check=False)
+            note.unlink()
         else:
             _end_process(noted["pid"])
 
@@ -120,8 +123,7 @@ def _shared(name: str, session_dir: Path, start: Callable[[str, Path], _Started]
             return Target(**json.loads(note.read_text(encoding="utf-8"))["target"])
         started, pid, container = start(name, session_dir)
         note.write_text(json.dumps({"target": attrs.asdict(started), "pid": pid, "container": container}), encoding="utf-8")
-        if pid is not None:
-            _guard(pid, session_dir)
+        _guard(_CONTAINER_GUARD if pid is None else _GUARD, str(container if pid is None else pid), note)
         return started
 
 
@@ -146,9 +148,9 @@ def _start_ours(name: str, session_dir: Path) -> _Started:
     return Target("ours", "", broker.service_url, broker.admin_url), broker.pid, None
 
 
-def _guard(pid: int, session_dir: Path) -> None:
-    owner = (session_dir / "owner").read_text(encoding="utf-8")
-    command = ["sh", "-c", _GUARD, "guard", owner, str(pid)]
+def _guard(script: str, server: str, note: Path) -> None:
+    owner = (note.parent / "owner").read_text(encoding="utf-8")
+    command = ["sh", "-c", script, "guard", owner, server, str(note)]
     nothing = subprocess.DEVNULL
     _kept.append(subprocess.Popen(command, start_new_session=True, stdin=nothing, stdout=nothing, stderr=nothing))
 
