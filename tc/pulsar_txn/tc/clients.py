@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Effect, Reply, Step
 from pulsar_txn.tc import records
 from pulsar_txn.tc._state import CoordinatorState, Transaction
+from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.fencing import Fencing
 from pulsar_txn.tc.leases import Incarnation
 from pulsar_txn.tc.owners import Owner, is_older
@@ -21,7 +22,7 @@ from pulsar_txn.wire.ids import TxnId
 LOG: Final = "log"
 
 _Records: TypeAlias = tuple[tuple[str, Record], ...]
-LeaveOpen: TypeAlias = Callable[[Transaction, Event, int, int], tuple[_Records, _Records, tuple[Effect, ...]]]
+LeaveOpen: TypeAlias = Callable[[Transaction, Event, int, int, Cause], tuple[_Records, _Records, tuple[Effect, ...]]]
 """The decision about an OPEN transaction: see `TransactionCoordinator._leave_open`."""
 
 
@@ -52,7 +53,7 @@ class Clients:
         if len(left_open) > self._limit or lanes.are_many(incarnation):
             lanes.leases.end(incarnation)
             return Step((), (Reply(request.token),))
-        aborts = self._aborts(left_open, now_ms, Reply(request.token))
+        aborts = self._aborts(left_open, now_ms, Cause.GOODBYE, Reply(request.token))
         return aborts.then(self._departed(records.GOODBYE, incarnation, now_ms))
 
     def vanished(self, request: Vanished, now_ms: int) -> Step[Record]:
@@ -60,7 +61,7 @@ class Clients:
         lanes, incarnation = self._state.lanes, (request.principal, request.incarnation)
         if lanes is None or incarnation not in lanes.leases:
             return NOTHING
-        lanes.leases.end(incarnation)
+        lanes.leases.end(incarnation, said_so=False)
         return self.is_gone(incarnation, now_ms)
 
     def is_gone(self, incarnation: Incarnation, now_ms: int) -> Step[Record]:
@@ -71,8 +72,9 @@ class Clients:
         """
         lanes = self._state.lanes
         assert lanes is not None  # noqa: S101 - only `Lanes` knows incarnations
+        cause = Cause.GOODBYE if lanes.leases.has_left(incarnation) else Cause.LEASE
         left_open = list(islice(lanes.open_of(incarnation), self._limit + 1))
-        aborts = self._aborts(left_open[: self._limit], now_ms)
+        aborts = self._aborts(left_open[: self._limit], now_ms, cause)
         if len(left_open) > self._limit:
             return aborts.step()
         return aborts.then(self._departed(records.VANISHED, incarnation, now_ms))
@@ -92,7 +94,7 @@ class Clients:
         older = [least for least in state.fencing.open_of(owner) if is_older(state.transactions[least].owner, owner)]
         pending = state.transactions[older[0]].txn_id if older else self._unfinished_before(owner)
         first: Effect = Reply(request.token, True) if pending is None else AwaitOutcome(request.token, pending)
-        aborts = self._aborts(older, now_ms, first)
+        aborts = self._aborts(older, now_ms, Cause.FENCED, first)
         if _is_known(state.fencing, owner):
             return aborts.step()
         return aborts.then((LOG, records.taken_over(owner, now_ms, state.next_id - 1)))
@@ -106,11 +108,11 @@ class Clients:
 
     # ------------------------------------------------------------------ their parts
 
-    def _aborts(self, leasts: list[int], now_ms: int, *effects: Effect) -> _Aborts:
+    def _aborts(self, leasts: list[int], now_ms: int, cause: Cause, *effects: Effect) -> _Aborts:
         gathered = _Aborts(list(effects))
         for least in leasts:
             txn = self._state.transactions[least]
-            decision, trailing, heard = self._leave_open(txn, Event.ABORT, now_ms, len(gathered.effects))
+            decision, trailing, heard = self._leave_open(txn, Event.ABORT, now_ms, len(gathered.effects), cause)
             gathered.decisions += decision
             gathered.trailing += trailing
             gathered.effects += heard

@@ -10,6 +10,7 @@ from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, SKIP, WRITE
 from pulsar_txn.tc import records, snapshots
 from pulsar_txn.tc._state import PARTICIPANT_BYTES, CoordinatorState, Transaction
 from pulsar_txn.tc.admission import Limits
+from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.clients import Clients
 from pulsar_txn.tc.fencing import ID_RETENTION_MS, Fencing
 from pulsar_txn.tc.ids import IdPolicy, LaneIds, PulsarIds, check_number, most_of_lane, numbering
@@ -166,7 +167,7 @@ class TransactionCoordinator:
         trailing: list[tuple[str, Record]] = []
         effects: list[Effect] = []
         for txn in self._state.due(now_ms, self._expire_limit):
-            decision, more, heard = self._leave_open(txn, Event.TIMEOUT, now_ms)
+            decision, more, heard = self._leave_open(txn, Event.TIMEOUT, now_ms, cause=Cause.TIMEOUT)
             decisions += decision
             trailing += more
             effects += heard
@@ -270,7 +271,7 @@ class TransactionCoordinator:
         for least in open_of_id:
             txn = self._state.transactions[least]
             if is_older(txn.owner, owner):
-                decision, more, heard = self._leave_open(txn, Event.ABORT, now_ms, told=len(effects))
+                decision, more, heard = self._leave_open(txn, Event.ABORT, now_ms, told=len(effects), cause=Cause.FENCED)
                 decisions += decision
                 trailing += more
                 effects += heard
@@ -331,7 +332,7 @@ class TransactionCoordinator:
         if cell.act is REFUSE:
             raise self._end_refused(cell, txn_id, state, event, asker)
         assert txn is not None  # noqa: S101 - the table's promise: only what is OPEN is decided
-        decision, trailing, effects = self._leave_open(txn, event, now_ms)
+        decision, trailing, effects = self._leave_open(txn, event, now_ms, cause=_asked_by(request, txn))
         return Step(decision, (AwaitOutcome(token, txn_id), *effects), trailing)
 
     def _end_refused(self, cell: Cell, txn_id: TxnId, state: State, event: Event, asker: Owner) -> Refusal:
@@ -430,13 +431,15 @@ class TransactionCoordinator:
             return state, txn  # a successor may ask for the outcomes of those before it
         return UNKNOWN, None
 
-    def _leave_open(self, txn: Transaction, event: Event, now_ms: int, told: int = 0) -> tuple[_Records, _Records, _Effects]:
+    def _leave_open(
+        self, txn: Transaction, event: Event, now_ms: int, told: int = 0, cause: Cause = Cause.CLIENT
+    ) -> tuple[_Records, _Records, _Effects]:
         """The decision: its record, then what carries it out.
 
         `told`: the effects that its Step has already. Where they are many, this end is carried out by `expire`.
         """
         to = _WRITTEN[OPEN, event]
-        decision = ((LOG, records.update_status(txn.txn_id.least, OPEN, to, now_ms, self._state.next_id - 1)),)
+        decision = ((LOG, records.update_status(txn.txn_id.least, OPEN, to, now_ms, self._state.next_id - 1, cause)),)
         if told >= _EFFECTS_AT_ONCE:
             self._unfinished.add(txn.txn_id.least)
             return decision, (), ()
@@ -496,6 +499,14 @@ class FencingCoordinator(TransactionCoordinator):
     ) -> None:
         self.fencing = Fencing(id_retention_ms=id_retention_ms, max_active_of_id=max_active_of_id)
         super().__init__(tc_id, fencing=self.fencing, **options)
+
+
+def _asked_by(request: EndTxn, txn: Transaction) -> Cause:
+    """A superuser who is not the owner, or gives no name, as over HTTP, acts as an operator."""
+    asker = (request.principal, request.identity)
+    if request.superuser and (asker == ANYBODY or not is_permitted(txn.owner, asker)):
+        return Cause.OPERATOR
+    return Cause.CLIENT
 
 
 def _refusal(cell: Cell, txn_id: TxnId, state: State, event: Event) -> Refusal:

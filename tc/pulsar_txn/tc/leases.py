@@ -16,7 +16,7 @@ class Leases:
     def __init__(self, lease_ms: int) -> None:
         self._lease_ms = lease_ms
         self._heard: OrderedDict[Incarnation, int] = OrderedDict()
-        self._ended: set[Incarnation] = set()
+        self._ended: dict[Incarnation, bool] = {}
 
     def __len__(self) -> int:
         return len(self._heard)
@@ -26,13 +26,13 @@ class Leases:
 
     def heard(self, incarnation: Incarnation, now_ms: int) -> None:
         """The incarnation has given a sign of life: its lease begins again."""
-        self._ended.discard(incarnation)
+        self._ended.pop(incarnation, None)
         self._heard[incarnation] = now_ms
         self._heard.move_to_end(incarnation)
 
-    def end(self, incarnation: Incarnation) -> None:
-        """End the lease of an incarnation now. A renewal does not bring it back."""
-        self._ended.add(incarnation)
+    def end(self, incarnation: Incarnation, *, said_so: bool = True) -> None:
+        """End the lease of an incarnation now. A renewal does not bring it back. `said_so`: the client has said goodbye."""
+        self._ended[incarnation] = said_so
         self._heard[incarnation] = -self._lease_ms
         self._heard.move_to_end(incarnation, last=False)
 
@@ -40,10 +40,14 @@ class Leases:
         """Whether `end` was called for it, and it holds something still."""
         return incarnation in self._ended
 
+    def has_left(self, incarnation: Incarnation) -> bool:
+        """Whether it has said goodbye, and holds something still."""
+        return self._ended.get(incarnation, False)
+
     def forget(self, incarnation: Incarnation) -> None:
         """The incarnation holds nothing any more."""
         self._heard.pop(incarnation, None)
-        self._ended.discard(incarnation)
+        self._ended.pop(incarnation, None)
 
     def begin_all(self, incarnations: Iterable[Incarnation], now_ms: int) -> None:
         """Give each of these a whole lease, after a restart."""

@@ -46,13 +46,15 @@ _GROUP_FIELD: Final = b"\xba\x06"
 _LANE_VERSION_FIELD: Final = b"\xa0\x06\x03"
 _LANE_FIELD: Final = b"\xc0\x06"
 _INCARNATION_FIELD: Final = b"\xca\x06"
+_CAUSE_FIELD: Final = b"\xd0\x06"
 
 
 class Entry(NamedTuple):
     """One record. `max_local_txn_id` is the highest id given so far; times are in ms.
 
     `data`: the bytes that the record was read from. `group`: further transactions that an UPDATE moves together with `least`.
-    `lane`: of a NEW, where the coordinator gives lanes. `incarnation`: whose lane that is, or who has gone.
+    `lane`: of a NEW, where the coordinator gives lanes. `incarnation`: whose lane that is, or who has gone. `cause`: of an
+    UPDATE that decides, who decided (`causes.Cause`).
     """
 
     operation: int
@@ -70,6 +72,7 @@ class Entry(NamedTuple):
     group: tuple[int, ...] = ()
     lane: int | None = None
     incarnation: str | None = None
+    cause: int = 0
 
 
 class Batch(NamedTuple):
@@ -87,7 +90,7 @@ _new: Final = tuple.__new__
 
 def new_transaction(least: int, timeout_ms: int, now_ms: int, owner: Owner = ANYBODY) -> Entry:
     """Give the id `least` to a transaction that starts at `now_ms`."""
-    return _new(Entry, (NEW, least, now_ms, least, 0, 0, (), (), timeout_ms, now_ms, owner, None, (), None, None))
+    return _new(Entry, (NEW, least, now_ms, least, 0, 0, (), (), timeout_ms, now_ms, owner, None, (), None, None, 0))
 
 
 def new_in_lane(least: int, timeout_ms: int, now_ms: int, owner: Owner, lane: int, incarnation: str | None) -> Entry:
@@ -97,22 +100,26 @@ def new_in_lane(least: int, timeout_ms: int, now_ms: int, owner: Owner, lane: in
 
 def add_partitions(least: int, topics: Collection[str], now_ms: int, max_id: int) -> Entry:
     """Register topic partitions."""
-    return _new(Entry, (ADD_PARTITION, least, now_ms, max_id, 0, 0, topics, (), 0, 0, ANYBODY, None, (), None, None))
+    return _new(Entry, (ADD_PARTITION, least, now_ms, max_id, 0, 0, topics, (), 0, 0, ANYBODY, None, (), None, None, 0))
 
 
 def add_subscriptions(least: int, subscriptions: Collection[tuple[str, str]], now_ms: int, max_id: int) -> Entry:
     """Register (topic, subscription) pairs."""
-    return _new(Entry, (ADD_SUBSCRIPTION, least, now_ms, max_id, 0, 0, (), subscriptions, 0, 0, ANYBODY, None, (), None, None))
+    return _new(
+        Entry, (ADD_SUBSCRIPTION, least, now_ms, max_id, 0, 0, (), subscriptions, 0, 0, ANYBODY, None, (), None, None, 0)
+    )
 
 
-def update_status(least: int, expected: int, new: int, now_ms: int, max_id: int) -> Entry:
+def update_status(least: int, expected: int, new: int, now_ms: int, max_id: int, cause: int = 0) -> Entry:
     """Move a transaction from `expected` to `new`; the record to COMMITTING or ABORTING is the decision."""
-    return _new(Entry, (UPDATE, least, now_ms, max_id, expected, new, (), (), 0, 0, ANYBODY, None, (), None, None))
+    return _new(Entry, (UPDATE, least, now_ms, max_id, expected, new, (), (), 0, 0, ANYBODY, None, (), None, None, cause))
 
 
-def update_together(least: int, group: tuple[int, ...], expected: int, new: int, now_ms: int, max_id: int) -> Entry:
+def update_together(
+    least: int, group: tuple[int, ...], expected: int, new: int, now_ms: int, max_id: int, cause: int = 0
+) -> Entry:
     """Move several transactions from `expected` to `new`: one decision, so a crash leaves all of them decided or none."""
-    return Entry(UPDATE, least, now_ms, max_id, expected, new, group=group)
+    return Entry(UPDATE, least, now_ms, max_id, expected, new, group=group, cause=cause)
 
 
 def departed(operation: int, principal: str | None, incarnation: str, now_ms: int, max_id: int) -> Entry:
@@ -144,10 +151,14 @@ class Writer:
         if record.data is not None:
             return record.data
         assert isinstance(record, Entry)  # noqa: S101 - a batch has its bytes
-        operation, least, now_ms, max_id, old, new, topics, pairs, timeout_ms, start_ms, owner, _, group, lane, life = record
+        operation, least, now_ms, max_id, old, new, topics, pairs, timeout_ms, start_ms, owner, _, group, lane, life, cause = (
+            record
+        )
         if operation == UPDATE:
             decided = self._decided % (_number(least), old, new, _number(now_ms), _number(max_id))
-            return _with_group(decided, group) if group else decided
+            if group:
+                decided = _with_group(decided, group)
+            return b"%b%b%b" % (decided, _CAUSE_FIELD, varint(cause)) if cause else decided
         if operation == NEW:
             principal, identity = owner
             named = b"" if principal is None else _text(b"\x62", principal)
@@ -236,9 +247,8 @@ def _entry(tc_id: int, read: TransactionMetadataEntry, data: bytes | None, lanes
     if operation == UPDATE:
         if not (read.HasField("expected_status") and read.HasField("new_status")):
             raise WireError("not a coordinator record: an UPDATE without a known expected_status and new_status")
-        return Entry(
-            operation, least, modified_ms, max_id, read.expected_status, read.new_status, data=kept, group=tuple(read.group)
-        )
+        moved, group, cause = (read.expected_status, read.new_status), tuple(read.group), read.cause
+        return Entry(operation, least, modified_ms, max_id, *moved, data=kept, group=group, cause=cause)
     if operation == NEW or operation > UPDATE:
         principal = read.owner if read.HasField("owner") else None
         identity = (read.transactional_id, read.transactional_epoch) if read.HasField("transactional_id") else None

@@ -29,7 +29,7 @@ class Subscription(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ...) -> None: ...
 
 class TransactionMetadataEntry(_message.Message):
-    __slots__ = ("metadata_op", "txnid_least_bits", "txnid_most_bits", "expected_status", "new_status", "partitions", "subscriptions", "timeout_ms", "start_time", "last_modification_time", "max_local_txn_id", "owner", "record_version", "transactional_id", "transactional_epoch", "group", "lane", "incarnation")
+    __slots__ = ("metadata_op", "txnid_least_bits", "txnid_most_bits", "expected_status", "new_status", "partitions", "subscriptions", "timeout_ms", "start_time", "last_modification_time", "max_local_txn_id", "owner", "record_version", "transactional_id", "transactional_epoch", "group", "lane", "incarnation", "cause")
     class TransactionMetadataOp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NEW: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
@@ -64,6 +64,7 @@ class TransactionMetadataEntry(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
     metadata_op: TransactionMetadataEntry.TransactionMetadataOp
     txnid_least_bits: int
     txnid_most_bits: int
@@ -82,7 +83,8 @@ class TransactionMetadataEntry(_message.Message):
     group: _containers.RepeatedScalarFieldContainer[int]
     lane: int
     incarnation: str
-    def __init__(self, metadata_op: _Optional[_Union[TransactionMetadataEntry.TransactionMetadataOp, str]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., expected_status: _Optional[_Union[TxnStatus, str]] = ..., new_status: _Optional[_Union[TxnStatus, str]] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., last_modification_time: _Optional[int] = ..., max_local_txn_id: _Optional[int] = ..., owner: _Optional[str] = ..., record_version: _Optional[int] = ..., transactional_id: _Optional[str] = ..., transactional_epoch: _Optional[int] = ..., group: _Optional[_Iterable[int]] = ..., lane: _Optional[int] = ..., incarnation: _Optional[str] = ...) -> None: ...
+    cause: int
+    def __init__(self, metadata_op: _Optional[_Union[TransactionMetadataEntry.TransactionMetadataOp, str]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., expected_status: _Optional[_Union[TxnStatus, str]] = ..., new_status: _Optional[_Union[TxnStatus, str]] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., last_modification_time: _Optional[int] = ..., max_local_txn_id: _Optional[int] = ..., owner: _Optional[str] = ..., record_version: _Optional[int] = ..., transactional_id: _Optional[str] = ..., transactional_epoch: _Optional[int] = ..., group: _Optional[_Iterable[int]] = ..., lane: _Optional[int] = ..., incarnation: _Optional[str] = ..., cause: _Optional[int] = ...) -> None: ...
 
 class BatchedTransactionMetadataEntry(_message.Message):
     __slots__ = ("transaction_logs",)

@@ -1,0 +1,27 @@
+"""Who decided that a transaction ends, as its record says."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Cause(enum.IntEnum):
+    """The numbers are stored in records."""
+
+    CLIENT = 0
+    """Its client has asked."""
+    TIMEOUT = 1
+    """It was open for longer than it had said."""
+    LEASE = 2
+    """Its client had no connection for the time of a lease, or is known to be gone."""
+    GOODBYE = 3
+    """Its client has left in order, and had it open."""
+    FENCED = 4
+    """A newer epoch of its transactional id has begun."""
+    OPERATOR = 5
+    """A superuser has asked."""
+
+
+def cause_of(number: int) -> Cause | None:
+    """The cause that a record names; None for one of a newer version."""
+    return Cause(number) if number in Cause._value2member_map_ else None
