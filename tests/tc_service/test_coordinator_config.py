@@ -64,11 +64,23 @@ def test_clusters_have_keys_of_their_own(tmp_path: Path) -> None:
         ("numberOfTransactionCoordinators", "0", "from 1 on"),
         ("numberOfTransactionCoordinators", "16385", "16384 are the most"),
         ("keepAliveIntervalSeconds", "soon", "a whole number is expected"),
+        ("frontFirstTransaction", "0", r"frontFirstTransaction: a number from 1 to 2\^62"),
+        ("frontCluster", "north", "frontCluster=north is no cluster of this configuration; write one of: east"),
+        ("frontServicePortTls", "6653", "tlsCertificateFilePath"),
     ],
 )
 def test_what_cannot_work_is_refused_with_a_sentence(key: str, value: str, sentence: str) -> None:
+    front = {"frontServicePort": "0"} if key.startswith("front") else {}
     with pytest.raises(ConfigError, match=sentence):
-        loaded(**{key: value})
+        loaded(**front | {key: value})
+
+
+def test_the_front_of_several_clusters_says_which_it_is_for() -> None:
+    west = {"clusters": "east,west", "cluster.west.serviceUrl": "pulsar://w:6650", "frontServicePort": "6652"}
+    with pytest.raises(ConfigError, match="frontCluster: say which cluster the clients of the front use, one of: east, west"):
+        loaded(**west)
+    assert loaded(**west, frontCluster="west").config.has_front
+    assert not loaded().config.has_front
 
 
 def test_keys_that_have_no_effect_are_named() -> None:

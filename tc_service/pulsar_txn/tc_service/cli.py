@@ -14,6 +14,7 @@ import click
 from pulsar_txn.broker.serving import (
     LOG_FORMAT,
     USAGE,
+    AsyncioRuntime,
     Ending,
     Lifetime,
     cannot_listen,
@@ -21,10 +22,13 @@ from pulsar_txn.broker.serving import (
     load_config,
     loop_factory,
 )
+from pulsar_txn.client.inside import AsyncioRuntime as ClientRuntime
 
 from .cluster.checks import ClusterRefused
 from .config import LoadedCoordinator, load
+from .front.front import ClientsFront
 from .server.listening import CoordinatorServer
+from .server.service import CoordinatorService
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
@@ -75,6 +79,9 @@ class _Process:
         self._clusters = loaded.clusters
         self._data = data
         self._server = CoordinatorServer(loaded.config, loaded.clusters, data)
+        self._front: ClientsFront | None = None
+        if loaded.config.has_front:
+            self._server.before_start = self._open_front
 
     async def start(self) -> None:
         config = self._config
@@ -84,9 +91,19 @@ class _Process:
             raise Ending(USAGE, str(error)) from error
         except (OSError, OverflowError) as error:
             known = error if isinstance(error, OSError) else OSError(str(error))
-            ports = {"brokerServicePort": config.broker_service_port, "brokerServicePortTls": config.broker_service_port_tls}
-            key = next(key for key, port in ports.items() if port is not None and key not in self._server.listening)
+            ports = {
+                "brokerServicePort": config.broker_service_port,
+                "brokerServicePortTls": config.broker_service_port_tls,
+                "frontServicePort": config.front_service_port,
+                "frontServicePortTls": config.front_service_port_tls,
+            }
+            listening = [*self._server.listening, *([] if self._front is None else self._front.listening)]
+            key = next(key for key, port in ports.items() if port is not None and key not in listening)
             raise cannot_listen(config.bind_address, ports[key] or 0, key, f"--set {key}=PORT", known) from error
+
+    async def _open_front(self, service: CoordinatorService) -> None:
+        self._front = ClientsFront(service, self._config, self._clusters, AsyncioRuntime(), ClientRuntime())
+        await self._front.start()
 
     async def storage_failed(self) -> Exception:
         await self._server.storage_failed.wait()
@@ -95,10 +112,20 @@ class _Process:
         return failure
 
     async def close(self) -> None:
+        if self._front is not None:
+            await self._front.close()
         await self._server.close()
+
+    def _facts_of_front(self) -> dict[str, Any]:
+        if self._front is None:
+            return {}
+        services = self._front.services
+        return {"frontServiceUrl": services.service_url or None, "frontServiceUrlTls": services.service_url_tls or None}
 
     def ready_line(self) -> str:
         facts, where = self.facts(), " and ".join(self._server.addresses)
+        if self._front is not None:
+            where += f", with a front for other clients at {' and '.join(self._front.addresses)},"
         return (
             f"pulsar-txn {facts['version']} coordinates at {where} for {', '.join(facts['clusters'])}: "
             f"{facts['coordinators']} coordinators, journal in {facts['data']}, sync by {facts['sync']}"
@@ -111,6 +138,7 @@ class _Process:
             "pid": os.getpid(),
             "serviceUrl": service.service_url or None,
             "serviceUrlTls": service.service_url_tls or None,
+            **self._facts_of_front(),
             "clusters": list(self._clusters),
             "coordinators": len(service.coordinators),
             "data": str(self._data.absolute()),

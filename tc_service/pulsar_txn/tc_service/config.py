@@ -71,6 +71,13 @@ class CoordinatorConfig:
     # clusters
     clusters: str = ""
 
+    # the front for unchanged clients
+    front_service_port: int | None = None
+    front_service_port_tls: int | None = None
+    front_cluster: str = ""
+    front_first_transaction: int = 1 << 40
+    front_keeps_proxy_through_service_url: bool = False
+
     # storage
     max_store_state_bytes: int = 512 * 1024 * 1024
 
@@ -84,6 +91,11 @@ class CoordinatorConfig:
     transaction_client_lease_in_seconds: int = 10
     transaction_end_repeat_delay_in_seconds: int = 40
     transaction_outcome_retention_count: int = 1_048_576
+
+    @property
+    def has_front(self) -> bool:
+        """Whether there is a front for unchanged clients."""
+        return self.front_service_port is not None or self.front_service_port_tls is not None
 
     def serving(self) -> BrokerConfig:
         """The same keys for the parts that the service shares with the broker."""
@@ -174,6 +186,8 @@ def load(path: Path | None, environ: Mapping[str, str], command_line: Mapping[st
     config, _ = build(CoordinatorConfig, [each for key, each in chosen.items() if key in FIELDS])
     _check(config)
     clusters = {each: _cluster(each, chosen) for each in _names(config, chosen)}
+    if config.has_front:
+        _check_front(config, clusters)
     unknown = [each for key, each in chosen.items() if key not in FIELDS and not _is_of_cluster(key, clusters)]
     if unknown:
         warnings.append(unknown_keys(unknown, "the coordinator"))
@@ -198,12 +212,22 @@ def _check(config: CoordinatorConfig) -> None:
     if config.broker_service_port is None and config.broker_service_port_tls is None:
         raise ConfigError("there is no port: set brokerServicePort or brokerServicePortTls")
     authentication_of(config)  # what is wrong with its keys is said here, and so for TLS
-    if config.broker_service_port_tls is not None:
+    if config.broker_service_port_tls is not None or config.front_service_port_tls is not None:
         tls_of(config)
     if config.transaction_client_lease_in_seconds < 1:
         raise ConfigError("transactionClientLeaseInSeconds: a number from 1 on is expected")
     if config.number_of_transaction_coordinators > _MAX_COORDINATORS:
         raise ConfigError(f"numberOfTransactionCoordinators: {_MAX_COORDINATORS} are the most")
+
+
+def _check_front(config: CoordinatorConfig, clusters: Mapping[str, ClusterConfig]) -> None:
+    known = ", ".join(clusters)
+    if not config.front_cluster and len(clusters) > 1:
+        raise ConfigError(f"frontCluster: say which cluster the clients of the front use, one of: {known}")
+    if config.front_cluster and config.front_cluster not in clusters:
+        raise ConfigError(f"frontCluster={config.front_cluster} is no cluster of this configuration; write one of: {known}")
+    if not 1 <= config.front_first_transaction < 1 << 62:
+        raise ConfigError("frontFirstTransaction: a number from 1 to 2^62 - 1 is expected, above all that the brokers gave out")
 
 
 def _names(config: CoordinatorConfig, chosen: Mapping[str, Setting]) -> list[str]:

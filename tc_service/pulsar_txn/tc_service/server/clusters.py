@@ -57,6 +57,12 @@ class Clusters:
         what = f"there is no cluster {name[:80]!r} here" if name else "the client does not say which cluster it writes to"
         raise Refusal(ServerError.NotAllowedError, f"{what}; make the client with cluster= one of: {known}")
 
+    def seen_from(self, name: str) -> Clusters:
+        """The same clusters for clients of one of them, which never say its name."""
+        seen = Clusters(self._clusters)
+        seen._only = name
+        return seen
+
     def is_checked(self, cluster: str, participants: Iterable[Participant]) -> bool:
         """Whether nobody has to be asked about these."""
         return all(map(self._clusters[cluster].is_checked, participants))

@@ -92,7 +92,7 @@ def on_lookup(session: Session, body: Any) -> None:
     """LOOKUP: where a coordinator is. One instance has all of them, and the client stays on the address that it came by."""
     answer = partial(session.connection.write_command, "lookupTopicResponse", request_id=body.request_id)
     failed = pb.CommandLookupTopicResponse.Failed
-    tc_id = _assign_partition(body.topic)
+    tc_id = assign_partition(body.topic)
     if tc_id is None:
         answer(response=failed, error=int(ServerError.NotAllowedError), message=_NO_TOPICS)
         return
@@ -111,7 +111,7 @@ def on_lookup(session: Session, body: Any) -> None:
         )
 
 
-def _assign_partition(topic: str) -> int | None:
+def assign_partition(topic: str) -> int | None:
     """The coordinator that a partition of the assign topic stands for."""
     try:
         name = TopicName.parse(topic)
@@ -159,12 +159,12 @@ async def _takes_over(session: Session, asked: int, given: int | None) -> bool:
 
     Where that is in another instance, the client goes there with its epoch.
     """
-    services, identity = session.services, session.identity
+    services, identity, ids = session.services, session.identity, session.services.transactional_ids
     if given is not None:
         return not services.coordinators.is_elsewhere(given)
-    if not services.leaders.is_shared or identity is None:
+    if not services.leaders.is_shared or identity is None or ids is None:
         return False
-    return asked == await services.transactional_ids.coordinator(identity[0], len(services.coordinators))
+    return asked == await ids.coordinator(identity[0], len(services.coordinators))
 
 
 def on_add_partition(session: Session, frame: bytes) -> None:

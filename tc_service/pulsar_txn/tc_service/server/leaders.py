@@ -9,26 +9,37 @@ import attrs
 from pulsar_txn.broker.serving import Coordinators
 
 _TLS: Final = "pulsar+ssl://"
+_FRONT: Final = "front="
 
 
 @attrs.frozen
 class Address:
-    """The service URLs of an instance, without and with TLS; empty where it has no such port."""
+    """The service URLs of an instance, without and with TLS; empty where it has no such port. `front`: those of its front."""
 
     plain: str = ""
     tls: str = ""
+    front: Address | None = None
 
     @classmethod
     def parse(cls, advertised: str) -> Self:
         """What `advertised` gave."""
-        tls = [url for url in advertised.split() if url.startswith(_TLS)]
-        plain = [url for url in advertised.split() if not url.startswith(_TLS)]
-        return cls("".join(plain[:1]), "".join(tls[:1]))
+        urls = advertised.split()
+        front = [url.removeprefix(_FRONT) for url in urls if url.startswith(_FRONT)]
+        urls = [url for url in urls if not url.startswith(_FRONT)]
+        tls = [url for url in urls if url.startswith(_TLS)]
+        plain = [url for url in urls if not url.startswith(_TLS)]
+        return cls("".join(plain[:1]), "".join(tls[:1]), cls.parse(" ".join(front)) if front else None)
 
     @property
     def advertised(self) -> str:
         """One text for the other instances."""
-        return " ".join(url for url in (self.plain, self.tls) if url)
+        urls = [url for url in (self.plain, self.tls) if url]
+        front = [] if self.front is None else self.front.advertised.split()
+        return " ".join([*urls, *(_FRONT + url for url in front)])
+
+    def with_front(self, front: Address) -> Address:
+        """The same instance, with the URLs of its front."""
+        return attrs.evolve(self, front=front if front.advertised else None)
 
 
 class Instance(Protocol):
@@ -40,10 +51,14 @@ class Instance(Protocol):
 
 
 class Leaders:
-    """Answers who leads, as far as this instance knows. `is_shared`: whether there may be other instances at all."""
+    """Answers who leads, as far as this instance knows.
 
-    def __init__(self, instance: Instance, *, is_shared: bool) -> None:
+    `is_shared`: whether there may be other instances at all. `of_fronts`: where their fronts are, and not they themselves.
+    """
+
+    def __init__(self, instance: Instance, *, is_shared: bool, of_fronts: bool = False) -> None:
         self.is_shared = is_shared
+        self._of_fronts = of_fronts
         self._instance = instance
 
     @property
@@ -57,7 +72,10 @@ class Leaders:
         if not self.is_shared or not coordinators.is_elsewhere(tc_id):
             return self.here
         leader = coordinators.leader(tc_id)
-        return None if leader is None else Address.parse(leader)
+        if leader is None:
+            return None
+        address = Address.parse(leader)
+        return address.front if self._of_fronts else address
 
     def all(self) -> dict[int, Address | None]:
         """Where each coordinator is; None while nobody is known to lead it."""

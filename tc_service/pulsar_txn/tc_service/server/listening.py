@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -43,6 +43,8 @@ class CoordinatorServer:
         self.config = config
         self.service: CoordinatorService
         self.storage_failed = asyncio.Event()
+        self.before_start: Callable[[CoordinatorService], Awaitable[None]] | None = None
+        """Called when the service listens, and leads nothing yet: whatever else is to listen."""
         self._clusters = clusters
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._runtime = runtime or AsyncioRuntime()
@@ -82,6 +84,8 @@ class CoordinatorServer:
             self.service = CoordinatorService(self.config, self._store, clusters, self._runtime)
             self.service.on_storage_failed = lambda _: self.storage_failed.set()
             await self._listen()
+            if self.before_start is not None:
+                await self.before_start(self.service)
             await self.service.start(count)
         except BaseException:
             for listener in self._listeners:

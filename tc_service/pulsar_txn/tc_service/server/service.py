@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from pulsar_txn.broker.serving import (
     BrokerConfig,
@@ -22,15 +22,16 @@ from pulsar_txn.broker.serving import (
     Turn,
     armed,
     authentication_of,
+    coordinator_log_name,
 )
 from pulsar_txn.ledger.protocols import LedgerError, LogStore, SharedLogStore
-from pulsar_txn.tc import FencingCoordinator, LaneIds
+from pulsar_txn.tc import FencingCoordinator, LaneIds, PulsarIds, TransactionCoordinator
 from pulsar_txn.tc_service.config import CoordinatorConfig
 
 from .agreed import count_now
 from .clusters import Clusters
 from .commands import COMMANDS, REQUESTS
-from .leaders import Leaders
+from .leaders import Address, Leaders
 from .living import renew
 from .session import Session
 
@@ -61,6 +62,8 @@ class CoordinatorService:
         self.limits = Limits(self.config, runtime.descriptors())
         self.service_url = ""
         self.service_url_tls = ""
+        self.front_url = ""
+        self.front_url_tls = ""
         self.authentication = authentication_of(config)
         self.storage_failure: Exception | None = None
         self.on_storage_failed: Callable[[Exception], None] = lambda _: None
@@ -71,7 +74,7 @@ class CoordinatorService:
         self._lease_seconds = config.transaction_client_lease_in_seconds
         self.connections = self._clients.connections
         self.sessions: set[Session] = set()
-        self.transactional_ids = TransactionalIds(store.metadata)
+        self.transactional_ids: TransactionalIds | None = TransactionalIds(store.metadata)
         self._participants = armed(clusters, self.turn, os.environ)
         self.coordinators = Coordinators(
             partial(_make_coordinator, config),
@@ -83,16 +86,25 @@ class CoordinatorService:
             self._before_due,
             on_change=self._changed,
         )
+        has_decided = store.exists(front_log_name(0))  # what it has decided is told, whether there still is a front or not
+        self.front_coordinators = self._of_front(config) if config.has_front or has_decided else None
         self._shared = store if isinstance(store, SharedLogStore) else None
         self.leaders = Leaders(self, is_shared=self._shared is not None)
+
+    def _of_front(self, config: CoordinatorConfig) -> Coordinators:
+        """Coordinators for unchanged clients, which want the coordinator's number alone in `most`; see `tc.ids`."""
+        make = partial(_make_front_coordinator, config)
+        return Coordinators(make, self._store, self.turn, self._participants, self._storage_failed, log_name=front_log_name)
 
     async def start(self, coordinators: int) -> None:
         """Begin to open so many coordinators. It listens already: other instances lead clients to it."""
         if self._shared is not None:
-            self._shared.advertised = self.leaders.here.advertised
+            front = Address(self.front_url, self.front_url_tls)
+            self._shared.advertised = self.leaders.here.with_front(front).advertised
             self._repeating.every(_LOOK_SECONDS, self._grow)
         self._store.on_pressure(self._clients.pressure)
-        self.coordinators.grow(coordinators)
+        for each in self._all:
+            each.grow(coordinators)
         self.turn.meter.start()
         self._clients.start(self._repeating)
         self._repeating.every(self._lease_seconds / _RENEWALS_PER_LEASE, self._renew)
@@ -114,7 +126,8 @@ class CoordinatorService:
         self.turn.meter.stop()
         self._participants.close()
         await self._repeating.close()
-        await self.coordinators.close()
+        for each in self._all:
+            await each.close()
         self._clients.close()
         await self.clusters.leave()
 
@@ -127,7 +140,9 @@ class CoordinatorService:
 
     async def _grow(self) -> None:
         try:
-            self.coordinators.grow(await count_now(self._store.metadata))
+            count = await count_now(self._store.metadata)
+            for each in self._all:
+                each.grow(count)
         except LedgerError as error:
             logger.warning("the number of coordinators could not be read: %s", error)
 
@@ -139,7 +154,11 @@ class CoordinatorService:
         renew(self.coordinators, self.sessions)
 
     def _is_busy(self) -> bool:
-        return self.storage_failure is None and (self._clients.is_busy or self.coordinators.is_busy)
+        return self.storage_failure is None and (self._clients.is_busy or any(each.is_busy for each in self._all))
+
+    @property
+    def _all(self) -> list[Coordinators]:
+        return [each for each in (self.coordinators, self.front_coordinators) if each is not None]
 
     def _storage_failed(self, error: Exception) -> None:
         if self.storage_failure is None:
@@ -148,15 +167,31 @@ class CoordinatorService:
             self.on_storage_failed(error)
 
 
+def front_log_name(tc_id: int) -> str:
+    """The name of the log of a coordinator for unchanged clients."""
+    return f"{coordinator_log_name(tc_id)}_front"
+
+
 def _make_coordinator(config: CoordinatorConfig, tc_id: int) -> FencingCoordinator:
-    longest = config.max_transaction_timeout_in_seconds
     return FencingCoordinator(
         tc_id,
         ids=LaneIds(lease_ms=config.transaction_client_lease_in_seconds * 1000),
-        max_active=config.max_active_transactions_per_coordinator,
         max_active_of_id=config.max_active_transactions_per_transactional_id,
-        max_participants=config.max_participants_per_transaction,
-        max_state_bytes=config.max_transaction_state_size_in_mb << 20,
-        max_timeout_ms=longest * 1000 if longest else 2**63 - 1,
-        outcome_retention_count=config.transaction_outcome_retention_count,
+        **_limits(config),
     )
+
+
+def _make_front_coordinator(config: CoordinatorConfig, tc_id: int) -> TransactionCoordinator:
+    ids = PulsarIds(first_least=config.front_first_transaction)
+    return TransactionCoordinator(tc_id, ids=ids, **_limits(config))
+
+
+def _limits(config: CoordinatorConfig) -> dict[str, Any]:
+    longest = config.max_transaction_timeout_in_seconds
+    return {
+        "max_active": config.max_active_transactions_per_coordinator,
+        "max_participants": config.max_participants_per_transaction,
+        "max_state_bytes": config.max_transaction_state_size_in_mb << 20,
+        "max_timeout_ms": longest * 1000 if longest else 2**63 - 1,
+        "outcome_retention_count": config.transaction_outcome_retention_count,
+    }

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pulsar_txn.broker.serving import (
+    Answering,
     Authentication,
     BrokerConfig,
-    Connection,
     Coordinators,
     Introduction,
     OpenedTransactions,
@@ -29,7 +29,7 @@ class Services(Protocol):
     """What the commands ask of the server."""
 
     coordinators: Coordinators
-    transactional_ids: TransactionalIds
+    transactional_ids: TransactionalIds | None
     config: BrokerConfig
     turn: Turn
     clusters: Clusters
@@ -62,7 +62,7 @@ class Session:
         services: Services,
         commands: Mapping[int, Handler],
         requests: Mapping[int, FrameHandler],
-        connection: Connection,
+        connection: Answering,
     ) -> None:
         self.services = services
         self.connection = connection

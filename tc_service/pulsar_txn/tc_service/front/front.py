@@ -1,0 +1,136 @@
+"""The front as a part of a service: its ports, what its clients share, and its coordinators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from pulsar_txn.broker.serving import (
+    Authentication,
+    BrokerConfig,
+    Coordinators,
+    Listener,
+    Runtime,
+    TransactionalIds,
+    Turn,
+    reachable,
+    tls_of,
+)
+from pulsar_txn.client.inside import Runtime as ClientRuntime
+from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
+from pulsar_txn.tc_service.server.clusters import Clusters
+from pulsar_txn.tc_service.server.leaders import Leaders
+from pulsar_txn.tc_service.server.service import CoordinatorService
+from pulsar_txn.tc_service.server.session import Services, Session
+
+from .brokers import FrontBrokers
+from .connection import FrontConnection
+
+
+@attrs.define
+class FrontServices:
+    """What the commands of an unchanged client ask of the server; implements `server.session.Services`."""
+
+    coordinators: Coordinators
+    config: BrokerConfig
+    turn: Turn
+    clusters: Clusters
+    authentication: Authentication
+    is_shared: bool = False
+    leaders: Leaders = attrs.field(init=False)
+    transactional_ids: TransactionalIds | None = None
+    service_url: str = ""
+    service_url_tls: str = ""
+    sessions: set[Session] = attrs.field(factory=set)
+    ends_groups: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self.leaders = Leaders(self, is_shared=self.is_shared, of_fronts=True)
+
+
+class ClientsFront:
+    """The front of a service that was started: `start()`, and `close()` before the service is closed.
+
+    The service looks after its connections as after all others, and sends them away when it ends.
+    """
+
+    def __init__(
+        self,
+        service: CoordinatorService,
+        config: CoordinatorConfig,
+        clusters: Mapping[str, ClusterConfig],
+        runtime: Runtime,
+        client_runtime: ClientRuntime,
+    ) -> None:
+        name = config.front_cluster or next(iter(clusters))
+        coordinators = service.front_coordinators
+        assert coordinators is not None  # noqa: S101 - the same configuration has made them
+        self.brokers = FrontBrokers(name, clusters[name], client_runtime)
+        self.services: Services = FrontServices(
+            coordinators,
+            service.config,
+            service.turn,
+            service.clusters.seen_from(name),
+            service.authentication,
+            service.leaders.is_shared,
+        )
+        self.config = service.config
+        self.turn = service.turn
+        self.limits = service.limits
+        self.connections = service.connections
+        self.keeps_proxy_through = config.front_keeps_proxy_through_service_url
+        self._service = service
+        self._keys = config
+        self._runtime = runtime
+        self._listeners: list[Listener] = []
+
+    @property
+    def under_pressure(self) -> bool:
+        """Whether the store has too much in flight, so that no client is read."""
+        return self._service.under_pressure
+
+    @property
+    def addresses(self) -> list[str]:
+        """The service URLs for clients, without and with TLS."""
+        return [url for url in (self.services.service_url, self.services.service_url_tls) if url]
+
+    @property
+    def listening(self) -> list[str]:
+        """The keys of the ports that are open."""
+        urls = {"frontServicePort": self.services.service_url, "frontServicePortTls": self.services.service_url_tls}
+        return [key for key, url in urls.items() if url]
+
+    def connection(self) -> FrontConnection:
+        """A protocol for a new client."""
+        return FrontConnection(self)
+
+    async def start(self) -> None:
+        """Listen, before the service leads a coordinator: other instances lead clients here then. Raises OSError."""
+        try:
+            await self._listen()
+        except BaseException:
+            await self.close()
+            raise
+        self._service.front_url, self._service.front_url_tls = self.services.service_url, self.services.service_url_tls
+
+    async def _listen(self) -> None:
+        keys = self._keys
+        host = reachable(keys.bind_address, keys.advertised_address)
+        if keys.front_service_port is not None:
+            plain = await self._runtime.listen(keys.bind_address, keys.front_service_port, self.connection)
+            self._listeners.append(plain)
+            self.services.service_url = f"pulsar://{host}:{plain.port}"
+        if keys.front_service_port_tls is not None:
+            context = tls_of(keys)
+            tls = await self._runtime.listen(
+                keys.bind_address, keys.front_service_port_tls, self.connection, ssl_context=context
+            )
+            self._listeners.append(tls)
+            self.services.service_url_tls = f"pulsar+ssl://{host}:{tls.port}"
+
+    async def close(self) -> None:
+        """Accept nobody more. Idempotent."""
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            await listener.close()
