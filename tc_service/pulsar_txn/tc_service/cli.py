@@ -35,7 +35,7 @@ logger = logging.getLogger("pulsar_txn.tc_service")
 
 @click.command("coordinator")
 @click.option("--conf", type=click.Path(path_type=Path), help="Configuration: clusters, limits; see conf/coordinator.conf.")
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="Folder for all decisions; made if not there.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder for all decisions; not with ledgerProvider=topic.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Binary protocol (brokerServicePort); 0: any free one.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any other key; may be repeated.")
 @click.option("--ready-file", type=click.Path(path_type=Path), help="JSON with the address, there while it serves.")
@@ -48,7 +48,7 @@ logger = logging.getLogger("pulsar_txn.tc_service")
 )
 def command(
     conf: Path | None,
-    data: Path,
+    data: Path | None,
     port: int | None,
     settings: tuple[str, ...],
     ready_file: Path | None,
@@ -61,20 +61,24 @@ def command(
     """
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
     loaded = load_config(load, conf, command_line_of(settings, port))
+    if data is None and loaded.config.ledger_provider == "journal":
+        raise click.UsageError(
+            "say where the decisions go: --data DIR (or ledgerProvider=topic, which keeps them in the cluster)"
+        )
     for warning in loaded.warnings:
         logger.warning("configuration: %s", warning)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_run(loaded, data, ready_file))
 
 
-async def _run(loaded: LoadedCoordinator, data: Path, ready_file: Path | None) -> None:
+async def _run(loaded: LoadedCoordinator, data: Path | None, ready_file: Path | None) -> None:
     await Lifetime(_Process(loaded, data), ready_file).run()
 
 
 class _Process:
     """The service, as its process serves it; see `broker.cli.lifetime.Serves`."""
 
-    def __init__(self, loaded: LoadedCoordinator, data: Path) -> None:
+    def __init__(self, loaded: LoadedCoordinator, data: Path | None) -> None:
         self._config = loaded.config
         self._clusters = loaded.clusters
         self._data = data
@@ -128,8 +132,14 @@ class _Process:
             where += f", with a front for other clients at {' and '.join(self._front.addresses)},"
         return (
             f"pulsar-txn {facts['version']} coordinates at {where} for {', '.join(facts['clusters'])}: "
-            f"{facts['coordinators']} coordinators, journal in {facts['data']}, sync by {facts['sync']}"
+            f"{facts['coordinators']} coordinators, {self._ledger()}"
         )
+
+    def _ledger(self) -> str:
+        config, facts = self._config, self.facts()
+        if config.ledger_provider == "topic":
+            return f"decisions in topics {config.ledger_topic_prefix}-* of {config.ledger_namespace} in {config.ledger_cluster}"
+        return f"journal in {facts['data']}, sync by {facts['sync']}"
 
     def facts(self) -> dict[str, Any]:
         service = self._server.service
@@ -141,6 +151,7 @@ class _Process:
             **self._facts_of_front(),
             "clusters": list(self._clusters),
             "coordinators": len(service.coordinators),
-            "data": str(self._data.absolute()),
+            "ledger": self._config.ledger_provider,
+            "data": None if self._data is None else str(self._data.absolute()),
             "sync": getattr(self._server.store, "syncer_kind", "none"),
         }

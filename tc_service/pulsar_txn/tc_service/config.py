@@ -28,12 +28,15 @@ from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.inside import Settings, TlsFiles, parse_service_url
 
 from .cluster.participants import ParticipantRefused, check_cluster_name
+from .topic_ledger.names import check_place
 
 _SHIPPED: Final = "coordinator.conf"
 _PREFIX: Final = "cluster."
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _TOKEN: Final = frozenset({"token", "org.apache.pulsar.client.impl.auth.AuthenticationToken"})
 _TLS: Final = frozenset({"tls", "org.apache.pulsar.client.impl.auth.AuthenticationTls"})
+_LEDGERS: Final = ("journal", "topic")
+_LEAST_LEASE_MS: Final = 500
 _MAX_COORDINATORS: Final = 1 << 14
 """As many as an id of a transaction can name."""
 
@@ -80,6 +83,11 @@ class CoordinatorConfig:
 
     # storage
     max_store_state_bytes: int = 512 * 1024 * 1024
+    ledger_provider: str = "journal"
+    ledger_cluster: str | None = None
+    ledger_namespace: str = "pulsar/system"
+    ledger_topic_prefix: str = "pulsar-txn"
+    ledger_lease_in_millis: int = 5000
 
     # transactions
     number_of_transaction_coordinators: int = 16
@@ -186,6 +194,7 @@ def load(path: Path | None, environ: Mapping[str, str], command_line: Mapping[st
     config, _ = build(CoordinatorConfig, [each for key, each in chosen.items() if key in FIELDS])
     _check(config)
     clusters = {each: _cluster(each, chosen) for each in _names(config, chosen)}
+    config = _with_ledger(config, clusters)
     if config.has_front:
         _check_front(config, clusters)
     unknown = [each for key, each in chosen.items() if key not in FIELDS and not _is_of_cluster(key, clusters)]
@@ -228,6 +237,25 @@ def _check_front(config: CoordinatorConfig, clusters: Mapping[str, ClusterConfig
         raise ConfigError(f"frontCluster={config.front_cluster} is no cluster of this configuration; write one of: {known}")
     if not 1 <= config.front_first_transaction < 1 << 62:
         raise ConfigError("frontFirstTransaction: a number from 1 to 2^62 - 1 is expected, above all that the brokers gave out")
+
+
+def _with_ledger(config: CoordinatorConfig, clusters: Mapping[str, ClusterConfig]) -> CoordinatorConfig:
+    """The configuration with the cluster of the ledger, which need not be said where there is one."""
+    if config.ledger_provider not in _LEDGERS:
+        raise ConfigError(f"ledgerProvider={config.ledger_provider} is not known; write journal or topic")
+    if config.ledger_provider == "journal":
+        return config
+    try:
+        check_place(config.ledger_namespace, config.ledger_topic_prefix)
+    except ValueError as error:
+        raise ConfigError(f"ledgerNamespace, ledgerTopicPrefix: {error}") from None
+    if config.ledger_lease_in_millis < _LEAST_LEASE_MS:
+        raise ConfigError(f"ledgerLeaseInMillis: a number from {_LEAST_LEASE_MS} on is expected")
+    chosen = config.ledger_cluster or (next(iter(clusters)) if len(clusters) == 1 else "")
+    if chosen not in clusters:
+        known = ", ".join(clusters)
+        raise ConfigError(f"ledgerCluster={chosen}: name the cluster whose topics keep the decisions, one of {known}")
+    return attrs.evolve(config, ledger_cluster=chosen)
 
 
 def _names(config: CoordinatorConfig, chosen: Mapping[str, Setting]) -> list[str]:

@@ -45,6 +45,10 @@ class Brokers:
         """Close all connections."""
         await self._pool.close()
 
+    def next_id(self) -> int:
+        """A number for a request, a producer or a consumer; unique among these connections."""
+        return next(self._request_ids)
+
     async def any_connection(self) -> tuple[Connection, Address]:
         """A connection to some broker. Raises the last error when there is none."""
         failure: PulsarError = InvalidConfiguration("the service URL names no host")

@@ -14,6 +14,7 @@ from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import LogStore
 from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
+from pulsar_txn.tc_service.topic_ledger.store import TopicStore
 
 from .agreed import agree_on_count, compare_clusters
 from .clusters import Clusters
@@ -26,7 +27,8 @@ logger = logging.getLogger("pulsar_txn.tc_service")
 class CoordinatorServer:
     """One coordinator service in this process, listening on one port. An async context manager; one start per object.
 
-    `data_dir` None keeps everything in memory: nothing survives the end. `port` 0 takes a free one.
+    `data_dir` None keeps everything in memory: nothing survives the end. With `ledgerProvider=topic` it is not used. `port` 0
+    takes a free one.
     Entering raises OSError (port in use, address not here), LedgerError (folder in use, newer format, damage, …) and
     ClusterRefused (a cluster cannot take part as it is configured).
     Leaving drains: clients are sent away and everything that was answered is durable.
@@ -132,8 +134,23 @@ class CoordinatorServer:
         await close_store(self._store, self.storage_failed, logger)
 
     def _open_store(self) -> LogStore:
+        if self.config.ledger_provider == "topic":
+            return self._topic_store()
         if self._data_dir is None:
             return MemoryStore()
         store = JournalStore(self._data_dir)
         store.max_state_bytes = self.config.max_store_state_bytes
         return store
+
+    def _topic_store(self) -> TopicStore:
+        config = self.config
+        cluster = self._clusters[config.ledger_cluster or ""]
+        return TopicStore(
+            cluster.service_url,
+            cluster.settings(),
+            ClientRuntime(),
+            namespace=config.ledger_namespace,
+            prefix=config.ledger_topic_prefix,
+            lease_ms=config.ledger_lease_in_millis,
+            admin_url=cluster.admin_url,
+        )

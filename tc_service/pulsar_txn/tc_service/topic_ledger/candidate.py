@@ -1,0 +1,208 @@
+"""An instance that wants to lead a log: it waits for its turn, claims the log, and reads it up to its CLAIM.
+
+While it waits it reads the topic. So it knows who leads, hears the leader's beats, and has little left to read when its turn
+comes. The broker lets it in when the leader's connection has gone. When the leader has written nothing for a whole lease, the
+candidate sends it away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+import attrs
+
+from pulsar_txn.client.errors import AuthorizationError, PulsarError
+from pulsar_txn.ledger.pressure import Pressure
+from pulsar_txn.ledger.protocols import LeaseLost, LogDamaged
+from pulsar_txn.tc_service.cluster.brokers import Brokers
+from pulsar_txn.wire.ids import Position
+
+from .errors import LogTopicRefused
+from .fold import LogFold
+from .frames import Frame, Kind, Record, encode
+from .line import pause_seconds
+from .place import Place
+from .tail import Tail
+from .writer import EXCLUSIVE_WITH_FENCING, WAIT_FOR_EXCLUSIVE, Writer
+
+logger = logging.getLogger("pulsar_txn.tc_service")
+
+_LOOKS_PER_LEASE: Final = 8
+_AFTER_MOVE_SECONDS: Final = 0.5
+"""A topic that has moved is its leader's for so long: it comes back by itself."""
+
+
+@attrs.frozen
+class Claimed:
+    """A log that this instance leads, read up to its CLAIM. `at`: when the CLAIM was sent."""
+
+    fold: LogFold
+    writer: Writer
+    place: Place
+    at: float
+
+
+@attrs.frozen
+class Surroundings:
+    """What all logs of a store share."""
+
+    brokers: Brokers
+    lease_seconds: float
+    pressure: Pressure
+
+
+class Candidate:
+    """Of one log. `claim()` once."""
+
+    def __init__(self, around: Surroundings, name: str, ledger_id: int, topic: str) -> None:
+        self.fold = LogFold(name, ledger_id)
+        self.name = name
+        self._around = around
+        self._topic = topic
+        self._place = Place(around.brokers, topic)
+        self._tail: Tail
+        self._receipts: list[Position | None] = []
+
+    @property
+    def leader(self) -> str | None:
+        """The address of the leader, as far as this instance has read."""
+        return self.fold.leader
+
+    async def claim(self, advertised: str) -> Claimed:
+        """Return once this instance leads the log, however long that takes. If cancelled: nothing is left behind.
+
+        Raises LogTopicRefused, LogDamaged, StoreTooNew.
+        """
+        mark = await self._make()
+        self._tail = Tail(self._around.brokers, self._topic, mark, self.fold.take)
+        self._tail.start()
+        try:
+            failures = 0
+            while True:
+                writer = self._writer()
+                try:
+                    at = await self._lead(writer, advertised)
+                    break
+                except (PulsarError, LeaseLost) as error:
+                    await writer.close()
+                    self._check_final(error)
+                    logger.debug("log %r is not led yet: %s", self.name, error)
+                except BaseException:
+                    await writer.close()
+                    raise
+                await asyncio.sleep(pause_seconds(failures))
+                failures += 1
+        finally:
+            await self._tail.close()
+        try:
+            self._check(mark)
+        except BaseException:
+            await writer.close()
+            raise
+        return Claimed(self.fold, writer, self._place, at)
+
+    async def _make(self) -> Position:
+        failures = 0
+        while True:
+            try:
+                return await self._place.make()
+            except PulsarError as error:
+                self._check_final(error)
+                logger.debug("%s is not there yet: %s", self._topic, error)
+            await asyncio.sleep(pause_seconds(failures))
+            failures += 1
+
+    def _check_final(self, error: Exception) -> None:
+        if isinstance(error, AuthorizationError):
+            raise LogTopicRefused(
+                f"this role may not produce to and consume from {self._topic} ({error}); the role in superUserRoles may"
+            ) from error
+
+    def _check(self, mark: Position) -> None:
+        fold = self.fold
+        if fold.next_entry is None and mark[1] >= 0:
+            lost = f"everything up to message {mark} was acknowledged, and nothing after it says where the log is"
+            raise LogDamaged(self.name, None, lost)
+        fold.check_whole()
+
+    # ---- becoming the leader
+
+    def _writer(self) -> Writer:
+        brokers = self._around.brokers
+        name = f"pulsar-txn-log-{int(brokers.runtime.random() * 2**48):012x}"
+        self._receipts.clear()
+        writer = Writer(brokers, self._topic, name)
+        writer.when_written = self._claim_is_written
+        writer.when_lost = lambda _: self._tail.wake()
+        return writer
+
+    async def _lead(self, writer: Writer, advertised: str) -> float:
+        """Become the producer, write the CLAIM, read up to it; when the CLAIM was sent."""
+        await self._take_turn(writer)
+        fold, tail = self.fold, self._tail
+        claim = Frame(writer.epoch, 0, 0, 0, 0, (Record(Kind.CLAIM, 0, advertised.encode()),))
+        at = self._around.brokers.runtime.monotonic()
+        writer.send(encode(claim))
+
+        def is_read() -> bool:
+            if writer.lost is not None or not self._receipts:
+                return writer.lost is not None
+            where = self._receipts[0]
+            return fold.producer == writer.name or (where is not None and tail.last >= where)
+
+        await tail.until(is_read)
+        if writer.lost is not None:
+            raise writer.lost
+        if fold.producer != writer.name:
+            went_back = f"the topic gave epoch {writer.epoch}, and its messages are of epoch {fold.epoch}"
+            raise LogDamaged(self.name, None, went_back, "the topic was deleted and made again, or filled by somebody else")
+        return at
+
+    def _claim_is_written(self, where: Position | None) -> None:
+        self._receipts.append(where)
+        self._tail.wake()
+
+    async def _take_turn(self, writer: Writer) -> None:
+        """Wait in the broker's queue, and watch the leader meanwhile. Raises PulsarError."""
+        while True:
+            turn = asyncio.ensure_future(writer.attach(WAIT_FOR_EXCLUSIVE))
+            watch = asyncio.ensure_future(self._leader_is_silent())
+            try:
+                await asyncio.wait([turn, watch], return_when=asyncio.FIRST_COMPLETED)
+                if turn.done():
+                    turn.result()
+                    return
+                is_silent = watch.result()
+            finally:
+                for task in (turn, watch):
+                    task.cancel()
+                await asyncio.gather(turn, watch, return_exceptions=True)
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                return  # its turn has come meanwhile
+            if is_silent:
+                logger.warning("the leader of log %r has been silent for a lease; it is sent away", self.name)
+                await writer.attach(EXCLUSIVE_WITH_FENCING)
+                return
+            await asyncio.sleep(_AFTER_MOVE_SECONDS)
+
+    async def _leader_is_silent(self) -> bool:
+        """True after a whole lease without a frame; False when the topic has moved, and with it the queue that we wait in.
+
+        Looks are counted, not seconds: a process that was stopped itself has heard nothing, and knows nothing.
+        """
+        tail, pause = self._tail, self._around.lease_seconds / _LOOKS_PER_LEASE
+        silent, heard, ties = 0, tail.heard, tail.ties
+        while silent < _LOOKS_PER_LEASE:
+            await asyncio.sleep(pause)
+            if tail.failure is not None:
+                raise tail.failure
+            if tail.ties != ties and ties:
+                return False
+            if tail.heard == heard and tail.is_attached:
+                silent += 1
+            else:
+                silent = 0
+            heard, ties = tail.heard, tail.ties
+        return True

@@ -1,0 +1,313 @@
+"""An open log: this instance leads it. What is readable is in memory as well; the topic makes it durable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pulsar_txn.client.errors import PulsarError
+from pulsar_txn.client.inside import Runtime
+from pulsar_txn.ledger.handles import BaseLog, SnapshotParts, new_waiter
+from pulsar_txn.ledger.pressure import Pressure
+from pulsar_txn.ledger.protocols import (
+    Buffer,
+    Cursor,
+    EntryTooLarge,
+    LeaseLost,
+    LedgerError,
+    Log,
+    LogClosed,
+    Snapshot,
+    StoreUnsupported,
+)
+from pulsar_txn.wire.ids import Position
+
+from .fold import LogFold
+from .frame_queue import FrameQueue
+from .frames import HEADER_BYTES, RECORD_BYTES, Frame, Kind, Record, end_of_snapshot
+from .place import Place
+from .writer import Writer
+
+logger = logging.getLogger("pulsar_txn.tc_service")
+
+_BEATS_PER_LEASE: Final = 4
+_UNANSWERED_SECONDS: Final = 30.0
+"""A send without an answer for so long is given up; a broker that restarts takes less."""
+
+_TRIM_FRAMES: Final = 32
+_TRIM_SECONDS: Final = 1.0
+_SEND_OVERHEAD_BYTES: Final = 1024
+_REWRITE_FRAMES: Final = 1024
+_REWRITE_BYTES_PER_FRAME: Final = 256
+"""A log that is idle is written again when its beats and old records are so many more than what is needed of it."""
+
+
+class TopicLog(BaseLog):
+    """A log that this instance leads, from its CLAIM on until it is closed or the lease is lost (`LeaseLost`).
+
+    `store` is the queue of its frames. `on_closed` is called once when the handle is closed, or has failed.
+    """
+
+    store: FrameQueue
+
+    def __init__(
+        self,
+        fold: LogFold,
+        writer: Writer,
+        place: Place,
+        runtime: Runtime,
+        lease_seconds: float,
+        pressure: Pressure,
+        claimed_at: float,
+        on_closed: Callable[[Log], None],
+    ) -> None:
+        queue = FrameQueue(runtime, pressure, writer.epoch, self, writer.send, self._applied, claimed_at)
+        super().__init__(queue, fold.name, fold.ledger_id, writer.epoch, fold.first_entry, fold.next_entry or 0)
+        self.finished_snapshot = 0 if fold.snapshot is None else fold.snapshot.number
+        self.max_entry_bytes = writer.max_message_size - HEADER_BYTES - RECORD_BYTES - _SEND_OVERHEAD_BYTES
+        self._snapshots = fold.snapshot_number
+        self._fold = fold
+        self._writer = writer
+        self._place = place
+        self._runtime = runtime
+        self._lease_seconds = lease_seconds
+        self._on_closed = on_closed
+        self._rewritten_at = 0
+        self._trimmed_at = claimed_at
+        self._trimming: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
+        writer.when_written = queue.on_receipt
+        writer.when_lost = self.lease_lost
+        self._timer = runtime.call_later(lease_seconds / _BEATS_PER_LEASE, self._beat)
+
+    # ---- the lease
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nobody else can lead this log at this moment, so that the state in memory is the newest.
+
+        False after a lease without a confirmed frame, and while there is no tie to the broker: an answer that follows from
+        memory has to wait for a frame then (`refresh`).
+        """
+        is_in_time = self._runtime.monotonic() < self.store.confirmed_at + self._lease_seconds
+        return is_in_time and self._writer.is_attached and self.closed is None
+
+    def refresh(self) -> Position:
+        """Take a position for nothing: once it is confirmed, this instance led until then. Raises LeaseLost, LogClosed."""
+        self.check_open()
+        self.store.make_room(0)
+        entry, self.next_entry = self.next_entry, self.next_entry + 1
+        self.join()
+        self.store.add(Record(Kind.NOTHING, entry, b""), is_new=True)
+        return (self.ledger_id, entry)
+
+    def lease_lost(self, error: LeaseLost) -> None:
+        """Nothing more is believed; the listener is told."""
+        if self.closed is None:
+            self.closed = error
+            self._end(error)
+            self.tell_failed(error)
+
+    def _beat(self) -> None:
+        pause = self._lease_seconds / _BEATS_PER_LEASE
+        self._timer = self._runtime.call_later(pause, self._beat)
+        if self.store.unanswered_seconds() > _UNANSWERED_SECONDS:
+            self._writer.give_up(f"no answer to a send for {_UNANSWERED_SECONDS:g} s")
+        elif self.store.newest is None:
+            self._rewrite()
+            if self._runtime.monotonic() >= self.store.sent_at + pause / 2:
+                self.join()
+
+    # ---- entries
+
+    def append(self, data: Buffer | Sequence[Buffer], *, reserve: bool = False) -> Position:
+        """Append one entry; its position at once. Raises EntryTooLarge, LogClosed, LeaseLost."""
+        self.check_open()
+        entry_bytes = b"".join(data) if isinstance(data, list | tuple) else bytes(data)  # type: ignore[arg-type] # a Buffer
+        self._check_size(len(entry_bytes), "an entry")
+        self.store.make_room(len(entry_bytes))
+        entry, self.next_entry = self.next_entry, self.next_entry + 1
+        self.join()
+        self.store.add(Record(Kind.ENTRY, 0, entry_bytes), is_new=True)
+        return (self.ledger_id, entry)
+
+    def _check_size(self, size: int, what: str) -> None:
+        if size > self.max_entry_bytes:
+            raise EntryTooLarge(f"{what} of {size} bytes; the brokers' maxMessageSize leaves {self.max_entry_bytes}")
+
+    async def read(self, start: Position, *, max_entries: int = 100, max_bytes: int = 1 << 20) -> list[tuple[Position, bytes]]:
+        """Confirmed entries from `start` on."""
+        self.check_open()
+        found: list[tuple[Position, bytes]] = []
+        for entry in range(max(self.entry_of(start), self.first_entry), self.confirmed_entry + 1):
+            data = self._fold.entries[entry]
+            if data is None:
+                continue
+            max_bytes -= len(data)
+            if found and (len(found) >= max_entries or max_bytes < 0):
+                break
+            found.append(((self.ledger_id, entry), data))
+        return found
+
+    def read_cached(self, position: Position) -> bytes | None:
+        """The entry, if it is confirmed and not trimmed."""
+        entry = self.entry_of(position)
+        return self._fold.entries.get(entry) if self.first_entry <= entry <= self.confirmed_entry else None
+
+    def trim(self, before: Position) -> None:
+        """Forget entries before `before`, at most those appended so far."""
+        self.check_open()
+        entry = min(self.entry_of(before), self.next_entry)
+        if entry > self.first_entry:
+            self.first_entry = entry
+            self.join()
+
+    # ---- snapshots
+
+    def begin_snapshot(self, covers: Position) -> TopicSnapshot:
+        """A snapshot whose parts are records of the topic."""
+        self._snapshots += 1
+        return TopicSnapshot(self, covers, self._snapshots)
+
+    def add_part(self, number: int, part: bytes) -> None:
+        """A part of the snapshot `number`."""
+        self._check_size(len(part), "a part of a snapshot")
+        self.store.make_room(len(part))
+        self.join()
+        self.store.add(Record(Kind.PART, number, part))
+
+    def end_snapshot(self, number: int, covers: int, parts: int) -> None:
+        """The snapshot `number` is complete."""
+        self.store.make_room(0)
+        self.join()
+        self.finished_snapshot = number
+        self.store.add(end_of_snapshot(number, covers, parts))
+
+    def forget_snapshot(self, number: int) -> None:
+        """The snapshot `number` is given up."""
+        self._fold.forget_snapshot(number)
+
+    async def latest_snapshot(self) -> Snapshot | None:
+        """The newest durable snapshot."""
+        self.check_open()
+        stored = self._fold.snapshot
+        return None if stored is None else Snapshot((self.ledger_id, stored.covers), stored.parts)
+
+    # ---- cursors
+
+    async def open_cursor(self, name: str, *, initial: Position | None = None) -> Cursor:
+        """Logs in topics have none: StoreUnsupported."""
+        raise StoreUnsupported("a log in a topic has no cursors; subscribe to a topic of the cluster instead")
+
+    async def delete_cursor(self, name: str) -> None:
+        """There is none."""
+
+    # ---- durability
+
+    async def wait_durable(self) -> None:
+        """Wait for the newest group."""
+        group = self.store.newest
+        if group is not None:
+            waiter = new_waiter()
+            group.waiters.append(waiter)
+            await waiter
+            self.check_open()
+
+    def readable_bytes(self) -> int:
+        """Bytes of readable entries."""
+        return self._fold.bytes
+
+    def bytes_in_flight(self) -> int:
+        """Bytes of this log appended and not confirmed."""
+        return self.store.bytes_in_flight
+
+    async def close(self) -> None:
+        """Let everything become durable, then give the lease to whoever waits. Idempotent.
+
+        Raises LeaseLost when what was appended may not be in the log.
+        """
+        try:
+            if self.closed is None:
+                await self.wait_durable()
+        finally:
+            self.leave()
+            if self._leaving is not None:
+                await self._leaving
+
+    def leave(self) -> None:
+        """Give the lease up without waiting for anything."""
+        if self.closed is None:
+            self.release()
+            self._end(LogClosed(f"log {self._name!r} was closed"))
+
+    def _end(self, error: LedgerError) -> None:
+        self._timer.cancel()
+        self.store.end(error)
+        if self._trimming is not None:
+            self._trimming.cancel()
+        self._on_closed(self)
+        self._leaving = asyncio.get_running_loop().create_task(self._writer.close())
+
+    # ---- what the topic holds
+
+    def _applied(self, frame: Frame, where: Position | None) -> None:
+        fold = self._fold
+        fold.apply(frame, where, self._writer.name)
+        is_time = self._trimming is None and self.store.sent_at >= self._trimmed_at + _TRIM_SECONDS
+        if is_time and fold.droppable() >= _TRIM_FRAMES:
+            self._trimming = asyncio.get_running_loop().create_task(self._give_back())
+
+    async def _give_back(self) -> None:
+        """Tell the broker what nobody needs; what it does not hear is told with the next time."""
+        where = self._fold.drop()
+        try:
+            if where is not None:
+                await self._place.drop_until(where)
+        except PulsarError as error:
+            logger.info("log %r: its topic is trimmed later: %s", self._name, error)
+        self._trimmed_at = self._runtime.monotonic()
+        self._trimming = None
+
+    def _rewrite(self) -> None:
+        """Write what is needed once more, when the topic holds much else: so a log that only beats does not grow."""
+        fold = self._fold
+        kept = min(fold.frame_count, fold.frames - self._rewritten_at)
+        if kept < _REWRITE_FRAMES + fold.live_bytes // _REWRITE_BYTES_PER_FRAME:
+            return
+        self._rewritten_at = fold.frames
+        stored = fold.snapshot
+        if stored is not None:
+            self._snapshots += 1
+            for part in stored.parts:
+                self.add_part(self._snapshots, part)
+            self.end_snapshot(self._snapshots, stored.covers, len(stored.parts))
+        for entry in range(self.first_entry, self.next_entry):
+            data = fold.entries[entry]
+            self.store.make_room(len(data or b""))
+            self.join()
+            self.store.add(Record(Kind.NOTHING, entry, b"") if data is None else Record(Kind.KEPT, entry, data))
+
+
+class TopicSnapshot(SnapshotParts):
+    """The parts of a snapshot on their way into the topic."""
+
+    def __init__(self, log: TopicLog, covers: Position, number: int) -> None:
+        super().__init__(log, covers)
+        self._log = log
+        self._number = number
+        self._parts = 0
+
+    def keep(self, part: bytes) -> None:
+        """One more record."""
+        self._log.add_part(self._number, part)
+        self._parts += 1
+
+    def kept(self) -> None:
+        """The record that makes it the newest."""
+        self._log.end_snapshot(self._number, self._log.entry_of(self.covers), self._parts)
+
+    def dropped(self) -> None:
+        """Its parts need no room in the topic."""
+        self._log.forget_snapshot(self._number)
