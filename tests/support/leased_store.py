@@ -137,9 +137,10 @@ class LeasedStore:
         for log in list(self.open_logs):
             log.go_on()
 
-    def lose(self) -> None:
-        """Somebody fences all logs of this process, which finds out when it writes next."""
-        for log in self.open_logs:
+    def lose(self, which: str = "") -> None:
+        """All ties to the cluster break, and whoever waits is let in; this process finds out when it writes next."""
+        for log in [each for each in self.open_logs if each.name.endswith(which)]:
+            log.is_tied = False
             if log.shared.holder is log:
                 log.shared.free()
 
@@ -161,6 +162,7 @@ class LeasedLog:
     def __init__(self, store: LeasedStore, name: str, shared: SharedLog) -> None:
         self.name = name
         self.shared = shared
+        self.is_tied = True
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._listener: LogListener | None = None
@@ -193,7 +195,7 @@ class LeasedLog:
 
     @property
     def fresh(self) -> bool:
-        return self._loop.time() < self._fresh_until
+        return self._failure is None and self.is_tied and self._loop.time() < self._fresh_until
 
     def refresh(self) -> Position:
         return self.append(_BEAT)

@@ -209,8 +209,7 @@ def test_a_transactional_id_whose_coordinator_is_elsewhere_takes_over_before_its
     async def move(world: World, tc_id: int) -> None:
         """From the first instance to the second."""
         first, second = world.instances
-        (log,) = [each for each in first.store.open_logs if each.name.endswith(f"_{tc_id}")]
-        log.shared.free()
+        first.store.lose(f"_{tc_id}")
         await world.until(lambda: second.leads == [tc_id])
         await world.until(lambda: tc_id not in first.leads)
 

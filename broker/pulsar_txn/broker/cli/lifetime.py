@@ -53,6 +53,15 @@ class Lifetime:
         self._signals = 0
         self._stop = asyncio.Event()
         self._main: asyncio.Task[Any] | None = None
+        self._is_ready = False
+
+    def facts_changed(self) -> None:
+        """Write the ready file anew, if it is there."""
+        if self._is_ready and self._ready_file is not None:
+            try:
+                self._write(self._ready_file)
+            except OSError as error:
+                _logger.warning("--ready-file %s is out of date, it cannot be written: %s", self._ready_file, error.strerror)
 
     async def run(self) -> None:
         """Start, serve until a signal, drain. Raises Ending for every end that is not an ordinary drain, and LedgerError."""
@@ -98,15 +107,20 @@ class Lifetime:
 
     def _say_ready(self) -> None:
         if self._ready_file is not None:
-            beside = self._ready_file.with_name(self._ready_file.name + ".tmp")
             try:
-                beside.write_text(json.dumps(self._serves.facts()) + "\n", encoding="utf-8")
-                beside.replace(self._ready_file)
+                self._write(self._ready_file)
             except OSError as error:
                 raise Ending(USAGE, f"--ready-file {self._ready_file} cannot be written: {error.strerror}") from error
+        self._is_ready = True
         click.echo(self._serves.ready_line())
 
+    def _write(self, ready_file: Path) -> None:
+        beside = ready_file.with_name(ready_file.name + ".tmp")
+        beside.write_text(json.dumps(self._serves.facts()) + "\n", encoding="utf-8")
+        beside.replace(ready_file)
+
     def _remove_ready_file(self) -> None:
+        self._is_ready = False
         if self._ready_file is not None:
             with contextlib.suppress(OSError):
                 self._ready_file.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.machine import Effect, TellParticipant
-from pulsar_txn.ledger.protocols import LeaseLost, Log, LogStore
+from pulsar_txn.ledger.protocols import LeasedLog, LeaseLost, Log, LogStore
 from pulsar_txn.tc.owners import Identity
 from pulsar_txn.tc.requests import (
     AddParticipants,
@@ -69,6 +69,12 @@ class CoordinatorHost(MachineHost[Request, Any]):
     def telling(self) -> int:
         """Participants that were told an outcome and have not answered yet."""
         return sum(self._untold.values())
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether what is in memory is the newest: no other process can have taken the log over."""
+        log: object = self.host.main.log
+        return not isinstance(log, LeasedLog) or log.fresh
 
     # ---- time
 
@@ -220,8 +226,9 @@ class Coordinators:
         return self._serving.get(tc_id)
 
     def is_elsewhere(self, tc_id: int) -> bool:
-        """Whether this process waits for the coordinator, which another one may lead: it is not about to serve here."""
-        return self._opening.waits(tc_id)
+        """Whether another process may lead the coordinator: this one waits for it, or was cut off for longer than its lease."""
+        host = self.ready(tc_id)
+        return self._opening.waits(tc_id) if host is None else not host.is_fresh
 
     def leader(self, tc_id: int) -> str | None:
         """What the process advertises that leads a coordinator elsewhere; None when nobody is known."""
@@ -233,7 +240,7 @@ class Coordinators:
         Raises Refusal TransactionCoordinatorNotFound.
         """
         await self._opening.opened(tc_id)
-        if self.ready(tc_id) is None:
+        if self.ready(tc_id) is None or self.is_elsewhere(tc_id):
             raise Refusal(ServerError.TransactionCoordinatorNotFound, self._absent(tc_id))
 
     async def close(self) -> None:
@@ -406,7 +413,7 @@ class Coordinators:
     def _absent(self, tc_id: int) -> str:
         if not 0 <= tc_id < self._count:
             return f"there is no coordinator {tc_id}; this server has 0 to {self._count - 1}"
-        leader = self._opening.leader(tc_id) if self._opening.waits(tc_id) else None
+        leader = self._opening.leader(tc_id) if self.is_elsewhere(tc_id) else None
         if leader is not None:
             return f"coordinator {tc_id} is led by {leader}; look it up, and connect to it there"
         return f"coordinator {tc_id} is not ready; connect to it again"

@@ -40,6 +40,8 @@ logger = logging.getLogger("pulsar_txn.tc_service")
 _RENEWALS_PER_LEASE: Final = 4
 _LOOK_SECONDS: Final = 5.0
 """Between two looks whether another instance has added coordinators."""
+_STALE_SECONDS: Final = 1.0
+"""An instance that is cut off from its log at two such looks sends clients away, to look for another one."""
 _HANDOVER_SECONDS: Final = 0.5
 """How long an instance that ends waits for its answers while another one could lead: clients repeat the rest there."""
 
@@ -88,6 +90,7 @@ class CoordinatorService:
         )
         has_decided = store.exists(front_log_name(0))  # what it has decided is told, whether there still is a front or not
         self.front_coordinators = self._of_front(config) if config.has_front or has_decided else None
+        self._stale: set[int] = set()
         self._shared = store if isinstance(store, SharedLogStore) else None
         self.leaders = Leaders(self, is_shared=self._shared is not None)
 
@@ -102,6 +105,7 @@ class CoordinatorService:
             front = Address(self.front_url, self.front_url_tls)
             self._shared.advertised = self.leaders.here.with_front(front).advertised
             self._repeating.every(_LOOK_SECONDS, self._grow)
+            self._repeating.every(_STALE_SECONDS, self._part_with_clients)
         self._store.on_pressure(self._clients.pressure)
         for each in self._all:
             each.grow(coordinators)
@@ -132,11 +136,20 @@ class CoordinatorService:
         await self.clusters.leave()
 
     def _changed(self, tc_id: int, serves: bool) -> None:
-        """Clients that this instance does not serve any more have to show elsewhere that they live."""
         if not serves and self._shared is not None:
-            for session in [each for each in self.sessions if tc_id in each.coordinators]:
-                session.connection.close()
+            self._send_away(tc_id)
         self.on_change()
+
+    def _send_away(self, tc_id: int) -> None:
+        """Clients that are not served here any more have to show elsewhere that they live."""
+        for session in [each for each in self.sessions if tc_id in each.coordinators]:
+            session.connection.close()
+
+    async def _part_with_clients(self) -> None:
+        before = self._stale
+        self._stale = {tc_id for tc_id in self.coordinators.here if self.coordinators.is_elsewhere(tc_id)}
+        for tc_id in before & self._stale:
+            self._send_away(tc_id)
 
     async def _grow(self) -> None:
         try:
