@@ -20,7 +20,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
              "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test conformance coverage lint soak bench docs clean constraints
+.PHONY: help setup quick demo test conformance coverage lint soak bench docs image clean constraints
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,6 +93,11 @@ docs: $(READY) ## the documentation as a site, in site/; open site/index.html
 	$(PY) docs/state_diagrams.py
 	$(PY) docs/walks.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+image: $(READY) ## the container image `pulsar-txn`, from the wheel; needs Docker
+	rm -rf dist
+	$(PY) -m build --wheel --no-isolation --outdir dist .
+	docker build -t pulsar-txn -f docker/Dockerfile .
 
 clean: ## remove what was made; fetched servers stay in .cache
 	rm -rf $(VENV) $(QUICK) build dist site demo-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The commands `produce` and `consume` of the script `pulsar-txn`, found by the entry-point group `pulsar_txn.commands`.
+"""The commands `produce`, `consume` and `ping` of the script `pulsar-txn`, found by the entry points `pulsar_txn.commands`.
 
 click comes with the extra `broker`, as the script's other commands do: nothing else of the client imports this module.
 """
@@ -16,7 +16,15 @@ from typing import Any, Final
 import click
 
 from pulsar_txn.client.client import AsyncClient
-from pulsar_txn.client.errors import ConnectionLost, OperationTimeout, PulsarError, UsageError
+from pulsar_txn.client.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConnectionLost,
+    OperationTimeout,
+    PulsarError,
+    UsageError,
+)
+from pulsar_txn.client.net.service_url import Address, parse_service_url
 from pulsar_txn.client.receive.consumer import AsyncConsumer
 from pulsar_txn.client.receive.message import Message
 from pulsar_txn.client.receive.options import ConsumerType, InitialPosition
@@ -205,6 +213,37 @@ def _print(message: Message[bytes], *, as_json: bool) -> None:
         "data": message.data.decode(errors="backslashreplace"),
     }
     click.echo(json.dumps(told))
+
+
+@click.command("ping")
+@click.argument("url", default="pulsar://127.0.0.1:6650", envvar="PULSAR_TXN_PING")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="Seconds, per host.")
+def ping(url: str, timeout: float) -> None:
+    """Ask whether a broker or a coordinator serves at URL, which may name several hosts: one that answers suffices.
+
+    For health checks. It shows no credentials, so a server that refuses it for that has answered, and it accepts any
+    certificate. Exit codes: 0 one answers, 2 usage, 69 none does.
+    """
+    click.echo(_run(_ping(url, timeout)), err=True)
+
+
+async def _ping(url: str, timeout: float) -> str:
+    tls = "+ssl:" in url
+    async with AsyncClient(
+        url, connection_timeout=timeout, tls_allow_insecure_connection=tls, tls_validate_hostname=not tls
+    ) as client:
+        hosts = parse_service_url(url)
+        for host in hosts[:-1]:
+            with contextlib.suppress(ConnectionLost, OperationTimeout):
+                return await _answer_of(client, host)
+        return await _answer_of(client, hosts[-1])
+
+
+async def _answer_of(client: AsyncClient, host: Address) -> str:
+    try:
+        return f"{(await client.inside.pool.get(host)).server_version} serves at {host}"
+    except (AuthenticationError, AuthorizationError):
+        return f"a server that asks for credentials serves at {host}"
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:
