@@ -15,6 +15,7 @@ import yaml
 from click.testing import CliRunner
 from stock_install import install
 from stock_pulsar import StockPulsar, free_port
+from sync_sides import inner
 
 from pulsar_txn.client import Client, TokenAuthentication
 from pulsar_txn.client.commands import ping
@@ -111,6 +112,12 @@ def test_a_program_on_the_host_has_transactions_with_the_token_of_its_role(compo
             txn.rollback()
         producer.send(b"last")
         assert [reader.read_next(timeout=30).data for _ in range(2)] == [b"committed", b"last"]
-    with Client(f"pulsar://127.0.0.1:{composed.outside}", coordinator=coordinator, operation_timeout=5) as nobody:
-        with pytest.raises(PulsarError, match=r"(?i)authenticat|token"):
-            nobody.begin_transaction()
+        connections = inner(client).inside.pool.current()
+        assert {each.endpoint for each in connections} == {f"127.0.0.1:{composed.outside}"}, (
+            "the name `pulsar` is for containers"
+        )
+    with (
+        Client(f"pulsar://127.0.0.1:{composed.outside}", coordinator=coordinator, operation_timeout=5) as nobody,
+        pytest.raises(PulsarError, match=r"(?i)authenticat|token"),
+    ):
+        nobody.begin_transaction()
