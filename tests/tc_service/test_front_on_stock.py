@@ -1,0 +1,147 @@
+"""Unchanged clients on stock brokers through the front: Java's transactions, and the official Python client without any."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pulsar as official
+import pytest
+import stock_install
+from official_reading import read_officially
+from our_coordinator import OurCoordinator
+from stock_pulsar import free_port
+from targets import Target, lacking
+
+pytestmark = [pytest.mark.stock, pytest.mark.timeout(240)]
+
+PROBE = Path(__file__).parents[1] / "support" / "FrontProbe.java"
+COORDINATORS = 4
+FIRST = 1 << 40
+
+
+class Fronted(OurCoordinator):
+    """A coordinator with a front, whose port survives a restart."""
+
+    def __init__(self, pulsar: Target, **conf: str) -> None:
+        self.front_port = free_port()
+        super().__init__({"east": pulsar.service_url}, conf={"frontServicePort": str(self.front_port), **conf})
+
+    @property
+    def front_url(self) -> str:
+        return f"pulsar://127.0.0.1:{self.front_port}"
+
+
+@pytest.fixture(scope="module")
+def fronted(stock_pulsar: Target) -> Iterator[Fronted]:
+    with Fronted(stock_pulsar) as coordinator:
+        yield coordinator
+
+
+def java() -> list[str]:
+    homes = sorted(stock_install.cache_dir().glob("apache-pulsar-*"))
+    if not homes or shutil.which("java") is None:
+        lacking("pulsar", "no unpacked Pulsar whose client could be run")
+    return ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", f"{homes[-1]}/lib/*", str(PROBE)]
+
+
+@asynccontextmanager
+async def probe(*arguments: str) -> AsyncIterator[asyncio.StreamReader]:
+    """A run of the probe; its output."""
+    process = await asyncio.create_subprocess_exec(
+        *java(), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, limit=1 << 20
+    )
+    try:
+        assert process.stdout is not None
+        yield process.stdout
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def said(output: asyncio.StreamReader) -> AsyncIterator[str]:
+    """What the probe says, without the client's own log."""
+    async for line in output:
+        if line.startswith(b"> "):
+            yield line[2:].decode().strip()
+
+
+async def test_java_commits_aborts_conflicts_and_times_out_as_with_the_brokers_own_coordinators(
+    fronted: Fronted, topic: str
+) -> None:
+    async with probe("stories", fronted.front_url, topic) as output:
+        lines = [line async for line in said(output)]
+    ids = [tuple(map(int, line.split()[1:])) for line in lines if line.startswith("id ")]
+    assert all(0 <= most < COORDINATORS and least >= FIRST for most, least in ids)
+    assert len(set(ids)) == 2
+    assert lines[2:] == [
+        "open",
+        "conflict TransactionConflictException",
+        "commit done",
+        "abort done",
+        "committed commit 0,commit 1,commit 2",
+        "again in 1",
+        "after a timeout plain",
+        "commit of it InvalidTxnStatusException",
+        "many 75",
+    ]
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.soak)])
+async def test_java_moves_each_message_once_whenever_the_coordinator_is_killed(
+    stock_pulsar: Target, topic: str, kills: int
+) -> None:
+    if kills == 2 and stock_pulsar.version == stock_install.TARBALL_VERSION and "PULSAR_TXN_SOAK" not in os.environ:
+        pytest.skip("one version is enough of a sample")
+    count = 50 * kills
+    before, after = f"{topic}-in", f"{topic}-out"
+    with Fronted(stock_pulsar) as coordinator:
+        fill(stock_pulsar.service_url, before, count)
+        async with probe("relay", coordinator.front_url, before, after) as output:
+            done = failed = 0
+            async for line in said(output):
+                done += line.startswith("done")
+                failed += line.startswith("failed")
+                if line.startswith("done") and done % 40 == 20 and done // 40 < kills:
+                    await asyncio.to_thread(coordinator.restart, hard=True)
+        assert done + failed >= count
+    moved = await asyncio.to_thread(read_officially, stock_pulsar.service_url, after, count)
+    assert sorted(map(int, moved)) == list(range(count))
+
+
+def fill(service_url: str, topic: str, count: int) -> None:
+    client = official.Client(service_url, logger=official.ConsoleLogger(official.LoggerLevel.Error))
+    try:
+        client.subscribe(topic, "relay", consumer_type=official.ConsumerType.Shared).close()
+        producer = client.create_producer(topic, block_if_queue_full=True)
+        for number in range(count):
+            producer.send_async(b"%d" % number, lambda *_: None)
+        producer.flush()
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_the_official_client_sends_and_receives_small_and_large(stock_pulsar: Target, topic: str, stays: bool) -> None:
+    big = os.urandom(3 << 20)
+    with Fronted(stock_pulsar, frontKeepsProxyThroughServiceUrl=str(stays).lower()) as coordinator:
+        client = official.Client(coordinator.front_url, logger=official.ConsoleLogger(official.LoggerLevel.Error))
+        try:
+            consumer = client.subscribe(topic, "s")
+            producer = client.create_producer(topic, block_if_queue_full=True)
+            for number in range(500):
+                producer.send_async(b"%d" % number, lambda *_: None)
+            for _ in range(5):
+                producer.send(big)
+            received = [consumer.receive(20_000) for _ in range(505)]
+            assert [each.data() for each in received] == [*(b"%d" % number for number in range(500)), *[big] * 5]
+            for each in received:
+                consumer.acknowledge(each)
+        finally:
+            client.close()
