@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import hmac
-import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import attrs
-import jwt
 import pytest
 import trustme
 from coordinator_bench import Bench
+from credentials import TOKENS, Speaker, nested, pem, signed_with, token, unsigned
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from raw_client import FULL, RawClient, Refused
 
 from pulsar_txn.broker.serving import ConfigError
@@ -30,42 +26,6 @@ from pulsar_txn.wire.frames import command
 from pulsar_txn.wire.ids import TxnId
 
 OUT = FULL + "out"
-SECRET = b"0123456789abcdef0123456789abcdef"
-TOKENS = {
-    "authentication_enabled": True,
-    "authentication_providers": "token",
-    "token_secret_key": base64.b64encode(SECRET).decode(),
-}
-
-
-def token(role: str | None = "ann", key: Any = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
-    return jwt.encode(({} if role is None else {"sub": role}) | claims, key, algorithm=algorithm)
-
-
-class Speaker(RawClient):
-    """A raw client that says CONNECT with credentials."""
-
-    def __init__(self, bench: Bench, data: str | bytes = b"", method: str = "token", **fields: Any) -> None:
-        self._connect = {
-            "auth_method_name": method,
-            "auth_data": data.encode() if isinstance(data, str) else data,
-            **fields,
-        }
-        super().__init__(bench.service)  # type: ignore[arg-type]  # it wants connections, and nothing else of a broker
-
-    def raw(self, data: bytes) -> None:
-        if not self.connection.connected and not self._reader.buffered and b"raw" in data and self._connect:
-            fields, self._connect = self._connect, {}
-            data = command("connect", client_version="raw", protocol_version=21, **fields)
-        super().raw(data)
-
-    @property
-    def refused(self) -> str:
-        """Why it was sent away; empty when it was not."""
-        errors = [
-            body.message for bodies in self._answers.values() for body in bodies if body.DESCRIPTOR.name == "CommandError"
-        ]
-        return errors[0] if errors and self.pipe.closed else ""
 
 
 @pytest.fixture
@@ -82,27 +42,6 @@ async def benches() -> AsyncIterator[Callable[..., Bench]]:
         await each.store.close()
 
 
-def unsigned() -> str:
-    """The token of CVE-2021-22160: it says that it needs no signature."""
-    parts = [
-        base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=").decode() for each in ({"alg": "none"}, {"sub": "ann"})
-    ]
-    return ".".join([*parts, ""])
-
-
-def pem(key: Any) -> bytes:
-    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
-def signed_with(public: bytes) -> str:
-    """A token whose secret is somebody's public key, which everybody knows."""
-    head, body = (
-        base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=") for each in ({"alg": "HS256"}, {"sub": "ann"})
-    )
-    signature = hmac.new(public, head + b"." + body, hashlib.sha256).digest()
-    return (head + b"." + body + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")).decode()
-
-
 @pytest.mark.parametrize(
     ("data", "method", "why"),
     [
@@ -113,6 +52,9 @@ def signed_with(public: bytes) -> str:
         (token(key=b"another secret of thirty-two bytes"), "token", "the token is not valid"),
         (token()[:-3], "token", "the token is not valid"),
         (b"\xff\xfe", "token", "the token is not valid"),
+        (nested(), "token", "the token is not valid"),
+        (token(exp=float("nan")), "token", "the token is not valid"),
+        (token(nbf=float("-inf")), "token", "the token is not valid"),
         (token(None), "token", "no claim 'sub'"),
         (token("  "), "token", "no claim 'sub'"),
         (token(exp=1_000_000), "token", "the token has expired"),
@@ -124,7 +66,7 @@ async def test_credentials_that_prove_nothing_are_refused_with_a_sentence_that_n
     benches: Any, data: str | bytes, method: str, why: str
 ) -> None:
     bench = await benches(**TOKENS).start()
-    speaker = Speaker(bench, data, method)
+    speaker = Speaker(bench.service, data, method)
     await speaker.until(lambda: speaker.refused)
     assert any(each in speaker.refused for each in why.split("|"))
     assert not data or str(data) not in speaker.refused
@@ -133,7 +75,7 @@ async def test_credentials_that_prove_nothing_are_refused_with_a_sentence_that_n
 
 async def test_a_proxy_cannot_speak_for_its_clients(benches: Any) -> None:
     bench = await benches(**TOKENS).start()
-    speaker = Speaker(bench, token("proxy"), original_principal="ann")
+    speaker = Speaker(bench.service, token("proxy"), original_principal="ann")
     await speaker.until(lambda: speaker.refused)
     assert "a proxy cannot speak for its clients" in speaker.refused
 
@@ -148,11 +90,11 @@ async def test_tokens_of_a_key_pair_are_taken_and_none_that_is_signed_with_the_p
     keys = {"authentication_enabled": True, "authentication_providers": "token"}
     bench = await benches(**keys, token_public_key=f"file://{tmp_path / 'public.pem'}").start()
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    good = Speaker(bench, token(key=secret, algorithm="RS256" if kind == "rsa" else "ES256"))
+    good = Speaker(bench.service, token(key=secret, algorithm="RS256" if kind == "rsa" else "ES256"))
     await good.new_txn()
     assert good.connection.session.principal == "ann"
     for bad in (signed_with(public), unsigned(), token()):
-        speaker = Speaker(bench, bad)
+        speaker = Speaker(bench.service, bad)
         await speaker.until(lambda speaker=speaker: speaker.refused)
 
 
@@ -169,12 +111,12 @@ async def add(client: RawClient, txn: TxnId, what: str) -> Any:
 @pytest.mark.parametrize("what", ["addPartitionToTxn", "addSubscriptionToTxn", "commit", "abort"])
 async def test_every_command_that_names_a_transaction_is_for_its_owner_alone(benches: Any, what: str, crashes: bool) -> None:
     bench = await benches(**TOKENS).start()
-    owner = Speaker(bench, token("ann"))
+    owner = Speaker(bench.service, token("ann"))
     txn = await owner.new_txn()
     if crashes:
         await bench.crash()
-        owner = Speaker(bench, token("ann"))
-    other = Speaker(bench, token("bob"))
+        owner = Speaker(bench.service, token("ann"))
+    other = Speaker(bench.service, token("bob"))
     with pytest.raises(Refused) as refused:
         await add(other, txn, what)
     with pytest.raises(Refused) as unknown:
@@ -186,7 +128,7 @@ async def test_every_command_that_names_a_transaction_is_for_its_owner_alone(ben
 @pytest.mark.parametrize("what", ["commit", "abort"])
 async def test_an_operator_ends_the_transactions_of_every_role_and_adds_to_none(benches: Any, what: str) -> None:
     bench = await benches(**TOKENS, super_user_roles="ops, root").start()
-    owner, operator = Speaker(bench, token("ann")), Speaker(bench, token("root"))
+    owner, operator = Speaker(bench.service, token("ann")), Speaker(bench.service, token("root"))
     txn = await owner.new_txn()
     with pytest.raises(Refused) as refused:
         await add(operator, txn, "addPartitionToTxn")
@@ -200,18 +142,18 @@ async def test_what_was_begun_before_authentication_is_for_operators_alone(bench
     txn = await bench.client().new_txn()
     bench.config = attrs.evolve(bench.config, **TOKENS, super_user_roles="root")
     await bench.crash()
-    other = Speaker(bench, token("ann"))
+    other = Speaker(bench.service, token("ann"))
     for what in ("addPartitionToTxn", "addSubscriptionToTxn", "commit", "abort"):
         with pytest.raises(Refused) as refused:
             await add(other, txn, what)
         assert refused.value.code == ServerError.TransactionNotFound
-    await add(Speaker(bench, token("root")), txn, "abort")
+    await add(Speaker(bench.service, token("root")), txn, "abort")
 
 
 async def test_a_client_is_asked_for_fresh_credentials_when_its_own_expire_and_goes_on_with_them(benches: Any) -> None:
     bench = await benches(**TOKENS).start()
     now = bench.service.turn.clock.now_ms() / 1000
-    speaker = Speaker(bench, token(exp=now + 0.05))
+    speaker = Speaker(bench.service, token(exp=now + 0.05))
     await asyncio.wait_for(challenged(speaker), 20)
     fresh = {"auth_method_name": "token", "auth_data": token(exp=now + 3600).encode()}
     speaker.raw(command("authResponse", response=fresh))
@@ -231,7 +173,7 @@ async def test_who_does_not_answer_in_time_is_sent_away(benches: Any) -> None:
     bench = await benches(**TOKENS).start()
     later: list[tuple[float, Any]] = []
     bench.service.turn.runtime.call_later = lambda delay, then, *_: later.append((delay, then)) or Timer()  # type: ignore[method-assign]
-    speaker = Speaker(bench, token(exp=bench.service.turn.clock.now_ms() / 1000 + 500_000))
+    speaker = Speaker(bench.service, token(exp=bench.service.turn.clock.now_ms() / 1000 + 500_000))
     (delay, expired) = later.pop()
     assert delay == 86_400
     expired()

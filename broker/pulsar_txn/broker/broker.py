@@ -31,6 +31,7 @@ from .catalog.policies import Namespaces
 from .commands import consumer, lookup, messages, producer, schemas, topics, txn
 from .commands.services import AnyTopic
 from .commands.session import Session
+from .net.authentication import authentication_of
 from .net.clients import Clients
 from .net.connection import Connection
 from .topics.nonpersistent import NonPersistentTopic
@@ -83,6 +84,8 @@ class Broker:
         self.connections = self._clients.connections
         self.topics: dict[str, AnyTopic] = {}
         self.service_url = ""
+        self.service_url_tls = ""
+        self.authentication = authentication_of(config)
         self.storage_failure: Exception | None = None
         self.on_storage_failed: Callable[[Exception], None] = lambda _: None
         self.coordinators: Coordinators | None = None

@@ -14,22 +14,26 @@ from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import LogStore
 
 from .base import plugins
-from .base.addresses import reachable
+from .base.addresses import LOOPBACK, reachable
 from .base.closing import close_store, drain
-from .base.runtime import AsyncioRuntime, Listener, Runtime
-from .base.settings import BrokerConfig
+from .base.runtime import AsyncioRuntime, Runtime
+from .base.settings import BrokerConfig, ConfigError
 from .broker import Broker
+from .net.authentication import authentication_of
+from .net.ports import Ports
+from .net.tls import tls_of
 
 _logger = logging.getLogger(__name__)
 
 
 class Standalone:
-    """One broker in this process, listening on one port. An async context manager; one start per object.
+    """One broker in this process, listening on its binary ports. An async context manager; one start per object.
 
     `data_dir` None keeps everything in memory: nothing survives the end. Otherwise the folder is opened by the ledger
     provider of the configuration. `port` 0 takes a free one. `store`: a log store of the caller, who also closes it.
-    Entering raises OSError (port in use, address not here), LedgerError (folder in use, newer format, damage, …) and
-    PluginError. Leaving drains: clients are sent away and everything that was answered is durable.
+    Entering raises OSError (port in use, address not here), LedgerError (folder in use, newer format, damage, …),
+    PluginError and ConfigError (keys of TLS and authentication). Leaving drains: clients are sent away and everything that
+    was answered is durable.
     """
 
     def __init__(
@@ -54,19 +58,26 @@ class Standalone:
         self._runtime = runtime or AsyncioRuntime()
         self._store = store
         self._owns_store = store is None
-        self._listener: Listener | None = None
+        self._ports: Ports | None = None
 
     @property
     def service_url(self) -> str:
-        """`pulsar://host:port` for clients."""
-        return self.broker.service_url
+        """`pulsar://host:port` for clients; `pulsar+ssl://…` where there is TLS only."""
+        return self.broker.service_url or self.broker.service_url_tls
+
+    @property
+    def service_url_tls(self) -> str:
+        """`pulsar+ssl://host:port` for clients; empty without `brokerServicePortTls`."""
+        return self.broker.service_url_tls
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
-        if self._listener is None:
+        """The port that it listens on; that of TLS where there is no other."""
+        ports = self._ports
+        port = None if ports is None else ports.plain if ports.plain is not None else ports.tls
+        if port is None:
             raise RuntimeError("this broker does not listen; enter it with `async with`")
-        return self._listener.port
+        return port
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -77,6 +88,7 @@ class Standalone:
 
     async def start(self) -> None:
         """Open the store, begin to fold the coordinators' logs, then listen."""
+        check_security(self.config)
         store = self._store = self._store or self._open_store()
         if self._owns_store:
             await store.start()
@@ -84,22 +96,27 @@ class Standalone:
             self.broker = Broker(self.config, store, self._runtime)
             self.broker.on_storage_failed = lambda _: self.storage_failed.set()
             await self.broker.start()
-            self._listener = await self._runtime.listen(
-                self.config.bind_address, self.config.broker_service_port, self.broker.connection
+            ports = Ports("brokerServicePort", self.config, self._runtime, self.broker.limits)
+            await ports.open(
+                self.config.bind_address,
+                self.config.broker_service_port,
+                self.config.broker_service_port_tls,
+                self.broker.connection,
             )
         except BaseException:
             await self._close_store()
             raise
+        self._ports = ports
         address = reachable(self.config.bind_address, self.config.advertised_address)
-        self.broker.service_url = f"pulsar://{address}:{self._listener.port}"
-        _logger.info("listening on %s", self.broker.service_url)
+        self.broker.service_url, self.broker.service_url_tls = ports.urls(address)
+        _logger.info("listening on %s", " and ".join(filter(None, (self.broker.service_url, self.broker.service_url_tls))))
 
     async def close(self) -> None:
         """Stop listening, drain, close the store. Idempotent."""
-        listener, self._listener = self._listener, None
-        if listener is None:
+        ports, self._ports = self._ports, None
+        if ports is None:
             return
-        await listener.close()
+        await ports.close()
         await drain(self.broker.close(), self.config.broker_shutdown_timeout_ms, _logger)
         await self._close_store()
 
@@ -117,3 +134,23 @@ class Standalone:
     async def _close_store(self) -> None:
         if self._owns_store and self._store is not None:
             await close_store(self._store, self.storage_failed, _logger)
+
+
+def check_security(config: BrokerConfig) -> None:
+    """Before any file is touched: whether the keys of ports, TLS and authentication go together. ConfigError.
+
+    What they leave open to everybody is logged.
+    """
+    if config.broker_service_port is None and config.broker_service_port_tls is None:
+        raise ConfigError("there is no port: set brokerServicePort or brokerServicePortTls")
+    if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
+        tls_of(config)
+    if authentication_of(config).enabled:
+        if not config.super_user_roles:
+            _logger.warning("superUserRoles is empty: nobody may administrate this broker over HTTP")
+        _logger.info("every role with valid credentials may write to and read from every topic: roles own transactions only")
+    elif config.bind_address not in LOOPBACK:
+        _logger.warning(
+            "bindAddress=%s without authenticationEnabled: whoever reaches this broker may read, write and administrate",
+            config.bind_address,
+        )

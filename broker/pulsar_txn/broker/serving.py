@@ -5,11 +5,11 @@ Nothing here is promised to programs.
 
 from pulsar_txn.broker.base.addresses import reachable
 from pulsar_txn.broker.base.closing import close_store, drain
-from pulsar_txn.broker.base.config import ConfigError, Setting, build, conf_key, fields_of, read_settings, unknown_keys
+from pulsar_txn.broker.base.config import Setting, build, conf_key, fields_of, read_settings, unknown_keys
 from pulsar_txn.broker.base.limits import Limits
 from pulsar_txn.broker.base.repeating import Repeating
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock, Listener, Runtime
-from pulsar_txn.broker.base.settings import BrokerConfig
+from pulsar_txn.broker.base.settings import BrokerConfig, ConfigError
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.cli.exits import OK, REFUSED, STORE_REFUSED, UNAVAILABLE, USAGE, Ending, cannot_listen
 from pulsar_txn.broker.cli.lifetime import LOG_FORMAT, Lifetime, loop_factory
@@ -31,6 +31,7 @@ from pulsar_txn.broker.net.authentication import Authentication, authentication_
 from pulsar_txn.broker.net.clients import Clients
 from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.broker.net.introduction import Introduction
+from pulsar_txn.broker.net.ports import CannotListen, Ports
 from pulsar_txn.broker.net.tls import tls_of
 from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane
 from pulsar_txn.broker.txn.crash_points import armed
@@ -53,6 +54,7 @@ __all__ = [
     "AsyncioRuntime",
     "Authentication",
     "BrokerConfig",
+    "CannotListen",
     "Clients",
     "Clock",
     "ConfigError",
@@ -66,6 +68,7 @@ __all__ = [
     "Listener",
     "OpenedTransactions",
     "Participants",
+    "Ports",
     "Repeating",
     "Runtime",
     "ServingByLane",

@@ -218,6 +218,16 @@ class TransactionCoordinator:
         topic, subscription = participant.topic, participant.subscription
         return topic in txn.topics if subscription is None else (topic, subscription) in txn.subscriptions
 
+    def belongs_to(self, txn_id: TxnId, principal: str | None) -> bool:
+        """Whether a client with this principal opened the transaction. False for one that is not known, or not any more."""
+        txn = self._state.transactions.get(txn_id.least)
+        if txn is not None:
+            return txn.txn_id.most == txn_id.most and txn.owner[0] == principal
+        if txn_id.most >> self._shift != self._number:
+            return False
+        outcome, owner = self._state.outcomes.lookup(txn_id.least)
+        return outcome in _ENDED_AS and owner is not None and owner[0] == principal
+
     @property
     def active_count(self) -> int:
         """How many transactions are open or ending."""

@@ -165,3 +165,9 @@ class Coordinator(Machine[Request, Any], Protocol):
 
         The host asks it on the way of each transaction's first send and acknowledgement, instead of `IsRegistered`.
         """
+
+    def belongs_to(self, txn_id: TxnId, principal: str | None) -> bool:
+        """Whether a client with this principal opened the transaction. False for one that is not known, or not any more.
+
+        The host asks it on the way of each send and acknowledgement of a client that has a principal.
+        """

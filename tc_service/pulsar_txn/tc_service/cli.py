@@ -15,6 +15,7 @@ from pulsar_txn.broker.serving import (
     LOG_FORMAT,
     USAGE,
     AsyncioRuntime,
+    CannotListen,
     Ending,
     Lifetime,
     cannot_listen,
@@ -88,22 +89,12 @@ class _Process:
             self._server.before_start = self._open_front
 
     async def start(self) -> None:
-        config = self._config
         try:
             await self._server.start()
         except ClusterRefused as error:
             raise Ending(USAGE, str(error)) from error
-        except (OSError, OverflowError) as error:
-            known = error if isinstance(error, OSError) else OSError(str(error))
-            ports = {
-                "brokerServicePort": config.broker_service_port,
-                "brokerServicePortTls": config.broker_service_port_tls,
-                "frontServicePort": config.front_service_port,
-                "frontServicePortTls": config.front_service_port_tls,
-            }
-            listening = [*self._server.listening, *([] if self._front is None else self._front.listening)]
-            key = next(key for key, port in ports.items() if port is not None and key not in listening)
-            raise cannot_listen(config.bind_address, ports[key] or 0, key, f"--set {key}=PORT", known) from error
+        except CannotListen as error:
+            raise cannot_listen(self._config.bind_address, error, {}) from error
 
     async def _open_front(self, service: CoordinatorService) -> None:
         self._front = ClientsFront(service, self._config, self._clusters, AsyncioRuntime(), ClientRuntime())

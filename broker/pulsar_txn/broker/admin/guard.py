@@ -1,8 +1,8 @@
 """Whom the HTTP side answers, and what it takes: the checks before any handler.
 
-There is no authentication: everybody who reaches the port may administrate. A web page in a browser must not be able to:
-it could ask by a name of its own that leads here (DNS rebinding), or send a form from another site. So a request names
-this broker in `Host`, and one with an `Origin` comes from this broker's own pages; there is no CORS.
+Without authentication everybody who reaches the port may administrate, and with it a browser may have a certificate. A web
+page must not be able to: it could ask by a name of its own that leads here (DNS rebinding), or send a form from another
+site. So a request names this broker in `Host`, and one with an `Origin` comes from this broker's own pages; there is no CORS.
 """
 
 from __future__ import annotations

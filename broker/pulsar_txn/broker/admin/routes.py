@@ -1,7 +1,7 @@
 """Which request to a broker goes where.
 
-Paths and shapes are those of Pulsar's admin API, as far as official tools need them here; there is no authentication,
-so the port listens on loopback unless somebody says otherwise, and `guard` keeps the pages of other sites away.
+Paths and shapes are those of Pulsar's admin API, as far as official tools need them here. `identity` finds out who asks and
+what they may, and `guard` keeps the pages of other sites away.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 from aiohttp import web
 
+from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.broker import Broker
 from pulsar_txn.wire.topics import TopicName
 
@@ -31,6 +32,7 @@ from .common import BROKER
 from .coordinators import COORDINATED
 from .errors import errors
 from .guard import guard
+from .identity import Rules, identify
 
 _VERSION = version("pulsar-txn")
 
@@ -39,7 +41,11 @@ def make_app(broker: Broker) -> web.Application:
     """Everything that a broker serves over HTTP."""
     config = broker.config
     app = web.Application(
-        middlewares=[errors, guard(config, functions.STREAMED | function_calls.STREAMED)],
+        middlewares=[
+            errors,
+            identify(broker.authentication, broker.clock.now_ms, _rules(config)),
+            guard(config, functions.STREAMED | function_calls.STREAMED),
+        ],
         client_max_size=config.max_http_request_size,
     )
     app[BROKER] = broker
@@ -65,6 +71,18 @@ def make_app(broker: Broker) -> web.Application:
     return app
 
 
+def _rules(config: BrokerConfig) -> Rules:
+    everybody: set[Handler] = {_health}
+    if not config.authenticate_metrics_endpoint:
+        everybody.add(metrics.show_metrics)
+    of_functions = (functions, function_calls, function_door, function_questions)
+    return Rules(
+        operators={handler for module in of_functions for _, _, handler in module.ROUTES},
+        everybody=everybody,
+        own={coordinators.abort_transaction},
+    )
+
+
 async def _health(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     if broker.storage_failure is not None:
@@ -87,7 +105,8 @@ async def _cluster(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     if request.match_info["cluster"] != broker.config.cluster_name:
         return failed(404, f"there is no cluster {request.match_info['cluster']}")
-    return web.json_response({"serviceUrl": f"http://{_address(request)}", "brokerServiceUrl": broker.service_url})
+    urls = {"brokerServiceUrl": broker.service_url, "brokerServiceUrlTls": broker.service_url_tls}
+    return web.json_response({"serviceUrl": _url(request)} | {key: url for key, url in urls.items() if url})
 
 
 async def _clusters(request: web.Request) -> web.Response:
@@ -95,14 +114,21 @@ async def _clusters(request: web.Request) -> web.Response:
 
 
 async def _leader(request: web.Request) -> web.Response:
-    return web.json_response({"serviceUrl": f"http://{_address(request)}"})
+    return web.json_response({"serviceUrl": _url(request)})
 
 
 async def _lookup(request: web.Request) -> web.Response:
     info = request.match_info
     name = TopicName.parse(f"{info['domain']}://{info['tenant']}/{info['namespace']}/{info['topic']}")
-    url = request.app[BROKER].service_url
-    return web.json_response({"brokerUrl": url, "httpUrl": f"http://{_address(request)}", "nativeUrl": url, "topic": str(name)})
+    broker = request.app[BROKER]
+    secured = {"brokerUrlTls": broker.service_url_tls} if broker.service_url_tls else {}
+    native = broker.service_url or broker.service_url_tls
+    found = {"brokerUrl": broker.service_url, "httpUrl": _url(request), "nativeUrl": native, "topic": str(name)}
+    return web.json_response(found | secured)
+
+
+def _url(request: web.Request) -> str:
+    return f"{request.scheme}://{_address(request)}"
 
 
 def _address(request: web.Request) -> str:

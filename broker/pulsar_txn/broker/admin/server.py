@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from pulsar_txn.broker.base.addresses import reachable
 from pulsar_txn.broker.base.limits import Limits
-from pulsar_txn.broker.base.runtime import Listener, Runtime
+from pulsar_txn.broker.base.runtime import Runtime
 from pulsar_txn.broker.base.settings import BrokerConfig
+from pulsar_txn.broker.net.ports import Ports
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -107,31 +108,37 @@ def _of_broker(broker: Any) -> web.Application:
 class HttpServer:
     """Serves HTTP for a broker that was started. `start()`, then `url`; at the end `close()`.
 
+    `url_tls`: the one with TLS, empty where there is none; `url` is the same where there is no other.
+
     `make_app`: of another server, its requests and their handlers; called after the port listens.
     """
 
     def __init__(self, served: Served, runtime: Runtime, make_app: MakeApp = _of_broker) -> None:
         self.url = ""
+        self.url_tls = ""
         self._served = served
         self._make_app = make_app
         self._runtime = runtime
-        self._listener: Listener | None = None
+        self._ports: Ports | None = None
         self._waiting: list[_Waiting] = []
         self._runner: web.AppRunner | None = None
         self._loading: asyncio.Task[None] | None = None
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen. Raises OSError (port in use, address not here)."""
-        self._listener = await self._runtime.listen(host, port, self._protocol)
-        self.url = f"http://{reachable(host)}:{self._listener.port}"
+    async def start(self, host: str, port: int | None, tls_port: int | None = None) -> None:
+        """Listen. Raises CannotListen (an OSError), ConfigError (keys of TLS)."""
+        ports = Ports("webServicePort", self._served.config, self._runtime, self._served.limits)
+        await ports.open(host, port, tls_port, self._protocol)
+        self._ports = ports
+        plain, self.url_tls = ports.urls(reachable(host), "http", "https")
+        self.url = plain or self.url_tls
         self._loading = asyncio.get_running_loop().create_task(self._load())
 
     async def close(self) -> None:
         """Accept nothing more, give requests under way a moment. Idempotent."""
-        listener, self._listener = self._listener, None
-        if listener is None:
+        ports, self._ports = self._ports, None
+        if ports is None:
             return
-        await listener.close()
+        await ports.close()
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)

@@ -17,6 +17,7 @@ from pulsar_txn.wire.topics import TopicName
 from .answers import Routes, body_text, done, failed, flag, number, text_of, whole_number
 from .common import BROKER, existing_subscription, opened, persistent_topic
 from .coordinators import BASE, Coordinated, coordinator, coordinators_of, txn_id_of
+from .identity import asker
 from .topics import internal_stats
 
 _TOPIC: Final = "{tenant}/{namespace}/{topic}"
@@ -25,7 +26,13 @@ _NOT_MORE: Final = "Number of transaction coordinators should be more than the c
 
 def coordinated(broker: Broker) -> Coordinated:
     """The broker's coordinators."""
-    return Coordinated(lambda: broker.coordinators, lambda: broker.service_url, partial(_metadata, broker))
+    return Coordinated(
+        lambda: broker.coordinators,
+        lambda: broker.service_url or broker.service_url_tls,
+        partial(_metadata, broker),
+        lambda _: asker().superuser,
+        lambda _: asker().role,
+    )
 
 
 async def coordinator_internal_stats(request: web.Request) -> web.Response:

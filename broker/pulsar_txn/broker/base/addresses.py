@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+"""Addresses that only this machine reaches."""
+
 _ANY: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - a comparison
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import attrs
 import javaproperties
 
-from .settings import BrokerConfig
+from .settings import BrokerConfig, ConfigError
 
 ConfigT = TypeVar("ConfigT")
 
@@ -46,10 +46,6 @@ _AT_LEAST_ONE: Final = frozenset(
 )
 _MAX_PORT: Final = 65535
 _CHOICES: Final = {"allow_auto_topic_creation_type": ("non-partitioned", "partitioned")}
-
-
-class ConfigError(ValueError):
-    """A value that cannot be used. The message names the file and line (or the variable) and what is expected there."""
 
 
 @attrs.frozen
@@ -182,7 +178,7 @@ def _expected(name: str, value: object) -> str:
         return " or ".join(_CHOICES[name])
     if not isinstance(value, int):
         return ""
-    if name.endswith("_port") and value > _MAX_PORT:
+    if name.endswith(("_port", "_port_tls")) and value > _MAX_PORT:
         return f"a port up to {_MAX_PORT}"
     least = -1 if name in _UNLIMITED_AT_MINUS_ONE else 1 if name in _AT_LEAST_ONE else 0
     return "" if value >= least else f"a number from {least} on"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -39,14 +38,7 @@ class Listener(Protocol):
 class Runtime(Protocol):
     """What the broker asks of the world."""
 
-    async def listen(
-        self,
-        host: str,
-        port: int,
-        protocol_factory: Callable[[], asyncio.Protocol],
-        *,
-        ssl_context: ssl.SSLContext | None = None,
-    ) -> Listener:
+    async def listen(self, host: str, port: int, protocol_factory: Callable[[], asyncio.Protocol]) -> Listener:
         """Accept connections, each with a protocol of its own. Raises OSError (port in use, address not ours)."""
         ...
 
@@ -110,17 +102,10 @@ class _TcpListener:
 class AsyncioRuntime:
     """The real world: TCP by the running asyncio (or uvloop) loop, the system's clocks and random source."""
 
-    async def listen(
-        self,
-        host: str,
-        port: int,
-        protocol_factory: Callable[[], asyncio.Protocol],
-        *,
-        ssl_context: ssl.SSLContext | None = None,
-    ) -> Listener:
-        """Listen on TCP, with TLS when there is a context."""
+    async def listen(self, host: str, port: int, protocol_factory: Callable[[], asyncio.Protocol]) -> Listener:
+        """Listen on TCP."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(protocol_factory, host, port, backlog=1024, ssl=ssl_context)
+        server = await loop.create_server(protocol_factory, host, port, backlog=1024)
         return _TcpListener(server)
 
     def wall_ms(self) -> int:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import attrs
 
 
+class ConfigError(ValueError):
+    """A value that cannot be used. The message names the file and line (or the variable) and what is expected there."""
+
+
 @attrs.frozen(kw_only=True)
 class BrokerConfig:
     """Every key that the broker obeys. Sizes and times carry Pulsar's units, which its names tell."""
 
     # listening
-    bind_address: str = "127.0.0.1"  # Pulsar: 0.0.0.0; there is no authentication here yet
-    broker_service_port: int = 6650
+    bind_address: str = "127.0.0.1"  # Pulsar: 0.0.0.0; whoever reaches a broker without authentication may do everything
+    broker_service_port: int | None = 6650
+    broker_service_port_tls: int | None = None
     web_service_port: int | None = 8080
+    web_service_port_tls: int | None = None
     advertised_address: str | None = None
     web_service_allowed_hosts: str = ""
     max_http_server_connections: int = 500  # Pulsar: 2048
@@ -34,6 +40,19 @@ class BrokerConfig:
     max_producers_per_connection: int = 1000
     max_consumers_per_connection: int = 1000
     broker_shutdown_timeout_ms: int = 10_000  # Pulsar: 60000; nothing is handed over to another broker here
+
+    # who clients are
+    authentication_enabled: bool = False
+    authentication_providers: str = ""
+    token_secret_key: str | None = attrs.field(default=None, repr=False)
+    token_public_key: str | None = None
+    token_auth_claim: str = "sub"  # noqa: S105 - the name of a claim
+    super_user_roles: str = ""
+    authenticate_metrics_endpoint: bool = False
+    tls_certificate_file_path: str | None = None
+    tls_key_file_path: str | None = None
+    tls_trust_certs_file_path: str | None = None
+    tls_require_trusted_client_cert_on_connect: bool = False
 
     # functions
     functions_worker_enabled: bool = False

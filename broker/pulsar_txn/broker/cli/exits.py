@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 from typing import Final
 
-from pulsar_txn.broker.base.config import ConfigError
 from pulsar_txn.broker.base.plugins import PluginError
+from pulsar_txn.broker.base.settings import ConfigError
+from pulsar_txn.broker.net.ports import CannotListen
 from pulsar_txn.ledger.journal.backup import BackupRefused
 from pulsar_txn.ledger.journal.salvage import CannotSalvage
 from pulsar_txn.ledger.protocols import (
@@ -58,9 +60,14 @@ def ending_of(error: Exception) -> Ending | None:
             return None
 
 
-def cannot_listen(host: str, port: int, key: str, option: str, error: OSError) -> Ending:
-    """A sentence for a port that cannot be had."""
-    remedy = f"choose another with {option} (or {key} in the configuration)"
+_OPTIONS: Final = {"brokerServicePort": "--port", "webServicePort": "--http-port"}
+"""Of `pulsar-txn standalone`."""
+
+
+def cannot_listen(host: str, error: CannotListen, options: Mapping[str, str] = _OPTIONS) -> Ending:
+    """A sentence for a port that cannot be had. `options`: those of the command that set a key, where it has them."""
+    port, option = error.port, options.get(error.key, f"--set {error.key}=PORT")
+    remedy = f"choose another with {option} (or {error.key} in the configuration)"
     match error.errno:
         case errno.EADDRINUSE:
             return Ending(UNAVAILABLE, f"port {port} on {host} is in use; stop what listens there, or {remedy}")

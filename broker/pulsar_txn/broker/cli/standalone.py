@@ -13,10 +13,12 @@ import click
 
 from pulsar_txn.broker.admin.server import HttpServer
 from pulsar_txn.broker.base import plugins
+from pulsar_txn.broker.base.addresses import LOOPBACK
 from pulsar_txn.broker.base.config import Loaded, conf_key, load
 from pulsar_txn.broker.base.runtime import AsyncioRuntime
 from pulsar_txn.broker.base.settings import BrokerConfig
-from pulsar_txn.broker.server import Standalone
+from pulsar_txn.broker.net.ports import CannotListen
+from pulsar_txn.broker.server import Standalone, check_security
 
 from . import functions_child
 from .exits import USAGE, Ending, cannot_listen
@@ -31,7 +33,6 @@ _PLUGINS: Final = {
     "transaction_buffer_provider_class_name": plugins.TRANSACTION_BUFFERS,
     "transaction_pending_ack_store_provider_class_name": plugins.PENDING_ACKS,
 }
-_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 @click.command("standalone")
@@ -73,6 +74,7 @@ def command(
         _logger.warning("configuration: %s", warning)
     if data is None and loaded.config.ledger_provider != "memory":
         raise click.UsageError("say where the data goes: --data DIR (or --set ledgerProvider=memory, which keeps nothing)")
+    check_security(loaded.config)
     _check_plugins(loaded)
     if loaded.config.functions_worker_enabled:
         _check_functions(loaded.config)
@@ -95,7 +97,10 @@ def _check_functions(config: BrokerConfig) -> None:
     functions_child.check_installed()
     if config.web_service_port is None:
         raise Ending(USAGE, "functions need the HTTP port: set webServicePort")
-    if config.bind_address not in _LOOPBACK:
+    if config.authentication_enabled:
+        text = "the worker beside the broker has no credentials; set functionsWorkerEnabled=false, and use functions localrun"
+        raise Ending(USAGE, f"functions and authenticationEnabled=true do not go together here: {text}")
+    if config.bind_address not in LOOPBACK:
         _logger.warning(
             "functions are enabled and HTTP listens on %s: whoever reaches this port can run code on this machine",
             config.bind_address,
@@ -123,22 +128,19 @@ class Process:
         config = self._config
         try:
             await self._standalone.start()
-        except (OSError, OverflowError) as error:
-            known = error if isinstance(error, OSError) else OSError(str(error))
-            raise cannot_listen(
-                config.bind_address, config.broker_service_port, "brokerServicePort", "--port", known
-            ) from error
-        if config.web_service_port is not None:
-            await self._start_http(config.web_service_port)
+        except CannotListen as error:
+            raise cannot_listen(config.bind_address, error) from error
+        if config.web_service_port is not None or config.web_service_port_tls is not None:
+            await self._start_http()
 
-    async def _start_http(self, port: int) -> None:
-        host = self._config.bind_address
+    async def _start_http(self) -> None:
+        config = self._config
         self._http = HttpServer(self._standalone.broker, self._runtime)
         try:
-            await self._http.start(host, port)
-        except OSError as error:
+            await self._http.start(config.bind_address, config.web_service_port, config.web_service_port_tls)
+        except CannotListen as error:
             await self._standalone.close()
-            raise cannot_listen(host, port, "webServicePort", "--http-port", error) from error
+            raise cannot_listen(config.bind_address, error) from error
         if self._config.functions_worker_enabled:
             patience = self._config.broker_shutdown_timeout_ms / 1000
             self._functions = functions_child.FunctionsChild(self._http.url, patience)
@@ -161,9 +163,10 @@ class Process:
     def ready_line(self) -> str:
         """Where it listens, and what it has."""
         facts = self.facts()
+        where = " and ".join(filter(None, (facts["serviceUrl"], facts["serviceUrlTls"])))
         place = f" in {facts['data']}" if facts["data"] else ""
         return (
-            f"pulsar-txn {facts['version']} is ready: {facts['serviceUrl']}, {facts['webServiceUrl'] or 'no HTTP'}, "
+            f"pulsar-txn {facts['version']} is ready: {where}, {facts['webServiceUrl'] or 'no HTTP'}, "
             f"{facts['coordinators']} coordinators, {facts['ledger']}{place}, sync by {facts['sync']}"
         )
 
@@ -173,8 +176,10 @@ class Process:
         return {
             "version": version("pulsar-txn"),
             "pid": os.getpid(),
-            "serviceUrl": broker.service_url,
+            "serviceUrl": broker.service_url or None,
+            "serviceUrlTls": broker.service_url_tls or None,
             "webServiceUrl": self._http.url if self._http is not None else None,
+            "webServiceUrlTls": (self._http.url_tls or None) if self._http is not None else None,
             "coordinators": len(broker.coordinators) if broker.coordinators is not None else 0,
             "ledger": self._config.ledger_provider,
             "data": str(self._data.absolute()) if self._data is not None else None,

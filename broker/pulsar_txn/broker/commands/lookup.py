@@ -17,9 +17,15 @@ _SERVER_VERSION: Final = f"pulsar-txn {version('pulsar-txn')}"
 
 
 def on_connect(session: Session, body: Any) -> None:
-    """CONNECT: no authentication yet, so everybody is nobody. A second one closes the connection."""
+    """CONNECT: who the client is. A second one closes the connection, and so does one that is refused."""
     if session.connection.connected:
         raise MalformedFrame("CONNECT came a second time")
+    try:
+        session.principal = session.introduction.connect(body)
+    except Refusal as refusal:
+        session.introduction.reject(refusal)
+        return
+    session.superuser = session.services.authentication.is_superuser(session.principal)
     session.connection.know(body.client_version[:_MAX_VERSION_LENGTH])
     session.connection.write_command(
         "connected",
@@ -35,6 +41,14 @@ def on_connect(session: Session, body: Any) -> None:
             supports_group_end=session.services.ends_groups,
         ),
     )
+
+
+def on_auth_response(session: Session, body: Any) -> None:
+    """AUTH_RESPONSE: fresh credentials, which the client was asked for."""
+    try:
+        session.introduction.respond(body)
+    except Refusal as refusal:
+        session.introduction.reject(refusal)
 
 
 def on_ping(session: Session, body: Any) -> None:
@@ -87,6 +101,7 @@ def on_lookup(session: Session, body: Any) -> None:
         "lookupTopicResponse",
         request_id=body.request_id,
         brokerServiceUrl=session.services.service_url,
+        brokerServiceUrlTls=session.services.service_url_tls,
         response=pb.CommandLookupTopicResponse.Connect,
         authoritative=True,
         proxy_through_service_url=True,
@@ -95,6 +110,7 @@ def on_lookup(session: Session, body: Any) -> None:
 
 HANDLERS: Final[dict[int, Handler]] = {
     pb.BaseCommand.CONNECT: on_connect,
+    pb.BaseCommand.AUTH_RESPONSE: on_auth_response,
     pb.BaseCommand.PING: on_ping,
     pb.BaseCommand.PONG: on_pong,
     pb.BaseCommand.PARTITIONED_METADATA: on_partitioned_metadata,

@@ -9,10 +9,11 @@ from pulsar_txn.broker.base.limits import MAX_ACK_IDS, MAX_BATCH_SIZE
 from pulsar_txn.broker.dispatch.consumers import Consumer
 from pulsar_txn.broker.net.intake import SENDS
 from pulsar_txn.wire import pulsar_pb2 as pb
-from pulsar_txn.wire.errors import ServerError, WireError
+from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.hot import decode_ack, decode_flow, decode_send, encode_ack_response
 from pulsar_txn.wire.ids import TxnId
 
+from .owners import foreign_in
 from .session import FrameHandler, Session
 
 
@@ -28,6 +29,11 @@ def on_send(session: Session, frame: bytes) -> None:
     session.pending_sends += 1
     if session.pending_sends == session.max_pending_sends:
         session.connection.hold(SENDS, hold=True)
+    if txn_id is not None and session.principal is not None:
+        foreign = foreign_in(session, txn_id, f"{producer.topic.name} is not registered in it")
+        if foreign is not None:
+            session.producer_refused(producer, sequence_id, foreign.code, foreign.message)
+            return
     producer.topic.publish(producer, sequence_id, highest, is_chunk, txn_id, entry)
 
 
@@ -58,8 +64,15 @@ def on_ack(session: Session, frame: bytes) -> None:
     answer = None if request_id is None else partial(_acknowledged, session, consumer, request_id, txn_id)
     if txn_id is None:
         subscription.acknowledge(consumer, ids, answer, cumulative=cumulative)
-    else:
+    elif session.principal is None or (foreign := _foreign(session, consumer, txn_id)) is None:
         subscription.acknowledge_in(consumer, txn_id, ids, answer or _unheard, cumulative=cumulative)
+    elif answer is not None:
+        answer(None, foreign.code, foreign.message)
+
+
+def _foreign(session: Session, consumer: Consumer, txn_id: TxnId) -> Refusal | None:
+    subscription = consumer.subscription
+    return foreign_in(session, txn_id, f"was not told of {subscription.name} on {subscription.topic.name}")
 
 
 def _acknowledged(

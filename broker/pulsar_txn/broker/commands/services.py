@@ -10,6 +10,7 @@ from pulsar_txn.broker.base.sorted_names import Pieces
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.catalog.catalog import Catalog
 from pulsar_txn.broker.catalog.lists import TopicLists
+from pulsar_txn.broker.net.authentication import Authentication
 from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.broker.topics.nonpersistent import NonPersistentTopic
 from pulsar_txn.broker.topics.producers import Producer
@@ -35,6 +36,8 @@ class Services(Protocol):
     transactional_ids: TransactionalIds | None
     ends_groups: bool
     service_url: str
+    service_url_tls: str
+    authentication: Authentication
 
     async def topic(self, name: TopicName, *, create: bool = True) -> AnyTopic:
         """The topic, opened and recovered. Refusals: TopicNotFound, NotAllowedError, ServiceNotReady."""

@@ -15,6 +15,7 @@ from pulsar_txn.broker.base.limits import LimitReached
 from pulsar_txn.broker.dispatch.consumers import Consumer
 from pulsar_txn.broker.net.connection import Connection
 from pulsar_txn.broker.net.intake import SENDS
+from pulsar_txn.broker.net.introduction import Introduction
 from pulsar_txn.broker.topics.producers import Producer
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.hot import encode_send_receipt
@@ -53,6 +54,7 @@ class Session:
         self.commands = commands
         self.frames = {kind: partial(handler, self) for kind, handler in frames.items()}
         self.requests = {kind: partial(handler, self) for kind, handler in requests.items()}
+        self.introduction = Introduction(services.authentication, connection, services.turn)
         self.principal: str | None = None
         self.superuser = False
         self.identity: Identity | None = None
@@ -85,6 +87,7 @@ class Session:
 
     def ended(self) -> None:
         """The client is gone, and with it its producers and consumers. Its transactions stay open until their timeout."""
+        self.introduction.ended()
         self.services.topic_lists.gone(self.connection)
         for producer in [*self.waiting_producers.values(), *self.producers.values()]:
             self.services.remove_producer(producer)

@@ -11,7 +11,8 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import unsigned64
 
 from .answering import Answering
-from .authentication import Authenticated, Authentication
+from .authentication import Authentication
+from .proofs import Authenticated, refused_proxy
 
 _logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class Introduction:
         if not self._authentication.enabled:
             return None
         if body.original_principal or body.original_auth_data or body.proxy_to_broker_url:
-            raise Refusal(ServerError.AuthenticationError, "a proxy cannot speak for its clients here: connect directly")
+            raise refused_proxy()
         self._method = body.auth_method_name
         return self._look_at(body.auth_data).role
 

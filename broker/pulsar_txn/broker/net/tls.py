@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Protocol
 
-from pulsar_txn.broker.base.config import ConfigError
+from pulsar_txn.broker.base.settings import ConfigError
 
 
 class TlsKeys(Protocol):

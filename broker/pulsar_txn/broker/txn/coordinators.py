@@ -399,6 +399,13 @@ class Coordinators:
             return False
         return host.registered_at.get(txn_id, EARLIEST) <= host.host.main.confirmed
 
+    def belongs_to(self, txn_id: TxnId, principal: str | None) -> bool | None:
+        """Whether a client with this principal began the transaction. None: its coordinator is not ready."""
+        host = self._serving.get(txn_id.most)
+        if host is not None:
+            return host.coordinator.belongs_to(txn_id, principal)
+        return None if 0 <= coordinator_of(txn_id.most) < self._count else False
+
     def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
         """See `CoordinatorHost.ask`; False for a coordinator that does not exist."""
         host = self._serving.get(txn_id.most)

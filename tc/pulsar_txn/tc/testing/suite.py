@@ -193,6 +193,17 @@ class TransactionCoordinatorSuite:
             host.settle()
             assert [host.answers[token] for token in found] == [None] * 2
 
+    def test_a_transaction_belongs_to_the_principal_that_opened_it(self) -> None:
+        for state in STATES:
+            host = self.host()
+            of_anna, of_nobody = self._in_state(host, state, "anna"), self._in_state(host, state)
+            for _ in range(2):
+                belongs = [host.machine.belongs_to(of_anna, each) for each in ("anna", "bert", None)]
+                assert belongs == [True, False, False]
+                assert [host.machine.belongs_to(of_nobody, each) for each in ("anna", None)] == [False, True]
+                assert not host.machine.belongs_to(TxnId(of_anna.most, of_nobody.least + 1), "anna")
+                host = host.crashed()
+
     def test_what_nobody_in_particular_opened_is_for_nobody_in_particular_and_superusers_only(self) -> None:
         for state in STATES:
             host = self.host()

@@ -10,12 +10,11 @@ from pulsar_txn.broker.serving import (
     Authentication,
     BrokerConfig,
     Coordinators,
-    Listener,
+    Ports,
     Runtime,
     TransactionalIds,
     Turn,
     reachable,
-    tls_of,
 )
 from pulsar_txn.client.inside import Runtime as ClientRuntime
 from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
@@ -82,8 +81,7 @@ class ClientsFront:
         self.keeps_proxy_through = config.front_keeps_proxy_through_service_url
         self._service = service
         self._keys = config
-        self._runtime = runtime
-        self._listeners: list[Listener] = []
+        self._ports = Ports("frontServicePort", config, runtime, service.limits)
 
     @property
     def under_pressure(self) -> bool:
@@ -95,42 +93,17 @@ class ClientsFront:
         """The service URLs for clients, without and with TLS."""
         return [url for url in (self.services.service_url, self.services.service_url_tls) if url]
 
-    @property
-    def listening(self) -> list[str]:
-        """The keys of the ports that are open."""
-        urls = {"frontServicePort": self.services.service_url, "frontServicePortTls": self.services.service_url_tls}
-        return [key for key, url in urls.items() if url]
-
     def connection(self) -> FrontConnection:
         """A protocol for a new client."""
         return FrontConnection(self)
 
     async def start(self) -> None:
-        """Listen, before the service leads a coordinator: other instances lead clients here then. Raises OSError."""
-        try:
-            await self._listen()
-        except BaseException:
-            await self.close()
-            raise
+        """Listen, before the service leads a coordinator: other instances lead clients here then. Raises CannotListen."""
+        keys, services, ports = self._keys, self.services, self._ports
+        await ports.open(keys.bind_address, keys.front_service_port, keys.front_service_port_tls, self.connection)
+        services.service_url, services.service_url_tls = ports.urls(reachable(keys.bind_address, keys.advertised_address))
         self._service.front_url, self._service.front_url_tls = self.services.service_url, self.services.service_url_tls
-
-    async def _listen(self) -> None:
-        keys = self._keys
-        host = reachable(keys.bind_address, keys.advertised_address)
-        if keys.front_service_port is not None:
-            plain = await self._runtime.listen(keys.bind_address, keys.front_service_port, self.connection)
-            self._listeners.append(plain)
-            self.services.service_url = f"pulsar://{host}:{plain.port}"
-        if keys.front_service_port_tls is not None:
-            context = tls_of(keys)
-            tls = await self._runtime.listen(
-                keys.bind_address, keys.front_service_port_tls, self.connection, ssl_context=context
-            )
-            self._listeners.append(tls)
-            self.services.service_url_tls = f"pulsar+ssl://{host}:{tls.port}"
 
     async def close(self) -> None:
         """Accept nobody more. Idempotent."""
-        listeners, self._listeners = self._listeners, []
-        for listener in listeners:
-            await listener.close()
+        await self._ports.close()

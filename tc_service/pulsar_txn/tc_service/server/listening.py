@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Self
 
-from pulsar_txn.broker.serving import AsyncioRuntime, Listener, Runtime, close_store, drain, reachable, tls_of
+from pulsar_txn.broker.serving import AsyncioRuntime, Ports, Runtime, close_store, drain, reachable
 from pulsar_txn.client.inside import AsyncioRuntime as ClientRuntime
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.memory import MemoryStore
@@ -51,7 +51,7 @@ class CoordinatorServer:
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._runtime = runtime or AsyncioRuntime()
         self._store: LogStore
-        self._listeners: list[Listener] = []
+        self._ports: Ports | None = None
         self._all: Clusters | None = None
 
     @property
@@ -90,8 +90,8 @@ class CoordinatorServer:
                 await self.before_start(self.service)
             await self.service.start(count)
         except BaseException:
-            for listener in self._listeners:
-                await listener.close()
+            if self._ports is not None:
+                await self._ports.close()
             if self._all is not None:
                 await self._all.leave()
             await close_store(self._store, self.storage_failed, logger)
@@ -103,33 +103,20 @@ class CoordinatorServer:
         """The service URLs, without and with TLS."""
         return [url for url in (self.service.service_url, self.service.service_url_tls) if url]
 
-    @property
-    def listening(self) -> list[str]:
-        """The keys of the ports that are open."""
-        urls = {"brokerServicePort": self.service.service_url, "brokerServicePortTls": self.service.service_url_tls}
-        return [key for key, url in urls.items() if url]
-
     async def _listen(self) -> None:
-        config, connection = self.config, self.service.connection
+        config, service = self.config, self.service
         host = reachable(config.bind_address, config.advertised_address)
-        if config.broker_service_port is not None:
-            plain = await self._runtime.listen(config.bind_address, config.broker_service_port, connection)
-            self._listeners.append(plain)
-            self.service.service_url = f"pulsar://{host}:{plain.port}"
-        if config.broker_service_port_tls is not None:
-            tls = await self._runtime.listen(
-                config.bind_address, config.broker_service_port_tls, connection, ssl_context=tls_of(config)
-            )
-            self._listeners.append(tls)
-            self.service.service_url_tls = f"pulsar+ssl://{host}:{tls.port}"
+        ports = Ports("brokerServicePort", config, self._runtime, service.limits)
+        await ports.open(config.bind_address, config.broker_service_port, config.broker_service_port_tls, service.connection)
+        self._ports = ports
+        service.service_url, service.service_url_tls = ports.urls(host)
 
     async def close(self) -> None:
         """Stop listening, drain, close the store. Idempotent."""
-        listeners, self._listeners = self._listeners, []
-        if not listeners:
+        ports, self._ports = self._ports, None
+        if ports is None:
             return
-        for listener in listeners:
-            await listener.close()
+        await ports.close()
         await drain(self.service.close(), self.config.broker_shutdown_timeout_ms, logger)
         await close_store(self._store, self.storage_failed, logger)
 

@@ -1,0 +1,107 @@
+"""The TLS handshakes of a listener. They are bounded in time, and each one counts as a connection of its address.
+
+A connection that has not finished its handshake is not yet a connection of any server: nobody else would count it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from pulsar_txn.broker.base.limits import Limits
+
+_logger = logging.getLogger(__name__)
+
+
+class Handshakes:
+    """Makes the protocols of a listener with TLS; `open_protocol` makes the one that goes on after the handshake.
+
+    `seconds`: how long a handshake may take. `limits`: where it counts as a connection until it is through.
+    """
+
+    def __init__(
+        self, context: ssl.SSLContext, open_protocol: Callable[[], asyncio.Protocol], limits: Limits, seconds: float
+    ) -> None:
+        self.context = context
+        self.open_protocol = open_protocol
+        self.limits = limits
+        self.seconds = seconds
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def __call__(self) -> asyncio.Protocol:
+        """A protocol for a new connection."""
+        return _Newcomer(self)
+
+    def close(self) -> None:
+        """Away with those that are not through."""
+        for task in self._under_way:
+            task.cancel()
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """A connection has come."""
+        task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+        peer = transport.get_extra_info("peername")
+        address = str(peer[0]) if isinstance(peer, tuple) else ""
+        reached = self.limits.enter(address)
+        if reached is not None:
+            _logger.info("connection from %s is refused: %s", peer, reached)
+            transport.abort()
+            return
+        early = _Early()
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                transport, early, self.context, server_side=True, ssl_handshake_timeout=self.seconds
+            )
+        except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
+            _logger.info("connection from %s is closed: no TLS handshake: %s", peer, error)
+            transport.abort()
+            return
+        finally:
+            self.limits.leave(address)
+        if secured is not None and not secured.is_closing():
+            early.hand_over(secured, self.open_protocol())
+
+
+class _Newcomer(asyncio.Protocol):
+    """A connection before its handshake."""
+
+    def __init__(self, handshakes: Handshakes) -> None:
+        self._handshakes = handshakes
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Read nothing before the handshake does."""
+        chosen = cast("asyncio.Transport", transport)
+        chosen.pause_reading()
+        self._handshakes.begin(chosen)
+
+
+class _Early(asyncio.Protocol):
+    """What comes together with the end of a handshake is kept for the protocol that goes on."""
+
+    def __init__(self) -> None:
+        self._said: list[bytes] = []
+        self._ended = False
+
+    def data_received(self, data: bytes) -> None:
+        """Not more than one read brings: the next turn of the loop hands over."""
+        self._said.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody will go on."""
+        self._ended = True
+
+    def hand_over(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
+        """Let `protocol` go on."""
+        if self._ended:
+            return
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        for data in self._said:
+            protocol.data_received(data)
