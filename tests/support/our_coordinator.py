@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -22,7 +22,7 @@ _MAIN: Final = "from pulsar_txn.broker.cli import main; main()"
 class OurCoordinator:
     """One `pulsar-txn coordinator` with its data folder. Port and data survive `restart` and `kill`.
 
-    `clusters`: service URLs by name.
+    `clusters`: service URLs by name. `program`: what the interpreter runs.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class OurCoordinator:
         data_dir: Path | None = None,
         conf: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-c", _MAIN),
     ) -> None:
         self.port = free_port()
         self._folder = Path(tempfile.mkdtemp(prefix="our-coordinator-"))
@@ -39,6 +40,7 @@ class OurCoordinator:
         self.ready_file = self._folder / "ready.json"
         self.log_file = self._folder / "log"
         self.environment = dict(environment or {})
+        self._program = program
         self._conf = {
             "clusters": ",".join(clusters),
             **{f"cluster.{name}.serviceUrl": url for name, url in clusters.items()},
@@ -62,6 +64,11 @@ class OurCoordinator:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
         return [pid, *map(int, children)]
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs."""
+        return self._process is not None and self._process.poll() is None
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -72,7 +79,7 @@ class OurCoordinator:
         """Start it and return when it is ready. Raises StartError."""
         file = self._folder / "coordinator.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in self._conf.items()), encoding="utf-8")
-        command = [sys.executable, "-c", _MAIN, "coordinator", "--conf", str(file), "--data", str(self.data_dir)]
+        command = [sys.executable, *self._program, "coordinator", "--conf", str(file), "--data", str(self.data_dir)]
         self.ready_file.unlink(missing_ok=True)  # of a killed one
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(

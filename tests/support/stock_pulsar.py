@@ -102,6 +102,11 @@ class StockPulsar:
         return self._process.pid
 
     @property
+    def is_alive(self) -> bool:
+        """Whether its process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def log_file(self) -> Path:
         """What the server wrote, of all its starts."""
         return self.data_dir / "out.log"
