@@ -29,14 +29,14 @@ def zookeeper(folder: Path, port: int) -> str:
     return "".join(f"{key}={value}\n" for key, value in keys.items())
 
 
-def bookie(folder: Path, port: int, zookeeper_port: int) -> dict[str, str]:
+def bookie(folder: Path, port: int, zookeeper_port: int, session_ms: int) -> dict[str, str]:
     """What differs from the shipped bookkeeper.conf."""
     return {
         "bookiePort": str(port),
         "advertisedAddress": HOST,
         "allowLoopback": "true",
         "metadataServiceUri": f"metadata-store:zk:{HOST}:{zookeeper_port}",  # with /ledgers the root would be /ledgers/ledgers
-        "zkTimeout": "10000",
+        "zkTimeout": str(session_ms),
         "journalDirectory": str(folder / "journal"),
         "ledgerDirectories": str(folder / "ledgers"),
         "journalSyncData": "false",

@@ -24,6 +24,7 @@ class ClusterProcess:
         self._log = log
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
+        self._begin = 0
 
     @property
     def is_alive(self) -> bool:
@@ -41,6 +42,7 @@ class ClusterProcess:
         if self.is_alive:
             return
         with self._log.open("ab") as log:
+            self._begin = log.tell()
             self._process = subprocess.Popen(
                 self._command, cwd=self._folder, env=self._environment, stdout=log, stderr=log, start_new_session=True
             )
@@ -52,10 +54,18 @@ class ClusterProcess:
         if self._process.wait(_START_SECONDS) != 0:
             raise StartError(f"{self._name} failed:\n{self.log_tail()}")
 
-    def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Until it is ready. Raises StartError, and then it has ended."""
+    def has_said(self, text: str) -> bool:
+        """Whether this is in its log since it was started last."""
+        with self._log.open("rb") as log:
+            log.seek(self._begin)
+            return text.encode() in log.read()
+
+    def wait_until(self, ready: Callable[[], bool], *, tries_again: bool = False) -> None:
+        """Until it is ready. Raises StartError, and then it has ended. `tries_again`: one that ends is started once more."""
         until = time.monotonic() + _START_SECONDS
         while not ready():
+            if tries_again:
+                self.start()
             if not self.is_alive or time.monotonic() > until:
                 self.kill()
                 raise StartError(f"{self._name} did not get ready:\n{self.log_tail()}")

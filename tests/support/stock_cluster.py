@@ -46,6 +46,7 @@ _MEMORY: Final = {
 }
 _PROGRAMS: Final = {"zk": "zookeeper", "bk": "bookie", "br": "broker"}
 _CONFS: Final = {"zk": "PULSAR_ZK_CONF", "bk": "PULSAR_BOOKKEEPER_CONF", "br": "PULSAR_BROKER_CONF"}
+_REFUSED: Final = "Couldn't register bookie"
 _PATIENCE: Final = 20.0
 
 
@@ -224,7 +225,8 @@ class StockCluster:
         for name in names:
             self._processes[name].start()
         for name in names:
-            self._processes[name].wait_until(self._readiness(name))
+            # A bookie that was killed is refused until its old session at ZooKeeper has ended, and ends itself then.
+            self._processes[name].wait_until(self._readiness(name), tries_again=name in BOOKIES)
 
     def _process(self, name: str) -> ClusterProcess:
         kind = name[:2]
@@ -252,7 +254,7 @@ class StockCluster:
         zookeeper = self._ports["zk"]
         (self.folder / "zk.conf").write_text(cluster_confs.zookeeper(self.folder / "zk", zookeeper), encoding="utf-8")
         for name in BOOKIES:
-            keys = cluster_confs.bookie(self.folder / name, self._ports[name], zookeeper)
+            keys = cluster_confs.bookie(self.folder / name, self._ports[name], zookeeper, self._session_ms)
             loopback = next((each for _, each in socket.if_nameindex() if each in ("lo", "lo0")), None)
             self._write_conf(name, "bookkeeper.conf", keys | ({"listeningInterface": loopback} if loopback else {}))
         for name in BROKERS:
@@ -287,7 +289,8 @@ class StockCluster:
         if name == "zk":
             return lambda: _says_imok(self._ports["zk"])
         if name in BOOKIES:
-            return lambda: _listens(self._ports[name])
+            process = self._processes[name]
+            return lambda: process.has_said("Started component bookie-server") and not process.has_said(_REFUSED)
         return lambda: _listens(self._ports[name]) and self._is_healthy(name)
 
     def _is_healthy(self, name: str) -> bool:

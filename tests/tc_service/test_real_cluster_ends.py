@@ -114,8 +114,6 @@ async def test_one_transaction_takes_from_one_cluster_and_writes_into_both(
                 await there.send(message.data, txn=txn)
                 if round_ % 4 == 1:
                     txn.rollback()
-                    taken_back = message.data
-            assert round_ % 4 != 1 or taken_back
         await consumer.close()
     written = await asyncio.to_thread(clusters.west.read, target)
     assert len(written) == len(set(written)) == 6
