@@ -6,6 +6,7 @@ Programs have the role `app`, which may produce and consume; the coordinator is 
 from __future__ import annotations
 
 import itertools
+import urllib.request
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final
@@ -101,6 +102,26 @@ class RealClusters:
             "cluster.east.authParams": secrets.token_file("coordinator").as_uri(),
             "cluster.east.tlsTrustCertsFilePath": str(secrets.authority),
         }
+
+    def create(self, cluster: str, topic: str, partitions: int) -> None:
+        """Make a partitioned topic in one of them."""
+        if cluster == self.east.name:
+            self.east_cluster.create(topic, partitions)
+        else:
+            url = f"{self.west_server.admin_url}/admin/v2/{topic.replace('://', '/')}/partitions"
+            body, headers = str(partitions).encode(), {"Content-Type": "application/json"}
+            urllib.request.urlopen(urllib.request.Request(url, body, headers, method="PUT"), timeout=30).close()
+
+    def all_up(self) -> None:
+        """Every server of both runs again."""
+        self.east_cluster.up()
+        if not self.west_server.is_alive:
+            self.west_server.start()
+
+    def places(self) -> dict[str, dict[str, str]]:
+        """Where programs find both, and how they are let in."""
+        east = {"url": self.east.service_url, "token": self.east_cluster.token("app"), "authority": self.east_cluster.authority}
+        return {"east": east, "west": {"url": self.west.service_url}}
 
     def spread(self, topic: str, partitions: int) -> list[str]:
         """Make a partitioned topic in the east of which each broker serves some; the names of its partitions."""

@@ -30,6 +30,4 @@ def real_clusters() -> Iterator[RealClusters]:
 def clusters(real_clusters: RealClusters) -> Iterator[RealClusters]:
     """Both clusters, with all servers running again after the test."""
     yield real_clusters
-    real_clusters.east_cluster.up()
-    if not real_clusters.west_server.is_alive:
-        real_clusters.west_server.start()
+    real_clusters.all_up()
