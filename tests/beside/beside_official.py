@@ -2,9 +2,9 @@
 
     python beside_official.py feed|follow|final PLAN.json PLACES.json FOLDER
 
-`feed` writes the inputs, before anything else happens. `follow` consumes what workers write, while they work, and prints the number
-of different messages of each topic, whenever it has changed. `final` reads every partition from its first message, and takes what is
-left on every subscription of the workers.
+`feed` writes the inputs, before anything else happens. `follow` consumes what workers write, while they work, and prints how
+many different messages each topic has shown. `final` reads every partition from its first message, and takes what is left on
+every subscription of the workers.
 """
 
 from __future__ import annotations

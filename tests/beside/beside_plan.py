@@ -1,4 +1,4 @@
-"""What a fault run does, drawn from its seed: hops between topics of two clusters, worker processes, and an endless row of faults.
+"""What a fault run does, drawn from its seed: hops between topics of two clusters, workers, and an endless row of faults.
 
 west in ──┬─► west copy          (both outputs of an input in one transaction, in two clusters)
           └─► east back

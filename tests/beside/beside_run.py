@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from beside_plan import LEASE_SECONDS, STOPPED_SECONDS, TXN_SECONDS, Plan, faults
 from history_format import HistoryWriter
-from our_coordinator import OurCoordinator
 from real_clusters import RealClusters
 from stock_cluster import BOOKIES, BROKERS
 
@@ -67,13 +66,19 @@ class FaultRun:
         """Everything. Raises RunError. All processes of the run have ended then, and all servers run."""
         try:
             with self.coordinator:
-                self._run()
+                self._run_beside()
         finally:
             for process in [*self._workers.values(), *self._others]:
                 if process.poll() is None:
                     process.kill()
                     process.wait(15)
             self._nemesis.close()
+
+    def _run_beside(self) -> None:
+        try:
+            self._run()
+        except RunError as error:
+            raise RunError(f"{error}\n{self.coordinator.log_tail()}") from None
 
     def _run(self) -> None:
         self._write_files()

@@ -2,8 +2,8 @@
 
     python beside_worker.py PLAN.json PLACES.json NUMBER INCARNATION FOLDER
 
-What it does is in the history file `worker-NUMBER.INCARNATION.jsonl` of the folder. Workers of even numbers have a transactional
-id, so that their next incarnation ends what they left; the others' is ended when their lease is over.
+What it does is in the history file `worker-NUMBER.INCARNATION.jsonl` of the folder. Workers of even numbers have a
+transactional id, so that their next incarnation ends what they left; that of the others ends when their lease is over.
 """
 
 from __future__ import annotations
