@@ -26,6 +26,7 @@ from history_format import HistoryWriter, decode_payload, encode_payload, make_p
 
 WORKERS: Final = "workers"
 FOLLOWERS: Final = "followers"
+KEPT: Final = "kept"
 KEYS: Final = 6
 QUIET_MS: Final = 1500
 """How long a subscription says nothing before it is taken for empty."""
@@ -154,6 +155,8 @@ def subscribe(clients: Clients, plan: Plan) -> None:
         clients[topic.cluster].subscribe(topic.name, WORKERS, TYPES[hop.mode], initial_position=first).close()
     for topic in plan.lasts:
         clients[topic.cluster].subscribe(topic.name, FOLLOWERS, initial_position=pulsar.InitialPosition.Earliest).close()
+    for topic in plan.topics.values():  # keeps everything: what all others have acknowledged is deleted
+        clients[topic.cluster].subscribe(topic.name, KEPT, initial_position=pulsar.InitialPosition.Earliest).close()
 
 
 def open_clients(places: Mapping[str, Any]) -> dict[str, pulsar.Client]:

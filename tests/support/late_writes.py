@@ -78,9 +78,10 @@ class _Side:
 
 
 @asynccontextmanager
-async def zombie(pulsar: Target) -> AsyncIterator[Zombie]:
-    """One that is gone at the end."""
-    brokers = Brokers("test", pulsar.service_url, Settings(), AsyncioRuntime())
+async def zombie(pulsar: Target | str, settings: Settings | None = None) -> AsyncIterator[Zombie]:
+    """One that is gone at the end, of a server or a service URL."""
+    service_url = pulsar if isinstance(pulsar, str) else pulsar.service_url
+    brokers = Brokers("test", service_url, settings or Settings(), AsyncioRuntime())
     try:
         yield Zombie(brokers)
     finally:

@@ -112,11 +112,15 @@ class OurCoordinator:
         """SIGKILL, and wait until it is gone; the folder stays. Idempotent."""
         self._end(signal.SIGKILL, 15.0)
 
-    def wait_for_end(self, timeout: float = 30.0) -> int:
-        """Wait until it ends by itself; its exit code."""
+    def ends_itself(self) -> subprocess.Popen[bytes]:
+        """The process, which is not ours to end any more."""
         process, self._process = self._process, None
         assert process is not None
-        return process.wait(timeout)
+        return process
+
+    def wait_for_end(self, timeout: float = 30.0) -> int:
+        """Wait until it ends by itself; its exit code."""
+        return self.ends_itself().wait(timeout)
 
     def restart(self, *, hard: bool = False) -> None:
         """End it (`hard`: SIGKILL) and start it again on the same folder and port."""

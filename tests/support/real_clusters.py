@@ -17,6 +17,7 @@ from stock_cluster import StockCluster
 from stock_pulsar import StockPulsar
 
 from pulsar_txn.client import AsyncClient, AsyncCoordinator, TokenAuthentication
+from pulsar_txn.client.inside import Settings, TlsFiles
 
 WEST_VERSION: Final = "4.2.4"
 READ_MS: Final = 30_000
@@ -43,6 +44,13 @@ class Side:
             return {}
         authentication = TokenAuthentication(self._cluster.token(role))
         return {"authentication": authentication, "tls_trust_certs_file": self._cluster.authority}
+
+    def settings(self) -> Settings:
+        """What connections without a client need."""
+        given = self.credentials()
+        return Settings(
+            authentication=given.get("authentication"), tls=TlsFiles(trust_certs_file=given.get("tls_trust_certs_file"))
+        )
 
     def official(self) -> official.Client:
         """A client of the official package."""

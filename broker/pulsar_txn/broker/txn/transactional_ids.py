@@ -16,6 +16,8 @@ from pulsar_txn.wire.hashing import murmur3_32
 _EPOCHS: Final = "/counters/transactional-epoch"
 _SPREAD: Final = "/transactional-ids/coordinators"
 _MAX_ID_BYTES: Final = 1024
+_MAX_EPOCH: Final = (1 << 63) - 1
+"""As much as the wire can say."""
 
 
 class TransactionalIds:
@@ -27,10 +29,17 @@ class TransactionalIds:
         self._spread = 0
 
     async def begin(self, name: str, coordinators: int) -> tuple[int, int]:
-        """A new epoch for an id, above all before it, and its coordinator. Refusal NotAllowedError for a bad id."""
+        """A new epoch for an id, above all before it, and its coordinator.
+
+        Refusal NotAllowedError for a bad id, and when all epochs have been given.
+        """
         if not name.strip() or len(name.encode()) > _MAX_ID_BYTES:
             raise Refusal(ServerError.NotAllowedError, f"a transactional id has 1 to {_MAX_ID_BYTES} bytes, not all blank")
-        return await self._next_epoch(), await self.coordinator(name, coordinators)
+        epoch = await self._next_epoch()
+        if epoch > _MAX_EPOCH:
+            text = "no epoch is left for transactional ids: all of this store are given; use a coordinator with another store"
+            raise Refusal(ServerError.NotAllowedError, text)
+        return epoch, await self.coordinator(name, coordinators)
 
     async def coordinator(self, name: str, coordinators: int) -> int:
         """The coordinator of an id, when there are so many now."""
