@@ -80,7 +80,7 @@ class HopWork:
             try:
                 async with contextlib.AsyncExitStack() as opened:
                     await self._open(opened)
-                    await _all(self._lane() for _ in range(LANES))
+                    await _all(self._lane(number) for number in range(LANES))
             except PulsarError as error:
                 print(f"{self._name}: {error!r}", file=sys.stderr, flush=True)
                 await asyncio.sleep(AFTER_A_FAILURE)
@@ -116,14 +116,14 @@ class HopWork:
 
     # --- one lane
 
-    async def _lane(self) -> None:
+    async def _lane(self, lane: int) -> None:
         while not self._place.stop.is_set():
             messages = await self._consumer.receive_many(self._rng.choice(MESSAGES_OF_A_TRANSACTION), max_wait=WAIT)
-            if messages and not await self._copied(messages):
+            if messages and not await self._copied(lane, messages):
                 self._consumer.give_back(messages)
                 await asyncio.sleep(AFTER_A_FAILURE)
 
-    async def _copied(self, messages: Sequence[Message[bytes]]) -> bool:
+    async def _copied(self, lane: int, messages: Sequence[Message[bytes]]) -> bool:
         """One transaction; whether it is committed."""
         inputs = [self._delivered(each) for each in messages]
         transactions = self._place.transactions
@@ -131,7 +131,7 @@ class HopWork:
         txn: AsyncTransaction | None = None
         try:
             txn = await self._place.coordinator.begin_transaction(timeout=TXN_SECONDS, name=name)
-            await _gathered(self._send(txn, noted, part, payload) for noted, part, payload in self._outputs(name, inputs))
+            await _gathered(self._send(txn, noted, part, payload) for noted, part, payload in self._outputs(lane, name, inputs))
             await self._acknowledge(txn, name, messages)
             if self._rng.random() < ABORTED:
                 await txn.abort()
@@ -173,14 +173,17 @@ class HopWork:
         self._place.writer.event("deliver", **at, position=position, payload=payload, redeliveries=message.redelivery_count)
         return payload
 
-    def _outputs(self, txn: str, inputs: Sequence[dict[str, Any]]) -> list[tuple[str, tuple[str, str], dict[str, Any]]]:
+    def _outputs(
+        self, lane: int, txn: str, inputs: Sequence[dict[str, Any]]
+    ) -> list[tuple[str, tuple[str, str], dict[str, Any]]]:
         """For each input a message to some partition of each target."""
         chosen = [(each, target, self._rng.choice(target.parts)) for target in self._targets for each in inputs]
         parts = [[f"{target.cluster}|{part}", -1] for _, target, part in chosen]
         found = []
         for number, (source, target, part) in enumerate(chosen):
             noted, key = f"{target.cluster}|{part}", source["key"]
-            producer = f"{self._name}.{noted.rpartition('/')[2]}.{key}"  # batches are by key, so order is kept within a key
+            # Order is kept within a key, for batches are by key, and within a transaction.
+            producer = f"{self._name}.{lane}.{noted.rpartition('/')[2]}.{key}"
             seq = next(self._seqs.setdefault(producer, itertools.count()))
             came_from = [[source["producer"], source["seq"]]]
             payload = make_payload(producer, seq, txn=txn, i=number, n=len(chosen), parts=parts, inputs=came_from)

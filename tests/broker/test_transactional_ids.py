@@ -120,3 +120,14 @@ async def test_one_without_an_id_is_never_fenced(bench: Any) -> None:
     successor, _, _ = await instance(bench)
     await successor.new_txn(tc_id)
     await plain.end(txn, TxnAction.COMMIT)
+
+
+async def test_when_all_epochs_are_given_a_new_instance_is_refused_and_the_last_one_goes_on(bench: Any) -> None:
+    bench.store.metadata.counters["/counters/transactional-epoch"] = (1 << 63) - 1
+    last, epoch, tc_id = await instance(bench)
+    assert epoch == (1 << 63) - 1
+    with pytest.raises(Refused, match="no epoch is left") as refused:
+        await instance(bench)
+    assert refused.value.code == ServerError.NotAllowedError
+    await last.end(await last.new_txn(tc_id))
+    await resumed(bench, epoch)
