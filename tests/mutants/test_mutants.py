@@ -9,7 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -75,8 +75,11 @@ class Runner:
     def __init__(self, server: subprocess.Popen[str]) -> None:
         self._server = server
 
-    def run(self, room: str, copy: Path, file: str = "", *more: str) -> tuple[int, str]:
-        """How pytest ended (negative: by which signal) and what it said, with the copy ahead of the installed room."""
+    def run(self, room: str, copy: Path, named: Sequence[str] = (), *more: str) -> tuple[int, str]:
+        """How pytest ended (negative: by which signal) and what it said, with the copy ahead of the installed room.
+
+        `named`: tests, or files of them, of one folder, as `caught_by` gives them; without them all tests of the room run.
+        """
         (copy / "mutant_guard.py").write_text(GUARD)
         options = [
             "-x",
@@ -93,10 +96,11 @@ class Runner:
             "not slow and not soak",
             *more,
         ]
-        folder, _, name = file.rpartition("/")
+        folder = named[0].partition("::")[0].rpartition("/")[0] if named else ""
         tests = ROOT / "tests" / (folder or room)
+        where = [str(tests / each.removeprefix(folder + "/")) for each in named] or [str(tests)]
         job = {
-            "arguments": [*options, f"--confcutdir={tests}", str(tests / name)],
+            "arguments": [*options, f"--confcutdir={tests}", *where],
             "environment": {"PULSAR_TXN_MUTANT_ROOM": room, "PULSAR_TXN_MUTANT_COPY": str(copy)},
             "path": [str(copy), str(copy / room)],
             "output": str(copy / "output.txt"),
@@ -131,33 +135,50 @@ def test_the_rooms_own_tests_catch_the_mutant(runner: Runner, patch: Path, tmp_p
     copy = copy_of(room, tmp_path)
     applied = subprocess.run(["git", "apply", "-p1", str(patch)], cwd=copy, capture_output=True, text=True, check=False)
     assert applied.returncode == 0, f"{patch.name} no longer fits the code it is to break; make it anew.\n{applied.stderr}"
-    file = caught_by(patch)
-    status, said = runner.run(room, copy, file)
+    named = caught_by(patch)
+    status, said = runner.run(room, copy, [named])
     assert status != NOT_THE_MUTANT, f"{patch.name}: the tests did not import the patched copy\n{said}"
     if status != TESTS_FAILED:
         status, said = runner.run(room, copy)
         pytest.fail(
-            f"{patch.name}: {file} no longer catches it, but other tests of the room do: correct its first line.\n{said}"
+            f"{patch.name}: {named} no longer catches it, but other tests of the room do: correct its first line.\n{said}"
             if status == TESTS_FAILED
             else f"{patch.name}: not caught: no test of tests/{room} failed\n{said}"
         )
 
 
 def caught_by(patch: Path) -> str:
-    """The file of tests that the patch names in its first line, with its folder when that is not named like the room."""
+    """The test that the patch names in its first line, or the file; with its folder when that is not named like the room."""
     says = patch.read_text().partition("\n")[0]
-    file = says.removeprefix("Caught by ")
-    assert says != file, f"{patch.name}: its first line is to say `Caught by test_….py`"
-    assert file.rpartition("/")[2].startswith("test_"), f"{patch.name}: its first line is to say `Caught by test_….py`"
-    return file
+    named = says.removeprefix("Caught by ")
+    assert says != named, f"{patch.name}: its first line is to say `Caught by test_….py::test_…`"
+    assert named.partition("::")[0].rpartition("/")[2].startswith("test_"), (
+        f"{patch.name}: its first line is to say `Caught by test_….py::test_…`"
+    )
+    return named
 
 
-@pytest.mark.parametrize(("room", "file"), sorted({(patch.parent.name, caught_by(patch)) for patch in MUTANTS}))
-def test_the_tests_that_catch_mutants_pass_on_the_unbroken_room(runner: Runner, room: str, file: str, tmp_path: Path) -> None:
-    status, said = runner.run(room, copy_of(room, tmp_path), file)
-    assert status == 0, said
+def catchers() -> list[tuple[str, str, tuple[str, ...]]]:
+    """By room and folder: everything that catches a mutant there. Where a file is named, its tests are not named again."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for patch in MUTANTS:
+        named = caught_by(patch)
+        found.setdefault((patch.parent.name, named.partition("::")[0].rpartition("/")[0]), set()).add(named)
+    return [
+        (room, folder, tuple(sorted(each for each in named if "::" not in each or each.partition("::")[0] not in named)))
+        for (room, folder), named in sorted(found.items())
+    ]
+
+
+@pytest.mark.parametrize(("room", "folder", "named"), catchers(), ids=lambda value: value if isinstance(value, str) else "")
+def test_the_tests_that_catch_mutants_pass_on_the_unbroken_room(
+    runner: Runner, room: str, folder: str, named: tuple[str, ...], tmp_path: Path
+) -> None:
+    copy = copy_of(room, tmp_path)
+    status, said = runner.run(room, copy, named)
+    assert status == 0, f"{room}, {folder}: {said}"
 
 
 def test_the_runner_notices_when_the_copy_is_not_what_runs(runner: Runner, tmp_path: Path) -> None:
     shutil.rmtree(copy_of("tc", tmp_path) / "tc" / "pulsar_txn")
-    assert runner.run("tc", tmp_path, "", "--collect-only")[0] == NOT_THE_MUTANT
+    assert runner.run("tc", tmp_path, (), "--collect-only")[0] == NOT_THE_MUTANT
