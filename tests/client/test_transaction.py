@@ -14,6 +14,7 @@ from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
     ConnectionLost,
     InvalidTransactionStatus,
+    NotAllowedError,
     OperationTimeout,
     ProducerFenced,
     PulsarError,
@@ -22,6 +23,7 @@ from pulsar_txn.client.errors import (
     TransactionFenced,
     TransactionNotFound,
     TransactionOperationFailed,
+    TransactionsDisabled,
     TransactionStateError,
     TransactionTimedOut,
     UnknownError,
@@ -42,6 +44,9 @@ ID = TxnId(3, 42)
 class ScriptedSessions:
     """Answers each request from a script (an exception is raised), and keeps what was asked."""
 
+    registers_first = False
+    """As coordinators beside clusters do."""
+
     def __init__(self, **script):
         self.script = {name: list(answers) for name, answers in script.items()}
         self.asked = []
@@ -56,8 +61,9 @@ class ScriptedSessions:
         if isinstance(answer, BaseException):
             raise answer
 
-    async def new_txn(self, timeout_ms, *, tally):
-        await self._answer("new", timeout_ms)
+    async def new_txn(self, timeout_ms, *, tally, first=()):
+        assert self.registers_first or not first
+        await self._answer("new", timeout_ms, *first)
         return ID
 
     async def add_partitions(self, txn_id, topics, *, tally):
@@ -144,6 +150,36 @@ async def test_targets_of_one_turn_are_registered_together():
     for name in ("s1", "s2"):
         txn.inside.ack_finished("in", name, 1, None)
     await txn.commit()
+
+
+async def test_what_opens_a_transaction_is_registered_by_the_same_request_where_the_coordinator_can_do_that():
+    sessions = ScriptedSessions()
+    sessions.registers_first = True
+    txn = new_transaction(sessions)
+    futures = [txn.inside.enlist_send(CORE, topic, 1, 1, Flushed()) for topic in ("a", "b")]
+    futures.append(txn.inside.enlist_ack(CORE, "a", "s", 1, cumulative=False))
+    assert await asyncio.gather(*futures) == [ID] * 3
+    assert sessions.asked == [("new", 60_000, ("a", None), ("b", None), ("a", "s"))]
+    await txn.inside.enlist_send(CORE, "c", 1, 1, Flushed())
+    assert txn.inside.enlist_send(CORE, "a", 1, 1, Flushed()) == ID
+    assert sessions.asked[1:] == [("partitions", "c")]
+    for topic in ("a", "b", "c", "a"):
+        txn.inside.send_finished(topic, 1, None)
+    txn.inside.ack_finished("a", "s", 1, None)
+    assert all(each.registered for each in txn.stats().partitions + txn.stats().subscriptions)
+    await txn.commit()
+
+
+async def test_what_cannot_be_registered_with_the_transaction_is_told_why_by_its_own_registration():
+    refused = NotAllowedError("there is no such topic")
+    sessions = ScriptedSessions(new=[TransactionsDisabled("there is no such topic"), None], partitions=[refused])
+    sessions.registers_first = True
+    txn = new_transaction(sessions)
+    with pytest.raises(NotAllowedError, match="there is no such topic"):
+        await txn.inside.enlist_send(CORE, "missing", 1, 1, Flushed())
+    assert sessions.asked == [("new", 60_000, ("missing", None)), ("new", 60_000), ("partitions", "missing")]
+    txn.inside.send_finished("missing", 1, refused)
+    await txn.abort()
 
 
 async def test_objects_of_another_client_are_refused_before_anything_is_sent():

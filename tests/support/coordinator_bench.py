@@ -25,6 +25,7 @@ class ScriptedCluster:
         self.missing: set[str] = set()
         self.checks = 0
         self.answers = True
+        self.is_away = False
         self.waiting: list[Callable[[], None]] = []
         self._found: set[Participant] = set()
 
@@ -44,6 +45,8 @@ class ScriptedCluster:
 
     async def check(self, participant: Participant) -> None:
         self.checks += 1
+        if self.is_away:
+            raise OSError("no route")
         if participant.topic in self.missing:
             raise Refusal(ServerError.TopicNotFound, f"{participant.topic} is not there")
         self._found.add(participant)

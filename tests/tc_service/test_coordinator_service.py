@@ -9,6 +9,7 @@ import pytest
 from coordinator_bench import Bench
 from raw_client import FULL, RawClient, Refused
 
+from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import LANE_BIT, TxnAction, TxnId, coordinator_of, signed64
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
@@ -75,6 +76,57 @@ async def test_a_commit_is_told_to_each_participant_and_answered_when_all_hold_i
     with pytest.raises(Refused):
         await client.abort(txn)
     assert len(east.told) == 2
+
+
+def first(*named: tuple[str, str | None, str]) -> list[pb.FirstParticipant]:
+    return [pb.FirstParticipant(topic=topic, subscription=name, cluster=cluster) for topic, name, cluster in named]
+
+
+async def begin(client: RawClient, *named: tuple[str, str | None, str]) -> TxnId:
+    await client.request("tcClientConnectRequest", tc_id=0)
+    body = await client.request("newTxn", tc_id=0, txn_ttl_millis=60_000, participants=first(*named))
+    return TxnId(signed64(body.txnid_most_bits), signed64(body.txnid_least_bits))
+
+
+async def test_what_a_transaction_writes_to_first_is_registered_when_its_id_is_answered(benches: Any) -> None:
+    bench = await benches("east", "west").start()
+    txn = await begin(bench.client(), ("out", None, "east"), (IN, "s", "east"), (OUT, None, "west"))
+    await bench.crash()
+    client = bench.client()
+    await client.request("tcClientConnectRequest", tc_id=0)
+    await client.end(txn)
+    assert sorted(bench.clusters["east"].ends, key=str) == [(IN, "s", "COMMIT"), (OUT, None, "COMMIT")]
+    assert bench.clusters["west"].ends == [(OUT, None, "COMMIT")]
+    checks = bench.clusters["east"].checks
+    await begin(client, ("out", None, "east"))
+    await begin(client, ("out", None, "east"))
+    assert bench.clusters["east"].checks == checks + 1
+
+
+@pytest.mark.parametrize(
+    ("named", "code", "says"),
+    [
+        ((("gone", None, "east"),), ServerError.TopicNotFound, "not there"),
+        (((OUT, None, "east"), ("gone", None, "east")), ServerError.TopicNotFound, "not there"),
+        (((OUT, None, "north"),), ServerError.NotAllowedError, "no cluster 'north'"),
+        (((OUT, None, ""),), ServerError.NotAllowedError, "does not say which cluster"),
+        ((("non-persistent://public/default/t", None, "east"),), ServerError.NotAllowedError, "not persistent"),
+        (((OUT, None, "east"),) * 1001, ServerError.NotAllowedError, "1000 are the most"),
+        (((OUT, None, "west"),), ServerError.ServiceNotReady, "could not be asked"),
+    ],
+)
+async def test_what_cannot_take_part_opens_no_transaction(
+    benches: Any, named: tuple[tuple[str, str | None, str], ...], code: ServerError, says: str
+) -> None:
+    bench = await benches("east", "west").start()
+    bench.clusters["east"].missing.add(FULL + "gone")
+    bench.clusters["west"].is_away = True
+    client = bench.client()
+    before = await begin(client)
+    with pytest.raises(Refused, match=says) as refused:
+        await begin(client, *named)
+    assert refused.value.code == code
+    assert (await begin(client)).least == before.least + 1
 
 
 async def test_a_participant_is_looked_for_once_and_a_missing_one_is_refused_with_all_of_its_request(benches: Any) -> None:

@@ -37,6 +37,24 @@ def test_new_txn(request_id: int, timeout_ms: int, tc_id: int):
     assert hot_txn.with_txn(head, txn) == head_of(request_id, txn)
 
 
+FIRST = st.tuples(st.text(max_size=200), st.none() | st.text(max_size=200), st.text(max_size=20))
+
+
+@given(U64, U64, U64, st.lists(FIRST, max_size=3))
+def test_new_txn_with_what_it_writes_to_first(request_id: int, timeout_ms: int, tc_id: int, first: list[Any]):
+    frame = hot_txn.encode_new_txn(request_id, timeout_ms, tc_id, first)
+    fields = ("topic", "subscription", "cluster")
+    named = [{name: value for name, value in zip(fields, each, strict=True) if value} | {"topic": each[0]} for each in first]
+    for each, (_, subscription, _) in zip(named, first, strict=True):
+        if subscription == "":
+            each["subscription"] = ""
+    assert frame == command("newTxn", request_id=request_id, txn_ttl_millis=timeout_ms, tc_id=tc_id, participants=named)
+    head, *others = hot_txn.decode_new_txn(frame[4:])
+    assert others == [timeout_ms, tc_id]
+    assert hot_txn.request_id_of(head) == request_id
+    assert hot_txn.first_participants_of(frame[4:]) == first
+
+
 @given(U64, TXN, st.sampled_from([0, 1]))
 def test_end_txn(request_id: int, txn: TxnId, action: int):
     frame = hot_txn.encode_end_txn(request_id, txn, action)

@@ -22,6 +22,7 @@ from pulsar_txn.broker.commands.txn import (
     identify,
     on_end_txn,
     on_new_txn,
+    refuse_new_txn,
 )
 from pulsar_txn.broker.commands.txn import (
     REFUSED as REFUSALS,
@@ -93,6 +94,7 @@ __all__ = [
     "on_new_txn",
     "reachable",
     "read_settings",
+    "refuse_new_txn",
     "tls_of",
     "unknown_keys",
 ]

@@ -56,6 +56,17 @@ class Limits:
         if self.max_state_bytes and state.bytes + added > self.max_state_bytes:
             raise self._too_many_bytes(state, added)
 
+    def check_first(self, state: CoordinatorState, count: int, added: int) -> None:
+        """Refuse a transaction that begins with `count` participants of `added` bytes; as `check_participants`."""
+        if self.max_participants and count > self.max_participants:
+            raise Refusal(
+                ServerError.NotAllowedError,
+                f"a transaction would begin with {count} participants; it may have {self.max_participants}"
+                " (maxParticipantsPerTransaction): use several transactions",
+            )
+        if self.max_state_bytes and state.bytes + TRANSACTION_BYTES + added > self.max_state_bytes:
+            raise self._too_many_bytes(state, TRANSACTION_BYTES + added)
+
     def _too_many_bytes(self, state: CoordinatorState, added: int) -> Refusal:
         return Refusal(
             ServerError.TooManyRequests,

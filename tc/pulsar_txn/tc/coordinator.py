@@ -268,11 +268,22 @@ class TransactionCoordinator:
             lane = self._lanes.choose(owner, request.incarnation)
             opened = (LOG, records.new_in_lane(least, request.timeout_ms, now_ms, owner, lane, request.incarnation))
             reply = Reply(request.token, TxnId(most_of_lane(self.tc_id, lane), least))
+        new: _Records = (opened, *self._first(least, request.participants, now_ms)) if request.participants else (opened,)
         if self._fencing is None or request.identity is None:
-            return Step((opened,), (reply,))
-        return self._succeed(self._fencing, owner, opened, reply, now_ms)
+            return Step(new, (reply,))
+        return self._succeed(self._fencing, owner, new, reply, now_ms)
 
-    def _succeed(self, fencing: Fencing, owner: Owner, opened: tuple[str, Record], reply: Reply, now_ms: int) -> Step[Record]:
+    def _first(self, least: int, participants: tuple[Participant, ...], now_ms: int) -> _Records:
+        """The records of what is registered with the transaction that they open."""
+        topics = tuple(dict.fromkeys(each.topic for each in participants if each.subscription is None))
+        pairs = dict.fromkeys((each.topic, each.subscription) for each in participants if each.subscription is not None)
+        added = sum(PARTICIPANT_BYTES + len(topic) for topic in topics)
+        added += sum(PARTICIPANT_BYTES + len(topic) + len(name) for topic, name in pairs)
+        self._limits.check_first(self._state, len(topics) + len(pairs), added)
+        found: _Records = ((LOG, records.add_partitions(least, topics, now_ms, least)),) if topics else ()
+        return (*found, (LOG, records.add_subscriptions(least, tuple(pairs), now_ms, least))) if pairs else found
+
+    def _succeed(self, fencing: Fencing, owner: Owner, new: _Records, reply: Reply, now_ms: int) -> Step[Record]:
         """Open a transaction of a transactional id: transactions that older epochs left open are aborted before it."""
         decisions: list[tuple[str, Record]] = []
         trailing: list[tuple[str, Record]] = []
@@ -286,7 +297,7 @@ class TransactionCoordinator:
                 trailing += more
                 effects += heard
         fencing.check_room(owner, len(open_of_id) - len(decisions), self.tc_id)
-        return Step((*decisions, opened), tuple(effects), tuple(trailing))
+        return Step((*decisions, *new), tuple(effects), tuple(trailing))
 
     def _add(self, request: AddParticipants, now_ms: int) -> Step[Record]:
         asker = (request.principal, request.identity)

@@ -24,8 +24,10 @@ class NewTxn:
     `incarnation`: what the client calls this life of its process, where the coordinator gives lanes (`ids.LaneIds`). It is a
     sign of life as well. A client that names none has a lane for each transaction, and no lease.
 
+    `participants` are registered by the same Step, as by AddParticipants.
+
     Refusals: TooManyRequests (too many open, or they hold too many bytes, or too many lanes), NotAllowedError (timeout above
-    the limit, blank owner or incarnation).
+    the limit, blank owner or incarnation, more participants than a transaction may have). Then nothing is opened.
     """
 
     token: Token
@@ -33,6 +35,7 @@ class NewTxn:
     principal: str | None = None
     identity: Identity | None = None
     incarnation: str | None = None
+    participants: tuple[Participant, ...] = ()
 
 
 @value

@@ -29,6 +29,9 @@ RESPONSES: Final = frozenset(
 )
 """Types of the four responses."""
 
+FirstParticipant: TypeAlias = tuple[str, str | None, str]
+"""`(topic, subscription, cluster)`; `subscription` None: the topic itself. `cluster` may be empty."""
+
 Response: TypeAlias = tuple[int, TxnId, int | None, str | None]
 """`(request_id, txn, error, message)`; `error` None: it was done."""
 
@@ -52,6 +55,8 @@ STARTS: Final = {kind: _starts(prefix) for kind, prefix in _PREFIX.items()}
 the `head` of its request (see `encode_response`)."""
 
 _CLUSTER_TAG: Final = varint(100 << 3 | 2)
+_FIRST_TAG: Final = _CLUSTER_TAG
+"""Of NEW_TXN: the same field number."""
 
 _BODY: Final = 9
 """Where a body of less than 128 bytes begins."""
@@ -83,9 +88,36 @@ def _ids(request_id: int, txn: TxnId) -> bytes:
 # ---------------------------------------------------------------- NEW_TXN and END_TXN: numbers only
 
 
-def encode_new_txn(request_id: int, timeout_ms: int, tc_id: int) -> bytes:
-    """The frame of a NEW_TXN."""
-    return _frame(NEW_TXN, b"\x08" + varint(request_id) + b"\x10" + varint(timeout_ms) + b"\x18" + varint(tc_id))
+def encode_new_txn(request_id: int, timeout_ms: int, tc_id: int, first: Iterable[FirstParticipant] = ()) -> bytes:
+    """The frame of a NEW_TXN. `first`: registered with it, by a coordinator beside clusters."""
+    numbers = b"\x08" + varint(request_id) + b"\x10" + varint(timeout_ms) + b"\x18" + varint(tc_id)
+    return _frame(NEW_TXN, numbers + b"".join(map(_first_participant, first)))
+
+
+@lru_cache(4096)
+def _first_participant(named: FirstParticipant) -> bytes:
+    topic, subscription, cluster = named
+    parts = b"\x0a" + _sized(topic)
+    if subscription is not None:
+        parts += b"\x12" + _sized(subscription)
+    if cluster:
+        parts += b"\x1a" + _sized(cluster)
+    return _FIRST_TAG + varint(len(parts)) + parts
+
+
+def _sized(name: str) -> bytes:
+    text = name.encode()
+    return varint(len(text)) + text
+
+
+def first_participants_of(frame: bytes) -> list[FirstParticipant]:
+    """What a NEW_TXN registers at once. MalformedFrame."""
+    if _FIRST_TAG not in frame:
+        return []
+    return [
+        (each.topic, each.subscription if each.HasField("subscription") else None, each.cluster)
+        for each in _body(frame, NEW_TXN).newTxn.participants
+    ]
 
 
 def decode_new_txn(frame: bytes) -> tuple[bytes, int, int]:

@@ -115,8 +115,8 @@ async def identify(session: TxnSession, body: Any, coordinators: int) -> dict[st
     return {"tc_id": tc_id, "transactional_epoch": epoch}
 
 
-def on_new_txn(session: TxnSession, frame: bytes) -> None:
-    """NEW_TXN: a repeat of a request that is answered already means the same transaction."""
+def on_new_txn(session: TxnSession, frame: bytes, participants: tuple[Participant, ...] = ()) -> None:
+    """NEW_TXN: a repeat of a request that is answered already means the same transaction. `participants`: with it."""
     head, timeout_ms, tc_id = hot_txn.decode_new_txn(frame)
     coordinators = session.services.coordinators
     if coordinators is None:
@@ -128,7 +128,14 @@ def on_new_txn(session: TxnSession, frame: bytes) -> None:
         session.connection.answer(hot_txn.encode_response(hot_txn.NEW_TXN_RESPONSE, hot_txn.with_txn(head, txn_id)))
     elif not opened.waits(asked):
         answer = partial(_answer_new, session, asked)
-        coordinators.new_txn(tc_id, timeout_ms, session.principal, session.identity, answer, session.incarnation)
+        who = (session.principal, session.identity)
+        coordinators.new_txn(tc_id, timeout_ms, *who, answer, session.incarnation, participants)
+
+
+def refuse_new_txn(session: TxnSession, frame: bytes, error: ServerError, message: str) -> None:
+    """NEW_TXN, of which what it would register is refused: nothing is opened."""
+    head, _, tc_id = hot_txn.decode_new_txn(frame)
+    session.connection.answer(_refused(hot_txn.NEW_TXN_RESPONSE, hot_txn.with_txn(head, TxnId(tc_id, 0)), error, message))
 
 
 def _answer_new(session: TxnSession, asked: Asked, value: TxnId | None, error: ServerError | None, message: str) -> None:

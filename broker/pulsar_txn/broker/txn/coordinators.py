@@ -262,14 +262,18 @@ class Coordinators:
         identity: Identity | None,
         answer: Answer,
         incarnation: str | None = None,
+        participants: tuple[Participant, ...] = (),
     ) -> None:
-        """Open a transaction; the answer's value is its TxnId. `incarnation`: where coordinators give lanes."""
+        """Open a transaction; the answer's value is its TxnId. `incarnation`: where coordinators give lanes.
+
+        `participants` are registered with it: of coordinators that are not asked whether somebody is (`knows`).
+        """
         host = self._serving.get(tc_id)
         if host is None:
             self._refuse(tc_id, answer)
         else:
             host.looks = True
-            host.submit(NewTxn(answer, timeout_ms, principal, identity, incarnation))
+            host.submit(NewTxn(answer, timeout_ms, principal, identity, incarnation, participants))
 
     def add(
         self,

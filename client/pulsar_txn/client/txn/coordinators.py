@@ -26,6 +26,7 @@ from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.txn.diagnosis import explained
 from pulsar_txn.client.txn.directory import AssignTopicDirectory, CoordinatorDirectory
 from pulsar_txn.client.txn.guest import GOODBYE_SECONDS, Guest
+from pulsar_txn.client.txn.registrar import Named
 from pulsar_txn.client.txn.session import CoordinatorSession
 from pulsar_txn.client.txn.stats import RequestTally
 from pulsar_txn.client.txn.transactional_id import Epoch, TransactionalId
@@ -197,8 +198,22 @@ class TransactionCoordinators:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    async def new_txn(self, timeout_ms: int, *, timeout: float | None = None, tally: RequestTally | None = None) -> TxnId:
+    @property
+    def registers_first(self) -> bool:
+        """Whether `new_txn` takes `first`: coordinators beside clusters do."""
+        return self._guest is not None
+
+    async def new_txn(
+        self,
+        timeout_ms: int,
+        *,
+        timeout: float | None = None,
+        tally: RequestTally | None = None,
+        first: Sequence[Named] = (),
+    ) -> TxnId:
         """Open a transaction at the next coordinator that is connected; the coordinator aborts it after `timeout_ms`.
+
+        `first` is registered with it.
 
         When an answer was lost the request goes out again; the transaction that nobody knows then ends by its timeout.
         Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError.
@@ -207,10 +222,13 @@ class TransactionCoordinators:
             await self.start()
         session = self._pick()
         coordinator_id = session.coordinator_id
+        named = [(topic, subscription, cluster) for cluster, topic, subscription in map(_with_cluster, first)]
+
+        def encode(number: int) -> bytes:
+            return hot_txn.encode_new_txn(number, timeout_ms, coordinator_id, named)
+
         try:
-            txn_id: TxnId = await session.request(
-                "newTxn", lambda number: hot_txn.encode_new_txn(number, timeout_ms, coordinator_id), None, timeout, tally
-            )
+            txn_id: TxnId = await session.request("newTxn", encode, None, timeout, tally)
         except NotAllowedError as error:
             raise TransactionsDisabled(error.message, endpoint=error.endpoint) from error
         return txn_id
@@ -304,12 +322,18 @@ class TransactionCoordinators:
 def _by_cluster(named: Iterable[tuple[str, T]]) -> dict[str, list[tuple[str, T]]]:
     """Topics and what belongs to each, by the cluster that `Core.target` put before the topic."""
     found: dict[str, list[tuple[str, T]]] = {}
-    for target, what in named:
-        cluster, bar, topic = target.partition("|")
-        if not bar or "://" in cluster:  # a topic may have a bar in its name
-            cluster, topic = "", target
+    for each in named:
+        cluster, topic, what = _with_cluster(each)
         found.setdefault(cluster, []).append((topic, what))
     return found
+
+
+def _with_cluster(named: tuple[str, T]) -> tuple[str, str, T]:
+    target, what = named
+    cluster, bar, topic = target.partition("|")
+    if not bar or "://" in cluster:  # a topic may have a bar in its name
+        return "", target, what
+    return cluster, topic, what
 
 
 def _encode_partitions(txn_id: TxnId, named: list[tuple[str, None]], cluster: str, number: int) -> bytes:

@@ -1,17 +1,21 @@
 """What a transaction touched, and how the coordinator comes to know of it before the first operation leaves.
 
 Each topic partition and subscription is registered once (ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN); those asked for
-in one turn of the loop travel together. A lazily begun transaction is opened by its first registration.
+in one turn of the loop travel together. A lazily begun transaction is opened by its first registration, and a coordinator
+beside clusters takes both in one request.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol, TypeAlias
 
 from pulsar_txn.client.txn.stats import PartitionStats, RequestTally, SubscriptionStats
 from pulsar_txn.wire.ids import TxnAction, TxnId
+
+Named: TypeAlias = tuple[str, str | None]
+"""A topic partition, and the subscription of it that takes part, None for the topic itself."""
 
 
 class CoordinatorSessions(Protocol):
@@ -20,8 +24,13 @@ class CoordinatorSessions(Protocol):
     `tally` counts the requests that were sent (so that one that never left is known), and has the broker that answered.
     """
 
-    async def new_txn(self, timeout_ms: int, *, tally: RequestTally) -> TxnId:
-        """NEW_TXN at the next coordinator, round robin."""
+    @property
+    def registers_first(self) -> bool:
+        """Whether `new_txn` takes `first`."""
+        ...
+
+    async def new_txn(self, timeout_ms: int, *, tally: RequestTally, first: Sequence[Named] = ()) -> TxnId:
+        """NEW_TXN at the next coordinator, round robin. `first` is registered with it."""
         ...
 
     async def add_partitions(self, txn_id: TxnId, topics: Iterable[str], *, tally: RequestTally) -> None:
@@ -82,19 +91,32 @@ class Target:
         return SubscriptionStats(self.topic, self.subscription or "", *counts)
 
 
+class Opens(Protocol):
+    """Gets the id of the transaction; see `opening`."""
+
+    @property
+    def registered(self) -> Collection[Named]:
+        """What was registered with it."""
+        ...
+
+    async def open(self, first: Sequence[Named] = ()) -> TxnId:
+        """The id. Who asks first may have something registered with it."""
+        ...
+
+
 class Registrar:
     """Registers targets, each once; a failed registration fails everybody who waits for it."""
 
     def __init__(
         self,
-        open_transaction: Callable[[], Awaitable[TxnId]],
+        opening: Opens,
         coordinators: CoordinatorSessions,
         tally: RequestTally,
         monotonic: Callable[[], float],
         registered: Callable[[list[Target]], None],
     ) -> None:
         self.seconds = 0.0
-        self._open = open_transaction
+        self._opening = opening
         self._coordinators = coordinators
         self._tally = tally
         self._monotonic = monotonic
@@ -116,24 +138,24 @@ class Registrar:
 
     def _register(self) -> None:
         targets, self._waiting = self._waiting, []
+        first = [(each.topic, each.subscription) for each in targets]
         topics = [each for each in targets if each.subscription is None]
         subscriptions = [each for each in targets if each.subscription is not None]
         for group in (topics, subscriptions):
             if group:
-                task = asyncio.get_running_loop().create_task(self._register_group(group))
+                task = asyncio.get_running_loop().create_task(self._register_group(group, first))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _register_group(self, group: list[Target]) -> None:
+    async def _register_group(self, group: list[Target], first: list[Named]) -> None:
         before = None
         try:
-            txn_id = await self._open()
+            txn_id = await self._opening.open(first)
             before = self._monotonic()
-            if group[0].subscription is None:
-                await self._coordinators.add_partitions(txn_id, [each.topic for each in group], tally=self._tally)
-            else:
-                pairs = [(each.topic, each.subscription or "") for each in group]
-                await self._coordinators.add_subscriptions(txn_id, pairs, tally=self._tally)
+            done = self._opening.registered
+            left = [each for each in group if (each.topic, each.subscription) not in done] if done else group
+            if left:
+                await self._add(txn_id, left)
         except Exception as error:  # noqa: BLE001 - it goes to every waiter, as it is
             for future in _pending(group):
                 future.set_exception(error)
@@ -145,6 +167,13 @@ class Registrar:
         finally:
             if before is not None:
                 self.seconds += self._monotonic() - before
+
+    async def _add(self, txn_id: TxnId, group: list[Target]) -> None:
+        if group[0].subscription is None:
+            await self._coordinators.add_partitions(txn_id, [each.topic for each in group], tally=self._tally)
+        else:
+            pairs = [(each.topic, each.subscription or "") for each in group]
+            await self._coordinators.add_subscriptions(txn_id, pairs, tally=self._tally)
 
 
 def _pending(group: list[Target]) -> list[asyncio.Future[TxnId]]:

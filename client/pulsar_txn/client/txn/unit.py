@@ -79,7 +79,7 @@ class Unit:
         self.inputs = Inputs(self.doom)
         self.opening = Opening(self.life, coordinators, monotonic)
         self._operations = Operations(self, monotonic, self.life.fail)
-        self._registrar = Registrar(self.opening.open, coordinators, self.opening.tally, monotonic, self._note_registered)
+        self._registrar = Registrar(self.opening, coordinators, self.opening.tally, monotonic, self._note_registered)
         self.ending = Ending(
             self.life,
             self.opening,

@@ -11,7 +11,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
-from pulsar_txn.broker.serving import MAX_PARTICIPANTS, REFUSALS, Answer, identify, on_end_txn, on_new_txn
+from pulsar_txn.broker.serving import MAX_PARTICIPANTS, REFUSALS, Answer, identify, on_end_txn
 from pulsar_txn.tc_service.cluster.participants import ParticipantRefused, normalise
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -19,6 +19,7 @@ from pulsar_txn.wire.errors import MalformedFrame, Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId
 from pulsar_txn.wire.topics import ASSIGN_TOPIC, InvalidName, TopicName
 
+from .beginning import on_new, refusal_of, too_many
 from .clusters import of_cluster
 from .living import say_goodbye, take_over
 from .session import FrameHandler, Handler, Session
@@ -188,8 +189,8 @@ def _add(
     done = hot_txn.encode_response(response, head)
     answer = partial(session.connection.respond, done, REFUSALS[response], head)
     if len(named) > MAX_PARTICIPANTS:
-        text = f"{len(named)} participants in one request; {MAX_PARTICIPANTS} are the most, send several"
-        answer(None, ServerError.NotAllowedError, text)
+        refusal = too_many(len(named))
+        answer(None, refusal.code, refusal.message)
         return
     clusters = session.services.clusters
     try:
@@ -208,14 +209,11 @@ def _add(
 
 async def _check(session: Session, txn_id: TxnId, cluster: str, participants: Sequence[Participant], answer: Answer) -> None:
     """Ask the cluster whether the participants are there, and register them. Always answers."""
-    try:
-        await session.services.clusters.check(cluster, participants)
-    except Refusal as refusal:
-        answer(None, refusal.code, refusal.message)
-    except Exception as error:  # noqa: BLE001 - the client gets it, and may try again
-        answer(None, ServerError.ServiceNotReady, f"cluster {cluster} could not be asked: {error}; retry")
-    else:
+    refusal = await refusal_of(session.services.clusters, cluster, participants)
+    if refusal is None:
         _register(session, txn_id, cluster, participants, answer)
+    else:
+        answer(None, refusal.code, refusal.message)
 
 
 def _register(session: Session, txn_id: TxnId, cluster: str, participants: Sequence[Participant], answer: Answer) -> None:
@@ -223,7 +221,7 @@ def _register(session: Session, txn_id: TxnId, cluster: str, participants: Seque
 
 
 REQUESTS: Final[dict[int, FrameHandler]] = {
-    hot_txn.NEW_TXN: on_new_txn,
+    hot_txn.NEW_TXN: on_new,
     hot_txn.ADD_PARTITION_TO_TXN: on_add_partition,
     hot_txn.ADD_SUBSCRIPTION_TO_TXN: on_add_subscription,
     hot_txn.END_TXN: on_end_txn,
