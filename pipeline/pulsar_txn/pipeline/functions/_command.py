@@ -96,6 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--function-config-file", help="YAML with the official keys")
     command.add_argument("--broker-service-url", default="pulsar://localhost:6650")
+    command.add_argument("--coordinator", help="URL of a coordinator beside the cluster; else the brokers' own are used")
+    command.add_argument("--cluster", default="", help="the cluster's name at that coordinator")
     command.add_argument("--client-auth-plugin", help="a Java class name of token, basic or TLS authentication")
     command.add_argument("--client-auth-params", help="token:…, file:///…, tlsCertFile:…,tlsKeyFile:…, or JSON")
     command.add_argument("--tls-trust-cert-path")
@@ -180,6 +182,8 @@ async def _localrun(told: argparse.Namespace) -> None:
         tls_trust_certs_file=told.tls_trust_cert_path,
         tls_allow_insecure_connection=told.tls_allow_insecure,
         tls_validate_hostname=told.hostname_verification_enabled,
+        coordinator=told.coordinator,
+        cluster=told.cluster,
     )
     async with client:
         run = FunctionRun(client, config_of(told), stop=stop)

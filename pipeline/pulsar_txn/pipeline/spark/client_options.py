@@ -43,6 +43,8 @@ _ARGUMENTS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "memory_limit": ("memory_limit", whole),
     "description": ("description", text),
     "sni_proxy_url": ("sni_proxy_url", text),
+    "coordinator": ("coordinator", text),
+    "cluster": ("cluster", text),
     "tls_trust_certs_file": ("tls_trust_certs_file", text),
     "tls_certificate_file": ("tls_certificate_file", text),
     "tls_key_file": ("tls_key_file", text),
