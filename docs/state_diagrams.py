@@ -20,6 +20,7 @@ import attrs
 from pulsar_txn.ledger.table import Table
 from pulsar_txn.rm_pending_ack import transitions as pending_ack
 from pulsar_txn.rm_producer import transitions as buffer
+from pulsar_txn.rm_producer.half import transitions as half
 from pulsar_txn.tc import table as coordinator
 from pulsar_txn.tc.lane_table import LANE_TRANSITIONS
 
@@ -83,13 +84,19 @@ def rm_producer() -> Machine:
     return _machine("rm_producer", "A transaction at a topic", source, buffer.TRANSITIONS)
 
 
+def half_topic() -> Machine:
+    """The buffer with half messages."""
+    source = "rm_producer/pulsar_txn/rm_producer/half/transitions.py"
+    return _machine("half_topic", "A transaction at a topic with half messages", source, half.TRANSITIONS)
+
+
 def rm_pending_ack() -> Machine:
     """The pending-ack handle."""
     source = "rm_pending_ack/pulsar_txn/rm_pending_ack/transitions.py"
     return _machine("rm_pending_ack", "A transaction at a subscription", source, pending_ack.TRANSITIONS)
 
 
-MACHINES: Final[tuple[Callable[[], Machine], ...]] = (tc, lanes, rm_producer, rm_pending_ack)
+MACHINES: Final[tuple[Callable[[], Machine], ...]] = (tc, lanes, rm_producer, half_topic, rm_pending_ack)
 
 
 def _machine(name: str, title: str, source: str, table: Table[Any, Any]) -> Machine:

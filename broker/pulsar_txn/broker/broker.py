@@ -25,6 +25,7 @@ from .base.runtime import Clock, Runtime
 from .base.settings import BrokerConfig
 from .base.sorted_names import Pieces, in_order
 from .base.turn import Turn
+from .catalog.buffer_choice import BufferChoice
 from .catalog.catalog import Catalog, log_name, pending_ack_log_name, role_log_name
 from .catalog.lists import TopicLists
 from .catalog.policies import Namespaces
@@ -91,7 +92,7 @@ class Broker:
         self.coordinators: Coordinators | None = None
         self.transactional_ids: TransactionalIds | None = None
         self.ends_groups = False
-        self._buffer_factory = plugins.resolve(plugins.TRANSACTION_BUFFERS, config.transaction_buffer_provider_class_name)
+        self._buffers = BufferChoice(config, store.metadata)
         self._pending_ack_factory = plugins.resolve(
             plugins.PENDING_ACKS, config.transaction_pending_ack_store_provider_class_name
         )
@@ -216,9 +217,10 @@ class Broker:
     async def _open(self, name: TopicName) -> Topic:
         logs: list[Log] = []
         try:
+            factory = await self._buffers.factory(name, is_new=not self.catalog.exists(name))
             logs.append(await self.store.open(log_name(name)))
             self.catalog.index.created(name)
-            buffer = self._buffer_factory(str(name), partial(make_marker, self.turn))
+            buffer = factory(str(name), partial(make_marker, self.turn))
             roles: dict[str, Log] = {}
             for role in buffer.logs:
                 if role != "topic":
@@ -285,6 +287,7 @@ class Broker:
         await topic.compaction.delete()
         for role in topic.buffer.logs:
             await self.store.delete(log_name(topic.name) if role == "topic" else role_log_name(topic.name, role))
+        await self._buffers.forget(topic.name)
         self.catalog.index.deleted(topic.name)
 
     async def delete_namespace(self, tenant: str, namespace: str) -> None:

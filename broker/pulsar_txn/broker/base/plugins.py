@@ -20,7 +20,10 @@ LEDGERS: Final = "pulsar_txn.ledgers"
 
 _BUILT_IN: Final[dict[str, dict[str, str]]] = {
     COORDINATORS: {"log": "pulsar_txn.tc:TransactionCoordinator", "fencing": "pulsar_txn.tc:FencingCoordinator"},
-    TRANSACTION_BUFFERS: {"topic": "pulsar_txn.rm_producer:TopicTransactionBuffer"},
+    TRANSACTION_BUFFERS: {
+        "topic": "pulsar_txn.rm_producer:TopicTransactionBuffer",
+        "half-topic": "pulsar_txn.rm_producer:HalfTopicTransactionBuffer",
+    },
     PENDING_ACKS: {"log": "pulsar_txn.rm_pending_ack:PendingAckHandle"},
     LEDGERS: {"memory": "pulsar_txn.ledger.memory:MemoryStore", "journal": "pulsar_txn.ledger.journal:JournalStore"},
 }

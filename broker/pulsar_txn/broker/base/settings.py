@@ -114,5 +114,6 @@ class BrokerConfig:
     max_transaction_timeout_in_seconds: int = 3_600
     transaction_metadata_store_provider_class_name: str = "fencing"
     transaction_buffer_provider_class_name: str = "topic"
+    transaction_buffer_provider_overrides: str = ""
     transaction_pending_ack_store_provider_class_name: str = "log"
     transaction_outcome_retention_count: int = 1_048_576

@@ -17,6 +17,7 @@ from pulsar_txn.broker.base.addresses import LOOPBACK
 from pulsar_txn.broker.base.config import Loaded, conf_key, load
 from pulsar_txn.broker.base.runtime import AsyncioRuntime
 from pulsar_txn.broker.base.settings import BrokerConfig
+from pulsar_txn.broker.catalog.buffer_choice import read_rules
 from pulsar_txn.broker.net.ports import CannotListen
 from pulsar_txn.broker.server import Standalone, check_security
 
@@ -90,6 +91,12 @@ def _check_plugins(loaded: Loaded) -> None:
             plugins.resolve(group, value)
         except plugins.PluginError as error:
             raise Ending(USAGE, f"{loaded.origins[field]}: {conf_key(field)}={value}: {error}") from error
+    field = "transaction_buffer_provider_overrides"
+    try:
+        for value in read_rules(loaded.config.transaction_buffer_provider_overrides).values():
+            plugins.resolve(plugins.TRANSACTION_BUFFERS, value)
+    except plugins.PluginError as error:
+        raise Ending(USAGE, f"{loaded.origins[field]}: {conf_key(field)}: {error}") from error
 
 
 def _check_functions(config: BrokerConfig) -> None:

@@ -31,6 +31,8 @@ from pulsar_txn.wire.ids import EARLIEST, EntryHeader, Position, TxnAction
 from .host import MachineHost
 
 TOPIC = "topic"
+DATA_LOGS: Final = frozenset((TOPIC, "half"))
+"""Logs with what producers sent: a message counts as sent while it waits for its transaction, too."""
 
 SNAPSHOT_AFTER: Final = 10_000
 _SNAPSHOT_BYTES_PER_ENTRY: Final = 64
@@ -103,7 +105,7 @@ class BufferHost(MachineHost[Request, TopicRecord]):
             self._noted = max_read
             self._notes.append((self.host.places[log], position, max_read))
         self._since_snapshot += 1
-        if log == TOPIC and record is not PLAIN and record.header.marker_type is None:
+        if record is not PLAIN and log in DATA_LOGS and record.header.marker_type is None:
             self._topic.entry_applied(record.header)
 
     def stored(self, receipt: Receipt, position: Position) -> None:
@@ -167,7 +169,10 @@ class BufferHost(MachineHost[Request, TopicRecord]):
     def fold(self, machine: Machine[Request, TopicRecord], log: str, position: Position, data: bytes) -> None:
         """Entries of the topic are read by their headers, those of other logs by the buffer."""
         if log != TOPIC:
-            super().fold(machine, log, position, data)
+            record = machine.decode(log, data)
+            machine.apply(log, position, record)
+            if log in DATA_LOGS:
+                self._topic.entry_applied(record.header)
             return
         header = read_header(data)
         plain = header.txn_id is None and header.marker_type is None

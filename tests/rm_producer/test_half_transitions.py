@@ -1,0 +1,249 @@
+"""With half messages, too, every state of a transaction meets every event, and does what TRANSITIONS says."""
+
+import pytest
+from machine_states import restored, state_of
+
+from pulsar_txn.ledger.machine import AwaitOutcome, CopyEntries, Outcome, PublishMaxRead, Reply, Step, VerifyRegistered
+from pulsar_txn.ledger.table import Act
+from pulsar_txn.rm_producer import TopicRecord
+from pulsar_txn.rm_producer.half import HalfTopicTransactionBuffer, records
+from pulsar_txn.rm_producer.half.transitions import TRANSITIONS, Event, TxnState
+from pulsar_txn.rm_producer.requests import Copied, EndTxnOnPartition, ProducerAnswered, Publish, TakeSnapshot, Verified
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import EntryHeader, MarkerType, TxnAction, TxnId
+
+TXN, OTHER = TxnId(3, 50), TxnId(3, 70)
+COMMIT, ABORT = TxnAction.COMMIT, TxnAction.ABORT
+BEGUN = (TxnState.OPEN, TxnState.STALE, TxnState.COMMITTING, TxnState.FINISHING)
+DECIDED = (TxnState.COMMITTING, TxnState.FINISHING)
+PASSED = (TxnState.STALE, TxnState.FINISHING, TxnState.OVER)
+
+
+def marker(txn_id, action, low_watermark=-1):
+    kind = MarkerType.TXN_COMMIT if action is COMMIT else MarkerType.TXN_ABORT
+    return TopicRecord(EntryHeader("pulsar.txn.marker", -1, low_watermark + 1, 0, txn_id, int(kind)), b"marker")
+
+
+def data(txn_id):
+    return TopicRecord(EntryHeader("p", 1, 1, 0, txn_id), b"data")
+
+
+class Driven:
+    """A buffer that is brought into a state by records only, and then driven by one event. TXN has two halves."""
+
+    def __init__(self, state):
+        self.buffer = HalfTopicTransactionBuffer("t", marker)
+        self.buffer.recovered(0)
+        self.entry = 0
+        if state in BEGUN:
+            self.fold(("half", data(TXN)), ("half", data(TXN)))
+        if state in DECIDED:
+            self.fold(("op", marker(TXN, COMMIT)))
+        if state in PASSED:
+            self.watermark()
+
+    def watermark(self):
+        self.fold(("half", data(OTHER)), ("op", marker(OTHER, ABORT, low_watermark=TXN.least)))
+
+    def fold(self, *read):
+        for log, record in read:
+            self.buffer.apply(log, (1, self.entry), record)
+            self.buffer.check_invariants()
+            self.entry += 1
+
+    def state(self):
+        """What the views of the buffer say of the transaction."""
+        passed = self.buffer.stats().low_watermarks.get(TXN.most, -1) >= TXN.least
+        if self.buffer.first_position(TXN) is None:
+            return TxnState.OVER if passed else TxnState.UNKNOWN
+        again = HalfTopicTransactionBuffer("t", marker)
+        copies = [
+            effect for effect in restored(again, state_of(self.buffer)).recovered(0).effects if type(effect) is CopyEntries
+        ]
+        if copies:
+            return TxnState.FINISHING if passed else TxnState.COMMITTING
+        return TxnState.STALE if passed else TxnState.OPEN
+
+    def drive(self, event):
+        """Carry the event out; gives the act that was seen, and the code of a refusal."""
+        publish = Publish("token", TXN, data(TXN))
+        match event:
+            case _ if event.name.endswith("_READ"):
+                return self.folded(event), None
+            case Event.DUE:
+                return self.decided(event, self.buffer.expire(0)), None
+            case Event.COPIED:
+                first = self.buffer.first_position(TXN) or (1, 0)
+                request = Copied("half", "topic", first, data(TXN), TXN)
+            case Event.WATERMARK:
+                self.fold(("half", data(OTHER)))
+                request = EndTxnOnPartition("token", OTHER, ABORT, TXN.least, marker(OTHER, ABORT, TXN.least))
+            case Event.END_COMMIT | Event.END_ABORT:
+                action = COMMIT if event is Event.END_COMMIT else ABORT
+                request = EndTxnOnPartition("token", TXN, action, -1, marker(TXN, action))
+            case Event.PUBLISH:
+                request = publish
+            case _:
+                request = Verified(publish, event is Event.VERIFIED)
+        try:
+            step = self.buffer.decide(request, 0)
+        except Refusal as refusal:
+            return Act.REFUSE, refusal.code
+        return self.decided(event, step), None
+
+    def folded(self, event):
+        """FOLD or SKIP: a skipped record changes nothing but the position."""
+        if event is Event.LAST_COPY_READ:
+            self.fold(("topic", data(TXN)))
+        before = state_of(self.buffer)
+        if event is Event.WATERMARK_READ:
+            self.watermark()
+            return Act.FOLD
+        log, record = {
+            Event.HALF_READ: ("half", data(TXN)),
+            Event.COMMIT_READ: ("op", marker(TXN, COMMIT)),
+            Event.ABORT_READ: ("op", marker(TXN, ABORT)),
+        }.get(event, ("topic", data(TXN)))
+        plain = restored(HalfTopicTransactionBuffer("t", marker), before)
+        plain.recovered(0)
+        plain.apply(log, (1, self.entry), TopicRecord(EntryHeader("", 0, 0, 0)))
+        self.fold((log, record))
+        return Act.SKIP if state_of(plain) == state_of(self.buffer) else Act.FOLD
+
+    def decided(self, event, step):
+        halves = self.buffer.first_position(TXN)
+        span = None if halves is None else (halves, (1, halves[1] + 1), 2)
+        self.fold(*step.records)
+        written = [(log, record.header) for log, record in step.records]
+        if event is Event.WATERMARK:
+            assert step.effects == (Reply("token"),)
+            assert written[-1] == ("op", marker(OTHER, ABORT, TXN.least).header)
+            written = written[:-1]
+        if event in (Event.WATERMARK, Event.DUE):
+            assert written in ([], [("op", marker(TXN, ABORT).header)])
+            return Act.WRITE if written else Act.SKIP
+        if not written:
+            asked = (VerifyRegistered(TXN, Publish("token", TXN, data(TXN))),)
+            return {asked: Act.ASK, (Reply("token"),): Act.ANSWER, (AwaitOutcome("token", TXN),): Act.JOIN, (): Act.SKIP}[
+                step.effects
+            ]
+        ((log, record),) = step.records
+        if log == "half":
+            assert (record, step.effects) == (data(TXN), (Reply("token", position_of=0),))
+        elif log == "topic":
+            assert (record, step.effects) == (data(TXN), ())
+        else:
+            assert records.span(record) == span
+            assert record.header == marker(TXN, COMMIT if event is Event.END_COMMIT else ABORT).header
+            copies = CopyEntries("half", "topic", ((1, 0), (1, 1)), TXN)
+            assert step.effects == ((AwaitOutcome("token", TXN), copies) if event is Event.END_COMMIT else (Reply("token"),))
+        return Act.WRITE
+
+
+def test_the_table_names_every_pair():
+    assert set(TRANSITIONS) == {(state, event) for state in TxnState for event in Event}
+
+
+@pytest.mark.parametrize("state", TxnState, ids=str)
+def test_a_send_that_is_verified_before_it_asks_is_decided_as_one_that_need_not_ask(state):
+    cell = TRANSITIONS[state, Event.PUBLISH]
+    assert cell.act is Act.ASK or cell == TRANSITIONS[state, Event.VERIFIED]
+
+
+@pytest.mark.parametrize(("state", "event"), sorted(TRANSITIONS, key=str), ids=str)
+def test_the_buffer_does_what_the_table_says(state, event):
+    driven = Driven(state)
+    assert driven.state() is state
+    assert driven.buffer.state_of(TXN) is state
+    act, code = driven.drive(event)
+    assert (act, driven.state(), code) == TRANSITIONS[state, event]
+    assert driven.buffer.state_of(TXN) is driven.state()
+
+
+@pytest.mark.parametrize("event", [Event.PUBLISH, Event.VERIFIED, Event.NOT_VERIFIED, Event.END_COMMIT, Event.COPIED])
+def test_before_recovery_every_request_is_to_be_retried(event):
+    driven = Driven(TxnState.UNKNOWN)
+    driven.buffer = HalfTopicTransactionBuffer("t", marker)
+    assert driven.drive(event) == (Act.REFUSE, ServerError.ServiceNotReady)
+
+
+def test_a_stale_transaction_is_due_at_once_and_after_a_restart():
+    driven = Driven(TxnState.STALE)
+    assert driven.buffer.deadline() == 0
+    again = restored(HalfTopicTransactionBuffer("t", marker), state_of(driven.buffer))
+    assert again.recovered(0) == Step(effects=(PublishMaxRead(again.max_read_position),))
+    assert again.deadline() == 0
+    assert [log for log, _ in again.expire(0).records] == ["op"]
+    assert Driven(TxnState.OPEN).buffer.deadline() is None
+
+
+def test_transactions_are_copied_one_after_the_other_in_the_order_of_their_commits():
+    driven = Driven(TxnState.COMMITTING)
+    driven.fold(("half", data(OTHER)))
+    end = driven.buffer.decide(EndTxnOnPartition("later", OTHER, COMMIT, -1, marker(OTHER, COMMIT)), 0)
+    assert end.effects == (AwaitOutcome("later", OTHER),), "its turn has not come"
+    driven.fold(*end.records)
+    early = driven.buffer.decide(Copied("half", "topic", driven.buffer.first_position(OTHER), data(OTHER), OTHER), 0)
+    assert early == Step()
+    for place, effects in (((1, 0), ()), ((1, 1), (Outcome(TXN, COMMIT), CopyEntries("half", "topic", ((1, 3),), OTHER)))):
+        assert driven.buffer.decide(Copied("half", "topic", (9, 9), data(TXN), TXN), 0) == Step(), "not the next one"
+        step = driven.buffer.decide(Copied("half", "topic", place, data(TXN), TXN), 0)
+        assert step.effects == effects
+        driven.fold(*step.records)
+    assert driven.buffer.first_position(TXN) is None
+
+
+def test_a_million_halves_are_copied_a_few_hundred_at_a_time():
+    buffer = HalfTopicTransactionBuffer("t", marker)
+    buffer.recovered(0)
+    count = 1000
+    for entry in range(count):
+        buffer.apply("half", (1, entry), data(TXN))
+    step = buffer.decide(EndTxnOnPartition("token", TXN, COMMIT, -1, marker(TXN, COMMIT)), 0)
+    waiting = [effect for effect in step.effects if type(effect) is CopyEntries]
+    buffer.apply("op", (1, 0), step.records[0][1])
+    sizes, topic = [], 0
+    while waiting:
+        copy = waiting.pop()
+        sizes.append(len(copy.positions))
+        for position in copy.positions:
+            step = buffer.decide(Copied("half", "topic", position, data(TXN), TXN), 0)
+            waiting += [effect for effect in step.effects if type(effect) is CopyEntries]
+            for log, record in step.records:
+                buffer.apply(log, (1, topic), record)
+                topic += 1
+    assert sizes == [256, 256, 256, 232]
+    assert (topic, buffer.stats().committed_txn_count) == (count, 1)
+
+
+@pytest.mark.parametrize(
+    "header", [EntryHeader("p", 1, 1, 0, OTHER), EntryHeader("p", 1, 1, 0, TXN, 21), EntryHeader("p", 1, 1, 0)]
+)
+def test_an_entry_that_names_something_else_is_refused(header):
+    driven = Driven(TxnState.OPEN)
+    with pytest.raises(Refusal) as refused:
+        driven.buffer.decide(Publish("token", TXN, TopicRecord(header, b"")), 0)
+    assert refused.value.code is ServerError.NotAllowedError
+
+
+def test_the_coordinator_asks_producers_and_not_the_buffer():
+    driven = Driven(TxnState.OPEN)
+    with pytest.raises(Refusal) as refused:
+        driven.buffer.decide(ProducerAnswered(TXN, (1, 0), COMMIT), 0)
+    assert refused.value.code is ServerError.NotAllowedError
+
+
+def test_snapshots_come_with_every_interval_of_ends():
+    with pytest.raises(ValueError, match="at least 1"):
+        HalfTopicTransactionBuffer("t", marker, snapshot_interval_transactions=0)
+    buffer = HalfTopicTransactionBuffer("t", marker, snapshot_interval_transactions=2)
+    buffer.recovered(0)
+    due = []
+    for least in range(6):
+        txn_id = TxnId(0, least)
+        buffer.apply("half", (1, least), data(txn_id))
+        step = buffer.decide(EndTxnOnPartition("token", txn_id, ABORT, -1, marker(txn_id, ABORT)), 0)
+        due.append(len(step.effects) == 2)
+        buffer.apply("op", (1, least), step.records[0][1])
+    assert due == [False, True, False, True, False, True]
+    assert [type(effect).__name__ for effect in buffer.decide(TakeSnapshot(), 0).effects] == ["WriteSnapshot"]
