@@ -193,6 +193,25 @@ def test_transactions_are_copied_one_after_the_other_in_the_order_of_their_commi
     assert driven.buffer.first_position(TXN) is None
 
 
+def test_after_a_restart_the_order_of_commits_goes_on_and_not_that_of_first_halves():
+    driven = Driven(TxnState.OPEN)
+    driven.fold(("half", data(OTHER)), ("op", marker(OTHER, COMMIT)), ("op", marker(TXN, COMMIT)))
+    again = restored(HalfTopicTransactionBuffer("t", marker), state_of(driven.buffer))
+    (copies,) = (effect for effect in again.recovered(0).effects if type(effect) is CopyEntries)
+    assert copies.txn_id == OTHER
+
+
+@pytest.mark.parametrize("state", DECIDED, ids=str)
+def test_an_abort_of_what_is_being_committed_contradicts_the_decision(state):
+    assert Driven(state).drive(Event.END_ABORT) == (Act.REFUSE, ServerError.InvalidTxnStatus)
+
+
+@pytest.mark.parametrize("state", [*DECIDED, TxnState.STALE, TxnState.OVER], ids=str)
+@pytest.mark.parametrize("event", [Event.PUBLISH, Event.VERIFIED])
+def test_nothing_is_written_in_a_transaction_that_was_decided(state, event):
+    assert Driven(state).drive(event) == (Act.REFUSE, ServerError.NotAllowedError)
+
+
 def test_a_million_halves_are_copied_a_few_hundred_at_a_time():
     buffer = HalfTopicTransactionBuffer("t", marker)
     buffer.recovered(0)
