@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ from raw_client import RawClient
 from pulsar_txn.broker.serving import AsyncioRuntime
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.ledger.memory import MemoryStore
+from pulsar_txn.tc_service.cluster.ends import WaitingEnd
+from pulsar_txn.tc_service.cluster.rules import Answer
 from pulsar_txn.tc_service.config import CoordinatorConfig
 from pulsar_txn.tc_service.server.clusters import Clusters
 from pulsar_txn.tc_service.server.service import CoordinatorService
@@ -17,10 +20,33 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId
 
 
+class ScriptedDriver:
+    """What the driver of a scripted cluster shows. `repeats`: ends to be told once more, with the seconds until then."""
+
+    def __init__(self) -> None:
+        self.ended = self.alarms = self.repeated = 0
+        self.answers: Counter[Answer] = Counter()
+        self.watch: Callable[[TellParticipant, int], None] = lambda _effect, _attempts: None
+        self.waiting = self.to_repeat = self.oldest_ms = 0
+        self.topics_held_back: dict[str, int] = {}
+        self.waiting_ends: dict[tuple[TxnId, Participant], WaitingEnd] = {}
+        self.repeats: list[tuple[TellParticipant, float]] = []
+
+    def held_back(self) -> dict[str, int]:
+        return self.topics_held_back
+
+    def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
+        return self.waiting_ends.get((txn_id, participant))
+
+    def repeat(self, effect: TellParticipant, seconds: float) -> None:
+        self.repeats.append((effect, seconds))
+
+
 class ScriptedCluster:
     """A cluster whose brokers answer when the test says so. `missing`: topics that are not there."""
 
     def __init__(self) -> None:
+        self.driver = ScriptedDriver()
         self.told: list[TellParticipant] = []
         self.missing: set[str] = set()
         self.checks = 0
@@ -31,7 +57,7 @@ class ScriptedCluster:
 
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         self.told.append(effect)
-        self.waiting.append(lambda: told(effect.txn_id))
+        self.waiting.append(lambda: self._holds(effect, told))
         if self.answers:
             self.answer()
 
@@ -39,6 +65,11 @@ class ScriptedCluster:
         waiting, self.waiting = self.waiting, []
         for each in waiting:
             each()
+
+    def _holds(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
+        self.driver.ended += 1
+        self.driver.watch(effect, 1)
+        told(effect.txn_id)
 
     def is_checked(self, participant: Participant) -> bool:
         return participant in self._found

@@ -27,10 +27,13 @@ def test_the_shipped_file_has_every_key_at_its_default_and_shows_every_key_of_a_
     assert loaded().warnings == ()
 
 
-def test_keys_that_the_broker_has_mean_the_same_and_have_its_defaults_except_the_port() -> None:
+def test_keys_that_the_broker_has_mean_the_same_and_have_its_defaults_except_the_ports() -> None:
     ours, brokers = CoordinatorConfig(), BrokerConfig()
     shared = {field.name for field in attrs.fields(CoordinatorConfig)} & {field.name for field in attrs.fields(BrokerConfig)}
-    assert {name for name in shared if getattr(ours, name) != getattr(brokers, name)} == {"broker_service_port"}
+    assert {name for name in shared if getattr(ours, name) != getattr(brokers, name)} == {
+        "broker_service_port",
+        "web_service_port",
+    }
     assert CoordinatorConfig(keep_alive_interval_seconds=7).serving().keep_alive_interval_seconds == 7
 
 
@@ -84,6 +87,10 @@ def test_the_front_of_several_clusters_says_which_it_is_for() -> None:
 
 
 def test_keys_that_have_no_effect_are_named() -> None:
-    found = loaded(**{"cluster.east.webUrl": "x", "cluster.north.serviceUrl": "y", "webServicePort": "8080"})
+    found = loaded(
+        **{"cluster.east.webUrl": "x", "cluster.north.serviceUrl": "y", "managedLedgerCursorBackloggedThreshold": "1"}
+    )
     (warning,) = [each for each in found.warnings if "no effect" in each]
-    assert all(key in warning for key in ("cluster.east.webUrl", "cluster.north.serviceUrl", "webServicePort"))
+    assert all(
+        key in warning for key in ("cluster.east.webUrl", "cluster.north.serviceUrl", "managedLedgerCursorBackloggedThreshold")
+    )

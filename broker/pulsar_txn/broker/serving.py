@@ -1,12 +1,20 @@
 """The broker's door for the room above it (`tc_service`): what another server, or another command, takes from the broker.
 
-Nothing here is promised to programs.
+Nothing here is promised to programs. The names of its HTTP side load aiohttp and prometheus_client, which take longer than
+a server takes to start: they are loaded when they are used.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsar_txn.broker.admin.server import HttpServer
 from pulsar_txn.broker.base.addresses import reachable
 from pulsar_txn.broker.base.closing import close_store, drain
 from pulsar_txn.broker.base.config import Setting, build, conf_key, fields_of, read_settings, unknown_keys
 from pulsar_txn.broker.base.limits import Limits
+from pulsar_txn.broker.base.loop_meter import Histogram
 from pulsar_txn.broker.base.repeating import Repeating
 from pulsar_txn.broker.base.runtime import AsyncioRuntime, Clock, Listener, Runtime
 from pulsar_txn.broker.base.settings import BrokerConfig, ConfigError
@@ -40,6 +48,48 @@ from pulsar_txn.broker.txn.host import Answer
 from pulsar_txn.broker.txn.opening import coordinator_log_name
 from pulsar_txn.broker.txn.participants import Participants
 from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
+from pulsar_txn.broker.txn.watched import CoordinatorWatch, WatchedCoordinatorHost, watched_by
+
+if TYPE_CHECKING:
+    from pulsar_txn.broker.admin.answers import TURN as TURN
+    from pulsar_txn.broker.admin.answers import Handler as Handler
+    from pulsar_txn.broker.admin.answers import Routes as Routes
+    from pulsar_txn.broker.admin.answers import failed as failed
+    from pulsar_txn.broker.admin.coordinators import COORDINATED as COORDINATED
+    from pulsar_txn.broker.admin.coordinators import COORDINATOR_ROUTES as COORDINATOR_ROUTES
+    from pulsar_txn.broker.admin.coordinators import Coordinated as Coordinated
+    from pulsar_txn.broker.admin.coordinators import abort_transaction as abort_transaction
+    from pulsar_txn.broker.admin.coordinators import txn_id_of as txn_id_of
+    from pulsar_txn.broker.admin.errors import errors as errors
+    from pulsar_txn.broker.admin.exposition import counter as counter
+    from pulsar_txn.broker.admin.exposition import gauge as gauge
+    from pulsar_txn.broker.admin.exposition import histogram as histogram
+    from pulsar_txn.broker.admin.exposition import limits_reached as limits_reached
+    from pulsar_txn.broker.admin.exposition import of_coordinators as of_coordinators
+    from pulsar_txn.broker.admin.exposition import of_loop as of_loop
+    from pulsar_txn.broker.admin.exposition import texts as texts
+    from pulsar_txn.broker.admin.guard import guard as guard
+    from pulsar_txn.broker.admin.identity import Rules as Rules
+    from pulsar_txn.broker.admin.identity import asker as asker
+    from pulsar_txn.broker.admin.identity import identify_askers as identify_askers
+    from pulsar_txn.broker.admin.lists import parts_response as parts_response
+else:
+    _HTTP: Final = {
+        "answers": ("TURN", "Handler", "Routes", "failed"),
+        "coordinators": ("COORDINATED", "COORDINATOR_ROUTES", "Coordinated", "abort_transaction", "txn_id_of"),
+        "errors": ("errors",),
+        "exposition": ("counter", "gauge", "histogram", "limits_reached", "of_coordinators", "of_loop", "texts"),
+        "guard": ("guard",),
+        "identity": ("Rules", "asker", "identify_askers"),
+        "lists": ("parts_response",),
+    }
+    _WHERE: Final = {name: module for module, names in _HTTP.items() for name in names}
+
+    def __getattr__(name: str) -> Any:
+        if name not in _WHERE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"pulsar_txn.broker.admin.{_WHERE[name]}"), name)
+
 
 __all__ = [
     "LOG_FORMAT",
@@ -61,8 +111,11 @@ __all__ = [
     "ConfigError",
     "Connection",
     "Coordinating",
+    "CoordinatorWatch",
     "Coordinators",
     "Ending",
+    "Histogram",
+    "HttpServer",
     "Introduction",
     "Lifetime",
     "Limits",
@@ -77,6 +130,7 @@ __all__ = [
     "TransactionalIds",
     "Turn",
     "TxnSession",
+    "WatchedCoordinatorHost",
     "armed",
     "authentication_of",
     "build",
@@ -97,4 +151,5 @@ __all__ = [
     "refuse_new_txn",
     "tls_of",
     "unknown_keys",
+    "watched_by",
 ]

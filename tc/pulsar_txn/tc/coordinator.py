@@ -15,6 +15,7 @@ from pulsar_txn.tc.clients import Clients
 from pulsar_txn.tc.fencing import ID_RETENTION_MS, Fencing
 from pulsar_txn.tc.ids import IdPolicy, LaneIds, PulsarIds, check_number, most_of_lane, numbering
 from pulsar_txn.tc.info import TransactionInfo, info_of
+from pulsar_txn.tc.lane_info import ClientInfo, LaneCounts
 from pulsar_txn.tc.lanes import Lanes
 from pulsar_txn.tc.outcomes import WAS_ABORTED, WAS_COMMITTED, OutcomeWindow
 from pulsar_txn.tc.owners import ANYBODY, Owner, is_older, is_permitted
@@ -246,6 +247,16 @@ class TransactionCoordinator:
         """The open or ending transaction with this number, None when it is neither."""
         txn = self._state.transactions.get(least)
         return None if txn is None else info_of(txn)
+
+    def clients(self) -> list[ClientInfo]:
+        """Who holds lanes; nobody where the coordinator gives none."""
+        return [] if self._lanes is None else self._lanes.clients()
+
+    def lane_counts(self) -> LaneCounts:
+        """How many lanes there are. LookupError where the coordinator gives none."""
+        if self._lanes is None:
+            raise LookupError("this coordinator gives no lanes")
+        return self._lanes.counts()
 
     def status(self, txn_id: TxnId) -> TxnStatus | None:
         """The status of a transaction, None when it is unknown or forgotten; nobody is asked for a principal."""

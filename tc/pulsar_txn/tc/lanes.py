@@ -13,6 +13,7 @@ from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.ledger.table import WRITE
 from pulsar_txn.tc.fencing import Name
 from pulsar_txn.tc.ids import LANE_BITS, LaneIds, lane_of, most_of_lane
+from pulsar_txn.tc.lane_info import ClientInfo, LaneCounts
 from pulsar_txn.tc.lane_table import LANE_TRANSITIONS, UNKNOWN, Lane, LaneEvent, LaneState
 from pulsar_txn.tc.leases import Incarnation, Leases
 from pulsar_txn.tc.owners import Owner, is_older
@@ -150,6 +151,19 @@ class Lanes:
         if held is None:
             return Lane.RETIRED if 0 < lane < self.next_lane else UNKNOWN
         return held.state
+
+    def clients(self) -> list[ClientInfo]:
+        """Everybody who holds lanes."""
+        return [
+            ClientInfo(*each, len(lanes), len(self._open.get(each, ())), self.leases.until_ms(each))
+            for each, lanes in self._bound.items()
+        ]
+
+    def counts(self) -> LaneCounts:
+        """How many there are."""
+        pooled, idle = len(self._pool), sum(map(len, self._idle.values()))
+        by_state = {"pooled": pooled, "idle": idle, "in_use": len(self.kept) - pooled - idle}
+        return LaneCounts(by_state | {"retired": self.next_lane - 1 - len(self.kept)}, self.next_lane - 1, len(self.leases))
 
     # ------------------------------------------------------------------ the fold
 

@@ -54,6 +54,11 @@ class Leases:
         self._heard = OrderedDict.fromkeys(incarnations, now_ms)
         self._ended.clear()
 
+    def until_ms(self, incarnation: Incarnation) -> int:
+        """When the lease of an incarnation ends; 0 when it has none."""
+        heard_ms = self._heard.get(incarnation)
+        return 0 if heard_ms is None else heard_ms + self._lease_ms
+
     def deadline(self) -> int | None:
         """When the next lease ends; None while nobody has one."""
         for heard_ms in self._heard.values():

@@ -17,6 +17,7 @@ from pulsar_txn.broker.serving import (
     AsyncioRuntime,
     CannotListen,
     Ending,
+    HttpServer,
     Lifetime,
     cannot_listen,
     command_line_of,
@@ -25,6 +26,7 @@ from pulsar_txn.broker.serving import (
 )
 from pulsar_txn.client.inside import AsyncioRuntime as ClientRuntime
 
+from .admin.app import app_of
 from .cluster.checks import ClusterRefused
 from .config import LoadedCoordinator, load
 from .front.front import ClientsFront
@@ -87,6 +89,7 @@ class _Process:
         self._front: ClientsFront | None = None
         if loaded.config.has_front:
             self._server.before_start = self._open_front
+        self._http: HttpServer | None = None
 
     async def start(self) -> None:
         try:
@@ -95,6 +98,17 @@ class _Process:
             raise Ending(USAGE, str(error)) from error
         except CannotListen as error:
             raise cannot_listen(self._config.bind_address, error, {}) from error
+        if self._config.has_http:
+            await self._start_http()
+
+    async def _start_http(self) -> None:
+        config = self._config
+        self._http = HttpServer(self._server.service, AsyncioRuntime(), app_of)
+        try:
+            await self._http.start(config.bind_address, config.web_service_port, config.web_service_port_tls)
+        except CannotListen as error:
+            await self.close()
+            raise cannot_listen(config.bind_address, error, {}) from error
 
     async def _open_front(self, service: CoordinatorService) -> None:
         self._front = ClientsFront(service, self._config, self._clusters, AsyncioRuntime(), ClientRuntime())
@@ -109,6 +123,8 @@ class _Process:
     async def close(self) -> None:
         if self._front is not None:
             await self._front.close()
+        if self._http is not None:
+            await self._http.close()
         await self._server.close()
 
     def _facts_of_front(self) -> dict[str, Any]:
@@ -140,6 +156,8 @@ class _Process:
             "serviceUrl": service.service_url or None,
             "serviceUrlTls": service.service_url_tls or None,
             **self._facts_of_front(),
+            "webServiceUrl": None if self._http is None else self._http.url,
+            "webServiceUrlTls": None if self._http is None else self._http.url_tls or None,
             "clusters": list(self._clusters),
             "coordinators": len(service.coordinators),
             "ledger": self._config.ledger_provider,

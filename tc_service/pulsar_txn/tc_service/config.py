@@ -49,6 +49,10 @@ class CoordinatorConfig:
     bind_address: str = "127.0.0.1"
     broker_service_port: int | None = 6653
     broker_service_port_tls: int | None = None
+    web_service_port: int | None = None
+    web_service_port_tls: int | None = None
+    web_service_allowed_hosts: str = ""
+    max_http_server_connections: int = 500
     advertised_address: str | None = None
     keep_alive_interval_seconds: int = 30
     broker_max_connections: int = 10_000
@@ -62,6 +66,7 @@ class CoordinatorConfig:
     # who clients are
     authentication_enabled: bool = False
     authentication_providers: str = ""
+    authenticate_metrics_endpoint: bool = False
     token_secret_key: str | None = attrs.field(default=None, repr=False)
     token_public_key: str | None = None
     token_auth_claim: str = "sub"  # noqa: S105 - the name of a claim
@@ -99,11 +104,17 @@ class CoordinatorConfig:
     transaction_client_lease_in_seconds: int = 10
     transaction_end_repeat_delay_in_seconds: int = 40
     transaction_outcome_retention_count: int = 1_048_576
+    transaction_timeline_count: int = 10_000
 
     @property
     def has_front(self) -> bool:
         """Whether there is a front for unchanged clients."""
         return self.front_service_port is not None or self.front_service_port_tls is not None
+
+    @property
+    def has_http(self) -> bool:
+        """Whether it answers over HTTP."""
+        return self.web_service_port is not None or self.web_service_port_tls is not None
 
     def serving(self) -> BrokerConfig:
         """The same keys for the parts that the service shares with the broker."""
@@ -221,7 +232,8 @@ def _check(config: CoordinatorConfig) -> None:
     if config.broker_service_port is None and config.broker_service_port_tls is None:
         raise ConfigError("there is no port: set brokerServicePort or brokerServicePortTls")
     authentication_of(config)  # what is wrong with its keys is said here, and so for TLS
-    if config.broker_service_port_tls is not None or config.front_service_port_tls is not None:
+    ports = (config.broker_service_port_tls, config.front_service_port_tls, config.web_service_port_tls)
+    if any(port is not None for port in ports):
         tls_of(config)
     if config.transaction_client_lease_in_seconds < 1:
         raise ConfigError("transactionClientLeaseInSeconds: a number from 1 on is expected")

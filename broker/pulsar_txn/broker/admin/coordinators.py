@@ -14,7 +14,7 @@ from aiohttp import web
 
 from pulsar_txn.broker.txn.coordinators import CoordinatorHost, Coordinators
 from pulsar_txn.wire.errors import Refusal, ServerError
-from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
+from pulsar_txn.wire.ids import LANE_BIT, TxnAction, TxnId, coordinator_of
 
 from .answers import TURN, Routes, asked, done, number
 from .lists import after, limit, object_response
@@ -27,20 +27,27 @@ def _everybody(_request: web.Request) -> bool:
     return True
 
 
+def _none() -> None:
+    return None
+
+
 def _nobody(_request: web.Request) -> None:
     return None
 
 
 @attrs.frozen
 class Coordinated:
-    """Whose coordinators are shown. `describe`: a transaction as it goes out.
+    """Whose coordinators are shown. `service_url`: where one of them is; None while that is not known.
+
+    `describe`: a transaction as it goes out. `front`: coordinators whose ids have no lanes, where the others give lanes.
 
     `is_operator`: whether the request may see and abort everything. To others only what their `role` owns exists.
     """
 
     coordinators: Callable[[], Coordinators | None]
-    service_url: Callable[[], str]
+    service_url: Callable[[int], str | None]
     describe: Callable[[Any], Awaitable[dict[str, Any]]]
+    front: Callable[[], Coordinators | None] = _none
     is_operator: Callable[[web.Request], bool] = _everybody
     role: Callable[[web.Request], str | None] = _nobody
 
@@ -63,14 +70,24 @@ def coordinators_of(request: web.Request) -> Coordinators:
 
 def coordinator(request: web.Request, tc_id: int) -> CoordinatorHost:
     """One of them. Refusal TransactionCoordinatorNotFound; HTTPServiceUnavailable while it recovers."""
-    coordinators = coordinators_of(request)
+    return _ready(coordinators_of(request), tc_id)
+
+
+def _ready(coordinators: Coordinators, tc_id: int) -> CoordinatorHost:
     if not 0 <= tc_id < len(coordinators):
         text = f"Transaction coordinator not found! coordinator id : {tc_id}"
         raise Refusal(ServerError.TransactionCoordinatorNotFound, text)
     host = coordinators.ready(tc_id)
     if host is None:
-        raise web.HTTPServiceUnavailable(text=f"coordinator {tc_id} is recovering; retry")
+        raise web.HTTPServiceUnavailable(text=_absent(coordinators, tc_id))
     return host
+
+
+def _absent(coordinators: Coordinators, tc_id: int) -> str:
+    if not coordinators.is_elsewhere(tc_id):
+        return f"coordinator {tc_id} is recovering; retry"
+    leader = coordinators.leader(tc_id)
+    return f"coordinator {tc_id} is led by another instance{f' ({leader})' if leader else ''}; ask that one over HTTP"
 
 
 def txn_id_of(request: web.Request) -> TxnId:
@@ -78,14 +95,16 @@ def txn_id_of(request: web.Request) -> TxnId:
     return TxnId(number(request, "most"), number(request, "least"))
 
 
-def machine_of(request: web.Request, txn_id: TxnId) -> Any:
-    """The machine of its coordinator. Raises as `coordinator`."""
-    return coordinator(request, coordinator_of(txn_id.most)).machine
+def _all_for(request: web.Request, txn_id: TxnId) -> Coordinators:
+    """The coordinators among which is that of a transaction."""
+    front = request.app[COORDINATED].front()
+    return coordinators_of(request) if front is None or txn_id.most & LANE_BIT else front
 
 
 def visible(request: web.Request, txn_id: TxnId) -> Any:
     """What the coordinator shows of an open or ending transaction. Refusal TransactionNotFound."""
-    info = machine_of(request, txn_id).transaction(txn_id.least)
+    machine: Any = _ready(_all_for(request, txn_id), coordinator_of(txn_id.most)).machine
+    info = machine.transaction(txn_id.least)
     if info is None or info.txn_id != txn_id or not request.app[COORDINATED].may_see(request, info.principal):
         text = f"transaction ({txn_id.most},{txn_id.least}) is not open: it never was, or has ended"
         raise Refusal(ServerError.TransactionNotFound, text)
@@ -97,8 +116,8 @@ def visible(request: web.Request, txn_id: TxnId) -> Any:
 
 async def list_coordinators(request: web.Request) -> web.Response:
     """GET: ids and where they are."""
-    url = request.app[COORDINATED].service_url()
-    return web.json_response([{"id": tc_id, "brokerServiceUrl": url} for tc_id in range(len(coordinators_of(request)))])
+    url = request.app[COORDINATED].service_url
+    return web.json_response([{"id": tc_id, "brokerServiceUrl": url(tc_id)} for tc_id in range(len(coordinators_of(request)))])
 
 
 async def coordinator_stats(request: web.Request) -> web.Response:
@@ -131,38 +150,53 @@ async def transaction_metadata(request: web.Request) -> web.Response:
 
 
 async def slow_transactions(request: web.Request) -> web.StreamResponse:
-    """GET: those that are at least `timeout` milliseconds old, of one coordinator (`coordinatorId`) or of all.
+    """GET: those that are at least `timeout` milliseconds old, of one coordinator (`coordinatorId`) or of all that are here.
 
     By coordinator and number. Beyond Pulsar, `limit` asks for so many, and `after` for those after one: `after=(0,17)`.
     """
-    coordinators = coordinators_of(request)
-    ids = [number(request, "coordinatorId")] if "coordinatorId" in request.query else range(len(coordinators))
     opened_until_ms = request.app[TURN].clock.now_ms() - number(request, "timeout")
-    machines = [(tc_id, coordinator(request, tc_id).machine) for tc_id in ids]
-    found = _open_transactions(request, machines, _after_txn(request), opened_until_ms)
+    found = _open_transactions(request, _machines(request), _after_txn(request), opened_until_ms)
     return await object_response(request, _described(request, found, limit(request)))
 
 
-def _after_txn(request: web.Request) -> tuple[int, int]:
+def _machines(request: web.Request) -> list[tuple[tuple[bool, int], Any]]:
+    """Those whose transactions are listed, in the order of their ids."""
+    if "coordinatorId" in request.query:
+        tc_id = number(request, "coordinatorId")
+        return [((True, tc_id), coordinator(request, tc_id).machine)]
+    found: list[tuple[tuple[bool, int], Any]] = []
+    for gives_lanes, all_of_them in ((False, request.app[COORDINATED].front()), (True, coordinators_of(request))):
+        if all_of_them is not None:
+            of_here = (tc_id for tc_id in range(len(all_of_them)) if not all_of_them.is_elsewhere(tc_id))
+            found += [((gives_lanes, tc_id), _ready(all_of_them, tc_id).machine) for tc_id in of_here]
+    return found
+
+
+def _after_txn(request: web.Request) -> tuple[tuple[bool, int], int]:
     """The list begins after this transaction: its coordinator and number. HTTPBadRequest."""
     text = after(request)
     if not text:
-        return -1, -1
+        return (False, -1), -1
     found = _TXN.fullmatch(text)
     if found is None:
         raise web.HTTPBadRequest(text=f"after {text[:40]!r} is not the id of a transaction: write (coordinator,number)")
-    return coordinator_of(int(found[1])), int(found[2])
+    most = int(found[1])
+    is_of_front = request.app[COORDINATED].front() is not None and not most & LANE_BIT
+    return (not is_of_front, coordinator_of(most)), int(found[2])
 
 
 async def _open_transactions(
-    request: web.Request, machines: list[tuple[int, Any]], after_id: tuple[int, int], opened_until_ms: int
+    request: web.Request,
+    machines: list[tuple[tuple[bool, int], Any]],
+    after_id: tuple[tuple[bool, int], int],
+    opened_until_ms: int,
 ) -> AsyncIterator[Any]:
     """In slices; what is opened meanwhile may be missing, what ends meanwhile may be there."""
     budget, may_see = request.app[TURN].budget, request.app[COORDINATED].may_see
-    for tc_id, machine in machines:
+    for place, machine in machines:
         first = machine.low_watermark + 1
-        if tc_id <= after_id[0]:
-            first = max(first, after_id[1] + 1) if tc_id == after_id[0] else machine.next_local_txn_id
+        if place <= after_id[0]:
+            first = max(first, after_id[1] + 1) if place == after_id[0] else machine.next_local_txn_id
         async for least in budget.each(range(first, machine.next_local_txn_id)):
             info = machine.transaction(least)
             if info is not None and info.start_time_ms <= opened_until_ms and may_see(request, info.principal):
@@ -185,14 +219,15 @@ async def abort_transaction(request: web.Request) -> web.Response:
     Who may not see everything may abort what is its own.
     """
     txn_id = txn_id_of(request)
-    coordinator(request, coordinator_of(txn_id.most))
+    coordinators = _all_for(request, txn_id)
+    _ready(coordinators, coordinator_of(txn_id.most))
     if not request.app[COORDINATED].is_operator(request):
         visible(request, txn_id)
-    await asked(lambda answer: coordinators_of(request).end(txn_id, TxnAction.ABORT, None, None, answer, superuser=True))
+    await asked(lambda answer: coordinators.end(txn_id, TxnAction.ABORT, None, None, answer, superuser=True))
     return done()
 
 
-ROUTES: Routes = [
+COORDINATOR_ROUTES: Final[Routes] = [
     ("GET", f"{BASE}/coordinators", list_coordinators),
     ("GET", f"{BASE}/coordinatorStats", coordinator_stats),
     ("GET", f"{BASE}/transactionMetadata/{{most}}/{{least}}", transaction_metadata),

@@ -46,7 +46,7 @@ class Rules:
         return handler in self.operators or (request.method not in _READS and handler not in self.own)
 
 
-def identify(authentication: Authentication, now_ms: Callable[[], int], rules: Rules) -> Any:  # as in `guard`
+def identify_askers(authentication: Authentication, now_ms: Callable[[], int], rules: Rules) -> Any:  # as in `guard`
     """The middleware that answers 401 and 403, before anything of a body is read."""
 
     @web.middleware

@@ -16,7 +16,6 @@ from pulsar_txn.wire.topics import TopicName
 
 from . import (
     backup,
-    coordinators,
     entries,
     function_calls,
     function_door,
@@ -29,10 +28,10 @@ from . import (
 )
 from .answers import TURN, Handler, failed
 from .common import BROKER
-from .coordinators import COORDINATED
+from .coordinators import COORDINATED, COORDINATOR_ROUTES, abort_transaction
 from .errors import errors
 from .guard import guard
-from .identity import Rules, identify
+from .identity import Rules, identify_askers
 
 _VERSION = version("pulsar-txn")
 
@@ -43,7 +42,7 @@ def make_app(broker: Broker) -> web.Application:
     app = web.Application(
         middlewares=[
             errors,
-            identify(broker.authentication, broker.clock.now_ms, _rules(config)),
+            identify_askers(broker.authentication, broker.clock.now_ms, _rules(config)),
             guard(config, functions.STREAMED | function_calls.STREAMED),
         ],
         client_max_size=config.max_http_request_size,
@@ -58,14 +57,13 @@ def make_app(broker: Broker) -> web.Application:
         namespaces,
         topics,
         entries,
-        coordinators,
         transactions,
         function_door,
         function_questions,
         function_calls,
         functions,
     )
-    for routes in (_ROUTES, *(module.ROUTES for module in modules)):
+    for routes in (_ROUTES, COORDINATOR_ROUTES, *(module.ROUTES for module in modules)):
         for method, path, handler in routes:
             app.router.add_route(method, path, handler, name=None)
     return app
@@ -79,7 +77,7 @@ def _rules(config: BrokerConfig) -> Rules:
     return Rules(
         operators={handler for module in of_functions for _, _, handler in module.ROUTES},
         everybody=everybody,
-        own={coordinators.abort_transaction},
+        own={abort_transaction},
     )
 
 

@@ -28,10 +28,10 @@ def coordinated(broker: Broker) -> Coordinated:
     """The broker's coordinators."""
     return Coordinated(
         lambda: broker.coordinators,
-        lambda: broker.service_url or broker.service_url_tls,
+        lambda _tc_id: broker.service_url or broker.service_url_tls,
         partial(_metadata, broker),
-        lambda _: asker().superuser,
-        lambda _: asker().role,
+        is_operator=lambda _: asker().superuser,
+        role=lambda _: asker().role,
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.machine import Effect, TellParticipant
@@ -158,6 +158,16 @@ def _answer_registered(answer: Callable[[bool | None], None], value: Any, error:
     answer(None if error is not None else bool(value))
 
 
+MakeHost: TypeAlias = Callable[
+    [int, Coordinator, Log, Turn, Participants, Callable[[Exception], None], Callable[[], None] | None], CoordinatorHost
+]
+"""The coordinator's number, and what `CoordinatorHost` is made of."""
+
+
+def _plain_host(_tc_id: int, *parts: Any) -> CoordinatorHost:
+    return CoordinatorHost(*parts)
+
+
 class ServingByLane(dict[int, CoordinatorHost]):
     """Coordinators whose ids name a lane in `most`: each is found by any of its lanes, as well as by its own number."""
 
@@ -171,6 +181,7 @@ class Coordinators:
 
     `serving` finds a coordinator by the `most` of its transactions: a plain dict where that is the coordinator's number.
     `before_due` is called with a coordinator's number before what is due in it is carried out. `log_name`: where each decides.
+    `make_host`: makes the host of one, where it is to be another kind of host.
     `on_change` is called when a coordinator begins to serve (True), or stops for a failure (False).
 
     Requests of a coordinator that is not here, or not ready, are answered TransactionCoordinatorNotFound: clients
@@ -188,12 +199,14 @@ class Coordinators:
         before_due: Callable[[int], None] | None = None,
         log_name: Callable[[int], str] = coordinator_log_name,
         on_change: Callable[[int, bool], None] = lambda _tc_id, _serves: None,
+        make_host: MakeHost | None = None,
     ) -> None:
         self._factory = factory
         self._turn = turn
         self._participants = participants
         self._before_due = before_due
         self._on_change = on_change
+        self._make_host = make_host or _plain_host
         self._count = 0
         self._serving: dict[int, CoordinatorHost] = {} if serving is None else serving
         self._opening = Opening(store, turn, self._prepare, self._serve, on_storage_failed, log_name)
@@ -436,7 +449,7 @@ class Coordinators:
         due = None if self._before_due is None else partial(self._before_due, tc_id)
 
         def make(log: Log) -> CoordinatorHost:
-            return CoordinatorHost(machine, log, self._turn, self._participants, partial(self._failed, tc_id), due)
+            return self._make_host(tc_id, machine, log, self._turn, self._participants, partial(self._failed, tc_id), due)
 
         return make
 

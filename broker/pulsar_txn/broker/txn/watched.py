@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from pulsar_txn.ledger.machine import Machine
 from pulsar_txn.wire.ids import Position
 
-from .coordinators import CoordinatorHost
+from .coordinators import CoordinatorHost, MakeHost
 
 
 class CoordinatorWatch(Protocol):
@@ -64,3 +65,14 @@ class WatchedCoordinatorHost(CoordinatorHost):
         """See `CoordinatorHost.folded`."""
         super().folded()
         self.watch.folded()
+
+
+def watched_by(watch: Callable[[int], CoordinatorWatch]) -> MakeHost:
+    """For `Coordinators`: each coordinator that is opened has a watch of its own."""
+
+    def make(tc_id: int, *parts: Any) -> CoordinatorHost:
+        host = WatchedCoordinatorHost(*parts)
+        host.watch = watch(tc_id)
+        return host
+
+    return make

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 from pulsar_txn.client.inside import Runtime
 from pulsar_txn.ledger.machine import TellParticipant
-from pulsar_txn.wire.ids import TxnId
+from pulsar_txn.wire.ids import Participant, TxnId
 from pulsar_txn.wire.values import value
 
 from .attempts import Attempts, Outcome
@@ -26,11 +27,31 @@ logger = logging.getLogger("pulsar_txn.tc_service.ends")
 _TOPIC_WIDTH: Final = 64
 
 
-@value
 class _End:
-    effect: TellParticipant
-    told: Callable[[TxnId], None] | None
-    """None: the participant holds the outcome already, and is told once more."""
+    """One participant to be told. `told` None: it holds the outcome already, and is told once more."""
+
+    __slots__ = ("attempts", "effect", "last", "since_ms", "told")
+
+    def __init__(self, effect: TellParticipant, told: Callable[[TxnId], None] | None, now_ms: int) -> None:
+        self.effect = effect
+        self.told = told
+        self.since_ms = now_ms
+        self.attempts = 0
+        self.last: Outcome | None = None
+
+
+@value
+class WaitingEnd:
+    """A participant that does not hold its outcome yet. `answer` and `detail`: what the last attempt gave; empty before."""
+
+    waits_ms: int
+    attempts: int
+    answer: str = ""
+    detail: str = ""
+
+
+def _nobody(_effect: TellParticipant, _attempts: int) -> None:
+    """Nobody watches."""
 
 
 class EndDriver:
@@ -55,11 +76,18 @@ class EndDriver:
         self.failed_attempts = 0
         self.alarms = 0
         """Times that a participant could not be told for long, or because the cluster must be configured first."""
+        self.repeated = 0
+        """Ends that were told once more."""
+        self.answers: Counter[Answer] = Counter()
+        """What attempts gave."""
+        self.watch: Callable[[TellParticipant, int], None] = _nobody
+        """Called with each end that is told, and how many attempts that took."""
         self._cluster = cluster
         self._attempts = attempts
         self._runtime = runtime
         self._width = width
         self._lines: dict[str, Line[_End]] = {}
+        self._untold: dict[tuple[TxnId, Participant], _End] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.Handle] = {}
         self._repeats = None if repeat_after_seconds is None else Repeats(int(repeat_after_seconds * 1000))
@@ -80,11 +108,34 @@ class EndDriver:
         """Topics whose last attempt failed, with the number of failures in a row."""
         return {topic: line.failures for topic, line in self._lines.items() if line.failures}
 
+    @property
+    def oldest_ms(self) -> int:
+        """For how long the end waits that was asked for first; 0 when none does."""
+        return next((self._now_ms() - end.since_ms for end in self._untold.values()), 0)
+
+    def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
+        """Why a participant does not hold its outcome yet; None when it does, or nothing was decided."""
+        end = self._untold.get((txn_id, participant))
+        if end is None:
+            return None
+        waits_ms = self._now_ms() - end.since_ms
+        if end.last is None:
+            return WaitingEnd(waits_ms, end.attempts)
+        return WaitingEnd(waits_ms, end.attempts, end.last.answer.value, end.last.detail)
+
+    def repeat(self, effect: TellParticipant, seconds: float) -> None:
+        """Tell once more what a process before this one has told, after so many seconds."""
+        if self._repeats is not None and not self._closed:
+            self._repeats.add_due(effect, self._now_ms() + int(seconds * 1000))
+            self._repeat_later(self._repeats)
+
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         """Tell one participant until it holds the outcome durably, then call `told(txn_id)` once. Never raises."""
         if self._closed:
             return
-        self._add(_End(effect, told))
+        end = _End(effect, told, self._now_ms())
+        self._untold[effect.txn_id, effect.participant] = end
+        self._add(end)
 
     def _add(self, end: _End) -> None:
         topic = end.effect.participant.topic
@@ -130,7 +181,9 @@ class EndDriver:
             self._go_on(topic, line)
 
     async def _try(self, topic: str, line: Line[_End], end: _End) -> None:
-        outcome = await self._attempts.attempt(end.effect)
+        end.attempts += 1
+        outcome = end.last = await self._attempts.attempt(end.effect)
+        self.answers[outcome.answer] += 1
         alarm = line.answered(end, outcome.answer, self._now_ms())
         if RULES[outcome.answer].done:
             if not line:
@@ -143,8 +196,11 @@ class EndDriver:
 
     def _done(self, end: _End) -> None:
         if end.told is None:
+            self.repeated += 1
             return
         self.ended += 1
+        self._untold.pop((end.effect.txn_id, end.effect.participant), None)
+        self.watch(end.effect, end.attempts)
         if self._repeats is not None:
             self._repeats.add(end.effect, self._now_ms())
             self._repeat_later(self._repeats)
@@ -158,7 +214,7 @@ class EndDriver:
     def _repeat(self, repeats: Repeats) -> None:
         self._repeating = None
         for effect in repeats.due(self._now_ms()):
-            self._add(_End(effect, None))
+            self._add(_End(effect, None, self._now_ms()))
         self._repeat_later(repeats)
 
     def _report(self, effect: TellParticipant, line: Line[_End], outcome: Outcome, *, alarm: bool) -> None:

@@ -34,8 +34,12 @@ class Repeats:
 
     def add(self, effect: TellParticipant, now_ms: int) -> None:
         """A participant holds this outcome since now. On a subscription as well: brokers store late acknowledgements."""
+        self.add_due(effect, now_ms + self._delay_ms)
+
+    def add_due(self, effect: TellParticipant, due_ms: int) -> None:
+        """The same, due at another time; not before those that are here already."""
         again = TellParticipant(effect.txn_id, effect.participant, effect.action, NO_WATERMARK)
-        self._ends.append((now_ms + self._delay_ms, again))
+        self._ends.append((max(due_ms, self._ends[-1][0] if self._ends else 0), again))
 
     def due(self, now_ms: int) -> list[TellParticipant]:
         """Those whose time has come; each is given once."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Protocol
 
 from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.tc_service.cluster.ends import WaitingEnd
 from pulsar_txn.tc_service.cluster.participants import decode, encode
+from pulsar_txn.tc_service.cluster.rules import Answer
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnId
 
@@ -29,8 +33,43 @@ class Cluster(Protocol):
     async def check(self, participant: Participant) -> None:
         """Refusal for a topic or subscription that cannot take part, or that is not there."""
 
+    @property
+    def driver(self) -> Driver:
+        """How its participants are told."""
+
     async def close(self) -> None:
         """Tell nobody any more."""
+
+
+class Driver(Protocol):
+    """What the driver of a cluster's ends shows of itself; see `cluster.ends.EndDriver`."""
+
+    ended: int
+    alarms: int
+    repeated: int
+    answers: Counter[Answer]
+    watch: Callable[[TellParticipant, int], None]
+
+    @property
+    def waiting(self) -> int:
+        """Ends that are not told yet."""
+
+    @property
+    def to_repeat(self) -> int:
+        """Ends that will be told once more."""
+
+    @property
+    def oldest_ms(self) -> int:
+        """For how long the first of them waits."""
+
+    def held_back(self) -> dict[str, int]:
+        """Topics whose last attempt failed, with the number of failures in a row."""
+
+    def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
+        """Why a participant does not hold its outcome yet."""
+
+    def repeat(self, effect: TellParticipant, seconds: float) -> None:
+        """Tell once more what a process before this one has told."""
 
 
 class Clusters:
@@ -72,6 +111,23 @@ class Clusters:
         for each in participants:
             if not self._clusters[cluster].is_checked(each):
                 await self._clusters[cluster].check(each)
+
+    def driver(self, cluster: str) -> Driver | None:
+        """The driver of a cluster's ends; None for one that is not configured any more."""
+        found = self._clusters.get(cluster)
+        return None if found is None else found.driver
+
+    def watch(self, told: Callable[[str, TellParticipant, int], None]) -> None:
+        """Call `told` with the cluster, the end and its attempts, for each participant that holds its outcome."""
+        for name, cluster in self._clusters.items():
+            cluster.driver.watch = partial(told, name)
+
+    def repeat(self, effect: TellParticipant, seconds: float) -> None:
+        """Tell a participant once more, as the coordinator's machine names it, after so many seconds."""
+        name, participant = decode(effect.participant)
+        driver = self.driver(name)
+        if driver is not None:
+            driver.repeat(TellParticipant(effect.txn_id, participant, effect.action, effect.low_watermark), seconds)
 
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         """See `Participants.tell`. A cluster that is not configured any more keeps its transactions until it is again."""

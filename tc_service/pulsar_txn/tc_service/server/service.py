@@ -23,6 +23,7 @@ from pulsar_txn.broker.serving import (
     armed,
     authentication_of,
     coordinator_log_name,
+    watched_by,
 )
 from pulsar_txn.ledger.protocols import LedgerError, LogStore, SharedLogStore
 from pulsar_txn.tc import FencingCoordinator, LaneIds, PulsarIds, TransactionCoordinator
@@ -31,6 +32,7 @@ from pulsar_txn.tc_service.config import CoordinatorConfig
 from .agreed import count_now
 from .clusters import Clusters
 from .commands import COMMANDS, REQUESTS
+from .following import Following
 from .leaders import Address, Leaders
 from .living import renew
 from .session import Session
@@ -78,6 +80,12 @@ class CoordinatorService:
         self.sessions: set[Session] = set()
         self.transactional_ids: TransactionalIds | None = TransactionalIds(store.metadata)
         self._participants = armed(clusters, self.turn, os.environ)
+        self.following = Following(
+            clusters,
+            self.turn,
+            most=config.transaction_timeline_count,
+            repeat_delay_ms=config.transaction_end_repeat_delay_in_seconds * 1000,
+        )
         self.coordinators = Coordinators(
             partial(_make_coordinator, config),
             store,
@@ -87,6 +95,7 @@ class CoordinatorService:
             ServingByLane(),
             self._before_due,
             on_change=self._changed,
+            make_host=watched_by(self.following.lanes.watch),
         )
         has_decided = store.exists(front_log_name(0))  # what it has decided is told, whether there still is a front or not
         self.front_coordinators = self._of_front(config) if config.has_front or has_decided else None
@@ -97,7 +106,15 @@ class CoordinatorService:
     def _of_front(self, config: CoordinatorConfig) -> Coordinators:
         """Coordinators for unchanged clients, which want the coordinator's number alone in `most`; see `tc.ids`."""
         make = partial(_make_front_coordinator, config)
-        return Coordinators(make, self._store, self.turn, self._participants, self._storage_failed, log_name=front_log_name)
+        return Coordinators(
+            make,
+            self._store,
+            self.turn,
+            self._participants,
+            self._storage_failed,
+            log_name=front_log_name,
+            make_host=watched_by(self.following.front.watch),
+        )
 
     async def start(self, coordinators: int) -> None:
         """Begin to open so many coordinators. It listens already: other instances lead clients to it."""

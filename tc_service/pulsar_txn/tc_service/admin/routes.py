@@ -1,0 +1,110 @@
+"""Which request to the service goes where, and to whom it answers."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.metadata import version
+from typing import Final
+
+from aiohttp import web
+
+from pulsar_txn.broker.serving import (
+    COORDINATED,
+    COORDINATOR_ROUTES,
+    TURN,
+    BrokerConfig,
+    Coordinated,
+    Handler,
+    Routes,
+    Rules,
+    abort_transaction,
+    asker,
+    errors,
+    failed,
+    guard,
+    identify_askers,
+)
+from pulsar_txn.tc_service.server.service import CoordinatorService
+
+from . import metrics, transactions
+from .keys import SERVICE
+
+_VERSION: Final = f"pulsar-txn {version('pulsar-txn')} coordinator"
+
+
+def make_app(service: CoordinatorService) -> web.Application:
+    """Everything that the service serves over HTTP."""
+    config = service.config
+    app = web.Application(
+        middlewares=[errors, identify_askers(service.authentication, service.turn.clock.now_ms, _rules(config)), guard(config)],
+        client_max_size=config.max_http_request_size,
+    )
+    app[SERVICE] = service
+    app[TURN] = service.turn
+    app[COORDINATED] = Coordinated(
+        lambda: service.coordinators,
+        partial(_url_of, service),
+        partial(transactions.describe, service),
+        front=lambda: service.front_coordinators,
+        is_operator=lambda _: asker().superuser,
+        role=lambda _: asker().role,
+    )
+    for routes in (_ROUTES, metrics.ROUTES, transactions.ROUTES, COORDINATOR_ROUTES):
+        for method, path, handler in routes:
+            app.router.add_route(method, path, handler, name=None)
+    return app
+
+
+def _url_of(service: CoordinatorService, tc_id: int) -> str | None:
+    found = service.leaders.find(tc_id)
+    return None if found is None else found.plain or found.tls
+
+
+async def _health(request: web.Request) -> web.Response:
+    """GET: 200 while this process can go on; 503 when it should be started again."""
+    service = request.app[SERVICE]
+    if service.storage_failure is not None:
+        return failed(503, f"storage failed: {service.storage_failure}; start the coordinator again when the disk is well")
+    return web.Response(text="ok")
+
+
+async def _ready(request: web.Request) -> web.Response:
+    """GET: 200 once each coordinator serves here, or is known to be led by another instance."""
+    service = request.app[SERVICE]
+    if service.storage_failure is not None:
+        return await _health(request)
+    all_of_them = range(len(service.coordinators))
+    recovering = [
+        each
+        for each in all_of_them
+        if service.coordinators.ready(each) is None
+        and service.leaders.find(each)
+        in (
+            None,
+            service.leaders.here,
+        )
+    ]
+    if recovering:
+        return failed(503, f"coordinators {recovering} do not serve yet; retry")
+    return web.Response(text="ok")
+
+
+async def _version(_: web.Request) -> web.Response:
+    return web.Response(text=_VERSION)
+
+
+def _rules(config: BrokerConfig) -> Rules:
+    """Probes give no credentials. Whoever may not see everything may end what is its own."""
+    everybody: set[Handler] = {_health, _ready}
+    if not config.authenticate_metrics_endpoint:
+        everybody.add(metrics.show_metrics)
+    return Rules(operators={transactions.ends}, everybody=everybody, own={abort_transaction})
+
+
+_ROUTES: Routes = [
+    ("GET", "/health", _health),
+    ("GET", "/ready", _ready),
+    ("GET", "/admin/v2/brokers/health", _health),
+    ("GET", "/admin/v2/brokers/ready", _ready),
+    ("GET", "/admin/v2/brokers/version", _version),
+]

@@ -1,0 +1,149 @@
+"""Transactions of the service over HTTP: what is open or ending and where it waits, timelines, clients, and ends by cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from aiohttp import web
+
+from pulsar_txn.broker.serving import COORDINATED, Routes, txn_id_of
+from pulsar_txn.tc_service.cluster.participants import decode
+from pulsar_txn.tc_service.server.service import CoordinatorService
+from pulsar_txn.tc_service.server.stories import Told, owner_of, place, shown
+from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.ids import Participant, TxnId, TxnStatus
+
+from .keys import SERVICE
+
+_BASE = "/admin/v3/transactions"
+
+
+async def describe(service: CoordinatorService, info: Any) -> dict[str, Any]:
+    """A transaction that is open or ending: in Pulsar's shape, and with its participants by cluster."""
+    produced: dict[str, Any] = {}
+    acked: dict[str, dict[str, Any]] = {}
+    for participant in info.participants:
+        if participant.subscription is None:
+            produced[participant.topic] = {}
+        else:
+            acked.setdefault(participant.topic, {})[participant.subscription] = {}
+    answer: dict[str, Any] = {
+        "txnId": f"({info.txn_id.most},{info.txn_id.least})",
+        "status": info.status.name,
+        "openTimestamp": info.start_time_ms,
+        "timeoutAt": info.timeout_ms,
+        "producedPartitions": produced,
+        "ackedPartitions": acked,
+        "participants": list(_participants(service, info)),
+    }
+    if info.principal is not None:
+        answer["owner"] = info.principal
+    if info.identity is not None:
+        answer |= {"transactionalId": info.identity[0], "epoch": info.identity[1]}
+    return answer
+
+
+def _participants(service: CoordinatorService, info: Any) -> Iterator[dict[str, Any]]:
+    told = _told(service, info.txn_id)
+    for each in info.participants:
+        cluster, participant = decode(each)
+        answer: dict[str, Any] = place((cluster, participant))
+        if info.status is not TxnStatus.OPEN:
+            answer |= _end_at(service, info.txn_id, cluster, participant, told.get((cluster, participant)))
+        yield answer
+
+
+def _told(service: CoordinatorService, txn_id: TxnId) -> dict[tuple[str, Participant], Told]:
+    story = service.following.story(txn_id) or ()
+    return {(event.cluster, event.participant): event for event in story if isinstance(event, Told)}
+
+
+def _end_at(
+    service: CoordinatorService, txn_id: TxnId, cluster: str, participant: Participant, told: Told | None
+) -> dict[str, Any]:
+    """Whether one participant holds the outcome, and why it does not."""
+    if told is not None:
+        return {"state": "told", "toldAt": told.at_ms, "attempts": told.attempts}
+    driver = service.clusters.driver(cluster)
+    if driver is None:
+        return {"state": "waits", "lastAnswer": f"the configuration has no cluster {cluster!r} any more"}
+    waiting = driver.waiting_end(txn_id, participant)
+    if waiting is None:
+        return {"state": "waits", "attempts": 0}
+    return {
+        "state": "waits",
+        "waitsMs": waiting.waits_ms,
+        "attempts": waiting.attempts,
+        "lastAnswer": waiting.answer,
+        "detail": waiting.detail,
+    }
+
+
+async def timeline(request: web.Request) -> web.Response:
+    """GET: what happened to a transaction, of one that is open or that ended not long ago."""
+    txn_id, service = txn_id_of(request), request.app[SERVICE]
+    story = service.following.story(txn_id)
+    if story is None or not request.app[COORDINATED].may_see(request, owner_of(story)):
+        raise Refusal(
+            ServerError.TransactionNotFound,
+            f"nothing is known of the transaction ({txn_id.most},{txn_id.least}): it never was here, or is not among the ended "
+            "ones that are remembered (transactionTimelineCount)",
+        )
+    return web.json_response(shown(story))
+
+
+async def ends(request: web.Request) -> web.Response:
+    """GET: how far the ends are, by cluster, and the topics that do not take theirs."""
+    service = request.app[SERVICE]
+    found = {}
+    for name in service.clusters.names:
+        driver = service.clusters.driver(name)
+        if driver is not None:
+            found[name] = {
+                "told": driver.ended,
+                "waiting": driver.waiting,
+                "oldestWaitsMs": driver.oldest_ms,
+                "toRepeat": driver.to_repeat,
+                "repeated": driver.repeated,
+                "alarms": driver.alarms,
+                "heldBack": driver.held_back(),
+                "answers": {answer.name: count for answer, count in driver.answers.items()},
+            }
+    return web.json_response(found)
+
+
+async def clients(request: web.Request) -> web.Response:
+    """GET: the clients that hold lanes: by coordinator, with what they have open, and when their lease would end."""
+    service = request.app[SERVICE]
+    now_ms, may_see = service.turn.clock.now_ms(), request.app[COORDINATED].may_see
+    connected = {(session.principal, session.incarnation) for session in service.sessions}
+    held = [(tc_id, each) for tc_id in service.coordinators.here for each in _clients_of(service, tc_id)]
+    return web.json_response(
+        [
+            {
+                "coordinator": tc_id,
+                "incarnation": each.incarnation,
+                "owner": each.principal,
+                "lanes": each.lanes,
+                "open": each.open_count,
+                "leaseEndsInMs": max(0, each.lease_until_ms - now_ms),
+                "isConnected": (each.principal, each.incarnation) in connected,
+            }
+            for tc_id, each in held
+            if may_see(request, each.principal)
+        ]
+    )
+
+
+def _clients_of(service: CoordinatorService, tc_id: int) -> list[Any]:
+    host = service.coordinators.ready(tc_id)
+    machine: Any = None if host is None else host.machine
+    return [] if machine is None else list(machine.clients())
+
+
+ROUTES: Routes = [
+    ("GET", f"{_BASE}/timeline/{{most}}/{{least}}", timeline),
+    ("GET", f"{_BASE}/ends", ends),
+    ("GET", f"{_BASE}/clients", clients),
+]

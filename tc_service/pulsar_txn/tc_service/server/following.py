@@ -1,0 +1,58 @@
+"""What the service knows of its transactions beside their state: their timelines, and the ends to be told once more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pulsar_txn.broker.serving import Turn
+from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.tc_service.cluster.repeats import NO_WATERMARK
+from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnAction, TxnId
+
+from .clusters import Clusters
+from .recent_ends import End
+from .stories import Story
+from .timelines import Ended, Timeline, Timelines
+
+FRONT: Final = "front"
+"""The name of the coordinators for unchanged clients, beside those that give lanes."""
+
+
+class Following:
+    """Follows all coordinators of a service. `lanes`: those of our clients; `front`: those of unchanged ones.
+
+    `most`: see `Ended`; `repeat_delay_ms`: see `RecentEnds`.
+    """
+
+    def __init__(self, clusters: Clusters, turn: Turn, *, most: int, repeat_delay_ms: int) -> None:
+        ended, seconds = Ended(most), turn.runtime.monotonic
+        self.lanes = Timelines(ended, repeat_delay_ms, seconds, self._repeat)
+        self.front = Timelines(ended, repeat_delay_ms, seconds, self._repeat)
+        self._clusters = clusters
+        self._turn = turn
+        clusters.watch(self._told)
+
+    def story(self, txn_id: TxnId) -> Story | None:
+        """What is known of a transaction; None for nothing."""
+        return self._of(txn_id).story(txn_id)
+
+    def timelines(self) -> Iterator[tuple[str, Timeline]]:
+        """Each with the number of its coordinator, as metrics name it."""
+        for prefix, found in (("", self.lanes), (f"{FRONT}-", self.front)):
+            for tc_id, timeline in sorted(found.of.items()):
+                yield f"{prefix}{tc_id}", timeline
+
+    def _of(self, txn_id: TxnId) -> Timelines:
+        return self.lanes if txn_id.most & LANE_BIT else self.front
+
+    def _told(self, cluster: str, effect: TellParticipant, attempts: int) -> None:
+        self._of(effect.txn_id).told(effect.txn_id, cluster, effect.participant, attempts, self._turn.clock.now_ms())
+
+    def _repeat(self, end: End, due_ms: int) -> None:
+        """A process before this one may have told this once only."""
+        action = TxnAction.COMMIT if end.is_commit else TxnAction.ABORT
+        seconds = max(0, due_ms - self._turn.clock.now_ms()) / 1000
+        for topic, subscription in end.participants:
+            effect = TellParticipant(end.txn_id, Participant(topic, subscription), action, NO_WATERMARK)
+            self._clusters.repeat(effect, seconds)
