@@ -27,6 +27,7 @@ FAULTS: Final = {
     "kill-coordinator": 4,
     "kill-worker": 4,
     "stop-worker": 1,
+    "stop-coordinator": 1,
     "kill-broker": 1,
     "kill-bookie": 1,
     "kill-west": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -35,15 +36,19 @@ class RunError(Exception):
 
 
 class FaultRun:
-    """Runs a plan into `folder`. `seconds`: so long there are faults at most."""
+    """Runs a plan into `folder`. `seconds`: so long there are faults at most.
 
-    def __init__(self, plan: Plan, clusters: RealClusters, folder: Path, *, command: str, seconds: float) -> None:
+    `instances`: 1 for a coordinator with its log in a folder, more for so many with their log in topics of a cluster.
+    """
+
+    def __init__(
+        self, plan: Plan, clusters: RealClusters, folder: Path, *, command: str, seconds: float, instances: int = 1
+    ) -> None:
         self.inflicted: Counter[str] = Counter()
         self.faulty_seconds = self.drained_seconds = 0.0
         self.history = folder / "history"
-        self.coordinator = clusters.coordinator(
-            conf={"transactionClientLeaseInSeconds": str(LEASE_SECONDS)}, data_dir=folder / "decisions"
-        )
+        conf = {"transactionClientLeaseInSeconds": str(LEASE_SECONDS)}
+        self._coordinators = [clusters.coordinator(conf=conf)] if instances == 1 else clusters.instances(instances, conf=conf)
         self._plan = plan
         self._clusters = clusters
         self._folder = folder
@@ -60,12 +65,15 @@ class FaultRun:
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
         self._others: list[subprocess.Popen[bytes]] = []
         self._stopped: dict[int, float] = {}
+        """Processes that sleep, and since when."""
         self._last_fault = time.monotonic()
 
     def run(self) -> None:
         """Everything. Raises RunError. All processes of the run have ended then, and all servers run."""
         try:
-            with self.coordinator:
+            with contextlib.ExitStack() as started:
+                for each in self._coordinators:
+                    started.enter_context(each)
                 self._run_beside()
         finally:
             for process in [*self._workers.values(), *self._others]:
@@ -78,7 +86,8 @@ class FaultRun:
         try:
             self._run()
         except RunError as error:
-            raise RunError(f"{error}\n{self.coordinator.log_tail()}") from None
+            logs = "\n".join(each.log_tail() for each in self._coordinators)
+            raise RunError(f"{error}\n{logs}") from None
 
     def _run(self) -> None:
         self._write_files()
@@ -119,30 +128,35 @@ class FaultRun:
     def _is_nearly_done(self) -> bool:
         return self._share() >= HEALED_AT
 
-    def _kill_coordinator(self, _: int) -> None:
+    def _kill_coordinator(self, number: int) -> None:
         self._note("coordinator")
-        self.coordinator.restart(hard=True)
+        self._coordinators[number % len(self._coordinators)].restart(hard=True)
+
+    def _stop_coordinator(self, number: int) -> None:
+        self._note("coordinator")
+        self._stop(self._coordinators[number % len(self._coordinators)].pids[0])
 
     def _kill_worker(self, number: int) -> None:
         worker = number % self._plan.workers
         self._note(self._name(worker))
         self._workers[worker].kill()
         self._workers[worker].wait(15)
-        self._stopped.pop(worker, None)
         self._start_worker(worker)
 
     def _stop_worker(self, number: int) -> None:
-        worker = number % self._plan.workers
-        if worker not in self._stopped:
-            self._workers[worker].send_signal(signal.SIGSTOP)
-            self._stopped[worker] = time.monotonic()
+        self._stop(self._workers[number % self._plan.workers].pid)
+
+    def _stop(self, pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        self._stopped.setdefault(pid, time.monotonic())
 
     def _wake(self, before: float) -> None:
-        """Those that were stopped before a moment."""
-        for worker, since in list(self._stopped.items()):
+        """Those that were stopped before a moment. They may have been killed since."""
+        for pid, since in list(self._stopped.items()):
             if since <= before:
-                self._workers[worker].send_signal(signal.SIGCONT)
-                del self._stopped[worker]
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+                del self._stopped[pid]
 
     def _kill_broker(self, number: int) -> None:
         self._kill_server(BROKERS[number % len(BROKERS)])
@@ -179,7 +193,8 @@ class FaultRun:
 
     def _write_files(self) -> None:
         (self._folder / "plan.json").write_text(self._plan.as_json(), encoding="utf-8")
-        places = {"coordinator": self.coordinator.service_url, "clusters": self._clusters.places()}
+        hosts = ",".join(each.service_url.removeprefix("pulsar://") for each in self._coordinators)
+        places = {"coordinator": f"pulsar://{hosts}", "clusters": self._clusters.places()}
         (self._folder / "places.json").write_text(json.dumps(places), encoding="utf-8")
 
     def _name(self, worker: int) -> str:

@@ -30,10 +30,10 @@ from stock_cluster import StockCluster  # noqa: E402
 from stock_pulsar import StockPulsar  # noqa: E402
 
 
-def run(plan: Plan, clusters: RealClusters, folder: Path, *, seconds: float, command: str) -> list[str]:
+def run(plan: Plan, clusters: RealClusters, folder: Path, *, seconds: float, command: str, instances: int = 1) -> list[str]:
     """What is wrong; empty when nothing is. Prints the numbers."""
     begin = time.monotonic()
-    fault_run = FaultRun(plan, clusters, folder, command=command, seconds=seconds)
+    fault_run = FaultRun(plan, clusters, folder, command=command, seconds=seconds, instances=instances)
     wrong: list[str] = []
     try:
         fault_run.run()
@@ -59,9 +59,10 @@ def one(seed: int, arguments: argparse.Namespace, clusters: RealClusters) -> boo
     """One seed; whether everything was right. The folder is kept when something is wrong."""
     folder = (arguments.folder or Path(tempfile.mkdtemp(prefix="beside-"))) / str(seed)
     options = f"--transactions {arguments.transactions} --workers {arguments.workers} --seconds {arguments.seconds:g}"
+    options += f" --instances {arguments.instances}"
     command = f"python tests/beside/run_beside.py --seed {seed} {options}"
     plan = draw(seed, arguments.transactions, arguments.workers)
-    wrong = run(plan, clusters, folder, seconds=arguments.seconds, command=command)
+    wrong = run(plan, clusters, folder, seconds=arguments.seconds, command=command, instances=arguments.instances)
     for line in wrong:
         print(f"seed {seed}: {line}", flush=True)
     if wrong:
@@ -78,6 +79,7 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--transactions", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1800.0)
+    parser.add_argument("--instances", type=int, default=1, help="several have their log in topics of a cluster")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where the histories go; kept then")
     return parser.parse_args(given)

@@ -21,6 +21,7 @@ from pulsar_txn.client.inside import Settings, TlsFiles
 
 WEST_VERSION: Final = "4.2.4"
 READ_MS: Final = 30_000
+LEDGER_LEASE_MS: Final = 3000
 _ends = itertools.count()
 
 
@@ -100,6 +101,12 @@ class RealClusters:
             conf={**self.east_keys(), "transactionClientLeaseInSeconds": "5", **(conf or {})},
             **options,
         )
+
+    def instances(self, count: int, *, conf: Mapping[str, str] | None = None) -> list[OurCoordinator]:
+        """Coordinators with one log, in topics of the east: one of them leads each coordinator. Not started."""
+        place = {"ledgerProvider": "topic", "ledgerCluster": "east", "ledgerTopicPrefix": f"log-{uuid.uuid4().hex[:10]}"}
+        shared = {**place, "ledgerLeaseInMillis": str(LEDGER_LEASE_MS), **(conf or {})}
+        return [self.coordinator(conf=shared) for _ in range(count)]
 
     def east_keys(self) -> dict[str, str]:
         """How the coordinator is let in."""

@@ -22,16 +22,24 @@ SEED = int(os.environ.get("BESIDE_SEED") or random.SystemRandom().randrange(10**
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("instances", [1, 2])
 def test_what_enters_two_clusters_comes_through_transactions_once_while_things_are_killed(
-    clusters: RealClusters, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    clusters: RealClusters, tmp_path: Path, capfd: pytest.CaptureFixture[str], instances: int
 ) -> None:
-    options = ["--seed", str(SEED), "--transactions", "600", "--seconds", "30", "--workers", "3", "--folder", str(tmp_path)]
-    failed = run_beside.main(options, clusters)
-    assert not failed, capfd.readouterr().out
+    run(clusters, tmp_path, capfd, "--transactions", "400", "--seconds", "25", "--workers", "3", "--instances", str(instances))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_ten_thousand_transactions(clusters: RealClusters, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    failed = run_beside.main(["--seed", str(SEED), "--transactions", "10000", "--folder", str(tmp_path)], clusters)
-    assert not failed, capfd.readouterr().out
+@pytest.mark.parametrize("instances", [1, 3])
+def test_ten_thousand_transactions(
+    clusters: RealClusters, tmp_path: Path, capfd: pytest.CaptureFixture[str], instances: int
+) -> None:
+    run(clusters, tmp_path, capfd, "--transactions", "10000", "--instances", str(instances))
+
+
+def run(clusters: RealClusters, folder: Path, capfd: pytest.CaptureFixture[str], *options: str) -> None:
+    failed = run_beside.main(["--seed", str(SEED), *options, "--folder", str(folder)], clusters)
+    told = capfd.readouterr().out
+    assert not failed, told
+    print(told)
