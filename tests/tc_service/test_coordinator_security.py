@@ -167,6 +167,8 @@ async def test_a_client_is_asked_for_fresh_credentials_when_its_own_expire_and_g
 async def challenged(speaker: Speaker) -> None:
     while not any(name == "authChallenge" for name, _ in speaker.events):  # noqa: ASYNC110 - a raw client collects
         await asyncio.sleep(0.01)
+    (asked,) = [body for name, body in speaker.events if name == "authChallenge"]
+    assert asked.challenge.auth_data == b"PulsarAuthRefresh"  # without it Java's client ends the connection
 
 
 async def test_who_does_not_answer_in_time_is_sent_away(benches: Any) -> None:

@@ -16,6 +16,8 @@ from .proofs import Authenticated, refused_proxy
 
 _logger = logging.getLogger(__name__)
 
+_REFRESH: Final = b"PulsarAuthRefresh"
+"""Asks for fresh credentials; Java's client ends the connection when it is not there."""
 _NO_REQUEST: Final = unsigned64(-1)
 _ANSWER_SECONDS: Final = 10.0
 _LONGEST_WAIT_SECONDS: Final = 86_400.0
@@ -83,7 +85,8 @@ class Introduction:
         if left > 0:  # longer than a timer lasts
             self._in(left, self._expired)
             return
-        self._connection.write_command("authChallenge", challenge={"auth_method_name": self._method}, protocol_version=21)
+        challenge = {"auth_method_name": self._method, "auth_data": _REFRESH}
+        self._connection.write_command("authChallenge", challenge=challenge, protocol_version=21)
         self._in(_ANSWER_SECONDS, self._unanswered)
 
     def _unanswered(self) -> None:

@@ -17,6 +17,7 @@ from pulsar_txn.broker.serving import (
     reachable,
 )
 from pulsar_txn.client.inside import Runtime as ClientRuntime
+from pulsar_txn.tc import TransactionCoordinator
 from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
 from pulsar_txn.tc_service.server.clusters import Clusters
 from pulsar_txn.tc_service.server.leaders import Leaders
@@ -42,7 +43,7 @@ class FrontServices:
     service_url: str = ""
     service_url_tls: str = ""
     sessions: set[Session] = attrs.field(factory=set)
-    ends_groups: bool = False
+    ends_groups: bool = TransactionCoordinator.ends_groups
 
     def __attrs_post_init__(self) -> None:
         self.leaders = Leaders(self, is_shared=self.is_shared, of_fronts=True)
