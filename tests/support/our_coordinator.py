@@ -112,6 +112,14 @@ class OurCoordinator:
         """SIGKILL, and wait until it is gone; the folder stays. Idempotent."""
         self._end(signal.SIGKILL, 15.0)
 
+    def pause(self) -> None:
+        """SIGSTOP: it holds all its connections, and answers nobody."""
+        os.kill(self.pids[0], signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pids[0], signal.SIGCONT)
+
     def ends_itself(self) -> subprocess.Popen[bytes]:
         """The process, which is not ours to end any more."""
         process, self._process = self._process, None

@@ -75,7 +75,10 @@ def command(
 
 
 async def _run(loaded: LoadedCoordinator, data: Path | None, ready_file: Path | None) -> None:
-    await Lifetime(_Process(loaded, data), ready_file).run()
+    process = _Process(loaded, data)
+    lifetime = Lifetime(process, ready_file)
+    process.server.on_change = lifetime.facts_changed
+    await lifetime.run()
 
 
 class _Process:
@@ -85,15 +88,15 @@ class _Process:
         self._config = loaded.config
         self._clusters = loaded.clusters
         self._data = data
-        self._server = CoordinatorServer(loaded.config, loaded.clusters, data)
+        self.server = CoordinatorServer(loaded.config, loaded.clusters, data)
         self._front: ClientsFront | None = None
         if loaded.config.has_front:
-            self._server.before_start = self._open_front
+            self.server.before_start = self._open_front
         self._http: HttpServer | None = None
 
     async def start(self) -> None:
         try:
-            await self._server.start()
+            await self.server.start()
         except ClusterRefused as error:
             raise Ending(USAGE, str(error)) from error
         except CannotListen as error:
@@ -103,7 +106,7 @@ class _Process:
 
     async def _start_http(self) -> None:
         config = self._config
-        self._http = HttpServer(self._server.service, AsyncioRuntime(), app_of)
+        self._http = HttpServer(self.server.service, AsyncioRuntime(), app_of)
         try:
             await self._http.start(config.bind_address, config.web_service_port, config.web_service_port_tls)
         except CannotListen as error:
@@ -115,8 +118,8 @@ class _Process:
         await self._front.start()
 
     async def storage_failed(self) -> Exception:
-        await self._server.storage_failed.wait()
-        failure = self._server.service.storage_failure
+        await self.server.storage_failed.wait()
+        failure = self.server.service.storage_failure
         assert failure is not None  # noqa: S101 - it is set before the event
         return failure
 
@@ -125,7 +128,7 @@ class _Process:
             await self._front.close()
         if self._http is not None:
             await self._http.close()
-        await self._server.close()
+        await self.server.close()
 
     def _facts_of_front(self) -> dict[str, Any]:
         if self._front is None:
@@ -134,7 +137,7 @@ class _Process:
         return {"frontServiceUrl": services.service_url or None, "frontServiceUrlTls": services.service_url_tls or None}
 
     def ready_line(self) -> str:
-        facts, where = self.facts(), " and ".join(self._server.addresses)
+        facts, where = self.facts(), " and ".join(self.server.addresses)
         if self._front is not None:
             where += f", with a front for other clients at {' and '.join(self._front.addresses)},"
         return (
@@ -149,7 +152,7 @@ class _Process:
         return f"journal in {facts['data']}, sync by {facts['sync']}"
 
     def facts(self) -> dict[str, Any]:
-        service = self._server.service
+        service = self.server.service
         return {
             "version": version("pulsar-txn"),
             "pid": os.getpid(),
@@ -160,7 +163,8 @@ class _Process:
             "webServiceUrlTls": None if self._http is None else self._http.url_tls or None,
             "clusters": list(self._clusters),
             "coordinators": len(service.coordinators),
+            "leads": service.coordinators.here,
             "ledger": self._config.ledger_provider,
             "data": None if self._data is None else str(self._data.absolute()),
-            "sync": getattr(self._server.store, "syncer_kind", "none"),
+            "sync": getattr(self.server.store, "syncer_kind", "none"),
         }

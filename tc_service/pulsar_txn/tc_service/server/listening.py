@@ -47,6 +47,8 @@ class CoordinatorServer:
         self.storage_failed = asyncio.Event()
         self.before_start: Callable[[CoordinatorService], Awaitable[None]] | None = None
         """Called when the service listens, and leads nothing yet: whatever else is to listen."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when this instance begins or ceases to lead a coordinator."""
         self._clusters = clusters
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._runtime = runtime or AsyncioRuntime()
@@ -85,6 +87,7 @@ class CoordinatorServer:
             await clusters.start()
             self.service = CoordinatorService(self.config, self._store, clusters, self._runtime)
             self.service.on_storage_failed = lambda _: self.storage_failed.set()
+            self.service.on_change = lambda: self.on_change()
             await self._listen()
             if self.before_start is not None:
                 await self.before_start(self.service)
