@@ -23,7 +23,7 @@ from pulsar_txn.client.txn.guest import Guest
 from pulsar_txn.client.txn.transactions import Transactions
 
 A_COORDINATOR: Final = "write pulsar://host:6653; an AsyncClient may also share an AsyncCoordinator, a Client a Coordinator"
-_SILENCE_SECONDS: Final = 3.0
+_SILENCE_SECONDS: Final = 2.0
 """Of a coordinator that others can take over from: a client that waited for longer would lose its lease at the successor."""
 
 
@@ -56,7 +56,7 @@ class AsyncCoordinator(BeginsTransactions):
     Close the coordinator after the clients, or use it as the outermost block.
 
     `service_url` names one or several hosts, and the options are those of `AsyncClient`. With several hosts, one that is silent
-    for 3 seconds is given up, whatever `keep_alive_interval` and `connection_timeout` allow above that. A `transactional_id`
+    for 2 seconds is given up, whatever `keep_alive_interval` and `connection_timeout` allow above that. A `transactional_id`
     belongs to the coordinator, and with it to all its clients. Raises InvalidConfiguration for arguments that cannot work.
     """
 

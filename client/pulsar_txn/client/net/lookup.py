@@ -39,12 +39,13 @@ class Lookup:
         self._settings = settings
         self._addresses = addresses
         self._current = 0
+        self._asked: tuple[int, Connection] | None = None
         self._next_request_id = next_request_id
         self._on_first_use = on_first_use
 
     def move(self, addresses: list[Address]) -> None:
         """Ask these hosts from now on."""
-        self._addresses, self._current = addresses, 0
+        self._addresses, self._current, self._asked = addresses, 0, None
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
         """How many partitions `topic` has; 0 when it is not partitioned. `create`: the broker may create it by its rules.
@@ -131,19 +132,27 @@ class Lookup:
         return logical, logical
 
     async def any_connection(self) -> Connection:
-        """A connection to some host of the service URL; the last error when none can be reached."""
+        """A connection to some host of the service URL; the last error when none can be reached.
+
+        A host whose connection has ended is not the first to be asked again: it may be silent for long.
+        """
         if self._on_first_use is not None:
             begin, self._on_first_use = self._on_first_use, None
             begin()
+        if self._asked is not None and self._asked[1].closed:
+            self._current, self._asked = (self._asked[0] + 1) % len(self._addresses), None
         failure: PulsarError | None = None
         for index in self._in_turn():
             self._current = index
             try:
-                return await self._pool.get(self._addresses[index])
+                connection = await self._pool.get(self._addresses[index])
             except (ConnectionLost, OperationTimeout, RemoteProtocolError) as error:
                 failure = failure or error
                 self._current = (index + 1) % len(self._addresses)
                 await asyncio.sleep(0)
+            else:
+                self._asked = index, connection
+                return connection
         raise failure or ConnectionLost("the service URL names no host")
 
     def _in_turn(self) -> list[int]:
