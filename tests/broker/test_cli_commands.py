@@ -66,7 +66,12 @@ async def test_open_transactions_are_listed_shown_and_aborted(pulsar: Target, to
         assert txn_id not in (await run("list", "--older-than", "300"))[1]
         code, shown, _ = await run("show", f"{txn.id.most}:{txn.id.least}")
         assert json.loads(shown)["txnId"] == txn_id
-        assert (await run("abort", txn_id))[:2] == (0, f"{txn_id} is aborted\n")
+        code, _, said = await run("abort", txn_id)  # nobody answers the question
+        assert code == 1
+        assert "OPEN" in (await run("show", txn_id))[1]
+        code, _, said = await run("timeline", txn_id)
+        assert (code, "keeps no timelines" in said) == (1, True)
+        assert (await run("abort", "--yes", txn_id))[:2] == (0, f"{txn_id} is aborted\n")
         code, _, said = await run("show", txn_id)
         assert code == 1
         assert "404" in said

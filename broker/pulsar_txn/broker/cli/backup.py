@@ -15,8 +15,8 @@ from pulsar_txn.ledger.journal.files import RealFiles
 from pulsar_txn.ledger.journal.holds import Cut
 from pulsar_txn.ledger.protocols import StoreInUse
 
+from .admin_requests import Admin
 from .exits import REFUSED, STORE_REFUSED, UNAVAILABLE, USAGE, Ending
-from .transactions import Admin
 
 _HOLDS: Final = "/admin/pulsar-txn/v1/holds"
 

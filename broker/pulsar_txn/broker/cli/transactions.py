@@ -1,63 +1,22 @@
-"""`pulsar-txn transactions list|show|abort`: the admin API of a running broker, ours or Apache Pulsar's."""
+"""`pulsar-txn transactions …`: over the HTTP of a running broker, ours or Apache Pulsar's, or of a coordinator."""
 
 from __future__ import annotations
 
 import json
 import re
-import urllib.error
-import urllib.request
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from .exits import REFUSED, UNAVAILABLE, USAGE, Ending
+from .admin_requests import Admin, Answered, tls_with, token_in
+from .exits import REFUSED, Ending
+from .timeline_text import lines_of
 
-_BASE: Final = "/admin/v3/transactions"
 _ID: Final = re.compile(r"\(?\s*(\d+)\s*[,:]\s*(\d+)\s*\)?")
-_TIMEOUT_SECONDS: Final = 30.0
-
-
-class Admin:
-    """Requests to one admin URL, below the path `base`."""
-
-    def __init__(self, url: str, base: str = _BASE) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise Ending(USAGE, f"--admin-url {url}: write http://host:port")
-        self.url = url.rstrip("/")
-        self._base = base
-        self.time_ms = 0
-        """The broker's time at the last answer, to the second; 0 when it did not say."""
-
-    def ask(self, method: str, path: str) -> Any:
-        """The decoded answer, None for an empty one. Raises Ending."""
-        request = urllib.request.Request(self.url + self._base + path, method=method)  # noqa: S310 - http(s), checked above
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - as above
-                body = answer.read()
-                self.time_ms = _milliseconds(answer.headers["Date"])
-        except urllib.error.HTTPError as error:
-            raise Ending(REFUSED, f"the broker at {self.url} answers {error.code}: {_reason(error.read())}") from error
-        except (urllib.error.URLError, OSError) as error:
-            reason = getattr(error, "reason", error)
-            raise Ending(UNAVAILABLE, f"no broker answers at {self.url} ({reason}); check --admin-url") from error
-        try:
-            return json.loads(body) if body else None
-        except ValueError as error:
-            raise Ending(UNAVAILABLE, f"what answers at {self.url} is not a Pulsar admin API; check --admin-url") from error
-
-
-def _milliseconds(date: str | None) -> int:
-    return 0 if date is None else int(parsedate_to_datetime(date).timestamp() * 1000)
-
-
-def _reason(body: bytes) -> str:
-    try:
-        reason = json.loads(body)["reason"]
-    except (ValueError, KeyError, TypeError):
-        reason = body.decode(errors="replace")[:200]
-    return str(reason)
+_PATH: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_NOT_FOUND: Final = 404
 
 
 def _txn_id(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, int]:
@@ -69,12 +28,28 @@ def _txn_id(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[i
 
 @click.group("transactions")
 @click.option(
-    "--admin-url", default="http://127.0.0.1:8080", envvar="PULSAR_ADMIN_URL", show_default=True, help="HTTP of the broker."
+    "--admin-url",
+    default="http://127.0.0.1:8080",
+    envvar="PULSAR_ADMIN_URL",
+    show_default=True,
+    help="HTTP of the broker or coordinator.",
 )
+@click.option("--auth-token-file", type=_PATH, help="File with a JSON Web Token.")
+@click.option("--tls-trust-certs-file", type=_PATH, help="PEM file with the authority of the server's certificate.")
+@click.option("--tls-certificate-file", type=_PATH, help="PEM file with the certificate to show.")
+@click.option("--tls-key-file", type=_PATH, help="PEM file with its key.")
 @click.pass_context
-def command(ctx: click.Context, admin_url: str) -> None:
-    """Look at open transactions of a running broker, and abort them."""
-    ctx.obj = Admin(admin_url)
+def command(
+    ctx: click.Context,
+    admin_url: str,
+    auth_token_file: Path | None,
+    tls_trust_certs_file: Path | None,
+    tls_certificate_file: Path | None,
+    tls_key_file: Path | None,
+) -> None:
+    """Look at transactions of a running broker, or of a coordinator beside clusters, and abort them."""
+    tls = tls_with(tls_trust_certs_file, tls_certificate_file, tls_key_file) if admin_url.startswith("https:") else None
+    ctx.obj = Admin(admin_url, token=token_in(auth_token_file), tls=tls)
 
 
 @command.command("list")
@@ -117,8 +92,30 @@ def show(admin: Admin, txn_id: tuple[int, int]) -> None:
 
 @command.command("abort")
 @click.argument("txn_id", callback=_txn_id)
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def abort(admin: Admin, txn_id: tuple[int, int]) -> None:
-    """Abort a transaction of any client. Exit code 1: it does not exist, or is being committed."""
+def abort(admin: Admin, txn_id: tuple[int, int], yes: bool) -> None:
+    """Abort a transaction of any client, after a question. Exit code 1: it does not exist, or is being committed."""
+    name = f"({txn_id[0]},{txn_id[1]})"
+    if not yes and not click.confirm(f"Abort {name}, and with it everything that was sent and acknowledged in it?", err=True):
+        raise Ending(REFUSED, f"{name} is left as it is")
     admin.ask("POST", f"/abortTransaction/{txn_id[0]}/{txn_id[1]}")
-    click.echo(f"({txn_id[0]},{txn_id[1]}) is aborted")
+    click.echo(f"{name} is aborted")
+
+
+@command.command("timeline")
+@click.argument("txn_id", callback=_txn_id)
+@click.option("--json", "as_json", is_flag=True, help="The coordinator's answer as it is.")
+@click.pass_obj
+def timeline(admin: Admin, txn_id: tuple[int, int], as_json: bool) -> None:
+    """Show what happened to a transaction: of one that is open, or that has ended not long ago.
+
+    Coordinators beside clusters keep timelines; brokers do not. Exit code 1: nothing is known of it.
+    """
+    try:
+        found = admin.ask("GET", f"/timeline/{txn_id[0]}/{txn_id[1]}")
+    except Answered as answered:
+        if answered.status == _NOT_FOUND and "is known of" not in answered.sentence:
+            raise Ending(REFUSED, f"{admin.url} keeps no timelines; `pulsar-txn coordinator` does") from answered
+        raise
+    click.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines_of(found)))
