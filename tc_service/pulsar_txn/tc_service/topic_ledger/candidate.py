@@ -30,6 +30,7 @@ from .writer import EXCLUSIVE_WITH_FENCING, WAIT_FOR_EXCLUSIVE, Writer
 logger = logging.getLogger("pulsar_txn.tc_service")
 
 _LOOKS_PER_LEASE: Final = 8
+_SPREAD: Final = 0.3
 _AFTER_MOVE_SECONDS: Final = 0.5
 """A topic that has moved is its leader's for so long: it comes back by itself."""
 
@@ -40,8 +41,19 @@ class Claimed:
 
     fold: LogFold
     writer: Writer
+    tail: Tail
     place: Place
     at: float
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether somebody else leads it by now."""
+        return self.writer.lost is not None or self.fold.producer != self.writer.name
+
+    async def give_up(self) -> None:
+        """Leave it to others."""
+        await self.writer.close()
+        await self.tail.close()
 
 
 @attrs.frozen
@@ -79,29 +91,28 @@ class Candidate:
         self._tail = Tail(self._around.brokers, self._topic, mark, self.fold.take)
         self._tail.start()
         try:
-            failures = 0
-            while True:
-                writer = self._writer()
-                try:
-                    at = await self._lead(writer, advertised)
-                    break
-                except (PulsarError, LeaseLost) as error:
-                    await writer.close()
-                    self._check_final(error)
-                    logger.debug("log %r is not led yet: %s", self.name, error)
-                except BaseException:
-                    await writer.close()
-                    raise
-                await asyncio.sleep(pause_seconds(failures))
-                failures += 1
-        finally:
-            await self._tail.close()
-        try:
-            self._check(mark)
+            return await self._claim(mark, advertised)
         except BaseException:
-            await writer.close()
+            await self._tail.close()
             raise
-        return Claimed(self.fold, writer, self._place, at)
+
+    async def _claim(self, mark: Position, advertised: str) -> Claimed:
+        failures = 0
+        while True:
+            writer = self._writer()
+            try:
+                at = await self._lead(writer, advertised)
+                self._check(mark)
+                return Claimed(self.fold, writer, self._tail, self._place, at)
+            except (PulsarError, LeaseLost) as error:
+                await writer.close()
+                self._check_final(error)
+                logger.debug("log %r is not led yet: %s", self.name, error)
+            except BaseException:
+                await writer.close()
+                raise
+            await asyncio.sleep(pause_seconds(failures))
+            failures += 1
 
     async def _make(self) -> Position:
         failures = 0
@@ -156,8 +167,7 @@ class Candidate:
         if writer.lost is not None:
             raise writer.lost
         if fold.producer != writer.name:
-            went_back = f"the topic gave epoch {writer.epoch}, and its messages are of epoch {fold.epoch}"
-            raise LogDamaged(self.name, None, went_back, "the topic was deleted and made again, or filled by somebody else")
+            raise LeaseLost(f"log {self.name!r}: epoch {writer.epoch} was claimed after epoch {fold.epoch}")
         return at
 
     def _claim_is_written(self, where: Position | None) -> None:
@@ -192,7 +202,9 @@ class Candidate:
 
         Looks are counted, not seconds: a process that was stopped itself has heard nothing, and knows nothing.
         """
-        tail, pause = self._tail, self._around.lease_seconds / _LOOKS_PER_LEASE
+        tail = self._tail
+        spread = 1 + _SPREAD * self._around.brokers.runtime.random()  # those who wait had better not act at one moment
+        pause = spread * self._around.lease_seconds / _LOOKS_PER_LEASE
         silent, heard, ties = 0, tail.heard, tail.ties
         while silent < _LOOKS_PER_LEASE:
             await asyncio.sleep(pause)

@@ -34,7 +34,7 @@ class StoredSnapshot(NamedTuple):
 
 class _Mark(NamedTuple):
     ordinal: int
-    where: Position | None
+    where: Position
 
 
 class LogFold:
@@ -102,8 +102,8 @@ class LogFold:
 
     # ---- applying
 
-    def apply(self, frame: Frame, where: Position | None, producer: str) -> None:
-        """A frame that counts. `where` None: it is in the topic, at a place that is not known."""
+    def apply(self, frame: Frame, where: Position, producer: str) -> None:
+        """A frame that counts: the next one of the leader."""
         self.frames += 1
         self._marks.append(_Mark(self.frames, where))
         if frame.epoch != self.epoch:
@@ -210,7 +210,7 @@ class LogFold:
         """Forget those frames: everything up to the message that is returned may be acknowledged. None: nothing."""
         where = None
         for _ in range(self.droppable()):
-            where = self._marks.popleft().where or where
+            where = self._marks.popleft().where
         return where
 
     def _needed_from(self) -> int:

@@ -13,12 +13,11 @@ from pulsar_txn.ledger.handles import MAX_VALUE_BYTES
 from pulsar_txn.ledger.pressure import Pressure
 from pulsar_txn.ledger.protocols import LedgerError
 from pulsar_txn.ledger.tally import Tally
-from pulsar_txn.wire.ids import Position
 
 from .frames import RECORD_BYTES, Frame, Record, encode
 
 _MOST_IN_FLIGHT: Final = 16
-"""Frames without a receipt; what comes meanwhile shares the next ones, so frames grow with the load."""
+"""Frames that are not confirmed; what comes meanwhile shares the next ones, so frames grow with the load."""
 
 FRAME_BYTES: Final = 1 << 20
 """A frame takes no further record from here on."""
@@ -53,8 +52,8 @@ class _Sent(NamedTuple):
 class FrameQueue:
     """Implements `ledger.handles.GroupHost` for one log.
 
-    `send` takes an encoded frame; `applied(frame, where)` is called for each receipt before its group is confirmed.
-    `confirmed_at` is the time at which the newest frame with a receipt was sent, `sent_at` that of the last one sent.
+    `send` takes an encoded frame. `confirmed_at` is the time at which the newest confirmed frame was sent, `sent_at` that of
+    the last one sent.
     """
 
     max_value_bytes = MAX_VALUE_BYTES
@@ -66,7 +65,6 @@ class FrameQueue:
         epoch: int,
         numbers: Numbers,
         send: Callable[[bytes], None],
-        applied: Callable[[Frame, Position | None], None],
         claimed_at: float,
     ) -> None:
         self.open_group: FrameGroup = FrameGroup()
@@ -78,7 +76,6 @@ class FrameQueue:
         self._epoch = epoch
         self._numbers = numbers
         self._send = send
-        self._applied = applied
         self._sequence = 1  # 0 was the claim
         self._ready: deque[tuple[FrameGroup, Frame]] = deque()
         self._in_flight: deque[_Sent] = deque()
@@ -155,13 +152,18 @@ class FrameQueue:
             self._in_flight.append(_Sent(group, frame, self.sent_at))
             self._send(encode(frame))
 
-    def on_receipt(self, where: Position | None) -> None:
-        """The oldest frame in flight is in the topic."""
-        sent = self._in_flight.popleft()
-        self.confirmed_at = sent.at
-        self._applied(sent.frame, where)
-        sent.group.confirm()
-        self._pressure.leave(sent.group.bytes)
+    @property
+    def oldest(self) -> Frame:
+        """The oldest frame that is not confirmed; there is one."""
+        return self._in_flight[0].frame
+
+    def confirm(self, sequence: int) -> None:
+        """The frames up to this one are in the topic, and count."""
+        while self._in_flight and self._in_flight[0].frame.sequence <= sequence:
+            sent = self._in_flight.popleft()
+            self.confirmed_at = sent.at
+            sent.group.confirm()
+            self._pressure.leave(sent.group.bytes)
         if not self._ended:
             self._pump()
             self._turn_ends()

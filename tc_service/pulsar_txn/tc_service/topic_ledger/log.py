@@ -15,7 +15,6 @@ from pulsar_txn.ledger.protocols import (
     Buffer,
     Cursor,
     EntryTooLarge,
-    LeaseLost,
     LedgerError,
     Log,
     LogClosed,
@@ -24,11 +23,9 @@ from pulsar_txn.ledger.protocols import (
 )
 from pulsar_txn.wire.ids import Position
 
-from .fold import LogFold
+from .candidate import Claimed
 from .frame_queue import FrameQueue
-from .frames import HEADER_BYTES, RECORD_BYTES, Frame, Kind, Record, end_of_snapshot
-from .place import Place
-from .writer import Writer
+from .frames import HEADER_BYTES, RECORD_BYTES, Kind, Record, end_of_snapshot
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
@@ -47,6 +44,10 @@ _REWRITE_BYTES_PER_FRAME: Final = 256
 class TopicLog(BaseLog):
     """A log that this instance leads, from its CLAIM on until it is closed or the lease is lost (`LeaseLost`).
 
+    A frame is confirmed once everything before it is known to be ours, or was read: no other CLAIM can be in between. A receipt
+    alone is not enough: stock brokers that let two producers in at the same moment may keep both, each with an epoch of its
+    own. But a receipt that names the message after the last known one says the same as reading it, without the wait.
+
     `store` is the queue of its frames. `on_closed` is called once when the handle is closed, or has failed.
     """
 
@@ -54,23 +55,22 @@ class TopicLog(BaseLog):
 
     def __init__(
         self,
-        fold: LogFold,
-        writer: Writer,
-        place: Place,
+        claimed: Claimed,
         runtime: Runtime,
         lease_seconds: float,
         pressure: Pressure,
-        claimed_at: float,
         on_closed: Callable[[Log], None],
     ) -> None:
-        queue = FrameQueue(runtime, pressure, writer.epoch, self, writer.send, self._applied, claimed_at)
+        fold, writer, claimed_at = claimed.fold, claimed.writer, claimed.at
+        queue = FrameQueue(runtime, pressure, writer.epoch, self, writer.send, claimed_at)
         super().__init__(queue, fold.name, fold.ledger_id, writer.epoch, fold.first_entry, fold.next_entry or 0)
         self.finished_snapshot = 0 if fold.snapshot is None else fold.snapshot.number
         self.max_entry_bytes = writer.max_message_size - HEADER_BYTES - RECORD_BYTES - _SEND_OVERHEAD_BYTES
         self._snapshots = fold.snapshot_number
         self._fold = fold
         self._writer = writer
-        self._place = place
+        self._tail = claimed.tail
+        self._place = claimed.place
         self._runtime = runtime
         self._lease_seconds = lease_seconds
         self._on_closed = on_closed
@@ -78,8 +78,10 @@ class TopicLog(BaseLog):
         self._trimmed_at = claimed_at
         self._trimming: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
-        writer.when_written = queue.on_receipt
-        writer.when_lost = self.lease_lost
+        writer.when_written = self._written
+        writer.when_lost = self._failed
+        claimed.tail.take = self._take
+        claimed.tail.when_failed = self._failed
         self._timer = runtime.call_later(lease_seconds / _BEATS_PER_LEASE, self._beat)
 
     # ---- the lease
@@ -103,7 +105,7 @@ class TopicLog(BaseLog):
         self.store.add(Record(Kind.NOTHING, entry, b""), is_new=True)
         return (self.ledger_id, entry)
 
-    def lease_lost(self, error: LeaseLost) -> None:
+    def _failed(self, error: LedgerError) -> None:
         """Nothing more is believed; the listener is told."""
         if self.closed is None:
             self.closed = error
@@ -248,14 +250,38 @@ class TopicLog(BaseLog):
         if self._trimming is not None:
             self._trimming.cancel()
         self._on_closed(self)
-        self._leaving = asyncio.get_running_loop().create_task(self._writer.close())
+        self._leaving = asyncio.get_running_loop().create_task(self._leave())
+
+    async def _leave(self) -> None:
+        await self._writer.close()
+        await self._tail.close()
 
     # ---- what the topic holds
 
-    def _applied(self, frame: Frame, where: Position | None) -> None:
+    def _written(self, where: Position | None) -> None:
+        """A receipt. Where it leaves a gap, or says no place, the tail comes to the frame in its turn."""
+        tail, fold = self._tail, self._fold
+        ledger_id, entry_id = tail.last
+        if where == (ledger_id, entry_id + 1) and self.closed is None:
+            tail.last = where
+            fold.apply(self.store.oldest, where, self._writer.name)
+            self._confirm(fold.sequence)
+
+    def _take(self, where: Position, producer: str, payload: memoryview) -> bool:
+        """A message of the topic that is not known yet. Raises as `LogFold.take`."""
         fold = self._fold
-        fold.apply(frame, where, self._writer.name)
-        is_time = self._trimming is None and self.store.sent_at >= self._trimmed_at + _TRIM_SECONDS
+        if self.closed is not None or not fold.take(where, producer, payload):
+            return False
+        if fold.producer != self._writer.name:
+            self._writer.give_up(f"{fold.leader} has claimed it, in epoch {fold.epoch}")
+            return True
+        self._confirm(fold.sequence)
+        return True
+
+    def _confirm(self, sequence: int) -> None:
+        self.store.confirm(sequence)
+        fold = self._fold
+        is_time = self.closed is None and self._trimming is None and self.store.sent_at >= self._trimmed_at + _TRIM_SECONDS
         if is_time and fold.droppable() >= _TRIM_FRAMES:
             self._trimming = asyncio.get_running_loop().create_task(self._give_back())
 

@@ -120,20 +120,11 @@ class TopicStore:
             claimed = await candidate.claim(self.advertised)
         finally:
             del self._opening[name]
-        if claimed.writer.lost is not None or self._failure is not None:
-            await claimed.writer.close()
+        if claimed.is_lost or self._failure is not None:
+            await claimed.give_up()
             self._check()
             return None
-        log = self._logs[name] = TopicLog(
-            claimed.fold,
-            claimed.writer,
-            claimed.place,
-            self._runtime,
-            self._lease_seconds,
-            self.pressure,
-            claimed.at,
-            self._forget,
-        )
+        log = self._logs[name] = TopicLog(claimed, self._runtime, self._lease_seconds, self.pressure, self._forget)
         logger.info("log %r is led by this instance, in epoch %d", name, log.epoch)
         return log
 

@@ -31,18 +31,20 @@ Take = Callable[[Position, str, memoryview], bool]
 class Tail:
     """A reader without a durable cursor. `after` is the message that the first one comes after.
 
-    `heard` counts the messages that `take` has called new, `ties` how often it was attached; `failure` is what ended it for
-    good.
+    `last` is the last message that is known; whoever knows that more are its own may move it forth. `take` may be another one
+    from some message on. `heard` counts the messages that it has called new, `ties` how often the tail was attached.
+    `failure` is what ended it for good; `when_failed` is called with it.
     """
 
     def __init__(self, brokers: Brokers, topic: str, after: Position, take: Take) -> None:
         self.heard = 0
         self.ties = 0
         self.last = after
-        self.failure: Exception | None = None
+        self.failure: LedgerError | None = None
         self._brokers = brokers
         self._topic = topic
-        self._take = take
+        self.take = take
+        self.when_failed: Callable[[LedgerError], None] = lambda _: None
         self._name = f"pulsar-txn-tail-{int(brokers.runtime.random() * 2**48):012x}"
         self._id = -1
         self._permits = 0
@@ -108,10 +110,11 @@ class Tail:
 
     def _failed(self, error: Exception) -> None:
         if self.failure is None:
-            self.failure = (
-                error if isinstance(error, LedgerError) else LogTopicRefused(f"{self._topic} cannot be read: {error}")
-            )
+            if not isinstance(error, LedgerError):
+                error = LogTopicRefused(f"{self._topic} cannot be read: {error}")
+            self.failure = error
             self._news.set()
+            self.when_failed(error)
 
     # ---- what a connection tells
 
@@ -120,8 +123,9 @@ class Tail:
         consumer_id, ledger_id, entry_id, _, _, _, _, data = frame
         if consumer_id != self._id or self.failure is not None:
             return
-        where, (producer, payload, permits) = (ledger_id, entry_id), _read(data)
+        where, permits = (ledger_id, entry_id), 1
         if where > self.last:
+            producer, payload, permits = _read(data)
             self._one(where, producer, payload)
         self._permits -= permits
         if self._permits <= _PERMITS // 2 and self._line.connection is not None:
@@ -130,14 +134,13 @@ class Tail:
 
     def _one(self, where: Position, producer: str, payload: memoryview) -> None:
         try:
-            is_new = self._take(where, producer, payload)
+            is_new = self.take(where, producer, payload)
         except LedgerError as error:
             self._failed(error)
             return
         self.last = where
-        if is_new:
-            self.heard += 1
-            self._news.set()
+        self.heard += is_new
+        self._news.set()
 
     def on_closed_by_broker(self) -> None:
         """CLOSE_CONSUMER: the topic moves."""
