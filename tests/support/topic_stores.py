@@ -21,7 +21,7 @@ class TopicStores:
         self.prefix = f"test-{uuid.uuid4().hex[:12]}"
         self._namespace = namespace
         self._options = {"lease_ms": LEASE_MS} | options
-        self._made: list[TopicStore] = []
+        self.made: list[TopicStore] = []
 
     def make(self, advertised: str = "pulsar://here", **options: Any) -> TopicStore:
         """One more instance, not started."""
@@ -34,7 +34,7 @@ class TopicStores:
             advertised=advertised,
             **(self._options | options),
         )
-        self._made.append(made)
+        self.made.append(made)
         return made
 
     async def new(self, **options: Any) -> TopicStore:
@@ -60,7 +60,7 @@ class TopicStores:
 
     async def close(self) -> None:
         """Close all of them."""
-        await asyncio.gather(*(store.close() for store in self._made))
+        await asyncio.gather(*(store.close() for store in self.made))
 
 
 def break_connections(store: TopicStore) -> None:
