@@ -62,8 +62,7 @@ def feed(clients: Clients, plan: Plan, topic: Topic, folder: str) -> None:
     client = clients[topic.cluster]
     writer = HistoryWriter(folder, f"source-{topic.cluster}")
     name = topic.name.rpartition("/")[2]
-    batching = {"batching_enabled": True, "batching_max_publish_delay_ms": 5}
-    producers = [client.create_producer(part, block_if_queue_full=True, **batching) for part in topic.parts]
+    producers = [client.create_producer(part, block_if_queue_full=True, batching_enabled=False) for part in topic.parts]
     answered = threading.Semaphore(0)
     writing = threading.Lock()
 

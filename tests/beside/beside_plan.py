@@ -59,7 +59,10 @@ class Topic:
 
 @attrs.frozen
 class Hop:
-    """Each message of `source` is written into all `targets`, and acknowledged, by one transaction."""
+    """Each message of `source` is written into all `targets`, and acknowledged, by one transaction.
+
+    `batched`: whether what it writes is.
+    """
 
     source: str
     targets: tuple[str, ...]
@@ -107,9 +110,10 @@ def draw(seed: int, transactions: int, workers: int) -> Plan:
             ("copy", "west", 2),
         )
     }
-    # Not Shared where there are markers: stock brokers may lock themselves up there when a transaction aborts.
+    # Around two defects of stock brokers (docs/stock-pulsar.md): no Shared where there are markers, for there an abort may lock
+    # the broker up; and no batches as inputs, for a batch that is pending as a whole is acknowledged twice.
     hops = (
-        Hop("in-east", ("mid",), rng.choice(("Shared", "Key_Shared")), rng.random() < 0.5),
+        Hop("in-east", ("mid",), rng.choice(("Shared", "Key_Shared")), batched=False),
         Hop("mid", ("out",), "Failover", rng.random() < 0.5),
         Hop("in-west", ("copy", "back"), rng.choice(("Shared", "Failover")), rng.random() < 0.5),
     )
