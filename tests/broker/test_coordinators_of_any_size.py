@@ -108,7 +108,7 @@ async def _quiet(clients: _Clients) -> None:
     await clients.host.logs["log"].flush()
 
 
-SIZES = [(24, 200, 700, MIB), pytest.param((320, 1_000, 17_000, 64 * MIB), marks=pytest.mark.slow)]
+SIZES = [(24, 200, 700, MIB), pytest.param((320, 1_000, 17_000, 64 * MIB), marks=pytest.mark.soak)]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -145,7 +145,7 @@ async def test_open_transactions_with_many_participants_and_more_aborts_survive_
         await clients.coordinators.close()
 
 
-@pytest.mark.parametrize("count", [5_000, pytest.param(230_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("count", [5_000, pytest.param(230_000, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
 async def test_any_number_of_transactional_ids_survives_a_snapshot_and_a_restart(count: int, tmp_path: Path) -> None:
     async with JournalStore(tmp_path, segment_bytes=MIB if count < 100_000 else 64 * MIB) as store:
         clients = _Clients(store, snapshot_every=count)
@@ -162,7 +162,7 @@ async def test_any_number_of_transactional_ids_survives_a_snapshot_and_a_restart
         await clients.coordinators.close()
 
 
-@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
 async def test_no_turn_is_held_by_many_open_transactions_their_snapshot_recovery_and_timeouts(count: int) -> None:
     store = MemoryStore()
     clients = _Clients(store, snapshot_every=count)

@@ -82,7 +82,7 @@ def test_slices_taken_between_entries_of_any_topic_are_those_of_the_moment(steps
             assert state_of(copy) == expected
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20_000, 200_000, pytest.param(2_000_000, marks=pytest.mark.soak)])
 def test_a_topic_with_any_number_of_aborted_ids_has_slices_of_bounded_size(count):
     head = snapshots.Head((1, 2 * count), 0, count, {0: 7})
     groups = ([(TxnId(0, least), (1, 2 * least)) for least in range(at, at + 1_000)] for at in range(0, count, 1_000))

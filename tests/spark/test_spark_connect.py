@@ -66,8 +66,9 @@ def test_every_way_to_write_works_through_a_connect_server(pulsar: Target, topic
     spark_local.prepare_environment()
     asyncio.run(fill(pulsar.service_url, topic))
     arguments = json.dumps([pulsar.service_url, topic, str(tmp_path)])
+    environment = os.environ | {"SPARK_CONF_DIR": str(spark_local.defaults_in(tmp_path / "conf"))}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, arguments], env=os.environ, capture_output=True, text=True, timeout=500, check=False
+        [sys.executable, "-c", PROGRAM, arguments], env=environment, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     expected = Counter(spark_totals.message(number) for number in range(ROWS))

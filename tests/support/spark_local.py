@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from targets import lacking
 
@@ -22,6 +23,22 @@ def prepare_environment() -> None:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
+SHORT_LIVED: Final = {
+    "spark.ui.enabled": "false",
+    # This Java lives for seconds: what its optimising compiler would take is never earned back.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def defaults_in(folder: Path) -> Path:
+    """`folder`, made, as `SPARK_CONF_DIR` of a program that starts Spark by itself."""
+    folder.mkdir()
+    lines = [f"{name} {value}\n" for name, value in SHORT_LIVED.items()]
+    (folder / "spark-defaults.conf").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
 def session(settings: Mapping[str, str] | None = None) -> Any:
     """The session: two slots, four attempts per task, small Arrow batches so that failures fall between them."""
     from pyspark.sql import SparkSession  # here, so that tests without Spark can be collected
@@ -29,13 +46,10 @@ def session(settings: Mapping[str, str] | None = None) -> Any:
     builder: Any = SparkSession.builder
     builder = builder.master("local[2,4]").appName("pulsar-txn-tests")
     fixed = {
-        "spark.ui.enabled": "false",
+        **SHORT_LIVED,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        # This Java lives for seconds: what its optimising compiler would take is never earned back.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.shuffle.partitions": "2",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.showConsoleProgress": "false",

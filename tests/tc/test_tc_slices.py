@@ -125,7 +125,7 @@ def skip_to_the_next_page(host: TcHost) -> None:
         host.append(records.new_transaction(ahead, 40, host.now_ms, ("anna", None)))
 
 
-@pytest.mark.parametrize("size", [(32, 100, 300, 700), pytest.param((320, 1_000, 8_100, 230_000), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [(32, 100, 300, 700), pytest.param((320, 1_000, 8_100, 230_000), marks=pytest.mark.soak)])
 def test_a_snapshot_has_slices_of_bounded_size_and_no_limit_on_all_of_them(size: tuple[int, int, int, int]) -> None:
     open_count, participants, ended, ids = size
     machine = FencingCoordinator(3)
