@@ -35,7 +35,7 @@ def parse() -> Any:
     )
     parser.add_argument("--quick", action="store_true", help="one short round on one version; writes no page")
     parser.add_argument("--stock", nargs="+", default=VERSIONS, metavar="VERSION", help="on clusters of these versions")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--java-rounds", type=int, default=1, help="rounds in which the Java client takes part (default 1)")
     parser.add_argument("--seconds", type=float, default=1.5, help="of each turn")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="write all figures there, as JSON")

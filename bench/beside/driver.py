@@ -2,9 +2,9 @@
 
     python bench/beside/driver.py URL [--coordinator URL] --pids '{"broker": [1], "coordinator": [2, 3]}'
 
-Each line on standard input is one turn, `{"in_flight": 64, "acks": 1, "seconds": 1.5}`; its answer is one line of JSON. With
-`--coordinator` that one decides, without it the cluster's own. Topics and transactions are the same in both cases: a topic with
-one partition for the output, 100-byte messages, no batches, input that lies ready.
+Each line on standard input is one turn, `{"in_flight": 64, "acks": 1, "warm": 1, "seconds": 1.5}`; its answer is one line of
+JSON. With `--coordinator` that one decides, without it the cluster's own. Topics and transactions are the same in both cases: a
+topic that is not partitioned for the output, 100-byte messages, no batches, input that lies ready.
 """
 
 from __future__ import annotations
@@ -66,18 +66,23 @@ class Driver:
         self._feeder = await self._client.create_producer(f"{self._name}-in", batching=False)
         self._producer = await self._client.create_producer(f"{self._name}-out", batching=False)
 
-    async def turn(self, *, in_flight: int, acks: int, seconds: float) -> dict[str, Any]:
-        """So many transactions at a time, for so long."""
+    async def turn(self, *, in_flight: int, acks: int, warm: float, seconds: float) -> dict[str, Any]:
+        """So many transactions at a time, for so long; after `warm` seconds that do not count."""
         if acks:
-            await self._fill(int(seconds * ENOUGH_PER_SECOND))
+            await self._fill(int((warm + seconds) * ENOUGH_PER_SECOND))
+        await self._run(in_flight, acks, warm)
         before = self._cpu()
         began = time.perf_counter()
-        until = began + seconds
-        latencies: list[float] = []
-        await asyncio.gather(*(self._work(acks, until, latencies) for _ in range(in_flight)))
+        latencies = await self._run(in_flight, acks, seconds)
         took = time.perf_counter() - began
         cpu = {name: seconds_used - before[name] for name, seconds_used in self._cpu().items()}
         return {"count": len(latencies), "seconds": took, "cpu": cpu, "latencies_ms": sorted(latencies)}
+
+    async def _run(self, in_flight: int, acks: int, seconds: float) -> list[float]:
+        until = time.perf_counter() + seconds
+        latencies: list[float] = []
+        await asyncio.gather(*(self._work(acks, until, latencies) for _ in range(in_flight)))
+        return latencies
 
     async def _fill(self, count: int) -> None:
         """Have so many messages here, so that receiving is in no timed step."""

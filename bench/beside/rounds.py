@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
@@ -19,6 +20,12 @@ JVM: Final = ["-Xmx512m", "-XX:+UseSerialGC", "-Dlog4j2.level=ERROR"]
 
 ENOUGH_PER_SECOND: Final = 2500
 """Messages of input for each second."""
+
+WARM_SECONDS: Final = 1.2
+"""Before each turn, not counted. Longer than the delay of repeats: in the counted part they come as fast as the ends."""
+
+REPEAT_SECONDS: Final = 1
+"""After which our coordinator tells each end once more. It is 40 as shipped: the repeats of a turn would come during others."""
 
 STOCK: Final = "stock"
 OURS: Final = "ours"
@@ -57,7 +64,8 @@ class Driver:
         """What one turn took. RuntimeError when the driver has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"in_flight": row.in_flight, "acks": row.acks, "seconds": seconds}) + "\n")
+        asked = {"in_flight": row.in_flight, "acks": row.acks, "warm": WARM_SECONDS, "seconds": seconds}
+        self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
@@ -85,9 +93,9 @@ class Java:
         self._pids = list(map(str, pids))
 
     def turn(self, row: Row, seconds: float) -> Result:
-        """What one turn took, after a second that does not count. RuntimeError when it failed."""
-        messages = int(ENOUGH_PER_SECOND * (seconds + 1)) * row.acks
-        work = [row.in_flight, 1, row.acks, messages, 1.0, seconds]
+        """What one turn took. RuntimeError when it failed."""
+        messages = int(ENOUGH_PER_SECOND * (seconds + WARM_SECONDS)) * row.acks
+        work = [row.in_flight, 1, row.acks, messages, WARM_SECONDS, seconds]
         done = subprocess.run([*self._command, *map(str, work), *self._pids], capture_output=True, text=True, check=False)
         line = next((each for each in done.stdout.splitlines() if each.startswith("{")), None)
         if done.returncode or line is None:
@@ -99,9 +107,10 @@ class Java:
 def run(version: str, rounds: int, java_rounds: int, seconds: float, folder: Path) -> dict[tuple[str, str], list[Result]]:
     """By row and side, a result for each round. Who begins a round alternates; a short round before them does not count."""
     found: dict[tuple[str, str], list[Result]] = {}
+    conf = {"transactionEndRepeatDelayInSeconds": str(REPEAT_SECONDS)}
     with (
         StockPulsar(version, gc=LONG_RUN) as cluster,
-        OurCoordinator({"it": cluster.service_url}) as coordinator,
+        OurCoordinator({"it": cluster.service_url}, conf=conf) as coordinator,
     ):
         broker = [cluster.pid]
         ours = coordinator.pids
@@ -109,10 +118,15 @@ def run(version: str, rounds: int, java_rounds: int, seconds: float, folder: Pat
             Driver(cluster.service_url, None, {"broker": broker}) as stock_driver,
             Driver(cluster.service_url, coordinator.service_url, {"broker": broker, "coordinator": ours}) as our_driver,
         ):
-            sides: dict[str, Callable[[Row, float], Result]] = {STOCK: stock_driver.turn, OURS: our_driver.turn}
-            for row in ROWS:
-                for turn in sides.values():
-                    turn(row, seconds)
+
+            def our_turn(row: Row, seconds: float) -> Result:
+                result = our_driver.turn(row, seconds)
+                time.sleep(REPEAT_SECONDS + 0.2)  # its last repeats are told
+                return result
+
+            sides: dict[str, Callable[[Row, float], Result]] = {STOCK: stock_driver.turn, OURS: our_turn}
+            for turn in sides.values():
+                turn(ROWS[0], seconds)
             java = Java(cluster.service_url, version, folder, broker) if java_rounds else None
             for number in range(rounds):
                 for row in ROWS:
