@@ -57,6 +57,8 @@ _url = click.option(
 @click.option("--property", "-p", "properties", metavar="NAME=VALUE", multiple=True, help="May be repeated.")
 @click.option("--transaction", "-t", is_flag=True, help="All messages in one transaction, visible together or not at all.")
 @click.option("--txn-timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Seconds.")
+@click.option("--coordinator", metavar="URL", help="A coordinator beside the cluster, for the transaction.")
+@click.option("--cluster", default="", help="The cluster's name there; not needed where there is one.")
 def produce(
     topic: str,
     messages: tuple[str, ...],
@@ -65,6 +67,8 @@ def produce(
     properties: tuple[str, ...],
     transaction: bool,
     txn_timeout: float,
+    coordinator: str | None,
+    cluster: str,
 ) -> None:
     """Send MESSAGES to TOPIC; without any, the lines of the standard input.
 
@@ -72,7 +76,10 @@ def produce(
     """
     pairs = dict(_pair(each) for each in properties)
     options: dict[str, Any] = {"properties": pairs or None, "key": key}
-    _run(_produce(url, topic, messages, options, txn_timeout if transaction else None))
+    if coordinator and not transaction:
+        raise click.UsageError("--coordinator is for a transaction: also give --transaction")
+    where: dict[str, Any] = {"coordinator": coordinator, "cluster": cluster}
+    _run(_produce(url, where, topic, messages, options, txn_timeout if transaction else None))
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -82,8 +89,15 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-async def _produce(url: str, topic: str, messages: tuple[str, ...], options: dict[str, Any], txn_timeout: float | None) -> None:
-    async with AsyncClient(url, operation_timeout=_PATIENCE_SECONDS) as client:
+async def _produce(
+    url: str,
+    where: dict[str, Any],
+    topic: str,
+    messages: tuple[str, ...],
+    options: dict[str, Any],
+    txn_timeout: float | None,
+) -> None:
+    async with AsyncClient(url, operation_timeout=_PATIENCE_SECONDS, **where) as client:
         producer = await client.create_producer(topic)
         if txn_timeout is None:
             count = await _send_all(producer, messages, options)
