@@ -86,7 +86,7 @@ async def test_open_transactions_are_listed_shown_and_aborted(pulsar: Target, to
         (("transactions", "--admin-url", f"http://{NOWHERE}", "list"), 69, f"no broker answers at http://{NOWHERE}"),
         (("transactions", "--admin-url", "ftp://x", "list"), 2, "write http://host:port"),
         (("transactions", "show", "3-1"), 2, "is not a transaction id"),
-        (("transactions", "--admin-url", f"http://{NOWHERE}", "abort", "3:1"), 69, "check --admin-url"),
+        (("transactions", "--admin-url", f"http://{NOWHERE}", "abort", "--yes", "3:1"), 69, "check --admin-url"),
         (("produce", "--url", f"pulsar://{NOWHERE}", "t", "x"), 69, "is a broker running there?"),
         (("produce", "--url", f"mailto:{NOWHERE}", "t", "x"), 2, "pulsar://"),
         (("produce", "a/b", "x"), 2, "is not a name"),

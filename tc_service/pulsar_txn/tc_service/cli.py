@@ -30,6 +30,7 @@ from .admin.app import app_of
 from .cluster.checks import ClusterRefused
 from .config import LoadedCoordinator, load
 from .front.front import ClientsFront
+from .rounds.rounds import Rounds
 from .server.listening import CoordinatorServer
 from .server.service import CoordinatorService
 
@@ -93,6 +94,7 @@ class _Process:
         if loaded.config.has_front:
             self.server.before_start = self._open_front
         self._http: HttpServer | None = None
+        self._rounds: Rounds | None = None
 
     async def start(self) -> None:
         try:
@@ -103,6 +105,8 @@ class _Process:
             raise cannot_listen(self._config.bind_address, error, {}) from error
         if self._config.has_http:
             await self._start_http()
+        self._rounds = Rounds(self.server.service, self.server.admins, AsyncioRuntime())
+        self._rounds.start()
 
     async def _start_http(self) -> None:
         config = self._config
@@ -128,6 +132,8 @@ class _Process:
             await self._front.close()
         if self._http is not None:
             await self._http.close()
+        if self._rounds is not None:
+            await self._rounds.close()
         await self.server.close()
 
     def _facts_of_front(self) -> dict[str, Any]:

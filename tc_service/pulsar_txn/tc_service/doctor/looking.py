@@ -129,6 +129,14 @@ class Looking:
             return [Finding("silent", f"the broker does not say how it is: {error}", advice, topic=topic)]
         return findings
 
+    async def holders(self, topic: str) -> list[TxnId]:
+        """The transactions that are ongoing in a topic, as far as its entries are read. AdminRefused, AdminUnreachable."""
+        buffer = await self._reading.buffer(topic)
+        if buffer.state not in _READY or not buffer.ongoing:
+            return []
+        found, _ = await self._holders(buffer, await self._reading.ledgers(topic))
+        return [holder.txn_id for holder in found]
+
     def _missing(self, topic: str) -> list[Finding]:
         """One that was listed was deleted meanwhile."""
         if not self._scope.topics:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
 from pulsar_txn.broker.serving import Turn
 from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.tc_service.cluster.participants import encode
 from pulsar_txn.tc_service.cluster.repeats import NO_WATERMARK
 from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnAction, TxnId
 
@@ -17,6 +19,8 @@ from .timelines import Ended, Timeline, Timelines
 
 FRONT: Final = "front"
 """The name of the coordinators for unchanged clients, beside those that give lanes."""
+
+_MOST_TOUCHED: Final = 10_000
 
 
 class Following:
@@ -29,6 +33,8 @@ class Following:
         ended, seconds = Ended(most), turn.runtime.monotonic
         self.lanes = Timelines(ended, repeat_delay_ms, seconds, self._repeat)
         self.front = Timelines(ended, repeat_delay_ms, seconds, self._repeat)
+        self.touched: OrderedDict[tuple[str, Participant], int] = OrderedDict()
+        """Participants by cluster, and when they were told last: the newest are at the end."""
         self._clusters = clusters
         self._turn = turn
         clusters.watch(self._told)
@@ -36,6 +42,14 @@ class Following:
     def story(self, txn_id: TxnId) -> Story | None:
         """What is known of a transaction; None for nothing."""
         return self._of(txn_id).story(txn_id)
+
+    def ended_at(self, cluster: str, participant: Participant) -> list[End]:
+        """Transactions that have ended there, of those that are remembered."""
+        named = encode(cluster, participant)
+        found: list[End] = []
+        for _, timeline in self.timelines():
+            found += [end for end in timeline.ends() if (named.topic, named.subscription) in end.participants]
+        return found
 
     def timelines(self) -> Iterator[tuple[str, Timeline]]:
         """Each with the number of its coordinator, as metrics name it."""
@@ -47,7 +61,12 @@ class Following:
         return self.lanes if txn_id.most & LANE_BIT else self.front
 
     def _told(self, cluster: str, effect: TellParticipant, attempts: int) -> None:
-        self._of(effect.txn_id).told(effect.txn_id, cluster, effect.participant, attempts, self._turn.clock.now_ms())
+        now_ms, key = self._turn.clock.now_ms(), (cluster, effect.participant)
+        self._of(effect.txn_id).told(effect.txn_id, cluster, effect.participant, attempts, now_ms)
+        self.touched[key] = now_ms
+        self.touched.move_to_end(key)
+        if len(self.touched) > _MOST_TOUCHED:
+            self.touched.popitem(last=False)
 
     def _repeat(self, end: End, due_ms: int) -> None:
         """A process before this one may have told this once only."""

@@ -13,6 +13,7 @@ from pulsar_txn.client.inside import AsyncioRuntime as ClientRuntime
 from pulsar_txn.ledger.journal import JournalStore
 from pulsar_txn.ledger.memory import MemoryStore
 from pulsar_txn.ledger.protocols import LogStore
+from pulsar_txn.tc_service.cluster.admin import AdminApi
 from pulsar_txn.tc_service.config import ClusterConfig, CoordinatorConfig
 from pulsar_txn.tc_service.topic_ledger.store import TopicStore
 
@@ -55,6 +56,7 @@ class CoordinatorServer:
         self._store: LogStore
         self._ports: Ports | None = None
         self._all: Clusters | None = None
+        self._each_of: dict[str, OneCluster] = {}
 
     @property
     def service_url(self) -> str:
@@ -82,7 +84,7 @@ class CoordinatorServer:
             await compare_clusters(self._store.metadata, self._clusters)
             runtime = ClientRuntime()
             repeat = self.config.transaction_end_repeat_delay_in_seconds or None
-            each_of = {name: OneCluster(name, each, runtime, repeat) for name, each in self._clusters.items()}
+            each_of = self._each_of = {name: OneCluster(name, each, runtime, repeat) for name, each in self._clusters.items()}
             self._all = clusters = Clusters(each_of)
             await clusters.start()
             self.service = CoordinatorService(self.config, self._store, clusters, self._runtime)
@@ -100,6 +102,11 @@ class CoordinatorServer:
             await close_store(self._store, self.storage_failed, logger)
             raise
         logger.info("listening on %s, for the clusters %s", " and ".join(self.addresses), ", ".join(self._clusters))
+
+    @property
+    def admins(self) -> dict[str, AdminApi]:
+        """The admin APIs of the clusters that have one."""
+        return {name: each.admin for name, each in self._each_of.items() if each.admin is not None}
 
     @property
     def addresses(self) -> list[str]:

@@ -39,6 +39,11 @@ class OneCluster:
         self.driver = EndDriver(name, self._attempts, runtime, repeat_after_seconds=repeat_after_seconds)
         self._found: dict[Participant, None] = {}
 
+    @property
+    def admin(self) -> AdminApi | None:
+        """Its admin API, where the configuration names one; after `start`."""
+        return self._admin
+
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         """See `Cluster.tell`."""
         self.driver.tell(effect, told)

@@ -75,6 +75,11 @@ class Timeline:
         if story is not None:
             story.append(Told(now_ms, cluster, participant, attempts))
 
+    def ends(self) -> list[End]:
+        """What has ended, of what is remembered."""
+        stories = list(self._stories.values())
+        return [end for end in map(end_of, stories) if end is not None]
+
     # ---- the watch
 
     def restored(self, machine: Any, data: bytes) -> None:
@@ -116,9 +121,8 @@ class Timeline:
             self.decisions[record.new_status, record.cause] += 1
             return
         story.append(Done(record.modified_ms))
-        begun = story[0]
-        if isinstance(begun, Begun):
-            end = End(record.modified_ms, begun.txn_id, record.new_status == TxnStatus.COMMITTED, tuple(participants_of(story)))
+        end = end_of(story)
+        if end is not None:
             self.recent.add(end)
         self._ended.add(self._stories, least)
 
@@ -142,6 +146,15 @@ class Timeline:
         if self._is_sampling and position >= self._sample[0]:
             self._is_sampling = False
             self.append_seconds.note(self._seconds() - self._sample[1])
+
+
+def end_of(story: Story) -> End | None:
+    """How a transaction has ended; None while it has not."""
+    begun, done = story[0], story[-1]
+    decided = next((event for event in story if isinstance(event, Decided)), None)
+    if not isinstance(begun, Begun) or not isinstance(done, Done) or decided is None:
+        return None
+    return End(done.at_ms, begun.txn_id, decided.status == TxnStatus.COMMITTING, tuple(participants_of(story)))
 
 
 class Timelines:

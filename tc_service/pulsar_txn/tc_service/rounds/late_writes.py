@@ -1,0 +1,163 @@
+"""Looks for transactions that hold a participant back although they have ended: late writes that a broker has stored.
+
+The repeat of each end cures nearly all of them (`cluster.repeats`). What comes later still is seen in the statistics of the
+brokers: a participant that shows ongoing transactions, and makes no progress from one look to the next. Whose outcome is known
+here is told once more; for others, one line in the log names `pulsar-txn doctor`. Only participants that were told something in
+the last minutes are looked at, some in each round, and only where the cluster has an `adminUrl`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable
+from pulsar_txn.tc_service.cluster.repeats import NO_WATERMARK
+from pulsar_txn.tc_service.doctor.facts import BufferFacts, PendingAckFacts, Status
+from pulsar_txn.wire.ids import LANE_BIT, Participant, Position, TxnAction, TxnId, TxnStatus
+
+logger = logging.getLogger("pulsar_txn.tc_service.rounds")
+
+ROUND_SECONDS: Final = 30.0
+PER_ROUND: Final = 20
+"""Participants that are looked at in a round: forty requests a minute, and a few hundred for one that is held back."""
+RECENT_MS: Final = 600_000
+_MOST_REPEATED: Final = 256
+_MOST_WARNED: Final = 1000
+
+_ACTION: Final = {TxnStatus.COMMITTED: TxnAction.COMMIT, TxnStatus.ABORTED: TxnAction.ABORT}
+
+
+class Reads(Protocol):
+    """What is read of the brokers; see `doctor.reading.Reading` and `doctor.looking.Looking`."""
+
+    async def buffer(self, topic: str) -> BufferFacts:
+        """The transactions of a topic."""
+
+    async def pending_acks(self, topic: str, subscription: str) -> PendingAckFacts:
+        """Those of a subscription."""
+
+    async def holders(self, topic: str) -> list[TxnId]:
+        """Which transactions are ongoing in a topic."""
+
+    async def status(self, txn_id: TxnId) -> Status:
+        """What the cluster's own coordinators say."""
+
+
+class Knows(Protocol):
+    """What this service knows of the participants and transactions of the cluster."""
+
+    def touched_since(self, since_ms: int) -> list[Participant]:
+        """Participants that were told something."""
+
+    def status(self, txn_id: TxnId) -> TxnStatus | None:
+        """What our coordinators say; None for what they do not know, or do not lead here."""
+
+    def is_open_at(self, participant: Participant) -> bool:
+        """Whether something of ours is open or ending there."""
+
+    def ended_at(self, participant: Participant) -> list[tuple[TxnId, TxnAction]]:
+        """What has ended there, of what is remembered."""
+
+    def tell_again(self, effect: TellParticipant) -> None:
+        """Repeat an end now."""
+
+
+class LateWrites:
+    """The rounds over one cluster. `cured`: ends that were told once more for what a look had found."""
+
+    def __init__(self, cluster: str, reads: Reads, knows: Knows) -> None:
+        self.cured = 0
+        self._cluster = cluster
+        self._reads = reads
+        self._knows = knows
+        self._next = 0
+        self._seen: dict[Participant, tuple[Position | int, bool]] = {}
+        """Participants that made no progress yet: where they are, and whether ends were repeated there."""
+        self._warned: dict[Participant, None] = {}
+
+    async def look(self, now_ms: int) -> None:
+        """One round. Brokers that cannot be asked are asked again in the next one."""
+        participants = self._knows.touched_since(now_ms - RECENT_MS)
+        count = min(PER_ROUND, len(participants))
+        start, self._next = self._next, self._next + count
+        chosen = {participants[(start + step) % len(participants)]: None for step in range(count)}
+        suspects = [each for each in self._seen if each not in chosen]
+        for participant in (*suspects[:PER_ROUND], *chosen):
+            try:
+                await self._look_at(participant)
+            except (AdminRefused, AdminUnreachable) as error:
+                logger.debug("%s in the cluster %s cannot be looked at: %s", participant.topic, self._cluster, error)
+                self._seen.pop(participant, None)
+
+    async def _look_at(self, participant: Participant) -> None:
+        here = await self._place(participant)
+        before = self._seen.get(participant)
+        if here is None:
+            self._seen.pop(participant, None)
+        elif before is None or before[0] != here:
+            self._seen[participant] = (here, False)
+        elif participant.subscription is None:
+            self._seen[participant] = (here, await self._cure_topic(participant, was_tried=before[1]))
+        else:
+            self._seen[participant] = (here, self._cure_subscription(participant, was_tried=before[1]))
+
+    async def _place(self, participant: Participant) -> Position | int | None:
+        """What would change if it made progress; None where nothing is ongoing."""
+        if participant.subscription is None:
+            buffer = await self._reads.buffer(participant.topic)
+            return buffer.max_read_position if buffer.ongoing else None
+        return (await self._reads.pending_acks(participant.topic, participant.subscription)).ongoing or None
+
+    async def _cure_topic(self, participant: Participant, *, was_tried: bool) -> bool:
+        unknown, is_curing = [], False
+        for txn_id in await self._reads.holders(participant.topic):
+            status = self._knows.status(txn_id)
+            action = None if status is None else _ACTION.get(status)
+            if action is not None:
+                self._repeat(participant, [(txn_id, action)])
+                is_curing = True
+            elif status is None and not await self._is_of_brokers(txn_id):
+                unknown.append(txn_id)
+        if unknown or (is_curing and was_tried):
+            self._warn(
+                participant, f"the transactions {', '.join(map(str, unknown))}" if unknown else "transactions that ended"
+            )
+        return is_curing
+
+    async def _is_of_brokers(self, txn_id: TxnId) -> bool:
+        """Whether a coordinator of the cluster itself has it, or cannot say."""
+        return not txn_id.most & LANE_BIT and await self._reads.status(txn_id) is not Status.NOT_KNOWN
+
+    def _cure_subscription(self, participant: Participant, *, was_tried: bool) -> bool:
+        """Which transactions these are is not shown, so what has ended there is told once more; that changes nothing else."""
+        if self._knows.is_open_at(participant):
+            return False
+        if was_tried:
+            self._warn(participant, "acknowledgements in transactions that are not known here")
+            return True
+        ended = self._knows.ended_at(participant)[-_MOST_REPEATED:]
+        self._repeat(participant, ended)
+        return True
+
+    def _repeat(self, participant: Participant, ended: Iterable[tuple[TxnId, TxnAction]]) -> None:
+        for txn_id, action in ended:
+            self.cured += 1
+            self._knows.tell_again(TellParticipant(txn_id, participant, action, NO_WATERMARK))
+
+    def _warn(self, participant: Participant, by: str) -> None:
+        if participant in self._warned:
+            return
+        self._warned[participant] = None
+        if len(self._warned) > _MOST_WARNED:
+            del self._warned[next(iter(self._warned))]
+        where = participant.topic if participant.subscription is None else f"{participant.topic}, {participant.subscription},"
+        logger.warning(
+            "%s in the cluster %s is held back by %s; look at it with: pulsar-txn doctor --topic %s --cluster URL",
+            where,
+            self._cluster,
+            by,
+            participant.topic,
+        )
