@@ -94,3 +94,11 @@ def test_keys_that_have_no_effect_are_named() -> None:
     assert all(
         key in warning for key in ("cluster.east.webUrl", "cluster.north.serviceUrl", "managedLedgerCursorBackloggedThreshold")
     )
+
+
+def test_an_instance_that_others_send_clients_to_says_how_it_is_reached() -> None:
+    shared = {"ledgerProvider": "topic", "bindAddress": "0.0.0.0", "authenticationEnabled": "true"}
+    shared |= {"authenticationProviders": "token", "tokenSecretKey": "data:;base64," + "c2VjcmV0" * 8}
+    with pytest.raises(ConfigError, match=r"other instances send clients here.*advertisedAddress=HOST"):
+        loaded(**shared)
+    assert loaded(**shared, advertisedAddress="one.example").config.ledger_cluster == "east"

@@ -12,6 +12,8 @@ from memory_network import MemoryNetwork, run_virtual
 from raw_client import FULL, RawClient, Refused
 
 from pulsar_txn.client.errors import InvalidTransactionStatus, TransactionFenced
+from pulsar_txn.ledger.memory import MemoryStore
+from pulsar_txn.tc_service.server.agreed import agree_on_count, compare_clusters, count_now
 from pulsar_txn.wire.errors import ServerError
 from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
 from pulsar_txn.wire.topics import ASSIGN_TOPIC
@@ -214,3 +216,38 @@ def test_a_transactional_id_whose_coordinator_is_elsewhere_takes_over_before_its
         await world.until(lambda: tc_id not in first.leads)
 
     told(story)
+
+
+def test_instances_that_start_together_agree_on_the_number_of_coordinators() -> None:
+    async def main(network: MemoryNetwork) -> None:
+        world = World(network, 3)
+        wanted = [2, 5, 3]
+        counts = await asyncio.gather(
+            *(agree_on_count(each.store, number) for each, number in zip(world.instances, wanted, strict=True))
+        )
+        assert all(count >= number for count, number in zip(counts, wanted, strict=True))
+        assert await count_now(world.logs.values.metadata) == 5
+
+    run_virtual(main)
+
+
+def test_an_instance_leads_what_another_one_has_added() -> None:
+    async def story(world: World) -> None:
+        first, second = world.instances
+        await world.until(lambda: len(first.leads) == 4)
+        assert await agree_on_count(second.store, 6) == 6
+        await world.until(lambda: first.leads == [0, 1, 2, 3, 4, 5])
+
+    told(story)
+
+
+async def test_other_clusters_than_before_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async with MemoryStore() as store:
+        await compare_clusters(store.metadata, ["west", "east"])
+        await compare_clusters(store.metadata, ["east", "west"])
+        assert not caplog.records
+        await compare_clusters(store.metadata, ["east"])
+        assert "the clusters here are east; before, they were east, west" in caplog.text
+        caplog.clear()
+        await compare_clusters(store.metadata, ["east"])
+        assert not caplog.records

@@ -33,6 +33,7 @@ from .topic_ledger.names import check_place
 _SHIPPED: Final = "coordinator.conf"
 _PREFIX: Final = "cluster."
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - it is refused, or named otherwise
 _TOKEN: Final = frozenset({"token", "org.apache.pulsar.client.impl.auth.AuthenticationToken"})
 _TLS: Final = frozenset({"tls", "org.apache.pulsar.client.impl.auth.AuthenticationTls"})
 _LEDGERS: Final = ("journal", "topic")
@@ -261,6 +262,11 @@ def _with_ledger(config: CoordinatorConfig, clusters: Mapping[str, ClusterConfig
         check_place(config.ledger_namespace, config.ledger_topic_prefix)
     except ValueError as error:
         raise ConfigError(f"ledgerNamespace, ledgerTopicPrefix: {error}") from None
+    if config.bind_address in _EVERYWHERE and not config.advertised_address:
+        raise ConfigError(
+            f"bindAddress={config.bind_address} with ledgerProvider=topic: other instances send clients here; say "
+            "by which name they reach this one, with advertisedAddress=HOST"
+        )
     if config.ledger_lease_in_millis < _LEAST_LEASE_MS:
         raise ConfigError(f"ledgerLeaseInMillis: a number from {_LEAST_LEASE_MS} on is expected")
     chosen = config.ledger_cluster or (next(iter(clusters)) if len(clusters) == 1 else "")
