@@ -108,10 +108,17 @@ public class FrontProbe {
         try (PulsarClient client = PulsarClient.builder().serviceUrl(url).enableTransaction(true)
                 .operationTimeout(10, TimeUnit.SECONDS).build()) {
             Producer<byte[]> output = producer(client, out);
-            Consumer<byte[]> consumer = consumer(client, in, "relay", SubscriptionType.Shared);
-            System.out.println("> ready");
+            Consumer<byte[]> consumer = client.newConsumer().topic(in).subscriptionName("relay")
+                    .subscriptionType(SubscriptionType.Shared).negativeAckRedeliveryDelay(1, TimeUnit.SECONDS).subscribe();
             int done = 0, failed = 0;
-            for (Message<byte[]> message; (message = consumer.receive(9, TimeUnit.SECONDS)) != null;) {
+            long settled = System.nanoTime();
+            while (true) {
+                Message<byte[]> message = consumer.receive(5, TimeUnit.SECONDS);
+                if (message == null && System.nanoTime() - settled >= 0) {
+                    return;
+                } else if (message == null) {
+                    continue;
+                }
                 try {
                     Transaction txn = begin(client, 4);
                     output.newMessage(txn).value(message.getValue()).send();
@@ -121,6 +128,7 @@ public class FrontProbe {
                 } catch (Exception error) {
                     System.out.println("> failed " + nameOf(error) + " " + ++failed);
                     consumer.negativeAcknowledge(message);
+                    settled = System.nanoTime() + TimeUnit.SECONDS.toNanos(20);
                 }
             }
         }
