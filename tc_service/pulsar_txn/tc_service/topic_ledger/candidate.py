@@ -22,7 +22,7 @@ from pulsar_txn.wire.ids import Position
 from .errors import LogTopicRefused
 from .fold import LogFold
 from .frames import Frame, Kind, Record, encode
-from .line import pause_seconds
+from .line import level_of, pause_seconds
 from .place import Place
 from .tail import Tail
 from .writer import EXCLUSIVE_WITH_FENCING, WAIT_FOR_EXCLUSIVE, Writer
@@ -107,7 +107,7 @@ class Candidate:
             except (PulsarError, LeaseLost) as error:
                 await writer.close()
                 self._check_final(error)
-                logger.debug("log %r is not led yet: %s", self.name, error)
+                logger.log(level_of(failures), "log %r is not led yet: %s", self.name, error)
             except BaseException:
                 await writer.close()
                 raise
@@ -121,7 +121,7 @@ class Candidate:
                 return await self._place.make()
             except PulsarError as error:
                 self._check_final(error)
-                logger.debug("%s is not there yet: %s", self._topic, error)
+                logger.log(level_of(failures), "%s is not there yet: %s", self._topic, error)
             await asyncio.sleep(pause_seconds(failures))
             failures += 1
 

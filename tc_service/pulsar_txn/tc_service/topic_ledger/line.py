@@ -16,11 +16,17 @@ logger = logging.getLogger("pulsar_txn.tc_service")
 
 _PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _LAST: Final = len(_PAUSES) - 1
+_NEWS: Final = frozenset(5 << doubling for doubling in range(20))
 
 
 def pause_seconds(failures: int) -> float:
     """How long to wait after so many failures in a row."""
     return _PAUSES[min(failures, _LAST)]
+
+
+def level_of(failures: int) -> int:
+    """How loudly to speak of one more failure in a row: the sixth, the eleventh and the twenty-first… are news."""
+    return logging.WARNING if failures in _NEWS else logging.DEBUG
 
 
 def as_pulsar_error(error: LookupFailed) -> PulsarError:

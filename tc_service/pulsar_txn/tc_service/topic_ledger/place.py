@@ -79,7 +79,13 @@ class Place:
             "initialPosition": 1,
         }
         try:
-            await connection.request("subscribe", self._brokers.next_id(), **fields)
+            try:
+                await connection.request("subscribe", self._brokers.next_id(), **fields)
+            except TopicNotFound as error:
+                raise LogTopicRefused(
+                    f"{self._topic} is not there, and the brokers do not make it ({error.message}): pulsar-admin topics create"
+                    f" {self._topic}, or allow topics to be created in its namespace"
+                ) from None
             yield connection, number
         finally:
             if connection.consumers.pop(number, None) is not None:
