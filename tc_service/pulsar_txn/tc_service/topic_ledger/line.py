@@ -81,10 +81,10 @@ class Line:
             raise ConnectionLost(f"the connection for {self.topic} broke while it opened", endpoint=connection.endpoint)
         self.connection = connection
 
-    def keep_trying(self) -> None:
-        """Attach in the background."""
+    def keep_trying(self, failures: int = 0) -> None:
+        """Attach in the background; not at once after failures."""
         if not self._closed and (self._task is None or self._task.done()):
-            self._task = asyncio.get_running_loop().create_task(self._attach_again())
+            self._task = asyncio.get_running_loop().create_task(self._attach_again(failures))
 
     def on_connection_lost(self, connection: Connection, _error: PulsarError) -> None:
         """The connection's call: it is gone."""
@@ -93,15 +93,15 @@ class Line:
         else:
             self._broken = True
 
-    def detach(self) -> None:
-        """The tie has ended, whatever the connection is: make another one."""
+    def detach(self, failures: int = 0) -> None:
+        """The tie has ended, whatever the connection is: make another one. `failures`: ties in a row that were of no use."""
         self._broken = True
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.listeners.discard(self)
             if not self._closed:
                 self._on_lost()
-                self.keep_trying()
+                self.keep_trying(failures)
 
     async def close(self) -> None:
         """Stop; tells nobody. Idempotent."""
@@ -115,8 +115,9 @@ class Line:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
 
-    async def _attach_again(self) -> None:
-        failures = 0
+    async def _attach_again(self, failures: int) -> None:
+        if failures:
+            await asyncio.sleep(pause_seconds(failures - 1))
         while not self._closed:
             try:
                 await self.attach()

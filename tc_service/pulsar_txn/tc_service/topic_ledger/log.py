@@ -116,7 +116,7 @@ class TopicLog(BaseLog):
         pause = self._lease_seconds / _BEATS_PER_LEASE
         self._timer = self._runtime.call_later(pause, self._beat)
         if self.store.unanswered_seconds() > _UNANSWERED_SECONDS:
-            self._writer.give_up(f"no answer to a send for {_UNANSWERED_SECONDS:g} s")
+            self._writer.give_up(f"no answer to a send for {_UNANSWERED_SECONDS:g} s {self._writer.refusal}")
         elif self.store.newest is None:
             self._rewrite()
             if self._runtime.monotonic() >= self.store.sent_at + pause / 2:

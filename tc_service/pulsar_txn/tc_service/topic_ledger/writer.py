@@ -29,9 +29,6 @@ WAIT_FOR_EXCLUSIVE: Final = 2
 EXCLUSIVE_WITH_FENCING: Final = 3
 """Access modes of the protocol."""
 
-_MOST_REFUSALS: Final = 8
-"""Sends refused in a row, each after a new tie to the broker."""
-
 
 class Writer:
     """A producer of one topic, with a name of its own.
@@ -47,6 +44,8 @@ class Writer:
         self.epoch = -1
         self.max_message_size = 0
         self.lost: LeaseLost | None = None
+        self.refusal = ""
+        """What the broker said last when it refused a message."""
         self._brokers = brokers
         self._topic = topic
         self._mode = WAIT_FOR_EXCLUSIVE
@@ -172,10 +171,9 @@ class Writer:
 
     def on_send_error(self, sequence_id: int, error: PulsarError) -> None:
         """SEND_ERROR: whether the topic moves, or we were sent away, the next attempt to attach tells."""
-        self._refusals += 1
-        if self._refusals > _MOST_REFUSALS:
-            self._lose(f"the broker refused message {sequence_id} again and again ({error})")
-        else:
+        if self.is_attached:
+            self._refusals += 1
+            self.refusal = str(error)
             self._again()
 
     def on_closed_by_broker(self) -> None:
@@ -186,4 +184,4 @@ class Writer:
         connection = self._line.connection
         if connection is not None:
             self._left = connection
-            self._line.detach()
+            self._line.detach(self._refusals)
