@@ -62,11 +62,13 @@ class StockPulsar:
         conf: Mapping[str, str] | None = None,
         memory: str = DEFAULT_MEMORY,
         gc: str = QUICK_START,
+        token: str | None = None,
     ) -> None:
         """Nothing is started or written yet.
 
         `data_dir`: kept when given, else a temporary folder that `stop` removes. `conf`: further keys of
-        standalone.conf. `port` and `http_port`: free ones are taken when not given.
+        standalone.conf. `port` and `http_port`: free ones are taken when not given. `token`: of an operator, for a server
+        that asks who comes.
         """
         self.version = version
         self.port = port or free_port()
@@ -77,6 +79,7 @@ class StockPulsar:
         self._conf = _settings(self, journal_sync_data) | dict(conf or {})
         self._memory = memory
         self._gc = gc
+        self._token = token
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -187,7 +190,7 @@ class StockPulsar:
     def _wait_until_ready(self, timeout: float) -> None:
         until = time.monotonic() + timeout
         coordinators = self._conf["transactionCoordinatorEnabled"] == "true"
-        while not is_ready(self.service_url, self.admin_url, coordinators=coordinators):
+        while not is_ready(self.service_url, self.admin_url, coordinators=coordinators, token=self._token):
             if self._process is None or self._process.poll() is not None:
                 raise StartError(f"Pulsar {self.version} ended while starting:\n{self.log_tail()}")
             if time.monotonic() > until:
@@ -240,7 +243,7 @@ def with_keys(text: str, keys: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def is_ready(service_url: str, admin_url: str, *, coordinators: bool = True) -> bool:
+def is_ready(service_url: str, admin_url: str, *, coordinators: bool = True, token: str | None = None) -> bool:
     """True when a client can be served: port, health, default namespace and, unless it has none, the coordinator's topic."""
     host, _, port = service_url.removeprefix("pulsar://").split(",")[0].rpartition(":")
     try:
@@ -248,16 +251,19 @@ def is_ready(service_url: str, admin_url: str, *, coordinators: bool = True) -> 
             pass
     except OSError:
         return False
-    if _get(admin_url + "/admin/v2/brokers/health") is None or _get(admin_url + "/admin/v2/namespaces/public/default") is None:
+    if any(
+        _get(admin_url + path, token) is None for path in ("/admin/v2/brokers/health", "/admin/v2/namespaces/public/default")
+    ):
         return False
     if not coordinators:
         return True
-    answer = _get(admin_url + _ASSIGN)
+    answer = _get(admin_url + _ASSIGN, token)
     return answer is not None and json.loads(answer).get("partitions", 0) > 0
 
 
-def _get(url: str) -> bytes | None:
-    with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=10.0) as answer:
+def _get(url: str, token: str | None = None) -> bytes | None:
+    request = urllib.request.Request(url, headers={} if token is None else {"Authorization": f"Bearer {token}"})
+    with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(request, timeout=10.0) as answer:
         body: bytes = answer.read()
         return body
     return None

@@ -483,3 +483,20 @@ def test_many_thousand_ends_at_a_dead_cluster_cost_no_task_each() -> None:
         await cluster.close()
 
     virtual(story)
+
+
+@pytest.mark.parametrize("code", [ServerError.TransactionNotFound, ServerError.AuthorizationError])
+def test_a_role_that_is_refused_is_shown_again_by_a_new_connection_and_not_for_each_refusal(code: ServerError) -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        cluster.answers["b1:6650"] = [code] * 40
+        cluster.tell(*(effect(least, topic=f"{TOPIC}-{least}") for least in range(1, 21)))
+        await cluster.until_told(20)
+        before = len(cluster.first.all("connect"))
+        assert 2 <= before <= 6  # forty refusals, some at the same time
+        cluster.tell(effect(100))
+        await cluster.until_told(21)
+        assert len(cluster.first.all("connect")) == before
+        await cluster.close()
+
+    virtual(story)

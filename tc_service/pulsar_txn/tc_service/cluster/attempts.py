@@ -51,6 +51,12 @@ class BrokerAttempts:
 
     async def attempt(self, effect: TellParticipant) -> Outcome:
         """See `Attempts.attempt`."""
+        outcome = await self._attempt(effect)
+        if outcome.answer in _ROLE_REFUSED:
+            self._brokers.show_credentials_again()
+        return outcome
+
+    async def _attempt(self, effect: TellParticipant) -> Outcome:
         topic = effect.participant.topic
         known, refusal = self._owners.get(topic), None
         if known is not None and not known.closed:
@@ -101,6 +107,7 @@ class BrokerAttempts:
                 del self._owners[next(iter(self._owners))]
 
 
+_ROLE_REFUSED: Final = frozenset({Answer.NOT_SUPERUSER, Answer.UNAUTHORIZED})
 _TAKEN: Final = Outcome(Answer.OK)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import attrs
 
-from pulsar_txn.client.errors import InvalidConfiguration, NotAllowedError, PulsarError, RemoteProtocolError
+from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, NotAllowedError, PulsarError, RemoteProtocolError
 from pulsar_txn.client.inside import Address, Connection, ConnectionPool, Runtime, Settings, parse_service_url
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.wire import pulsar_pb2 as pb
@@ -19,6 +19,7 @@ from pulsar_txn.wire.topics import ASSIGN_TOPIC, partition_name
 MAX_HOPS: Final = 10
 _MOST_KNOWN: Final = 64
 _LONGEST_WAIT_SECONDS: Final = 1.0
+_SECONDS_PER_CREDENTIALS: Final = 5.0
 
 
 class LookupFailed(Exception):  # noqa: N818 - named by what happened
@@ -40,10 +41,21 @@ class Brokers:
         )
         self._request_ids = itertools.count(1)
         self._first = 0
+        self._shown_at = runtime.monotonic() - _SECONDS_PER_CREDENTIALS
 
     async def close(self) -> None:
         """Close all connections."""
         await self._pool.close()
+
+    def show_credentials_again(self) -> None:
+        """Our role was refused: make all connections anew, for the credentials may be others now. Not more often than needed.
+
+        A token file is read for each connection, and a connection keeps the role that it began with.
+        """
+        now = self.runtime.monotonic()
+        if now - self._shown_at >= _SECONDS_PER_CREDENTIALS:
+            self._shown_at = now
+            self._pool.start_over(ConnectionLost("the role was refused, so the credentials are shown again"))
 
     def next_id(self) -> int:
         """A number for a request, a producer or a consumer; unique among these connections."""

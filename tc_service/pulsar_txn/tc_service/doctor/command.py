@@ -13,7 +13,7 @@ import attrs
 import click
 
 from pulsar_txn.broker.serving import OK, REFUSED, UNAVAILABLE, USAGE, Ending
-from pulsar_txn.client import TokenAuthentication
+from pulsar_txn.client import Authentication, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.errors import PulsarError
 from pulsar_txn.client.inside import AsyncioRuntime, Settings, TlsFiles, parse_service_url
 from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable, open_admin
@@ -61,7 +61,7 @@ class Orders:
 @click.option("--json", "as_json", is_flag=True, help="Findings as a list, for programs.")
 @click.option("--auth-token-file", type=_PATH, help="File with a JSON Web Token.")
 @click.option("--tls-trust-certs-file", type=_PATH, help="PEM file with the authority of the brokers' certificates.")
-@click.option("--tls-certificate-file", type=_PATH, help="PEM file with the certificate to show.")
+@click.option("--tls-certificate-file", type=_PATH, help="PEM file with the certificate to show; your role, without a token.")
 @click.option("--tls-key-file", type=_PATH, help="PEM file with its key.")
 def doctor(
     cluster: str,
@@ -98,11 +98,18 @@ def doctor(
     click.get_current_context().exit(asyncio.run(_run(orders)))
 
 
+def _authentication(token: Path | None, certificate: Path | None, key: Path | None) -> Authentication | None:
+    """A token counts before a certificate, which is then shown and proves nothing."""
+    if token is not None:
+        return TokenAuthentication.from_file(token)
+    return None if certificate is None else TlsAuthentication(certificate, key)
+
+
 def _settings(token: Path | None, trust: Path | None, certificate: Path | None, key: Path | None) -> Settings:
     try:
         return Settings(
             operation_timeout=10.0,
-            authentication=None if token is None else TokenAuthentication.from_file(token),
+            authentication=_authentication(token, certificate, key),
             tls=TlsFiles(trust_certs_file=trust, certificate_file=certificate, key_file=key),
         )
     except PulsarError as error:
