@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -50,8 +51,9 @@ class World:
 
     def registered(self) -> set[tuple[str, str]]:
         """What took part: cluster and topic."""
-        asked = self.beside.all("addPartitionToTxn")
-        return {(body.cluster, topic) for body in asked for topic in body.partitions}
+        added, opened = self.beside.all("addPartitionToTxn"), self.beside.all("newTxn")
+        later = {(body.cluster, topic) for body in added for topic in body.partitions}
+        return later | {(each.cluster, each.topic) for body in opened for each in body.participants}
 
     def goodbyes(self) -> int:
         return sum(body.goodbye for body in self.beside.all("tcClientConnectRequest"))
@@ -256,3 +258,51 @@ async def test_a_blocking_coordinator_is_of_no_use_on_its_own_thread(world: Worl
     coordinator = world.coordinator()
     with coordinator:
         await asyncio.to_thread(loop_of(coordinator).call, called)
+
+
+def test_clients_of_many_threads_come_and_go_while_the_coordinator_is_closed(world: World) -> None:
+    """Each one works, or is told that something is closed; nobody hangs, and the thread ends with the last of them."""
+    coordinator = world.coordinator()
+    done, told, closing = 0, 0, threading.Event()
+
+    def units(number: int) -> tuple[int, int]:
+        worked = refused = 0
+        for _ in range(25):
+            try:
+                with world.client(EAST, coordinator, "east") as client, client.transaction() as txn:
+                    client.create_producer(f"t{number}").send(b"x", txn=txn)
+                worked += 1
+            except errors.PulsarError:
+                refused += closing.is_set()
+            if worked == 10:
+                closing.set()
+        return worked, refused
+
+    with ThreadPoolExecutor(8) as pool:
+        running = [pool.submit(units, number) for number in range(8)]
+        assert closing.wait(30)
+        coordinator.close()
+        for each in running:
+            worked, refused = each.result(60)
+            done, told = done + worked, told + refused
+    assert done + told == 200
+    assert done >= 10
+    assert told > 0
+    assert loop_of(coordinator).stopped
+
+
+def test_an_interrupted_close_of_the_coordinator_leaves_its_clients_alive(world: World) -> None:
+    world.beside.on["endTxn"] = lambda _pipe, _body: SILENCE
+    coordinator = world.coordinator()
+    with world.client(EAST, coordinator, "east") as east:
+        producer = east.create_producer("t")
+        producer.send(b"x", txn=coordinator.begin_transaction())
+        timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                coordinator.close()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert producer.send(b"goes on")
