@@ -44,6 +44,8 @@ _LOOK_SECONDS: Final = 5.0
 """Between two looks whether another instance has added coordinators."""
 _STALE_SECONDS: Final = 1.0
 """An instance that is cut off from its log at two such looks sends clients away, to look for another one."""
+_SHARED_SNAPSHOT_EVERY: Final = 2_000
+"""Records that a successor has to apply at most, about: 25,000 of each coordinator would take it seconds."""
 _HANDOVER_SECONDS: Final = 0.5
 """How long an instance that ends waits for its answers while another one could lead: clients repeat the rest there."""
 
@@ -218,7 +220,9 @@ def _make_front_coordinator(config: CoordinatorConfig, tc_id: int) -> Transactio
 
 def _limits(config: CoordinatorConfig) -> dict[str, Any]:
     longest = config.max_transaction_timeout_in_seconds
+    often = {"snapshot_every": _SHARED_SNAPSHOT_EVERY} if config.ledger_provider == "topic" else {}
     return {
+        **often,
         "max_active": config.max_active_transactions_per_coordinator,
         "max_participants": config.max_participants_per_transaction,
         "max_state_bytes": config.max_transaction_state_size_in_mb << 20,
