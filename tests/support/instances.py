@@ -33,12 +33,17 @@ class Instance:
     def url(self) -> str:
         return f"pulsar://127.0.0.1:{self.port}"
 
+    @property
+    def front_url(self) -> str:
+        return f"pulsar://127.0.0.1:{self.port + 100}"
+
     async def start(self) -> None:
         world = self._world
         count = await agree_on_count(self.store, world.config.number_of_transaction_coordinators)
         self.service = CoordinatorService(world.config, self.store, Clusters({"east": self.cluster}), world.network)
         self._listener = await world.network.listen("127.0.0.1", self.port, self.service.connection)
         self.service.service_url = self.url
+        self.service.front_url = self.front_url if world.config.has_front else ""
         await self.service.start(count)
 
     async def stop(self) -> None:
