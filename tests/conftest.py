@@ -30,6 +30,7 @@ _LONG = (
     "tests/chain",
     "tests/mutants",
     "tests/spark",
+    "tests/tc_service/test_real_cluster_",
     "tests/conformance/test_own_servers.py",
     "tests/faults",
     "tests/house/test_distribution.py",
