@@ -19,6 +19,10 @@ BENCH   ?= bench
 PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
              "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
+# Tests start hundreds of Pythons: none of them compiles again what another one has, whatever the caller's environment says.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.cache/pycache
+
 .DEFAULT_GOAL := help
 .PHONY: help setup quick demo test conformance coverage lint soak bench docs image clean constraints
 
@@ -100,7 +104,7 @@ image: $(READY) ## the container image `pulsar-txn`, from the wheel; needs Docke
 	docker build -t pulsar-txn -f docker/Dockerfile .
 
 clean: ## remove what was made; fetched servers stay in .cache
-	rm -rf $(VENV) $(QUICK) build dist site demo-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(QUICK) .cache/pycache build dist site demo-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 constraints: ## constraints.txt anew, from the newest versions that the extras allow

@@ -5,11 +5,13 @@ See README.md beside this file.
 
 from __future__ import annotations
 
+import compileall
 import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ ROOT = HERE.parents[1]
 MUTANTS = sorted(HERE.glob("*/*.patch"))
 TESTS_FAILED = 1
 SECONDS = 100
-TOGETHER = 12
+TOGETHER = 8
 """Tests that catch mutants and run together on the unbroken room."""
 NOT_THE_MUTANT = 99
 pytestmark = pytest.mark.timeout(2 * SECONDS + 30)  # a file that catches nothing is followed by the whole room
@@ -125,6 +127,38 @@ def runner() -> Iterator[Runner]:
         server.stdin.close()
 
 
+class Copies:
+    """A copy of each room, made and compiled once, since half of the time of a run would be compiling otherwise."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def of(self, room: str) -> Path:
+        """The copy, as the room is."""
+        folder = self._folder / room
+        if not folder.exists():
+            compileall.compile_dir(copy_of(room, folder) / room, quiet=2)
+        return folder
+
+    @contextmanager
+    def broken_by(self, patch: Path) -> Iterator[Path]:
+        """The copy with the patch, until the end of the block. Compiled files are told apart by the times of their sources."""
+        copy = self.of(patch.parent.name)
+        applied = subprocess.run(["git", "apply", "-p1", str(patch)], cwd=copy, capture_output=True, text=True, check=False)
+        assert applied.returncode == 0, f"{patch.name} no longer fits the code it is to break; make it anew.\n{applied.stderr}"
+        try:
+            yield copy
+        finally:
+            for line in patch.read_text().splitlines():
+                if line.startswith("+++ b/"):
+                    shutil.copy2(ROOT / line.removeprefix("+++ b/"), copy / line.removeprefix("+++ b/"))
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Copies:
+    return Copies(tmp_path_factory.mktemp("rooms"))
+
+
 def copy_of(room: str, folder: Path) -> Path:
     shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "conf").symlink_to(ROOT / "conf")  # a room in a checkout finds the shipped files beside itself
@@ -132,15 +166,13 @@ def copy_of(room: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("patch", MUTANTS, ids=lambda patch: f"{patch.parent.name}-{patch.stem}")
-def test_the_rooms_own_tests_catch_the_mutant(runner: Runner, patch: Path, tmp_path: Path) -> None:
-    room = patch.parent.name
-    copy = copy_of(room, tmp_path)
-    applied = subprocess.run(["git", "apply", "-p1", str(patch)], cwd=copy, capture_output=True, text=True, check=False)
-    assert applied.returncode == 0, f"{patch.name} no longer fits the code it is to break; make it anew.\n{applied.stderr}"
-    named = caught_by(patch)
-    status, said = runner.run(room, copy, [named])
-    assert status != NOT_THE_MUTANT, f"{patch.name}: the tests did not import the patched copy\n{said}"
-    if status != TESTS_FAILED:
+def test_the_rooms_own_tests_catch_the_mutant(runner: Runner, copies: Copies, patch: Path) -> None:
+    room, named = patch.parent.name, caught_by(patch)
+    with copies.broken_by(patch) as copy:
+        status, said = runner.run(room, copy, [named])
+        assert status != NOT_THE_MUTANT, f"{patch.name}: the tests did not import the patched copy\n{said}"
+        if status == TESTS_FAILED:
+            return
         status, said = runner.run(room, copy)
         pytest.fail(
             f"{patch.name}: {named} no longer catches it, but other tests of the room do: correct its first line.\n{said}"
@@ -175,11 +207,11 @@ def catchers() -> Iterator[tuple[str, tuple[str, ...]]]:
             yield room, tuple(names[at : at + TOGETHER])
 
 
-@pytest.mark.parametrize(("room", "named"), catchers(), ids=lambda value: value if isinstance(value, str) else value[0])
+@pytest.mark.parametrize(("room", "named"), list(catchers()), ids=lambda value: value if isinstance(value, str) else value[0])
 def test_the_tests_that_catch_mutants_pass_on_the_unbroken_room(
-    runner: Runner, room: str, named: tuple[str, ...], tmp_path: Path
+    runner: Runner, copies: Copies, room: str, named: tuple[str, ...]
 ) -> None:
-    status, said = runner.run(room, copy_of(room, tmp_path), named)
+    status, said = runner.run(room, copies.of(room), named)
     assert status == 0, said
 
 
