@@ -318,7 +318,7 @@ class TransactionCoordinator:
         txn = self._state.transactions.get(txn_id.least)
         state: State = None if txn is None else txn.status
         if txn is None or txn.owner != ANYBODY or request.principal is not None or txn.txn_id.most != txn_id.most:
-            state, txn = self._locate(txn_id, asker)
+            state, txn = self._locate(txn_id, asker, request.superuser)
         cell = TRANSITIONS[state, Event.ADD]
         if cell.act is REFUSE:
             raise _refusal(cell, txn_id, state, Event.ADD)

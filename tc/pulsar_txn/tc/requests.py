@@ -51,6 +51,7 @@ class AddParticipants:
     participants: tuple[Participant, ...]
     principal: str | None = None
     identity: Identity | None = None
+    superuser: bool = False
 
 
 @value

@@ -181,7 +181,7 @@ def _add(session: TxnSession, head: bytes, txn_id: TxnId, response: int, named: 
     except Refusal as refusal:
         answer(None, refusal.code, refusal.message)
     else:
-        coordinators.add(txn_id, participants, session.principal, session.identity, answer)
+        coordinators.add(txn_id, participants, session.principal, session.identity, answer, superuser=session.superuser)
 
 
 @lru_cache(4096)

@@ -295,6 +295,8 @@ class Coordinators:
         principal: str | None,
         identity: Identity | None,
         answer: Answer,
+        *,
+        superuser: bool = False,
     ) -> None:
         """Register participants."""
         serving = self._serving.get(txn_id.most)
@@ -303,7 +305,7 @@ class Coordinators:
             return
         host = serving.host
         before = host.appended
-        host.submit(AddParticipants(answer, txn_id, participants, principal, identity))
+        host.submit(AddParticipants(answer, txn_id, participants, principal, identity, superuser))
         if host.appended != before:  # where it is in the log: see `knows`
             serving.registered_at[txn_id] = host.main.applied
 

@@ -72,9 +72,9 @@ class HostedCoordinator:
         assert isinstance(txn_id, TxnId), f"NEW_TXN is answered {txn_id!r}"
         return txn_id
 
-    def add(self, txn_id: TxnId, *participants: Participant, principal: str | None = None) -> int:
+    def add(self, txn_id: TxnId, *participants: Participant, principal: str | None = None, superuser: bool = False) -> int:
         """Register participants."""
-        return self._ask(AddParticipants(self._token(), txn_id, participants, principal))
+        return self._ask(AddParticipants(self._token(), txn_id, participants, principal, superuser=superuser))
 
     def end(self, txn_id: TxnId, action: TxnAction, principal: str | None = None, *, superuser: bool = False) -> int:
         """Commit or abort."""

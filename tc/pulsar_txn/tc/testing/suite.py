@@ -193,6 +193,13 @@ class TransactionCoordinatorSuite:
             host.settle()
             assert [host.answers[token] for token in found] == [None] * 2
 
+    def test_a_superuser_registers_participants_in_what_somebody_else_has_open(self) -> None:
+        host = self.host()
+        txn_id = self._in_state(host, "open", "anna")
+        token = host.add(txn_id, OTHER, principal="root", superuser=True)
+        host.settle()
+        assert host.answers[token] is None
+
     def test_a_transaction_belongs_to_the_principal_that_opened_it(self) -> None:
         for state in STATES:
             host = self.host()

@@ -217,7 +217,8 @@ async def _check(session: Session, txn_id: TxnId, cluster: str, participants: Se
 
 
 def _register(session: Session, txn_id: TxnId, cluster: str, participants: Sequence[Participant], answer: Answer) -> None:
-    session.services.coordinators.add(txn_id, of_cluster(cluster, participants), session.principal, session.identity, answer)
+    who, named = (session.principal, session.identity), of_cluster(cluster, participants)
+    session.services.coordinators.add(txn_id, named, *who, answer, superuser=session.superuser)
 
 
 REQUESTS: Final[dict[int, FrameHandler]] = {
