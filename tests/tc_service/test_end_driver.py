@@ -500,3 +500,26 @@ def test_a_role_that_is_refused_is_shown_again_by_a_new_connection_and_not_for_e
         await cluster.close()
 
     virtual(story)
+
+
+def test_very_many_ends_that_are_due_after_a_restart_are_repeated_a_bounded_number_at_a_time() -> None:
+    async def story() -> None:
+        cluster = Cluster(repeat_after_seconds=40)
+        for least in range(1, 1001):
+            cluster.driver.repeat(effect(least), 0)
+        assert cluster.driver.to_repeat == 1000
+        most_at_once = 0
+        while cluster.driver.to_repeat:
+            before = cluster.driver.to_repeat
+            await asyncio.sleep(0.001)
+            most_at_once = max(most_at_once, before - cluster.driver.to_repeat)
+        while cluster.driver.waiting:  # noqa: ASYNC110 - in virtual time
+            await asyncio.sleep(0.01)
+        assert 0 < most_at_once <= 512
+        assert cluster.driver.repeated == 1000
+        assert cluster.told == []
+        ends = cluster.first.all("endTxnOnPartition")
+        assert {each.txnid_least_bits_of_low_watermark for each in ends} == {2**64 - 1}
+        await cluster.close()
+
+    virtual(story)

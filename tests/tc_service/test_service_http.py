@@ -12,6 +12,7 @@ from service_admin import admin_of
 
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.tc_service.cluster.ends import WaitingEnd
+from pulsar_txn.tc_service.server.clusters import of_cluster
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 
 IN, OUT = FULL + "in", FULL + "out"
@@ -192,6 +193,28 @@ async def test_metrics_count_what_the_service_did_once_each(benches: Any) -> Non
         _, text = await admin("GET", "/metrics")
         helps = [line.split()[2] for line in text.splitlines() if line.startswith("# HELP")]
         assert len(helps) == len(set(helps)), "Prometheus refuses a name that is explained twice"
+
+
+async def test_transactions_of_unchanged_clients_are_listed_shown_and_aborted_beside_the_others(benches: Any) -> None:
+    bench = await benches("east", front_service_port=0, front_first_transaction=1000).start()
+    front = bench.service.front_coordinators
+    assert front is not None
+    await front.wait_ready()
+    got: list[Any] = []
+    front.new_txn(1, 60_000, None, None, lambda value, *_: got.append(value))
+    of_ours = await opened(bench.client())
+    (of_front,) = got
+    front.add(of_front, of_cluster("east", [Participant(OUT)]), None, None, lambda *_: None)
+    async with admin_of(bench.service) as admin:
+        assert of_front == TxnId(1, 1000)
+        names = [f"({each.most},{each.least})" for each in (of_front, of_ours)]
+        assert list(await admin.get("/slowTransactions/0")) == names
+        assert list(await admin.get("/slowTransactions/0?after=(1,1000)")) == names[1:]
+        assert (await admin.get(f"/transactionMetadata/{path(of_front)}"))["participants"] == [OUT_OF_EAST]
+        assert (await admin("POST", f"/admin/v3/transactions/abortTransaction/{path(of_front)}"))[0] == 204
+        story = await admin.timeline(of_front)
+        assert (story["state"], story["txnId"]) == ("ABORTED", names[0])
+        assert (await admin.timeline(of_ours))["state"] == "OPEN"
 
 
 async def test_ends_say_what_waits_in_which_cluster(benches: Any) -> None:

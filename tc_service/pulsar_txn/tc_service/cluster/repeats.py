@@ -16,6 +16,8 @@ from typing import Final
 from pulsar_txn.ledger.machine import TellParticipant
 
 NO_WATERMARK: Final = -1
+_AT_ONCE: Final = 256
+"""After a restart very many may be due: more would hold the loop."""
 
 
 class Repeats:
@@ -42,9 +44,9 @@ class Repeats:
         self._ends.append((max(due_ms, self._ends[-1][0] if self._ends else 0), again))
 
     def due(self, now_ms: int) -> list[TellParticipant]:
-        """Those whose time has come; each is given once."""
-        found = []
-        while self._ends and (self._ends[0][0] <= now_ms or len(self._ends) > self._most):
+        """Those whose time has come, not too many at once; each is given once."""
+        found: list[TellParticipant] = []
+        while len(found) < _AT_ONCE and self._ends and (self._ends[0][0] <= now_ms or len(self._ends) > self._most):
             found.append(self._ends.popleft()[1])
         return found
 

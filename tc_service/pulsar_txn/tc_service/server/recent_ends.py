@@ -15,7 +15,7 @@ from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import TxnId
 
 _FORMAT: Final = 1
-_MOST_PARTICIPANTS: Final = 8192
+_MOST_PARTICIPANTS: Final = 4096
 """Of one coordinator: writing so many beside a snapshot takes a few milliseconds. The oldest are dropped."""
 
 

@@ -34,9 +34,8 @@ class Ended:
         self._stories: deque[tuple[dict[int, Story], int, int]] = deque()
         self._events = 0
 
-    def add(self, stories: dict[int, Story], least: int) -> None:
-        """The transaction `least` of `stories` has ended."""
-        size = sum(len(event.participants) if isinstance(event, Registered) else 1 for event in stories[least])
+    def add(self, stories: dict[int, Story], least: int, size: int) -> None:
+        """The transaction `least` of `stories` has ended. `size`: its events and participants."""
         self._stories.append((stories, least, size))
         self._events += size
         while len(self._stories) > self._most or self._events > self._most * _EVENTS_PER_STORY:
@@ -121,10 +120,11 @@ class Timeline:
             self.decisions[record.new_status, record.cause] += 1
             return
         story.append(Done(record.modified_ms))
-        end = end_of(story)
-        if end is not None:
-            self.recent.add(end)
-        self._ended.add(self._stories, least)
+        begun = story[0]
+        participants = tuple([each for event in story if type(event) is Registered for each in event.participants])
+        if type(begun) is Begun:
+            self.recent.add(End(record.modified_ms, begun.txn_id, record.new_status == TxnStatus.COMMITTED, participants))
+        self._ended.add(self._stories, least, len(story) + len(participants))
 
     def folded(self) -> None:
         """See `CoordinatorWatch`."""
