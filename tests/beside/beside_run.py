@@ -95,6 +95,7 @@ class FaultRun:
             self._clusters.create(topic.cluster, topic.name, topic.partitions)
         self._join(self._start("beside_official.py", "feed"), "feeding")
         follower = self._start("beside_official.py", "follow")
+        self._wait(lambda: len(self._shown()) == len(self._plan.lasts), END_SECONDS)
         for number in range(self._plan.workers):
             self._start_worker(number)
         begin = time.monotonic()
