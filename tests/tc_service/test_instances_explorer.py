@@ -173,7 +173,7 @@ def check(seed: int, seconds: float) -> None:
     assert {"ABORT"} in heard.values()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_whoever_hears_an_outcome_hears_the_same(seed: int) -> None:
     check(seed, 60)
 
