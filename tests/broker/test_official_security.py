@@ -1,7 +1,10 @@
-"""A broker that asks who comes, judged by the official client, and by our own beside it."""
+"""A broker that asks who comes, judged by official clients and tools, and by our own client beside them."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,15 +12,20 @@ from typing import Any
 
 import pulsar as official
 import pytest
+import stock_install
+import targets
 from credentials import SECRET, Papers, token
 from our_broker import OurBroker
 from stock_pulsar import free_port
 
 from pulsar_txn import compat
-from pulsar_txn.client import AsyncClient, Authentication, TlsAuthentication, TokenAuthentication
+from pulsar_txn.client import EARLIEST_ID, AsyncClient, Authentication, ConsumerType, TlsAuthentication, TokenAuthentication
 from pulsar_txn.client.errors import PulsarError
 
 pytestmark = pytest.mark.timeout(240)
+
+TOOL_VERSION = "4.0.8"
+TOKEN_PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 
 
 class Guarded(OurBroker):
@@ -114,3 +122,58 @@ async def test_our_client_runs_transactions_in_which_nobody_else_takes_part(guar
             await bob.attach_transaction(txn.id).commit()
         await txn.commit()
         assert (await consumer.receive(timeout=20)).data == b"x"
+
+
+# ---- Java
+
+
+def stock_home() -> Path:
+    if reason := stock_install.missing_tools():
+        targets.lacking("pulsar", reason)
+    return stock_install.install(TOOL_VERSION)
+
+
+def tool(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    small = {"PULSAR_MEM": "-Xmx256m", "PULSAR_GC": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+    name, *rest = arguments
+    return subprocess.run(
+        [home / "bin" / name, *rest], env=os.environ | small, capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+@pytest.mark.stock
+@pytest.mark.soak
+async def test_java_runs_transactions_with_a_token_over_tls_and_operators_administrate(guarded: Guarded, topic: str) -> None:
+    home = await asyncio.to_thread(stock_home)
+
+    async def admin(role: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        who = ("--auth-plugin", TOKEN_PLUGIN, "--auth-params", f"token:{token(role)}")
+        trust = ("--tls-trust-cert-path", str(guarded.papers.trust))
+        return await asyncio.to_thread(tool, home, "pulsar-admin", "--admin-url", guarded.https_url, *who, *trust, *arguments)
+
+    refused = await admin("ann", "topics", "create", topic)
+    assert refused.returncode
+    assert "superUserRoles" in refused.stderr + refused.stdout
+    made = await admin("root", "topics", "create", topic)
+    assert made.returncode == 0, made.stderr + made.stdout
+
+    async with AsyncClient(guarded.service_url, authentication=TokenAuthentication(token("ann"))) as client:
+        await (await client.subscribe(topic, "sub", consumer_type=ConsumerType.SHARED)).close()
+        producer = await client.create_producer(topic, batching=False)
+        for number in range(60):
+            await producer.send(b"%d" % number)
+    options = f"-threads 1 -ntxn 20 -nmc 1 -nmp 2 -tto 20 -u {guarded.tls_url}".split()
+    who = ["--auth-plugin", TOKEN_PLUGIN, "--auth-params", f"token:{token('ann')}"]
+    files = ["--trust-cert-file", str(guarded.papers.trust), "--topics-c", topic, "--topics-p", f"{topic}-out"]
+    ran = await asyncio.to_thread(tool, home, "pulsar-perf", "transaction", *options, *who, *files)
+    assert ran.returncode == 0, ran.stderr[-1000:] + ran.stdout[-2000:]
+    listed = await admin("root", "transactions", "coordinators-list")
+    assert listed.returncode == 0, listed.stderr
+    assert listed.stdout.count(guarded.service_url) == 4
+    async with AsyncClient(guarded.service_url, authentication=TokenAuthentication(token("ann"))) as client:
+        reader = await client.create_reader(f"{topic}-out", EARLIEST_ID)
+        seen = 0
+        while await reader.has_message_available():
+            await reader.read_next(timeout=20)
+            seen += 1
+    assert seen == 40, "twenty transactions with two messages each"

@@ -14,9 +14,10 @@ from memory_network import VirtualLoop
 
 from pulsar_txn.client.inside import Settings
 from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.tc_service.cluster.admin import AdminRefused, AdminUnreachable
 from pulsar_txn.tc_service.cluster.attempts import BrokerAttempts
 from pulsar_txn.tc_service.cluster.brokers import Brokers
-from pulsar_txn.tc_service.cluster.checks import ClusterRefused, check_cluster
+from pulsar_txn.tc_service.cluster.checks import ClusterRefused, check_cluster, check_participant
 from pulsar_txn.tc_service.cluster.ends import EndDriver
 from pulsar_txn.tc_service.cluster.repeats import Repeats
 from pulsar_txn.wire.errors import ServerError
@@ -520,6 +521,28 @@ def test_very_many_ends_that_are_due_after_a_restart_are_repeated_a_bounded_numb
         assert cluster.told == []
         ends = cluster.first.all("endTxnOnPartition")
         assert {each.txnid_least_bits_of_low_watermark for each in ends} == {2**64 - 1}
+        await cluster.close()
+
+    virtual(story)
+
+
+class DeafAdmin:
+    """An admin API that does not take our credentials."""
+
+    url = "http://b1:8080"
+
+    async def get(self, path: str) -> Any:
+        raise AdminRefused(401, "<html>who are you?</html>")
+
+
+def test_an_admin_api_that_refuses_the_coordinator_is_no_fault_of_the_participant() -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        cluster.first.on["partitionMetadata"] = lambda _pipe, body: command(
+            "partitionMetadataResponse", request_id=body.request_id, partitions=0, response=0
+        )
+        with pytest.raises(AdminUnreachable, match="does not accept the coordinator's credentials"):
+            await check_participant(cluster.pool, Participant(TOPIC, "s"), DeafAdmin())  # type: ignore[arg-type]  # it is asked once
         await cluster.close()
 
     virtual(story)

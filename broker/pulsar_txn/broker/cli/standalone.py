@@ -19,7 +19,7 @@ from pulsar_txn.broker.base.runtime import AsyncioRuntime
 from pulsar_txn.broker.base.settings import BrokerConfig
 from pulsar_txn.broker.catalog.buffer_choice import read_rules
 from pulsar_txn.broker.net.ports import CannotListen
-from pulsar_txn.broker.server import Standalone, check_security
+from pulsar_txn.broker.server import Standalone
 
 from . import functions_child
 from .exits import USAGE, Ending, cannot_listen
@@ -75,7 +75,6 @@ def command(
         _logger.warning("configuration: %s", warning)
     if data is None and loaded.config.ledger_provider != "memory":
         raise click.UsageError("say where the data goes: --data DIR (or --set ledgerProvider=memory, which keeps nothing)")
-    check_security(loaded.config)
     _check_plugins(loaded)
     if loaded.config.functions_worker_enabled:
         _check_functions(loaded.config)

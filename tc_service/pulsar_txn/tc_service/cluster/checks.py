@@ -9,7 +9,7 @@ from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import TopicName
 
-from .admin import AdminApi, AdminRefused, topic_path
+from .admin import AdminApi, AdminRefused, AdminUnreachable, topic_path
 from .attempts import Attempts, Outcome
 from .brokers import Brokers
 from .participants import ParticipantRefused
@@ -19,6 +19,7 @@ _PROBE: Final = TellParticipant(
     TxnId(0, (1 << 62) + 1), Participant("persistent://pulsar/system/no-topic-of-this-name"), TxnAction.ABORT, -1
 )
 """The end of a transaction that nobody has, on a topic that is not there: brokers answer "ok", and do nothing."""
+_NOT_US: Final = frozenset({401, 403})
 
 
 class ClusterRefused(Exception):  # noqa: N818 - named by what happened
@@ -86,6 +87,9 @@ async def _check_subscription(cluster: str, participant: Participant, admin: Adm
     try:
         found = await admin.get(f"/admin/v2/persistent/{topic_path(participant.topic)}/subscriptions")
     except AdminRefused as error:
+        if error.status in _NOT_US:
+            text = f"the admin API at {admin.url} does not accept the coordinator's credentials ({error.status})"
+            raise AdminUnreachable(text) from None
         raise ParticipantRefused(f"the subscriptions of {participant.topic} in the cluster {cluster}: {error}") from None
     if participant.subscription not in found:
         raise ParticipantRefused(
