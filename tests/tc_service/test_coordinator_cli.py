@@ -47,6 +47,8 @@ async def test_it_says_where_it_is_serves_while_a_cluster_is_away_keeps_what_it_
 def test_what_is_wrong_is_one_sentence_and_a_code(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = coordinator("--data", tmp_path / "data", "--port", taken.getsockname()[1], *keys())
+    nowhere = coordinator("--port", 0, *keys())
+    assert (nowhere.returncode, "or ledgerProvider=topic" in nowhere.stderr) == (2, True)
     cases = {
         2: coordinator("--data", tmp_path / "data", "--set", "clusters=east"),
         69: port,

@@ -67,15 +67,21 @@ def test_clusters_have_keys_of_their_own(tmp_path: Path) -> None:
         ("numberOfTransactionCoordinators", "0", "from 1 on"),
         ("numberOfTransactionCoordinators", "16385", "16384 are the most"),
         ("keepAliveIntervalSeconds", "soon", "a whole number is expected"),
+        ("ledgerProvider", "memory", "ledgerProvider=memory is not known; write journal or topic"),
+        ("ledgerCluster", "north", "ledgerCluster=north: name the cluster whose topics keep the decisions, one of east"),
+        ("ledgerNamespace", "public", "write tenant/namespace"),
+        ("ledgerTopicPrefix", "a/b", "cannot begin the name of a topic"),
+        ("ledgerLeaseInMillis", "100", "ledgerLeaseInMillis: a number from 500 on"),
         ("frontFirstTransaction", "0", r"frontFirstTransaction: a number from 1 to 2\^62"),
         ("frontCluster", "north", "frontCluster=north is no cluster of this configuration; write one of: east"),
         ("frontServicePortTls", "6653", "tlsCertificateFilePath"),
     ],
 )
 def test_what_cannot_work_is_refused_with_a_sentence(key: str, value: str, sentence: str) -> None:
-    front = {"frontServicePort": "0"} if key.startswith("front") else {}
+    needed = {"frontServicePort": "0"} if key.startswith("front") else {}
+    needed |= {"ledgerProvider": "topic"} if key.startswith("ledger") else {}
     with pytest.raises(ConfigError, match=sentence):
-        loaded(**front | {key: value})
+        loaded(**needed | {key: value})
 
 
 def test_the_front_of_several_clusters_says_which_it_is_for() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pulsar_txn.ledger.protocols import LedgerError
+from pulsar_txn.ledger.protocols import StoreUnsupported
 
 
-class LogTopicRefused(LedgerError):  # noqa: N818 - named by what happened
+class LogTopicRefused(StoreUnsupported):
     """A topic that would lose or split the log, or that cannot be made; the message says what to change."""

@@ -36,6 +36,7 @@ from .writer import SHARED, Writer
 
 logger = logging.getLogger("pulsar_txn.tc_service")
 
+_START_SECONDS: Final = 30.0
 _SNAPSHOT_AFTER: Final = 1000
 """Changes between two snapshots at least; more of them where there is more to store."""
 
@@ -67,7 +68,7 @@ class SharedMetadata:
         self._strange = 0
 
     async def start(self) -> None:
-        """Read everything that is there. Waits for the cluster. Raises LogTopicRefused, LogDamaged, StoreTooNew."""
+        """Read everything that is there. Waits a while for the cluster. Raises LogTopicRefused, LogDamaged, StoreTooNew."""
         mark = await self._until_there()
         self._was_trimmed = mark[1] >= 0
         self._tail = tail = Tail(self._brokers, self._topic, mark, self._take)
@@ -85,7 +86,7 @@ class SharedMetadata:
             await asyncio.gather(hello, ended, return_exceptions=True)
 
     async def _until_there(self) -> Position:
-        failures = 0
+        failures, until = 0, self._brokers.runtime.monotonic() + _START_SECONDS
         while True:
             try:
                 mark = await self._place.make()
@@ -95,6 +96,11 @@ class SharedMetadata:
             except PulsarError as error:
                 if failures == 0:
                     logger.warning("%s cannot be used yet: %s", self._topic, error)
+                if self._brokers.runtime.monotonic() >= until:
+                    raise LogTopicRefused(
+                        f"{self._topic} could not be used for {_START_SECONDS:g} s: {error};"
+                        " start again when its brokers are there"
+                    ) from None
             else:
                 return mark
             await asyncio.sleep(pause_seconds(failures))

@@ -75,7 +75,7 @@ class TopicStore:
         self._failure: LedgerError | None = None
 
     async def start(self) -> None:
-        """Read the metadata. Waits for the cluster. Raises LogTopicRefused, LogDamaged, StoreTooNew."""
+        """Read the metadata. Waits 30 s for the cluster. Raises LogTopicRefused, LogDamaged, StoreTooNew."""
         self._check()
         await check_namespace(self._namespace, self._admin_url, self._settings)
         await self._shared.start()
