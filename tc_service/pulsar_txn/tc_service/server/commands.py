@@ -217,8 +217,7 @@ async def _check(session: Session, txn_id: TxnId, cluster: str, participants: Se
 
 
 def _register(session: Session, txn_id: TxnId, cluster: str, participants: Sequence[Participant], answer: Answer) -> None:
-    who, named = (session.principal, session.identity), of_cluster(cluster, participants)
-    session.services.coordinators.add(txn_id, named, *who, answer, superuser=session.superuser)
+    session.services.coordinators.add(txn_id, of_cluster(cluster, participants), session.principal, session.identity, answer)
 
 
 REQUESTS: Final[dict[int, FrameHandler]] = {
