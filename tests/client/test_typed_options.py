@@ -81,8 +81,10 @@ def test_options_of_readers_are_those_of_consumers_that_mean_something_without_a
 
 
 def test_both_clients_have_the_same_arguments() -> None:
-    ours, blocking = (inspect.signature(kind.__init__).parameters for kind in (AsyncClient, Client))
+    ours, blocking = (dict(inspect.signature(kind.__init__).parameters) for kind in (AsyncClient, Client))
+    shared, shared_blocking = ours.pop("coordinator"), blocking.pop("coordinator")
     assert ours == blocking
+    assert str(shared).replace("AsyncCoordinator", "Coordinator") == str(shared_blocking)
     assert get_type_hints(AsyncClient.__init__)["unknown"] is Never
 
 

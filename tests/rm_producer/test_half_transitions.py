@@ -201,6 +201,13 @@ def test_after_a_restart_the_order_of_commits_goes_on_and_not_that_of_first_halv
     assert copies.txn_id == OTHER
 
 
+@pytest.mark.parametrize("action", list(TxnAction))
+def test_a_watermark_that_covers_the_transaction_that_ends_does_not_abort_it(action):
+    driven = Driven(TxnState.OPEN)
+    step = driven.buffer.decide(EndTxnOnPartition("token", TXN, action, TXN.least, marker(TXN, action, TXN.least)), 0)
+    assert [record.header for _, record in step.records] == [marker(TXN, action, TXN.least).header]
+
+
 @pytest.mark.parametrize("state", DECIDED, ids=str)
 def test_an_abort_of_what_is_being_committed_contradicts_the_decision(state):
     assert Driven(state).drive(Event.END_ABORT) == (Act.REFUSE, ServerError.InvalidTxnStatus)

@@ -54,9 +54,9 @@ class Coordinator(RuleBasedStateMachine):
 
     def known(self, least: int, who: dict[str, Any]) -> dict[str, Any] | None:
         txn = self.txns.get(least)
-        if txn is None or any(txn["who"].get(key) not in (None, who.get(key)) for key in ("principal", "identity")):
+        if txn is None or txn["who"].get("principal") != who.get("principal"):
             return None
-        return txn
+        return txn if txn["who"].get("identity") in (None, who.get("identity")) else None
 
     def active(self) -> list[int]:
         return [least for least, txn in self.txns.items() if txn["status"] in (OPEN, COMMITTING, ABORTING)]

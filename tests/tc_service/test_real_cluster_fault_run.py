@@ -39,7 +39,9 @@ def test_ten_thousand_transactions(
 
 
 def run(clusters: RealClusters, folder: Path, capfd: pytest.CaptureFixture[str], *options: str) -> None:
-    failed = run_beside.main(["--seed", str(SEED), *options, "--folder", str(folder)], clusters)
+    """A run with `options`, the last of which is the number of instances."""
+    seed = SEED + int(options[-1])  # topics of a run are named after its seed, and runs share the clusters
+    failed = run_beside.main(["--seed", str(seed), *options, "--folder", str(folder)], clusters)
     told = capfd.readouterr().out
     assert not failed, told
     print(told)
