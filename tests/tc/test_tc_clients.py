@@ -328,3 +328,35 @@ def test_a_coordinator_that_does_not_fence_refuses_take_overs() -> None:
     assert refused(other.new, identity=("app", 0)) is ServerError.ProducerFenced
     plain = TcHost(log=other.log)
     assert plain.new() == TxnId(3, 0), "it passes over the record of one that fences"
+
+
+def test_operators_see_who_holds_lanes_and_how_many_there_are() -> None:
+    host = LaneHost()
+    txn_id = host.opened("a")
+    host.finished("b")
+    host.finished("c")
+    host.goodbye("c")
+    by_name = {each.incarnation: each for each in host.tc.clients()}
+    assert set(by_name) == {"a", "b"}
+    assert (by_name["a"].lanes, by_name["a"].open_count, by_name["b"].open_count) == (1, 1, 0)
+    assert by_name["a"].lease_until_ms == host.now_ms + LEASE_MS
+    counts = host.tc.lane_counts()
+    assert counts.by_state == {"pooled": 1, "idle": 1, "in_use": 1, "retired": 0}
+    found = host.tc.transaction(txn_id.least)
+    assert found is not None
+    assert found.txn_id == txn_id
+    assert host.tc.transaction(4711) is None
+
+
+def test_a_coordinator_without_lanes_has_no_clients_to_show() -> None:
+    coordinator = FencingCoordinator(3)
+    assert coordinator.clients() == []
+    with pytest.raises(LookupError, match="no lanes"):
+        coordinator.lane_counts()
+
+
+def test_a_transaction_of_another_coordinator_belongs_to_nobody_here() -> None:
+    host = LaneHost()
+    ended = host.finished("a")
+    assert host.tc.belongs_to(ended, None)
+    assert not host.tc.belongs_to(TxnId(5, ended.least), None)
