@@ -9,7 +9,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from pulsar_txn.broker.base.limits import Limits
 
@@ -40,13 +40,13 @@ class Handshakes:
         for task in self._under_way:
             task.cancel()
 
-    def begin(self, transport: asyncio.Transport) -> None:
-        """A connection has come."""
-        task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
+    def begin(self, transport: asyncio.Transport, said: list[bytes]) -> None:
+        """A connection has come. `said`: what it brings before its handshake is looked at."""
+        task = asyncio.get_running_loop().create_task(self._shake_hands(transport, said))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
-    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+    async def _shake_hands(self, transport: asyncio.Transport, said: list[bytes]) -> None:
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if isinstance(peer, tuple) else ""
         reached = self.limits.enter(address)
@@ -55,10 +55,14 @@ class Handshakes:
             transport.abort()
             return
         early = _Early()
+        loop = asyncio.get_running_loop()
         try:
-            secured = await asyncio.get_running_loop().start_tls(
-                transport, early, self.context, server_side=True, ssl_handshake_timeout=self.seconds
+            handshake = loop.create_task(
+                loop.start_tls(transport, early, self.context, server_side=True, ssl_handshake_timeout=self.seconds)
             )
+            await asyncio.sleep(0)  # it has begun, and its protocol is connected in the next turn, before this:
+            loop.call_soon(_give, transport, said)
+            secured = await handshake
         except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
             _logger.info("connection from %s is closed: no TLS handshake: %s", peer, error)
             transport.abort()
@@ -74,12 +78,28 @@ class _Newcomer(asyncio.Protocol):
 
     def __init__(self, handshakes: Handshakes) -> None:
         self._handshakes = handshakes
+        self._said: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Read nothing before the handshake does."""
         chosen = cast("asyncio.Transport", transport)
         chosen.pause_reading()
-        self._handshakes.begin(chosen)
+        self._handshakes.begin(chosen, self._said)
+
+    def data_received(self, data: bytes) -> None:
+        """uvloop begins to read after `connection_made`, whatever that has asked for: the handshake gets it."""
+        self._said.append(data)
+
+
+def _give(transport: asyncio.Transport, said: list[bytes]) -> None:
+    """Hand to the handshake what came before it."""
+    protocol: Any = transport.get_protocol()
+    if transport.is_closing() or isinstance(protocol, _Newcomer):
+        return
+    for data in said:
+        room = memoryview(protocol.get_buffer(len(data)))
+        room[: len(data)] = data
+        protocol.buffer_updated(len(data))
 
 
 class _Early(asyncio.Protocol):
