@@ -30,7 +30,7 @@ from cluster_confs import HOST
 from cluster_process import ClusterProcess
 from cluster_secrets import ClusterSecrets
 from stock_install import install
-from stock_pulsar import StartError, with_keys
+from stock_pulsar import LOG_CONF, StartError, with_keys
 
 VERSION: Final = "4.0.8"
 SESSION_MS: Final = 4000
@@ -250,7 +250,7 @@ class StockCluster:
 
     def _write_confs(self) -> None:
         (self.folder / "logs").mkdir(exist_ok=True)
-        (self.folder / "log4j2.xml").write_text(_LOG_CONF, encoding="utf-8")
+        (self.folder / "log4j2.xml").write_text(LOG_CONF, encoding="utf-8")
         zookeeper = self._ports["zk"]
         (self.folder / "zk.conf").write_text(cluster_confs.zookeeper(self.folder / "zk", zookeeper), encoding="utf-8")
         for name in BOOKIES:
@@ -306,16 +306,6 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 _OPENER: Final = urllib.request.build_opener(_NoRedirects)
-
-_LOG_CONF: Final = """\
-<Configuration status="WARN">
-  <Appenders><Console name="C"><PatternLayout pattern="%d{ISO8601} [%t] %-5p %c{2} - %m%n"/></Console></Appenders>
-  <Loggers>
-    <Logger name="org.eclipse.jetty.server.RequestLog" level="warn"/>
-    <Root level="info"><AppenderRef ref="C"/></Root>
-  </Loggers>
-</Configuration>
-"""
 
 
 def _url(scheme: str, ports: Mapping[str, int], kind: str) -> str:

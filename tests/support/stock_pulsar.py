@@ -32,7 +32,7 @@ QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 LONG_RUN: Final = "-XX:+UseG1GC"
 """For measurements."""
 
-_LOG_CONF: Final = """\
+LOG_CONF: Final = """\
 <Configuration status="WARN">
   <Appenders><Console name="C"><PatternLayout pattern="%d{ISO8601} [%t] %-5p %c{2} - %m%n"/></Console></Appenders>
   <Loggers>
@@ -167,7 +167,7 @@ class StockPulsar:
 
     def _write_conf(self, home: Path) -> None:
         (self.data_dir / "logs").mkdir(parents=True, exist_ok=True)
-        (self.data_dir / "log4j2.xml").write_text(_LOG_CONF, encoding="utf-8")
+        (self.data_dir / "log4j2.xml").write_text(LOG_CONF, encoding="utf-8")
         stock = (home / "conf" / "standalone.conf").read_text(encoding="utf-8")
         (self.data_dir / "standalone.conf").write_text(with_keys(stock, self._conf), encoding="utf-8")
 

@@ -44,7 +44,7 @@ from pulsar_txn.broker.net.ports import CannotListen, Ports
 from pulsar_txn.broker.net.tls import tls_of
 from pulsar_txn.broker.txn.coordinators import Coordinators, ServingByLane
 from pulsar_txn.broker.txn.crash_points import armed
-from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.broker.txn.host import Answer, asked
 from pulsar_txn.broker.txn.opening import coordinator_log_name
 from pulsar_txn.broker.txn.participants import Participants
 from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
@@ -132,6 +132,7 @@ __all__ = [
     "TxnSession",
     "WatchedCoordinatorHost",
     "armed",
+    "asked",
     "authentication_of",
     "build",
     "cannot_listen",

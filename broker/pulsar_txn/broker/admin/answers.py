@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -11,8 +10,6 @@ from typing import Any, Final, TypeAlias
 from aiohttp import web
 
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.broker.txn.host import Answer
-from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Position
 
 TURN: Final = web.AppKey("turn", Turn)
@@ -74,19 +71,3 @@ def flag(request: web.Request, name: str) -> bool:
 def text_of(position: Position) -> str:
     """A position as Pulsar's tools print it."""
     return f"{position[0]}:{position[1]}"
-
-
-async def asked(ask: Callable[[Answer], None]) -> Any:
-    """The value that a machine answers with. Raises the Refusal it answers with. If cancelled: it goes on."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def answer(value: Any, error: ServerError | None, message: str) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(value)
-        else:
-            future.set_exception(Refusal(error, message))
-
-    ask(answer)
-    return await future

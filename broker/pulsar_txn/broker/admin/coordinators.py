@@ -13,10 +13,11 @@ import attrs
 from aiohttp import web
 
 from pulsar_txn.broker.txn.coordinators import CoordinatorHost, Coordinators
+from pulsar_txn.broker.txn.host import asked
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import LANE_BIT, TxnAction, TxnId, coordinator_of
 
-from .answers import TURN, Routes, asked, done, number
+from .answers import TURN, Routes, done, number
 from .lists import after, limit, object_response
 
 BASE: Final = "/admin/v3/transactions"

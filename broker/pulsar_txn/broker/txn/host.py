@@ -17,6 +17,7 @@ from pulsar_txn.ledger.hosting import Answer, Host, Registration, Skin
 from pulsar_txn.ledger.machine import Machine
 from pulsar_txn.ledger.protocols import LedgerError, Log, LogClosed
 from pulsar_txn.ledger.recovery import Recovery
+from pulsar_txn.wire.errors import Refusal, ServerError
 
 _OWED_SECONDS: Final = 0.5
 
@@ -171,3 +172,19 @@ class MachineHost(Skin, Generic[RequestT, RecordT]):
 
 
 __all__ = ["Answer", "MachineHost"]
+
+
+async def asked(ask: Callable[[Answer], None]) -> Any:
+    """The value that a machine answers with. Raises the Refusal it answers with. If cancelled: it goes on."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def answer(value: Any, error: ServerError | None, message: str) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(Refusal(error, message))
+
+    ask(answer)
+    return await future

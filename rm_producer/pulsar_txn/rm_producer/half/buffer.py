@@ -29,6 +29,7 @@ from pulsar_txn.ledger.machine import (
 )
 from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.ledger.table import ASK, JOIN, SKIP, WRITE
+from pulsar_txn.rm_producer.publishing import stored, unregistered
 from pulsar_txn.rm_producer.requests import (
     PLAIN,
     BufferStats,
@@ -57,7 +58,6 @@ from .transitions import (
     STALE,
     TRANSITIONS,
     UNKNOWN,
-    Cell,
     Event,
     TxnState,
 )
@@ -168,25 +168,14 @@ class HalfTopicTransactionBuffer:
         cell = TRANSITIONS[self.state_of(request.txn_id), Event.PUBLISH]
         if cell.act is ASK:
             return Step(effects=(VerifyRegistered(request.txn_id, request),))
-        return self._append(request, cell)
+        return stored(request, cell.code, "half", self._topic)
 
     def _verified(self, verified: Verified) -> Step[TopicRecord]:
         request = verified.request
         state = self.state_of(request.txn_id)
         if not verified.registered:
-            code = TRANSITIONS[state, Event.NOT_VERIFIED].code
-            text = f"transaction {request.txn_id} is not open, or {self._topic} is not registered in it"
-            raise Refusal(code or ServerError.NotAllowedError, text)
-        return self._append(request, TRANSITIONS[state, Event.VERIFIED])
-
-    def _append(self, request: Publish, cell: Cell) -> Step[TopicRecord]:
-        if cell.code is not None:
-            raise Refusal(cell.code, f"transaction {request.txn_id} has ended on {self._topic}; use a new transaction")
-        header = request.record.header
-        if header.txn_id != request.txn_id or header.marker_type is not None:
-            text = f"the entry's metadata names {header.txn_id}, marker {header.marker_type}; it was sent in {request.txn_id}"
-            raise Refusal(ServerError.NotAllowedError, text)
-        return Step((("half", request.record),), (Reply(request.token, position_of=0),))
+            raise unregistered(request, TRANSITIONS[state, Event.NOT_VERIFIED].code, self._topic)
+        return stored(request, TRANSITIONS[state, Event.VERIFIED].code, "half", self._topic)
 
     def _end(self, request: EndTxnOnPartition) -> Step[TopicRecord]:
         txn_id, action = request.txn_id, request.action
