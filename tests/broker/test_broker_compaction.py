@@ -59,6 +59,7 @@ async def read(bench: Any, topic: str = "a", *, compacted: bool = True) -> list[
     return found
 
 
+@pytest.mark.seed_rows("C47")
 async def test_of_each_key_the_newest_message_is_left_at_its_place(client: RawClient, bench: Any) -> None:
     await client.producer("a")
     await send(client, ("a", b"1"), ("b", b"1"), (None, b"no key"), ("a", b"2"), ("c", b"1"), ("c", b""), ("d", b"1"))
@@ -83,6 +84,7 @@ async def test_a_compaction_of_nothing_and_of_what_was_all_removed(client: RawCl
     assert await read(bench) == [("a", b"2")]
 
 
+@pytest.mark.seed_rows("C47", "C49", "C52")
 async def test_only_what_is_committed_counts(client: RawClient, bench: Any) -> None:
     await client.producer("a")
     await send(client, ("a", b"plain"), ("b", b"plain"))

@@ -251,6 +251,7 @@ async def test_wait_for_exclusive_is_told_first_that_it_waits_and_later_that_it_
     await other.sent(b"x")
 
 
+@pytest.mark.seed_rows("B15", "C23")
 async def test_fencing_takes_the_topic_over_and_the_old_epoch_cannot_come_back_after_a_crash_either(
     client: RawClient, bench: Any
 ) -> None:
@@ -271,6 +272,7 @@ async def test_fencing_takes_the_topic_over_and_the_old_epoch_cannot_come_back_a
     assert back.topic_epoch == new.topic_epoch
 
 
+@pytest.mark.seed_rows("B11", "D02")
 async def test_duplicates_in_flight_are_answered_when_the_first_one_is_durable(benches: Any) -> None:
     bench = await benches(broker_deduplication_enabled=True).start()
     client = bench.client()

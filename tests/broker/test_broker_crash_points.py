@@ -47,6 +47,7 @@ async def until_written(log: Path) -> dict[str, Any]:
     raise AssertionError("nothing was killed")
 
 
+@pytest.mark.seed_rows("D35")
 async def test_all_but_one_participant_hold_their_markers_when_it_fires_and_recovery_tells_the_last_one(
     benches: Callable[..., Any], log: Path
 ) -> None:

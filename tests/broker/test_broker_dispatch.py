@@ -299,6 +299,7 @@ async def test_a_subscription_without_durability_takes_transactional_acks(client
     await client.request("close_consumer", consumer_id=0)
 
 
+@pytest.mark.seed_rows("D65")
 async def test_unsubscribe_deletes_cursor_and_redo_log_for_good(client: RawClient, bench: Any) -> None:
     await client.producer("a")
     await client.subscribe("a")

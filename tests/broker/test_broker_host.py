@@ -88,6 +88,7 @@ async def _host(turn: Turn, store: MemoryStore) -> tuple[MachineHost[Any, bytes]
     return host, failures
 
 
+@pytest.mark.seed_rows("D67")
 async def test_answers_wait_for_all_records_and_those_without_records_for_the_tail_of_all_logs(turn: Turn) -> None:
     store = MemoryStore(auto_confirm=False)
     host, _ = await _host(turn, store)
@@ -129,6 +130,7 @@ async def test_a_full_disk_refuses_the_request_and_a_step_appended_in_part_fails
     assert isinstance(failures[0], LedgerError)
 
 
+@pytest.mark.seed_rows("D42")
 async def test_deadlines_are_carried_out_when_they_are_due(turn: Turn) -> None:
     store = MemoryStore()
     host, _ = await _host(turn, store)
@@ -140,6 +142,7 @@ async def test_deadlines_are_carried_out_when_they_are_due(turn: Turn) -> None:
     assert host.machine.count == 1
 
 
+@pytest.mark.seed_rows("D60")
 async def test_a_snapshot_names_what_it_covers_of_every_log_and_is_stored_when_all_of_it_is_durable(turn: Turn) -> None:
     store = MemoryStore(auto_confirm=False)
     host, _ = await _host(turn, store)

@@ -18,6 +18,7 @@ def opened(body: Any) -> TxnId:
     return TxnId(signed64(body.txnid_most_bits), signed64(body.txnid_least_bits))
 
 
+@pytest.mark.seed_rows("B35")
 @pytest.mark.parametrize("subscribed", [True, False])
 async def test_retention_keeps_the_data_of_an_open_transaction(benches: Any, subscribed: bool) -> None:
     bench = await benches(managed_ledger_max_entries_per_ledger=5).start()
@@ -61,6 +62,7 @@ async def test_data_of_a_transaction_goes_like_any_other_after_its_end(benches: 
     assert topic.log.stats().entries < 12
 
 
+@pytest.mark.seed_rows("C14")
 async def test_a_timeout_above_one_hour_is_refused_with_the_key_that_allows_it(bench: Any, client: RawClient) -> None:
     await client.request("tcClientConnectRequest", tc_id=0)
     with pytest.raises(Refused, match="at most 3600000 ms, or raise maxTransactionTimeoutInSeconds") as caught:

@@ -17,6 +17,7 @@ from pulsar_txn.tc import TransactionCoordinator
 HALF = "pulsar_txn_half_buffer:HalfTopicTransactionBuffer"
 
 
+@pytest.mark.seed_rows("D43")
 @pytest.mark.parametrize(
     ("group", "value", "found"),
     [
@@ -45,6 +46,7 @@ def test_a_value_means_a_class(group: str, value: str, found: Any) -> None:
     assert plugins.resolve(group, value) is found
 
 
+@pytest.mark.seed_rows("D43")
 @pytest.mark.parametrize("value", ["nonsense", "no.such.module:Class", "pulsar_txn.tc:Nothing", "pulsar_txn.tc:__name__"])
 def test_a_value_that_means_nothing_is_refused_by_name(value: str) -> None:
     with pytest.raises(plugins.PluginError, match=value.partition(":")[0]):

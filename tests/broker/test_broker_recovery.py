@@ -66,6 +66,7 @@ async def _prepared(bench: Any) -> RawClient:
     return client
 
 
+@pytest.mark.seed_rows("B08", "B09", "B38", "C17", "C25", "D09")
 async def test_a_crash_after_any_confirmation_leaves_all_or_nothing(benches: Any) -> None:
     finished = False
     outcomes: set[bool] = set()
@@ -109,6 +110,7 @@ async def _check(bench: Any, story: _Story) -> bool:
     return committed
 
 
+@pytest.mark.seed_rows("C46", "D68")
 async def test_an_open_transaction_survives_a_restart_and_can_be_committed(bench: Any) -> None:
     client = await _prepared(bench)
     txn = await client.new_txn()
@@ -128,6 +130,7 @@ async def test_an_open_transaction_survives_a_restart_and_can_be_committed(bench
     await again.nothing(0)
 
 
+@pytest.mark.seed_rows("C45", "D35")
 async def test_a_commit_that_was_decided_is_driven_to_its_end_after_the_crash_by_itself(bench: Any) -> None:
     client = await _prepared(bench)
     txn = await client.new_txn()
@@ -143,6 +146,7 @@ async def test_a_commit_that_was_decided_is_driven_to_its_end_after_the_crash_by
     await again.end(txn)
 
 
+@pytest.mark.seed_rows("D25")
 async def test_ids_are_not_given_twice_after_a_crash(bench: Any) -> None:
     first = await bench.client().new_txn()
     await bench.crash()
@@ -165,6 +169,7 @@ async def test_a_failed_store_answers_nothing_and_says_so(bench: Any) -> None:
     assert isinstance(told[0], LedgerError)
 
 
+@pytest.mark.seed_rows("D33")
 async def test_a_topic_that_cannot_be_opened_keeps_only_its_own_transactions_waiting(bench: Any) -> None:
     client = await _prepared(bench)
     damaged, sound = await client.new_txn(), await client.new_txn()
@@ -191,6 +196,7 @@ async def test_a_topic_that_cannot_be_opened_keeps_only_its_own_transactions_wai
     await again.answer(waiting)
 
 
+@pytest.mark.seed_rows("B02", "B07", "B14", "D02")
 @pytest.mark.parametrize("crash", [True, False])
 async def test_deduplication_holds_across_a_restart(benches: Any, crash: bool) -> None:
     bench = await benches(broker_deduplication_enabled=True).start()

@@ -17,6 +17,7 @@ from pulsar_txn.wire.ids import TxnAction, TxnId
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
 
 
+@pytest.mark.seed_rows("D28")
 async def test_a_commit_shows_all_topics_and_a_batch_at_once_and_nothing_before(client: RawClient) -> None:
     await client.producer("a", 0)
     await client.producer("b", 1)
@@ -36,6 +37,7 @@ async def test_a_commit_shows_all_topics_and_a_batch_at_once_and_nothing_before(
     assert await client.payloads(2, 1) == [b"two", b"three"]
 
 
+@pytest.mark.seed_rows("D32")
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED])
 async def test_an_abort_is_never_delivered_and_leaves_no_backlog(client: RawClient, bench: Any, kind: int) -> None:
     await client.producer("a")
@@ -56,6 +58,7 @@ async def test_an_abort_is_never_delivered_and_leaves_no_backlog(client: RawClie
     assert not subscription.moves.hidden
 
 
+@pytest.mark.seed_rows("D32", "D59")
 async def test_markers_leave_no_ack_holes_behind_an_unacknowledged_message(client: RawClient, bench: Any) -> None:
     await client.producer("a")
     await client.subscribe("a", kind=SHARED)
@@ -93,6 +96,7 @@ async def test_an_abort_rewinds_a_subscription_that_keeps_order(client: RawClien
     await client.nothing()
 
 
+@pytest.mark.seed_rows("D67")
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
 async def test_an_abort_redelivers_exactly_what_it_released(client: RawClient, kind: int) -> None:
     await client.producer("a")
@@ -128,6 +132,7 @@ async def test_an_abort_of_batch_indexes_redelivers_those_indexes(
     await client.nothing()
 
 
+@pytest.mark.seed_rows("B28", "D66")
 async def test_committed_acks_stick_and_their_messages_do_not_come_again(client: RawClient, bench: Any) -> None:
     await client.producer("a")
     await client.subscribe("a", kind=SHARED)
@@ -230,6 +235,7 @@ async def test_too_many_open_transactions_are_an_error_and_not_silence(benches: 
     await client.new_txn(0)
 
 
+@pytest.mark.seed_rows("A03")
 async def test_a_send_in_a_transaction_that_did_not_register_the_topic_is_refused(client: RawClient) -> None:
     await client.producer("a")
     txn = await client.new_txn()
@@ -271,6 +277,7 @@ async def test_a_transaction_named_in_the_command_only_is_hidden_after_an_abort_
     assert await again.payloads(1) == [b"plain"]
 
 
+@pytest.mark.seed_rows("C05")
 async def test_clients_cannot_forge_markers_or_smuggle_transactions_in(client: RawClient) -> None:
     await client.producer("a")
     txn = await client.new_txn()
@@ -313,6 +320,7 @@ async def test_a_timeout_aborts_and_what_waits_behind_it_is_delivered(client: Ra
         await client.end(txn)
 
 
+@pytest.mark.seed_rows("D12")
 async def test_transactions_that_are_not_enabled_are_refused_with_a_sentence(benches: Any) -> None:
     bench = await benches(transaction_coordinator_enabled=False).start()
     client = bench.client()
@@ -323,6 +331,7 @@ async def test_transactions_that_are_not_enabled_are_refused_with_a_sentence(ben
     assert (await client.request("partitionMetadata", topic=assign)).partitions == 0
 
 
+@pytest.mark.seed_rows("C05", "D17")
 async def test_only_coordinators_may_end_a_transaction_at_a_participant(client: RawClient) -> None:
     await client.producer("a")
     txn = await client.new_txn()
@@ -370,6 +379,7 @@ async def test_a_message_that_only_half_parses_is_refused_and_its_coordinator_go
     assert await client.payloads(2) == [b"first", b"behind it"]
 
 
+@pytest.mark.seed_rows("D19")
 async def test_a_coordinator_that_failed_is_opened_again_with_its_log(
     client: RawClient, bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def ended(process: subprocess.Popen[str], how: signal.Signals = signal.SIGTERM) 
     return process.returncode, errors
 
 
+@pytest.mark.seed_rows("E06")
 def test_the_ready_line_and_the_ready_file_say_where_it_listens_and_the_file_goes_with_it(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with standalone("--data", data, "--port", 0, "--http-port", 0, "--set", "numberOfTransactionCoordinators=3") as started:
@@ -107,6 +108,7 @@ def test_without_a_web_port_there_is_no_http(tmp_path: Path) -> None:
         assert ended(process)[0] == exits.OK
 
 
+@pytest.mark.seed_rows("B06")
 async def test_a_drain_answers_everything_that_it_stored_and_a_restart_keeps_it() -> None:
     with OurBroker() as broker:
         sent: list[bytes] = []
@@ -146,6 +148,7 @@ async def read_all(url: str, topic: str) -> list[bytes]:
     return stored
 
 
+@pytest.mark.seed_rows("C46", "D47")
 async def test_a_transaction_that_was_open_survives_the_restart_and_can_be_committed() -> None:
     with OurBroker() as broker:
         async with AsyncClient(broker.service_url) as client:

@@ -43,6 +43,7 @@ def test_messages_of_one_transaction_come_together_with_key_and_properties(pulsa
     assert first["txn"] == second["txn"] is not None
 
 
+@pytest.mark.seed_rows("D71")
 async def test_open_transactions_are_listed_shown_and_aborted(pulsar: Target, topic: str) -> None:
     env = {"PULSAR_ADMIN_URL": pulsar.admin_url}
 

@@ -21,6 +21,7 @@ async def partitions(client: RawClient) -> int:
     return int(answer.partitions)
 
 
+@pytest.mark.seed_rows("B33", "D39")
 async def test_new_coordinators_serve_at_once_and_clients_see_them(admin: Admin, client: RawClient) -> None:
     before = await client.new_txn(tc_id=0)
     with pytest.raises(Refused) as refused:
@@ -66,6 +67,7 @@ async def test_of_two_who_ask_at_once_the_larger_number_counts_also_after_a_rest
     assert await partitions(bench.client()) == 6
 
 
+@pytest.mark.seed_rows("D40")
 @pytest.mark.parametrize("how", ["crash", "restart"])
 async def test_added_coordinators_and_their_transactions_are_there_after_a_restart(bench: Any, how: str) -> None:
     async with admin_of(bench) as admin:

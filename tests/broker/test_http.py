@@ -101,6 +101,7 @@ async def test_nothing_is_made_by_asking(admin: Admin) -> None:
     assert await admin("GET", TOPICS) == (200, [])
 
 
+@pytest.mark.seed_rows("D38")
 async def test_the_topics_of_the_transaction_machinery_cannot_be_made_opened_or_deleted(admin: Admin) -> None:
     for name in ("transaction_coordinator_assign", "__transaction_log_0"):
         path = f"/admin/v2/persistent/pulsar/system/{name}"
@@ -116,6 +117,7 @@ async def test_the_topics_of_the_transaction_machinery_cannot_be_made_opened_or_
 # ---- names
 
 
+@pytest.mark.seed_rows("D01")
 async def test_tenants_and_namespaces_are_there_when_they_were_made_or_used(admin: Admin) -> None:
     assert (await admin("GET", "/admin/v2/namespaces/acme/orders"))[0] == 404
     assert (await admin("GET", "/admin/v2/namespaces/acme"))[0] == 404
@@ -171,6 +173,7 @@ async def test_health_is_bad_once_the_storage_failed(admin: Admin) -> None:
     assert "gone" in answer["reason"]
 
 
+@pytest.mark.seed_rows("D12")
 async def test_without_transactions_the_transaction_paths_say_so(benches: Any) -> None:
     bench = await benches(transaction_coordinator_enabled=False).start()
     async with admin_of(bench) as admin:

@@ -259,6 +259,7 @@ def test_a_large_message_and_many_in_flight(official: pulsar.Client, name: str) 
     assert [consumer.receive(TIMEOUT).data() for _ in range(3000)] == [b"%d" % number for number in range(3000)]
 
 
+@pytest.mark.seed_rows("D29")
 @pytest.mark.parametrize("action", list(TxnAction))
 def test_the_official_client_reads_committed_data_only(
     thread: Any, official: pulsar.Client, name: str, action: TxnAction

@@ -41,6 +41,7 @@ async def bench(benches: Callable[..., Any]) -> Any:
     return await benches().start()
 
 
+@pytest.mark.seed_rows("B05", "B22", "E03")
 async def test_a_successor_fences_its_predecessor(bench: Any) -> None:
     old, old_epoch, tc_id = await instance(bench)
     await old.producer(TOPIC)
@@ -58,6 +59,7 @@ async def test_a_successor_fences_its_predecessor(bench: Any) -> None:
     await old.abort(txn)
 
 
+@pytest.mark.seed_rows("B03", "B17", "E02", "E15")
 @pytest.mark.parametrize("how", ["crash", "restart"])
 async def test_epochs_and_coordinators_outlive_the_broker(bench: Any, how: str) -> None:
     _, first, tc_id = await instance(bench)
@@ -69,6 +71,7 @@ async def test_epochs_and_coordinators_outlive_the_broker(bench: Any, how: str) 
     assert (await instance(bench, "other"))[2] == other
 
 
+@pytest.mark.seed_rows("B23")
 async def test_a_client_that_comes_back_keeps_its_epoch_and_what_it_has_open(bench: Any) -> None:
     client, epoch, tc_id = await instance(bench)
     txn = await client.new_txn(tc_id)
@@ -77,6 +80,7 @@ async def test_a_client_that_comes_back_keeps_its_epoch_and_what_it_has_open(ben
     await again.end(txn)
 
 
+@pytest.mark.seed_rows("E09")
 async def test_an_epoch_that_was_never_given_is_not_taken(bench: Any) -> None:
     _, epoch, _ = await instance(bench)
     for wrong in (epoch + 100, -1):
@@ -91,12 +95,14 @@ async def test_an_id_must_say_something_and_not_too_much(bench: Any, name: str) 
         await instance(bench, name)
 
 
+@pytest.mark.seed_rows("B23")
 async def test_a_connection_has_one_id(bench: Any) -> None:
     client, _, _ = await instance(bench)
     with pytest.raises(Refused, match="bound to transactional id 'app'"):
         await client.request("tcClientConnectRequest", tc_id=0, transactional_id="other")
 
 
+@pytest.mark.seed_rows("B17")
 async def test_ids_stay_at_their_coordinator_when_others_are_added(bench: Any) -> None:
     before = [(await instance(bench, f"app-{number}"))[2] for number in range(8)]
     assert set(before) == {0, 1}, "eight ids are spread over both"
@@ -112,6 +118,7 @@ async def test_a_broker_with_plain_coordinators_says_that_it_has_no_transactiona
         await client.request("tcClientConnectRequest", tc_id=0, transactional_id="app")
 
 
+@pytest.mark.seed_rows("E10")
 async def test_one_without_an_id_is_never_fenced(bench: Any) -> None:
     plain = bench.client()
     assert await offered(plain)

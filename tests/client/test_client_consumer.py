@@ -355,6 +355,7 @@ async def test_acknowledgements_wait_for_the_connection_and_leave_before_closing
 # --- in transactions -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed_rows("D62")
 async def test_an_acknowledgement_in_a_transaction_is_registered_merged_and_answered(broker):
     async with fake_client(broker) as client:
         consumer = await client.subscribe("t", "s")

@@ -48,6 +48,7 @@ async def test_nothing_is_looked_up_before_the_first_transaction(broker):
         assert broker.pipes == []
 
 
+@pytest.mark.seed_rows("D23")
 async def test_new_transactions_go_round_robin_over_the_coordinators(broker):
     async with fake_client(broker) as client:
         coordinators = TransactionCoordinators(client.inside)
@@ -126,6 +127,7 @@ async def test_an_unknown_coordinator_is_said_with_the_transaction(broker):
         assert caught.value.txn_id == (9, 1)
 
 
+@pytest.mark.seed_rows("D53")
 async def test_a_coordinator_that_was_added_is_found_by_the_first_transaction_of_it(broker):
     async with fake_client(broker) as client:
         coordinators = TransactionCoordinators(client.inside)
@@ -138,6 +140,7 @@ async def test_a_coordinator_that_was_added_is_found_by_the_first_transaction_of
     assert [body.tc_id for body in broker.all("tcClientConnectRequest")].count(4) == 1
 
 
+@pytest.mark.seed_rows("D22")
 async def test_a_request_without_an_answer_goes_out_again_after_the_reconnect_with_the_same_id(broker):
     async with fake_client(broker) as client:
         coordinators = TransactionCoordinators(client.inside)
@@ -169,6 +172,7 @@ async def test_whether_a_refused_end_may_have_been_processed_before(broker, lost
     assert caught.value.txn_id == txn_id
 
 
+@pytest.mark.seed_rows("C12", "D53")
 async def test_a_moved_coordinator_is_looked_up_anew_and_asked_again(broker):
     async with fake_client(broker) as client:
         coordinators = TransactionCoordinators(client.inside)
@@ -181,6 +185,7 @@ async def test_a_moved_coordinator_is_looked_up_anew_and_asked_again(broker):
     assert [list(body.partitions) for body in broker.all("addPartitionToTxn")] == [["persistent://a/b/c"]] * 2
 
 
+@pytest.mark.seed_rows("B27")
 async def test_subscriptions_are_registered_by_topic_and_name(broker):
     async with fake_client(broker) as client:
         coordinators = TransactionCoordinators(client.inside)
@@ -241,6 +246,7 @@ async def test_waiting_requests_end_when_the_client_is_closed(broker):
         await ending
 
 
+@pytest.mark.seed_rows("B28", "C20", "C24", "D22")
 async def test_a_whole_transaction_walks_through_the_protocol_in_order(broker):
     async with fake_client(broker) as client:
         producer = await client.create_producer("out")

@@ -352,6 +352,7 @@ async def test_a_producer_whose_closing_is_cancelled_is_closed_all_the_same(brok
         assert closing.cancelled()
 
 
+@pytest.mark.seed_rows("C40")
 async def test_a_retriable_refusal_makes_the_connection_anew_and_sends_again(broker):
     refuse = send_error(2, "disk")
     broker.on["send"] = lambda pipe, body: (broker.on.pop("send"), refuse(pipe, body))[1]
@@ -371,6 +372,7 @@ async def test_a_broker_that_refuses_again_and_again_is_not_hammered(broker):
         assert 2 <= len(broker.pipes) <= 6
 
 
+@pytest.mark.seed_rows("D04")
 async def test_without_a_receipt_a_send_times_out_and_a_late_receipt_is_nobodys(broker):
     broker.on["send"] = lambda _pipe, _body: SILENCE
     async with fake_client(broker) as client:
@@ -509,6 +511,7 @@ async def test_waiting_for_exclusive_access_outlasts_the_operation_timeout(broke
     assert broker.all("producer")[1].topic_epoch == 4
 
 
+@pytest.mark.seed_rows("B12")
 async def test_sequence_ids_go_on_where_the_broker_says(broker):
     broker.on["producer"] = lambda _pipe, body: command(
         "producer_success", request_id=body.request_id, producer_name="n", last_sequence_id=41
@@ -583,6 +586,7 @@ async def test_a_batch_never_mixes_transactions(broker):
     assert sequence_ids == sorted(sequence_ids)
 
 
+@pytest.mark.seed_rows("D55")
 async def test_messages_wait_for_their_registration_in_order_and_others_pass(broker):
     async with fake_client(broker) as client:
         producer = await client.create_producer("t", batching=False)
@@ -596,6 +600,7 @@ async def test_messages_wait_for_their_registration_in_order_and_others_pass(bro
     assert (txn.started, sum(count for count, _ in txn.finished)) == (3, 3)
 
 
+@pytest.mark.seed_rows("D55")
 async def test_a_failed_registration_fails_its_messages_and_reports_each_once(broker):
     async with fake_client(broker) as client:
         producer = await client.create_producer("t")

@@ -179,6 +179,7 @@ def deduplicates(broker):
     )
 
 
+@pytest.mark.seed_rows("C40")
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_broker_that_does_not_look_for_duplicates_gets_no_send_of_a_transaction_twice(broker, chunked):
     """Named after a fault: a committed transaction had the message twice whose receipt was lost with its connection."""

@@ -60,6 +60,7 @@ def test_the_generated_file_is_current(tmp_path):
     assert ast.dump(ast.parse(written.read_text())) == ast.dump(ast.parse(committed.read_text()))
 
 
+@pytest.mark.seed_rows("D11")
 def test_consume_process_produce_in_one_transaction(url):
     with sync.Client(url) as client:
         source, target = client.create_producer("in"), client.create_producer("out")
@@ -87,6 +88,7 @@ def test_an_exception_in_the_block_aborts_and_is_raised(url):
         assert txn.state is asyncio_side.TransactionState.ABORTED
 
 
+@pytest.mark.seed_rows("C38")
 def test_run_transaction_runs_again_after_an_abort(url):
     tried = []
 

@@ -126,6 +126,7 @@ async def sent(txn, topic="t", error=None, messages=1):
 # --- enlisting ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed_rows("B27", "D26")
 async def test_a_target_is_registered_once_and_before_its_operations():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
@@ -191,6 +192,7 @@ async def test_objects_of_another_client_are_refused_before_anything_is_sent():
     assert sessions.asked == [("new", 60_000), ("end", "ABORT")]
 
 
+@pytest.mark.seed_rows("B30")
 async def test_commit_waits_for_operations_and_flushes_their_producers():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
@@ -205,6 +207,7 @@ async def test_commit_waits_for_operations_and_flushes_their_producers():
     assert txn.state is TransactionState.COMMITTED
 
 
+@pytest.mark.seed_rows("B26")
 @pytest.mark.parametrize("end", ["commit", "abort"])
 async def test_an_operation_behind_the_end_is_refused(end):
     txn = await opened(ScriptedSessions())
@@ -216,6 +219,7 @@ async def test_an_operation_behind_the_end_is_refused(end):
 # --- doom ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed_rows("B30", "C32")
 async def test_a_failed_operation_dooms_the_transaction_even_when_it_was_looked_at():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
@@ -400,6 +404,7 @@ async def test_a_refused_commit_of_a_transaction_begun_elsewhere_may_be_a_repeat
         await txn.commit()
 
 
+@pytest.mark.seed_rows("B01")
 async def test_a_lost_answer_is_unknown_and_can_be_resolved():
     sessions = ScriptedSessions(end=[OperationTimeout("no answer", maybe_processed=True)])
     txn = await opened(sessions)
@@ -425,6 +430,7 @@ async def test_resolve_says_what_the_coordinator_knows(answer, state):
     assert await raised.value.resolve() is state
 
 
+@pytest.mark.seed_rows("C41")
 async def test_commit_may_be_called_again_behind_an_unknown_outcome_and_abort_may_not():
     txn = await opened(ScriptedSessions(end=[OperationTimeout("?", maybe_processed=True)]))
     with pytest.raises(CommitOutcomeUnknown):
@@ -466,6 +472,7 @@ async def test_a_commit_of_a_closed_client_never_left_and_is_not_unknown():
     assert txn.state is TransactionState.TIMED_OUT
 
 
+@pytest.mark.seed_rows("B29")
 async def test_a_second_commit_is_a_mistake_and_a_second_abort_is_not():
     txn = await opened(ScriptedSessions())
     await txn.commit()
@@ -477,6 +484,7 @@ async def test_a_second_commit_is_a_mistake_and_a_second_abort_is_not():
     assert other.state is TransactionState.ABORTED
 
 
+@pytest.mark.seed_rows("B31")
 async def test_concurrent_commits_share_one_request():
     sessions = ScriptedSessions()
     txn = await opened(sessions)
@@ -498,6 +506,7 @@ async def test_a_cancelled_caller_does_not_cancel_the_commit():
     assert txn.state is TransactionState.COMMITTED
 
 
+@pytest.mark.seed_rows("B32")
 async def test_an_abort_of_a_transaction_that_is_over_is_done():
     txn = await opened(ScriptedSessions(end=[TransactionNotFound("?")]))
     await txn.abort()
@@ -526,6 +535,7 @@ async def test_a_lazy_transaction_begins_with_its_first_operation():
 # --- the managed block --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed_rows("A05")
 async def test_leaving_the_block_commits():
     sessions = ScriptedSessions()
     async with block_of(new_transaction(sessions, managed=True)) as txn:

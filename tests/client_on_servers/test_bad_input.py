@@ -47,6 +47,7 @@ async def test_a_transaction_of_a_coordinator_that_is_not_there(client: AsyncCli
         await client.attach_transaction(TxnId(4711, 0)).abort()
 
 
+@pytest.mark.seed_rows("C16")
 async def test_a_transaction_that_was_never_begun(client: AsyncClient, topic: str) -> None:
     txn = await client.begin_transaction()
     assert txn.id is not None

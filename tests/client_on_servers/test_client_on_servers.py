@@ -111,6 +111,7 @@ async def test_shared_consumers_share_and_key_shared_ones_keep_keys(client, topi
             assert keys[0].isdisjoint(keys[1])
 
 
+@pytest.mark.seed_rows("D05")
 async def test_the_failover_consumer_takes_over_what_is_not_acknowledged(client, topic):
     options = {"consumer_type": ConsumerType.FAILOVER, "initial_position": EARLIEST}
     first = await client.subscribe(topic, "s", consumer_name="a", **options)
@@ -330,6 +331,7 @@ async def test_an_open_transaction_holds_back_what_comes_behind_it_and_order_is_
     assert [message.data for message in await consumer.receive_many(2, max_wait=5)] == [b"inside", b"behind"]
 
 
+@pytest.mark.seed_rows("D11")
 async def test_a_chain_of_consume_process_produce_keeps_each_message_exactly_once(client, topic):
     """A worker that aborts now and then, with batches that it takes apart: nothing lost, nothing doubled."""
     source = await client.create_producer(topic)

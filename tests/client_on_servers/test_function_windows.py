@@ -215,6 +215,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.seed_rows("D07")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "window",

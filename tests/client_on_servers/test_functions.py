@@ -112,6 +112,7 @@ async def test_in_a_transaction_an_exception_takes_back_output_and_everything_pu
     assert await left(client, topic) == []
 
 
+@pytest.mark.seed_rows("D06")
 async def test_without_a_transaction_what_was_published_before_the_exception_stays(client, topic):
     await produce(client, topic, b"a", b"b")
     await run(client, config(topic), Exclaim("b"), 2)
@@ -158,6 +159,7 @@ async def test_with_retained_order_nothing_overtakes_what_is_tried_again(client,
     assert await output(client, f"{topic}-out") == [b"a!", b"b!", b"c!"]
 
 
+@pytest.mark.seed_rows("D06")
 async def test_effectively_once_stops_at_what_was_sent_before(client, topic):
     """The acknowledgements are undone by a seek, as a crash before them would; the sequence ids of the output are the same."""
     source = await client.create_producer(topic)

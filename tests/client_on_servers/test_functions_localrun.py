@@ -125,6 +125,7 @@ async def test_an_unmodified_function_file_runs_until_sigterm(
     assert await subscription.receive_many(1, max_wait=0.3) == []
 
 
+@pytest.mark.seed_rows("D08", "D16")
 async def test_a_process_that_is_killed_between_publishing_and_commit_loses_and_doubles_nothing(
     client, pulsar, topic, tmp_path
 ):
@@ -260,6 +261,7 @@ async def twice_from_the_beginning(service_url, namespace):
     return found
 
 
+@pytest.mark.seed_rows("D06")
 async def test_effectively_once_doubles_nothing_where_our_broker_deduplicates():
     with OurBroker(conf={"brokerDeduplicationEnabled": "true"}) as broker:
         found = await twice_from_the_beginning(broker.service_url, "persistent://public/default")

@@ -101,6 +101,7 @@ async def test_the_number_of_coordinators_goes_up_only(pulsar: Target) -> None:
 # ---- one transaction
 
 
+@pytest.mark.seed_rows("C08")
 @row(123)
 async def test_a_transaction_is_shown_with_its_topics_and_subscriptions(
     pulsar: Target, client: AsyncClient, topic: str

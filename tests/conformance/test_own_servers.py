@@ -256,6 +256,7 @@ async def received_again(consumer: AsyncConsumer[bytes]) -> list[Any]:
     return await received(consumer, 1)
 
 
+@pytest.mark.seed_rows("D54")
 @row(92)
 async def test_how_far_one_coordinator_is_says_nothing_of_another_ones_transactions(own: Server, topic: str) -> None:
     target = targets.Target("ours" if isinstance(own, OurBroker) else "stock", "", own.service_url, own.admin_url)
@@ -277,6 +278,7 @@ async def test_how_far_one_coordinator_is_says_nothing_of_another_ones_transacti
 # ---- small ledgers
 
 
+@pytest.mark.seed_rows("A17")
 @row(72)
 async def test_aborted_transactions_are_forgotten_with_the_ledgers_of_their_markers(
     own: Server, client: AsyncClient, topic: str

@@ -28,6 +28,7 @@ async def in_buffer(pulsar: Target, topic: str, txn: AsyncTransaction) -> dict[s
     return found
 
 
+@pytest.mark.seed_rows("D72")
 @row(86)
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_the_end_of_a_transaction_reaches_all_its_topics(
@@ -46,6 +47,7 @@ async def test_the_end_of_a_transaction_reaches_all_its_topics(
         assert await visible(client, each) == ([b"x"] if action == "commit" else [])
 
 
+@pytest.mark.seed_rows("D27", "D46")
 @row(86)
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_the_end_of_a_transaction_reaches_all_its_subscriptions(

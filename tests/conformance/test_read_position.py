@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from admin import buffer_stats, eventually, get_json, topic_path, topic_stats
 from differences import Observed
 from rows import row
@@ -54,6 +55,7 @@ async def test_plain_messages_may_be_read_until_a_transaction_is_open(pulsar: Ta
     assert await max_read_position(pulsar, topic) == text_of(after)
 
 
+@pytest.mark.seed_rows("D37", "D45")
 @row(40)
 async def test_the_oldest_open_transaction_is_the_limit(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)

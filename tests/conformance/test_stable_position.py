@@ -11,6 +11,7 @@ from transactions import data_of, eventually_visible, stays_silent, visible
 from pulsar_txn.client import AsyncClient, ConsumerType
 
 
+@pytest.mark.seed_rows("D36")
 @row(93)
 @pytest.mark.parametrize("kind", list(ConsumerType))
 async def test_what_comes_behind_an_open_transaction_waits_for_its_end_and_keeps_its_place(
@@ -58,6 +59,7 @@ async def test_an_older_end_releases_up_to_the_younger_one(client: AsyncClient, 
     assert await eventually_visible(client, topic, [b"1", b"2"])
 
 
+@pytest.mark.seed_rows("D30")
 @row(93)
 async def test_a_reader_that_waits_is_woken_by_the_commit(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)

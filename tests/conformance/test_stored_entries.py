@@ -39,6 +39,7 @@ async def sent_to_partitions(pulsar: Target, client: AsyncClient, topic: str, ac
     await getattr(txn, action)()
 
 
+@pytest.mark.seed_rows("A20", "C21", "C28", "D28")
 @row(61)
 async def test_each_partition_holds_its_messages_and_one_commit_marker(pulsar: Target, client: AsyncClient, topic: str) -> None:
     await sent_to_partitions(pulsar, client, topic, "commit")
@@ -49,6 +50,7 @@ async def test_each_partition_holds_its_messages_and_one_commit_marker(pulsar: T
     assert await stays_silent(consumer)
 
 
+@pytest.mark.seed_rows("A17", "C36", "D58")
 @row(62)
 async def test_each_partition_holds_one_abort_marker_and_delivers_nothing(
     pulsar: Target, client: AsyncClient, topic: str
@@ -60,6 +62,7 @@ async def test_each_partition_holds_one_abort_marker_and_delivers_nothing(
     assert await stays_silent(consumer)
 
 
+@pytest.mark.seed_rows("B32", "C32")
 @row(64)
 async def test_a_send_that_is_too_large_fails_its_transaction(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
@@ -100,6 +103,7 @@ async def interleaved(client: AsyncClient, topic: str) -> list[bytes]:
     return [b"%s %d" % (kind, number) for number in range(5) for kind in (b"plain", b"committed")]
 
 
+@pytest.mark.seed_rows("A11", "D29")
 @row(66)
 async def test_every_kind_of_consumer_sees_plain_and_committed_messages_only(client: AsyncClient, topic: str) -> None:
     exclusive = await client.subscribe(topic, "exclusive")

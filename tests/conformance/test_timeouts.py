@@ -25,6 +25,7 @@ from pulsar_txn.client import (
 )
 
 
+@pytest.mark.seed_rows("C39")
 @row(23)
 async def test_an_abandoned_transaction_stops_holding_readers_back(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
@@ -39,6 +40,7 @@ async def test_an_abandoned_transaction_stops_holding_readers_back(pulsar: Targe
     assert unknown.value.status == 404
 
 
+@pytest.mark.seed_rows("C33")
 @row(24)
 @pytest.mark.parametrize("kind", [ConsumerType.SHARED, ConsumerType.EXCLUSIVE])
 @pytest.mark.parametrize("batched", [False, True])

@@ -139,6 +139,7 @@ async def test_the_last_message_may_be_in_the_ledger_before(pulsar: Target, clie
     assert await data_of(consumer, 1) == [b"at the head"]
 
 
+@pytest.mark.seed_rows("D68")
 @row(99)
 @pytest.mark.parametrize("action", ["commit", "abort"])
 async def test_individual_acks_of_an_open_transaction_outlive_a_reload(
@@ -221,6 +222,7 @@ async def test_a_committed_transactional_batch_leaves_the_rest_of_a_batch_behind
     assert await data_of(consumer, 3) == [b"2", b"3", b"4"]
 
 
+@pytest.mark.seed_rows("D65")
 @row(101)
 @pytest.mark.parametrize("what", ["subscription", "topic"])
 async def test_a_deleted_subscription_leaves_nothing_of_its_acks_to_its_successor(

@@ -39,6 +39,7 @@ def any_two_follow(numbers: list[int]) -> bool:
     return any(later - earlier == 1 for earlier, later in itertools.pairwise(numbers))
 
 
+@pytest.mark.seed_rows("C16", "C18", "D24")
 @row(32)
 async def test_the_ids_of_a_coordinator_go_up_by_one_and_name_it(pulsar: Target, client: AsyncClient) -> None:
     """Others may use the server meanwhile; so it is tried until two come one directly after the other."""
@@ -136,6 +137,7 @@ async def test_an_end_of_what_was_committed_elsewhere(
     assert await visible(client, topic) == [b"x"]
 
 
+@pytest.mark.seed_rows("C24")
 @row(34)
 async def test_a_commit_waits_for_everything_that_was_started(client: AsyncClient, topic: str) -> None:
     source = await client.create_producer(f"{topic}-in", batching=False)

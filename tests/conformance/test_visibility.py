@@ -16,6 +16,7 @@ from pulsar_txn.client import AsyncClient, ConsumerType, TransactionState
 EVERY_KIND = list(ConsumerType)
 
 
+@pytest.mark.seed_rows("A06")
 @row(1)
 @pytest.mark.parametrize("batching", [True, False])
 @pytest.mark.parametrize("kind", EVERY_KIND)
@@ -70,6 +71,7 @@ async def test_transactions_between_each_other_keep_the_order_of_the_topic(clien
     assert await eventually_visible(client, topic, [b"%d" % number for number in range(12) if number % 3 != 2])
 
 
+@pytest.mark.seed_rows("A26")
 @row(21)
 async def test_another_client_commits_open_transactions_by_their_ids(pulsar: Target, client: AsyncClient, topic: str) -> None:
     ids = []

@@ -69,6 +69,7 @@ async def run_worker(broker: OurBroker, topics: Topics, mode: str, folder: Path,
     return [await asyncio.to_thread(subprocess.call, command, env=os.environ | environment, timeout=90) for _ in range(2)]
 
 
+@pytest.mark.seed_rows("B08", "D03", "D14", "D15", "D16")
 @pytest.mark.parametrize(
     ("mode", "lost", "doubled"), [("transactional", False, False), ("ack-first", True, False), ("send-first", False, True)]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from frame_proxy import FrameProxy
 from targets import Target
 from transactions import PATIENCE, data_of, stays_silent, visible
@@ -9,6 +10,7 @@ from transactions import PATIENCE, data_of, stays_silent, visible
 from pulsar_txn.client import AsyncClient, InitialPosition
 
 
+@pytest.mark.seed_rows("C43")
 async def test_an_open_transaction_outlives_its_connections(deduplicating: Target, topic: str) -> None:
     async with AsyncClient(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url) as proxy:
         source = await calm.create_producer(f"{topic}-in")
@@ -26,6 +28,7 @@ async def test_an_open_transaction_outlives_its_connections(deduplicating: Targe
             assert await stays_silent(consumer)
 
 
+@pytest.mark.seed_rows("C20")
 async def test_each_topic_at_a_broker_of_its_own_and_one_of_them_breaks(deduplicating: Target, topic: str) -> None:
     async with AsyncClient(deduplicating.service_url) as calm, FrameProxy(deduplicating.service_url, apart=True) as proxy:
         async with AsyncClient(proxy.service_url) as client:

@@ -189,6 +189,7 @@ async def test_topics_that_move_under_a_pipeline_lose_and_double_nothing(dedupli
         await check(client, topic, ConsumerType.FAILOVER, 60)
 
 
+@pytest.mark.seed_rows("B06")
 async def test_a_broker_that_is_killed_under_a_pipeline_loses_and_doubles_nothing() -> None:
     topic = "persistent://public/default/killed"
     with OurBroker(conf={"brokerDeduplicationEnabled": "true"}) as broker:

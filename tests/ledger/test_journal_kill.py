@@ -64,6 +64,7 @@ async def verify(folder, confirmed):
                 assert cursor.is_deleted((log.ledger_id, entry)) == (entry % 3 == 0 or entry <= marked)
 
 
+@pytest.mark.seed_rows("B06")
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_process_killed_at_any_moment_loses_nothing_confirmed(tmp_path, seed):
     rng = random.Random(seed)

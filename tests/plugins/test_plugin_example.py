@@ -44,6 +44,7 @@ def checked(half_buffer, disk=None, now_ms=0):
     return host
 
 
+@pytest.mark.seed_rows("D36")
 def test_an_open_transaction_holds_nobody_back(half_buffer):
     host = checked(half_buffer)
     host.send(A, b"a0")

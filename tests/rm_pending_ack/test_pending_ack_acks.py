@@ -175,6 +175,7 @@ def test_abort_redelivers_individual_acks_and_not_what_a_cumulative_ack_covered(
     assert effects(host.send(abort(SECOND))) == (Reply(SECOND),)
 
 
+@pytest.mark.seed_rows("D64")
 def test_messages_of_a_commit_stay_hidden_until_the_cursor_moved(host: Subscription) -> None:
     host.send(ack(FIRST, whole(0)))
     host.send(commit(FIRST))
@@ -394,6 +395,7 @@ def test_ids_below_the_low_watermark_are_forgotten(host: Subscription) -> None:
 # -- the log
 
 
+@pytest.mark.seed_rows("C02", "D70")
 def test_log_is_needed_from_the_oldest_open_ack_or_uncovered_commit(host: Subscription) -> None:
     handle = host.machine
     assert handle.trim_before("log") is None
@@ -409,6 +411,7 @@ def test_log_is_needed_from_the_oldest_open_ack_or_uncovered_commit(host: Subscr
     assert handle.trim_before("log") == (LOG_LEDGER, 5)
 
 
+@pytest.mark.seed_rows("C02")
 def test_covered_commits_are_noted_when_enough_of_them_wait() -> None:
     host = Subscription(lambda *names: PendingAckHandle(*names, stored_every=2), list(SIZES))
     for least, entry in enumerate([0, 3, 4], 1):
@@ -438,6 +441,7 @@ def test_a_cumulative_commit_stays_settled_when_the_cursor_has_stored_an_earlier
     assert handle_of(host).recovered(0).effects == (MoveCursor((), (at(3), None, 0), 2),)
 
 
+@pytest.mark.seed_rows("D70")
 def test_snapshot_is_asked_for_after_every_so_many_records() -> None:
     host = Subscription(lambda *names: PendingAckHandle(*names, snapshot_every=3, stored_every=1), list(SIZES))
     asked = []

@@ -10,6 +10,7 @@ from pulsar_txn.rm_pending_ack import PendingAck, PendingAckHandle
 from pulsar_txn.rm_pending_ack.testing import CHECKS, Check, Subscription
 
 
+@pytest.mark.seed_rows("D18", "D69")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_handle_keeps_the_promises_of_pending_acks(check: Check) -> None:
     check(PendingAckHandle)

@@ -34,6 +34,7 @@ def fresh(*read):
     return buffer
 
 
+@pytest.mark.seed_rows("A21", "A29")
 @settings(deadline=None)
 @given(st.lists(OPS, max_size=40))
 @example([("send", A), ("commit", A), ("crash", 2), ("snapshot", None), ("crash", 3)])
@@ -67,6 +68,7 @@ READ = st.lists(
 )
 
 
+@pytest.mark.seed_rows("A30")
 @settings(deadline=None)
 @given(READ)
 def test_a_snapshot_anywhere_and_the_rest_of_the_logs_equal_the_whole(read):

@@ -150,6 +150,7 @@ def test_a_send_that_is_verified_before_it_asks_is_decided_as_one_that_need_not_
     assert cell.act is Act.ASK or cell == TRANSITIONS[state, Event.VERIFIED]
 
 
+@pytest.mark.seed_rows("A18", "A19", "A24")
 @pytest.mark.parametrize(("state", "event"), sorted(TRANSITIONS, key=str), ids=str)
 def test_the_buffer_does_what_the_table_says(state, event):
     driven = Driven(state)
@@ -177,6 +178,7 @@ def test_a_stale_transaction_is_due_at_once_and_after_a_restart():
     assert Driven(TxnState.OPEN).buffer.deadline() is None
 
 
+@pytest.mark.seed_rows("A21", "A25")
 def test_transactions_are_copied_one_after_the_other_in_the_order_of_their_commits():
     driven = Driven(TxnState.COMMITTING)
     driven.fold(("half", data(OTHER)))
@@ -213,6 +215,7 @@ def test_an_abort_of_what_is_being_committed_contradicts_the_decision(state):
     assert Driven(state).drive(Event.END_ABORT) == (Act.REFUSE, ServerError.InvalidTxnStatus)
 
 
+@pytest.mark.seed_rows("A24")
 @pytest.mark.parametrize("state", [*DECIDED, TxnState.STALE, TxnState.OVER], ids=str)
 @pytest.mark.parametrize("event", [Event.PUBLISH, Event.VERIFIED])
 def test_nothing_is_written_in_a_transaction_that_was_decided(state, event):

@@ -39,6 +39,7 @@ def end(txn_id, action, low_watermark=-1):
     return EndTxnOnPartition("token", txn_id, action, low_watermark, marker(txn_id, action, low_watermark))
 
 
+@pytest.mark.seed_rows("D31")
 def test_max_read_position_stands_just_before_the_oldest_open_transaction():
     seen = []
     buffer = buffer_with()
@@ -61,6 +62,7 @@ def test_on_a_fresh_log_it_is_before_its_first_entry():
     assert buffer_with(data(A), ledger_id=7).max_read_position == (7, -1)
 
 
+@pytest.mark.seed_rows("C22")
 def test_markers_that_are_not_of_transactions_are_hidden_and_move_readers_on():
     other = TopicRecord(EntryHeader("pulsar.marker", 0, 0, 0, None, 10))
     strange = TopicRecord(EntryHeader("pulsar.marker", 0, 0, 0, A, 10))
@@ -177,6 +179,7 @@ def test_any_number_of_markers_reads_like_the_first():
     assert state_of(many) == state_of(once)
 
 
+@pytest.mark.seed_rows("C22", "D56")
 def test_an_entry_that_names_another_transaction_or_a_marker_type_is_refused():
     buffer = buffer_with(data(A))
     for record in (data(B), TopicRecord(EntryHeader("p", 1, 1, 0), b""), marker(A, COMMIT)):
@@ -190,6 +193,7 @@ def test_nobody_is_asked_about_half_messages():
         buffer_with().decide(ProducerAnswered(A, (1, 0), None), 0)
 
 
+@pytest.mark.seed_rows("D44")
 def test_every_so_many_ends_ask_for_a_snapshot():
     buffer = buffer_with(snapshot_interval_transactions=3)
     asked = []
@@ -213,6 +217,7 @@ def test_an_interval_below_one_is_refused():
         TopicTransactionBuffer("t", marker, snapshot_interval_transactions=0)
 
 
+@pytest.mark.seed_rows("D56")
 def test_an_entry_is_its_own_record_and_the_host_decodes_it():
     buffer = buffer_with()
     assert buffer.encode("topic", data(A)) == b"data"

@@ -1,5 +1,6 @@
 """The in-topic buffer against plain models: of any log, entry by entry; and of any history with crashes."""
 
+import pytest
 from buffer_history import OPS, TXNS, History
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -76,6 +77,7 @@ def test_any_log_reads_as_the_plain_model_reads_it(draw):
         previous = max_read
 
 
+@pytest.mark.seed_rows("D57", "D61")
 @settings(deadline=None)
 @given(st.data())
 def test_a_snapshot_anywhere_and_the_rest_of_the_log_equal_the_whole_log(draw):

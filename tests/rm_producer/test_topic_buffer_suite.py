@@ -2,10 +2,13 @@
 
 from functools import partial
 
+import pytest
+
 from pulsar_txn.rm_producer import TopicTransactionBuffer
 from pulsar_txn.rm_producer.testing import TransactionBufferSuite
 
 
+@pytest.mark.seed_rows("D18")
 class TestTopicTransactionBuffer(TransactionBufferSuite):
     factory = TopicTransactionBuffer
 

@@ -32,6 +32,7 @@ def refusal(host: TcHost, request: Any) -> Refusal:
     return caught.value
 
 
+@pytest.mark.seed_rows("D41")
 def test_it_is_found_by_its_entry_point_and_is_a_machine() -> None:
     (point,) = entry_points(group="pulsar_txn.coordinators", name="log")
     assert point.load() is TransactionCoordinator
@@ -54,6 +55,7 @@ def test_over_the_limit_is_refused_aloud_and_an_end_makes_room(status: TxnStatus
     assert host.new().least == 2
 
 
+@pytest.mark.seed_rows("C14")
 @pytest.mark.parametrize(
     ("timeout_ms", "says"),
     [
@@ -124,6 +126,7 @@ def test_a_superuser_may_end_anybodys_transaction() -> None:
     assert host.tc.status(txn_id) is TxnStatus.ABORTED
 
 
+@pytest.mark.seed_rows("D49")
 def test_only_new_participants_are_written_each_once_and_all_known_is_answered_without_a_record() -> None:
     host = TcHost()
     txn_id = host.new()
@@ -154,6 +157,7 @@ def test_registered_means_open_and_added() -> None:
     assert asked(Participant("t")) is False
 
 
+@pytest.mark.seed_rows("C31")
 def test_the_low_watermark_is_just_below_the_oldest_that_is_open_or_ending() -> None:
     host = TcHost()
     assert host.tc.low_watermark == -1
@@ -177,6 +181,7 @@ def test_the_low_watermark_is_just_below_the_oldest_that_is_open_or_ending() -> 
     assert told(d) == 2
 
 
+@pytest.mark.seed_rows("C06")
 @given(st.lists(st.tuples(st.sampled_from(["new", "end", "done"]), st.integers(0, 6)), max_size=60))
 def test_the_low_watermark_never_falls_and_never_covers_what_is_open_or_ending(steps: list[tuple[str, int]]) -> None:
     host = TcHost()

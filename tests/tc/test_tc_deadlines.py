@@ -13,6 +13,7 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnStatus
 
 
+@pytest.mark.seed_rows("C33")
 def test_an_open_transaction_is_aborted_at_its_deadline_and_not_before() -> None:
     host = TcHost()
     txn_id = host.new(500)
@@ -40,6 +41,7 @@ def test_a_timeout_of_zero_gives_an_id_and_is_due_at_once() -> None:
     assert caught.value.code is ServerError.InvalidTxnStatus
 
 
+@pytest.mark.seed_rows("D51")
 @pytest.mark.parametrize("action", TxnAction)
 def test_the_first_decision_in_the_log_wins_against_the_deadline(action: TxnAction) -> None:
     host = TcHost()
@@ -92,6 +94,7 @@ def test_expire_takes_a_bounded_number_the_earliest_first_and_forgets_nothing_wh
     assert [host.tc.status(txn_id) for txn_id in ids] == [TxnStatus.ABORTED] * 5
 
 
+@pytest.mark.seed_rows("C09")
 def test_deadlines_are_those_of_the_record_also_after_recovery() -> None:
     host = TcHost()
     host.new(500)

@@ -43,6 +43,7 @@ def refused(call: Any, *args: Any, **kwargs: Any) -> ServerError:
     return caught.value.code
 
 
+@pytest.mark.seed_rows("B19", "D41")
 def test_it_is_found_by_its_entry_point() -> None:
     (point,) = entry_points(group="pulsar_txn.coordinators", name="fencing")
     assert point.load() is FencingCoordinator
@@ -60,6 +61,7 @@ def test_a_successor_ends_what_its_predecessor_left_open_before_it_is_given_an_i
     assert [(each.txn_id, each.action) for each in tells] == [(old, ABORT)]
 
 
+@pytest.mark.seed_rows("E14")
 def test_a_torn_step_leaves_aborts_without_a_successor_never_a_successor_beside_open_ones() -> None:
     host = FencingHost()
     olds = [host.new(**instance(1)) for _ in range(2)]
@@ -71,6 +73,7 @@ def test_a_torn_step_leaves_aborts_without_a_successor_never_a_successor_beside_
             assert [torn.tc.status(old) for old in olds] == [TxnStatus.ABORTED] * 2
 
 
+@pytest.mark.seed_rows("C10")
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_a_zombie_is_told_that_it_is_fenced(crash: bool, snapshot: bool) -> None:
@@ -89,6 +92,7 @@ def test_a_zombie_is_told_that_it_is_fenced(crash: bool, snapshot: bool) -> None
     assert host.answers["again"] in (None, ABORT), "what it asks for has happened"
 
 
+@pytest.mark.seed_rows("E14")
 def test_a_commit_decided_before_the_fence_stays_one() -> None:
     host = FencingHost()
     old = host.new(**instance(1))
@@ -129,6 +133,7 @@ def test_one_epoch_has_as_many_transactions_as_it_likes_and_plain_clients_are_ne
     assert epochs(host) == {"app": 8, "other": 1}
 
 
+@pytest.mark.seed_rows("E11")
 def test_an_id_out_of_use_is_forgotten_and_what_it_left_open_is_fenced_all_the_same() -> None:
     host = FencingHost(id_retention_ms=10_000)
     old = host.new(timeout_ms=10**9, **instance(5))
@@ -142,6 +147,7 @@ def test_an_id_out_of_use_is_forgotten_and_what_it_left_open_is_fenced_all_the_s
     assert host.tc.status(old) is TxnStatus.ABORTED
 
 
+@pytest.mark.seed_rows("B19")
 def test_it_takes_over_the_log_and_the_snapshot_of_a_plain_coordinator() -> None:
     plain = TcHost()
     open_one = plain.new(**instance(3))

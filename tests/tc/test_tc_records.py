@@ -35,6 +35,7 @@ def fold(*entries: bytes) -> TransactionCoordinator:
     return tc
 
 
+@pytest.mark.seed_rows("D48")
 @pytest.mark.parametrize("data", STOCK)
 def test_a_stock_record_is_read_and_written_byte_for_byte(data: bytes) -> None:
     tc = TransactionCoordinator(3)

@@ -22,6 +22,7 @@ from pulsar_txn.wire.ids import EARLIEST, Participant, TxnAction, TxnId, TxnStat
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 
+@pytest.mark.seed_rows("C34", "D50")
 @pytest.mark.parametrize("action", TxnAction)
 @pytest.mark.parametrize("stored", [False, True], ids=["replayed", "from a snapshot"])
 def test_what_was_decided_is_carried_out_again_with_the_same_action(action: TxnAction, stored: bool) -> None:
@@ -64,6 +65,7 @@ def test_recovery_touches_nothing_that_is_open_or_ended() -> None:
     assert (step.records, step.effects, step.trailing) == ((), (), ())
 
 
+@pytest.mark.seed_rows("D25")
 def test_no_id_is_given_twice_whatever_is_left_of_the_log() -> None:
     host = TcHost()
     given_ids = {host.in_state(status) for status in (TxnStatus.COMMITTED, TxnStatus.ABORTED, TxnStatus.COMMITTED)}
@@ -87,6 +89,7 @@ def test_the_clock_is_told_the_newest_time_of_the_log() -> None:
     assert host.recover().newest_time_ms == 5_000
 
 
+@pytest.mark.seed_rows("C11")
 def test_trimming_goes_up_to_what_the_last_snapshot_covers() -> None:
     host = TcHost()
     assert host.tc.trim_before("log") is None
@@ -104,6 +107,7 @@ def test_trimming_goes_up_to_what_the_last_snapshot_covers() -> None:
     assert state_of(host.tc).last_applied > EARLIEST
 
 
+@pytest.mark.seed_rows("C07")
 def test_a_snapshot_is_asked_for_once_in_a_round_of_records() -> None:
     host = TcHost(snapshot_every=7)
     for _ in range(10):
@@ -155,6 +159,7 @@ def drive(host: TcHost, steps: list[tuple[str, int, str | None]]) -> None:
             continue
 
 
+@pytest.mark.seed_rows("C07", "C44")
 @given(STEPS, st.floats(0, 1))
 def test_snapshot_and_tail_equal_a_full_replay(steps: list[tuple[str, int, str | None]], part: float) -> None:
     host = TcHost()

@@ -95,6 +95,7 @@ def test_an_update_record_is_the_event_that_leads_to_its_status() -> None:
             assert EVENT_OF[cell.to] is event
 
 
+@pytest.mark.seed_rows("C30")
 @pytest.mark.parametrize("expected", TxnStatus)
 @pytest.mark.parametrize("new", TxnStatus)
 @pytest.mark.parametrize("state", STATES)
@@ -113,6 +114,7 @@ def test_an_update_record_counts_only_along_an_edge_from_the_present_state(
     host.tc.check_invariants()
 
 
+@pytest.mark.seed_rows("C27", "C30", "C35", "D27")
 @pytest.mark.parametrize(("state", "action"), [(TxnStatus.COMMITTING, TxnAction.COMMIT), (TxnStatus.ABORTING, TxnAction.ABORT)])
 def test_participants_are_told_by_the_step_that_holds_the_decision_and_the_outcome_waits_for_no_record(
     state: TxnStatus, action: TxnAction
@@ -150,6 +152,7 @@ def test_a_transaction_without_participants_ends_with_its_decision(action: TxnAc
     assert host.tc.active_count == 0
 
 
+@pytest.mark.seed_rows("B31")
 @pytest.mark.parametrize("action", TxnAction)
 def test_a_repeated_end_joins_and_after_the_end_is_answered_at_once(action: TxnAction) -> None:
     host = TcHost()

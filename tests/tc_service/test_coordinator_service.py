@@ -88,6 +88,7 @@ async def begin(client: RawClient, *named: tuple[str, str | None, str]) -> TxnId
     return TxnId(signed64(body.txnid_most_bits), signed64(body.txnid_least_bits))
 
 
+@pytest.mark.seed_rows("C13")
 async def test_what_a_transaction_writes_to_first_is_registered_when_its_id_is_answered(benches: Any) -> None:
     bench = await benches("east", "west").start()
     txn = await begin(bench.client(), ("out", None, "east"), (IN, "s", "east"), (OUT, None, "west"))

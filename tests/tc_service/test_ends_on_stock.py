@@ -60,6 +60,7 @@ async def telling(pulsar: Target) -> AsyncIterator[tuple[Telling, Zombie]]:
             await found.driver.close()
 
 
+@pytest.mark.seed_rows("D72")
 async def test_messages_and_acknowledgements_in_lanes_are_committed_and_aborted(stock_pulsar: Target, topic: str) -> None:
     async with telling(stock_pulsar) as (ends, dead), AsyncClient(stock_pulsar.service_url) as client:
         producer = await client.create_producer(topic)

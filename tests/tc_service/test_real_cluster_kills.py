@@ -39,6 +39,7 @@ async def read(side: Side, *topics: str) -> list[bytes]:
     return sorted(await asyncio.to_thread(side.read, *topics))
 
 
+@pytest.mark.seed_rows("D34", "D72")
 async def test_a_commit_reaches_the_partitions_of_a_broker_that_was_killed_when_another_one_serves_them(
     clusters: RealClusters,
 ) -> None:

@@ -9,6 +9,7 @@ from transactions import received, visible
 from pulsar_txn.client import AsyncClient, ConsumerType, TransactionState
 
 
+@pytest.mark.seed_rows("D10")
 async def test_acks_on_several_topics_share_one_outcome(client: AsyncClient, topic: str) -> None:
     topics = [f"{topic}-{number}" for number in range(3)]
     for each in topics:
@@ -48,6 +49,7 @@ async def test_a_loop_that_sometimes_aborts_neither_loses_nor_doubles_and_keeps_
     assert await left_over(client, topic, consumer, 0) == []
 
 
+@pytest.mark.seed_rows("D63")
 async def test_a_plain_ack_settles_at_once_beside_an_open_transaction(client: AsyncClient, topic: str) -> None:
     await filled(client, topic, 3, batched=False)
     consumer = await subscribed(client, topic, ConsumerType.SHARED)

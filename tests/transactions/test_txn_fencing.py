@@ -30,6 +30,7 @@ async def new(pulsar: Target, topic: str) -> AsyncIterator[AsyncClient]:
         yield client
 
 
+@pytest.mark.seed_rows("B04", "E05", "E12")
 @ours
 async def test_a_successor_ends_what_a_zombie_left_open(old: AsyncClient, new: AsyncClient, topic: str) -> None:
     before, after = await old.create_producer(topic), await new.create_producer(topic)
@@ -66,6 +67,7 @@ async def test_a_fenced_worker_stops_at_its_first_operation_and_is_not_run_again
             pytest.fail("the block was entered")
 
 
+@pytest.mark.seed_rows("B15")
 @ours
 async def test_a_transaction_that_was_fenced_while_it_sent_is_doomed(old: AsyncClient, new: AsyncClient, topic: str) -> None:
     producer = await old.create_producer(topic)
@@ -78,6 +80,7 @@ async def test_a_transaction_that_was_fenced_while_it_sent_is_doomed(old: AsyncC
     assert await visible(new, topic) == []
 
 
+@pytest.mark.seed_rows("E14")
 @ours
 async def test_a_commit_that_was_decided_before_the_takeover_stays_one(old: AsyncClient, new: AsyncClient, topic: str) -> None:
     producer = await old.create_producer(topic)
@@ -106,6 +109,7 @@ async def test_a_connection_that_breaks_costs_neither_epoch_nor_transaction(puls
         assert await visible(client, topic) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.seed_rows("E10")
 @ours
 async def test_other_ids_and_clients_without_one_go_on(pulsar: Target, old: AsyncClient, topic: str) -> None:
     async with (

@@ -10,6 +10,7 @@ from transactions import visible
 from pulsar_txn.client import AsyncClient, TransactionState
 
 
+@pytest.mark.seed_rows("A05")
 async def test_an_exception_in_the_block_aborts_and_comes_out_as_it_is(client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic)
     with pytest.raises(LookupError, match="no seat"):
@@ -30,6 +31,7 @@ async def test_a_rollback_leaves_the_block_quietly(client: AsyncClient, topic: s
     assert await visible(client, topic) == [b"after"]
 
 
+@pytest.mark.seed_rows("D13")
 @pytest.mark.parametrize("commits", [True, False])
 async def test_several_topics_share_one_outcome(client: AsyncClient, topic: str, commits: bool) -> None:
     topics = [f"{topic}-{number}" for number in range(4)]
@@ -62,6 +64,7 @@ async def test_many_transactions_at_once_keep_to_themselves(client: AsyncClient,
     assert sorted(await visible(client, topic), key=int) == [b"%d" % number for number in range(60) if number % 3]
 
 
+@pytest.mark.seed_rows("B37")
 async def test_messages_of_a_transaction_name_it(client: AsyncClient, topic: str) -> None:
     consumer = await client.subscribe(topic, "s")
     producer = await client.create_producer(topic)

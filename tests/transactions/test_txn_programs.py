@@ -19,6 +19,7 @@ from pulsar_txn.client import (
 )
 
 
+@pytest.mark.seed_rows("C38")
 async def test_work_is_run_again_after_a_conflict_until_it_commits(pulsar: Target, client: AsyncClient, topic: str) -> None:
     producer = await client.create_producer(topic, batching=False)
     output = await client.create_producer(f"{topic}-out")
@@ -76,6 +77,7 @@ async def test_an_ambient_transaction_takes_in_what_names_none(client: AsyncClie
     assert await visible(client, topic) == [b"outside"]
 
 
+@pytest.mark.seed_rows("A26")
 @pytest.mark.parametrize("action", ["commit", "abort"])
 async def test_a_transaction_goes_on_in_another_process_by_its_id(
     pulsar: Target, client: AsyncClient, topic: str, action: str

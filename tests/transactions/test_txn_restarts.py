@@ -32,6 +32,7 @@ def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OurBr
         yield server
 
 
+@pytest.mark.seed_rows("D47")
 @pytest.mark.parametrize("own_server", ["ours"], indirect=True)
 async def test_open_committed_and_aborted_transactions_are_what_they_were_before_the_restart(
     own_server: OurBroker | StockPulsar, topic: str
