@@ -59,6 +59,13 @@ if TYPE_CHECKING:
     from pulsar_txn.broker.admin.coordinators import COORDINATOR_ROUTES as COORDINATOR_ROUTES
     from pulsar_txn.broker.admin.coordinators import Coordinated as Coordinated
     from pulsar_txn.broker.admin.coordinators import abort_transaction as abort_transaction
+    from pulsar_txn.broker.admin.coordinators import all_for as all_for
+    from pulsar_txn.broker.admin.coordinators import coordinator_stats as coordinator_stats
+    from pulsar_txn.broker.admin.coordinators import coordinators_of as coordinators_of
+    from pulsar_txn.broker.admin.coordinators import listed as listed
+    from pulsar_txn.broker.admin.coordinators import place_of as place_of
+    from pulsar_txn.broker.admin.coordinators import slow_transactions as slow_transactions
+    from pulsar_txn.broker.admin.coordinators import transaction_metadata as transaction_metadata
     from pulsar_txn.broker.admin.coordinators import txn_id_of as txn_id_of
     from pulsar_txn.broker.admin.errors import errors as errors
     from pulsar_txn.broker.admin.exposition import counter as counter
@@ -72,16 +79,31 @@ if TYPE_CHECKING:
     from pulsar_txn.broker.admin.identity import Rules as Rules
     from pulsar_txn.broker.admin.identity import asker as asker
     from pulsar_txn.broker.admin.identity import identify_askers as identify_askers
+    from pulsar_txn.broker.admin.lists import limit as limit
+    from pulsar_txn.broker.admin.lists import object_response as object_response
     from pulsar_txn.broker.admin.lists import parts_response as parts_response
 else:
     _HTTP: Final = {
         "answers": ("TURN", "Handler", "Routes", "failed"),
-        "coordinators": ("COORDINATED", "COORDINATOR_ROUTES", "Coordinated", "abort_transaction", "txn_id_of"),
+        "coordinators": (
+            "COORDINATED",
+            "COORDINATOR_ROUTES",
+            "Coordinated",
+            "abort_transaction",
+            "all_for",
+            "coordinator_stats",
+            "coordinators_of",
+            "listed",
+            "place_of",
+            "slow_transactions",
+            "transaction_metadata",
+            "txn_id_of",
+        ),
         "errors": ("errors",),
         "exposition": ("counter", "gauge", "histogram", "limits_reached", "of_coordinators", "of_loop", "texts"),
         "guard": ("guard",),
         "identity": ("Rules", "asker", "identify_askers"),
-        "lists": ("parts_response",),
+        "lists": ("limit", "object_response", "parts_response"),
     }
     _WHERE: Final = {name: module for module, names in _HTTP.items() for name in names}
 

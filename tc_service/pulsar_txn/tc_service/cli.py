@@ -91,8 +91,7 @@ class _Process:
         self._data = data
         self.server = CoordinatorServer(loaded.config, loaded.clusters, data)
         self._front: ClientsFront | None = None
-        if loaded.config.has_front:
-            self.server.before_start = self._open_front
+        self.server.before_start = self._open_sides
         self._http: HttpServer | None = None
         self._rounds: Rounds | None = None
 
@@ -103,23 +102,28 @@ class _Process:
             raise Ending(USAGE, str(error)) from error
         except CannotListen as error:
             raise cannot_listen(self._config.bind_address, error, {}) from error
-        if self._config.has_http:
-            await self._start_http()
         self._rounds = Rounds(self.server.service, self.server.admins, AsyncioRuntime())
         self._rounds.start()
 
-    async def _start_http(self) -> None:
-        config = self._config
-        self._http = HttpServer(self.server.service, AsyncioRuntime(), app_of)
+    async def _open_sides(self, service: CoordinatorService) -> None:
+        """Other instances are told of them together with the service URLs. Raises CannotListen; none is open then."""
         try:
-            await self._http.start(config.bind_address, config.web_service_port, config.web_service_port_tls)
-        except CannotListen as error:
-            await self.close()
-            raise cannot_listen(config.bind_address, error, {}) from error
+            if self._config.has_front:
+                self._front = ClientsFront(service, self._config, self._clusters, AsyncioRuntime(), ClientRuntime())
+                await self._front.start()
+            if self._config.has_http:
+                await self._start_http(service)
+        except BaseException:
+            if self._front is not None:
+                await self._front.close()
+            raise
 
-    async def _open_front(self, service: CoordinatorService) -> None:
-        self._front = ClientsFront(service, self._config, self._clusters, AsyncioRuntime(), ClientRuntime())
-        await self._front.start()
+    async def _start_http(self, service: CoordinatorService) -> None:
+        config = self._config
+        http = HttpServer(service, AsyncioRuntime(), app_of)
+        await http.start(config.bind_address, config.web_service_port, config.web_service_port_tls)
+        self._http = http
+        service.web_url, service.web_url_tls = ("" if http.url == http.url_tls else http.url), http.url_tls
 
     async def storage_failed(self) -> Exception:
         await self.server.storage_failed.wait()

@@ -96,7 +96,7 @@ def txn_id_of(request: web.Request) -> TxnId:
     return TxnId(number(request, "most"), number(request, "least"))
 
 
-def _all_for(request: web.Request, txn_id: TxnId) -> Coordinators:
+def all_for(request: web.Request, txn_id: TxnId) -> Coordinators:
     """The coordinators among which is that of a transaction."""
     front = request.app[COORDINATED].front()
     return coordinators_of(request) if front is None or txn_id.most & LANE_BIT else front
@@ -104,7 +104,7 @@ def _all_for(request: web.Request, txn_id: TxnId) -> Coordinators:
 
 def visible(request: web.Request, txn_id: TxnId) -> Any:
     """What the coordinator shows of an open or ending transaction. Refusal TransactionNotFound."""
-    machine: Any = _ready(_all_for(request, txn_id), coordinator_of(txn_id.most)).machine
+    machine: Any = _ready(all_for(request, txn_id), coordinator_of(txn_id.most)).machine
     info = machine.transaction(txn_id.least)
     if info is None or info.txn_id != txn_id or not request.app[COORDINATED].may_see(request, info.principal):
         text = f"transaction ({txn_id.most},{txn_id.least}) is not open: it never was, or has ended"
@@ -155,9 +155,14 @@ async def slow_transactions(request: web.Request) -> web.StreamResponse:
 
     By coordinator and number. Beyond Pulsar, `limit` asks for so many, and `after` for those after one: `after=(0,17)`.
     """
+    return await object_response(request, listed(request))
+
+
+def listed(request: web.Request) -> AsyncIterator[tuple[str, Any]]:
+    """What `slow_transactions` answers, of the coordinators that are here. HTTPServiceUnavailable while one recovers."""
     opened_until_ms = request.app[TURN].clock.now_ms() - number(request, "timeout")
     found = _open_transactions(request, _machines(request), _after_txn(request), opened_until_ms)
-    return await object_response(request, _described(request, found, limit(request)))
+    return _described(request, found, limit(request))
 
 
 def _machines(request: web.Request) -> list[tuple[tuple[bool, int], Any]]:
@@ -176,11 +181,14 @@ def _machines(request: web.Request) -> list[tuple[tuple[bool, int], Any]]:
 def _after_txn(request: web.Request) -> tuple[tuple[bool, int], int]:
     """The list begins after this transaction: its coordinator and number. HTTPBadRequest."""
     text = after(request)
-    if not text:
-        return (False, -1), -1
-    found = _TXN.fullmatch(text)
+    return place_of(request, text) if text else ((False, -1), -1)
+
+
+def place_of(request: web.Request, txn_id: str) -> tuple[tuple[bool, int], int]:
+    """Where a transaction stands in the order of lists. HTTPBadRequest for what is no id of one."""
+    found = _TXN.fullmatch(txn_id)
     if found is None:
-        raise web.HTTPBadRequest(text=f"after {text[:40]!r} is not the id of a transaction: write (coordinator,number)")
+        raise web.HTTPBadRequest(text=f"after {txn_id[:40]!r} is not the id of a transaction: write (coordinator,number)")
     most = int(found[1])
     is_of_front = request.app[COORDINATED].front() is not None and not most & LANE_BIT
     return (not is_of_front, coordinator_of(most)), int(found[2])
@@ -220,7 +228,7 @@ async def abort_transaction(request: web.Request) -> web.Response:
     Who may not see everything may abort what is its own.
     """
     txn_id = txn_id_of(request)
-    coordinators = _all_for(request, txn_id)
+    coordinators = all_for(request, txn_id)
     _ready(coordinators, coordinator_of(txn_id.most))
     if not request.app[COORDINATED].is_operator(request):
         visible(request, txn_id)

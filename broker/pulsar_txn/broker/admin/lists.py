@@ -7,10 +7,11 @@ that a tool can read a very long list in pages; the order is that of the names.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from aiohttp import web
+from multidict import CIMultiDict
 
 from pulsar_txn.broker.base.slices import LoopBudget
 from pulsar_txn.broker.base.sorted_names import Pieces
@@ -42,9 +43,11 @@ async def names_response(request: web.Request, pieces: Pieces) -> web.StreamResp
     return await parts_response(request, _array(pieces, most, budget))
 
 
-async def object_response(request: web.Request, items: AsyncIterator[tuple[str, Any]]) -> web.StreamResponse:
-    """A JSON object of items that come one after the other."""
-    return await parts_response(request, _object(items))
+async def object_response(
+    request: web.Request, items: AsyncIterator[tuple[str, Any]], headers: Mapping[str, str] | None = None
+) -> web.StreamResponse:
+    """A JSON object of items that come one after the other. `headers`: more of the answer."""
+    return await parts_response(request, _object(items), headers=headers)
 
 
 async def value_response(request: web.Request, value: dict[str, Any]) -> web.StreamResponse:
@@ -53,9 +56,14 @@ async def value_response(request: web.Request, value: dict[str, Any]) -> web.Str
 
 
 async def parts_response(
-    request: web.Request, parts: AsyncIterator[str], content_type: str = "application/json; charset=utf-8"
+    request: web.Request,
+    parts: AsyncIterator[str],
+    content_type: str = "application/json; charset=utf-8",
+    headers: Mapping[str, str] | None = None,
 ) -> web.StreamResponse:
-    """An answer of text in parts."""
+    """An answer of text in parts. `headers`: more of it than its type."""
+    all_headers = CIMultiDict(headers or {})
+    all_headers["Content-Type"] = content_type
     collected, size = list[bytes](), 0
     response: web.StreamResponse | None = None
     async for part in parts:
@@ -63,12 +71,12 @@ async def parts_response(
         size += len(collected[-1])
         if size >= _WHOLE_BYTES:
             if response is None:
-                response = web.StreamResponse(headers={"Content-Type": content_type})
+                response = web.StreamResponse(headers=all_headers)
                 await response.prepare(request)
             await response.write(b"".join(collected))
             collected, size = [], 0
     if response is None:
-        return web.Response(body=b"".join(collected), headers={"Content-Type": content_type})
+        return web.Response(body=b"".join(collected), headers=all_headers)
     await response.write(b"".join(collected))
     await response.write_eof()
     return response

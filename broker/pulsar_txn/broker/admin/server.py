@@ -129,7 +129,7 @@ class HttpServer:
         ports = Ports("webServicePort", self._served.config, self._runtime, self._served.limits)
         await ports.open(host, port, tls_port, self._protocol)
         self._ports = ports
-        plain, self.url_tls = ports.urls(reachable(host), "http", "https")
+        plain, self.url_tls = ports.urls(reachable(host, self._served.config.advertised_address), "http", "https")
         self.url = plain or self.url_tls
         self._loading = asyncio.get_running_loop().create_task(self._load())
 

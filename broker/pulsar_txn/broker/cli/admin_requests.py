@@ -57,6 +57,8 @@ class Admin:
         self._tls = tls
         self.time_ms = 0
         """The broker's time at the last answer, to the second; 0 when it did not say."""
+        self.unanswered: list[str] = []
+        """What the last answer lacks: which instances of a coordinator did not answer the one that was asked, and why."""
 
     def ask(self, method: str, path: str) -> Any:
         """The decoded answer, None for an empty one. Raises Ending."""
@@ -66,6 +68,7 @@ class Admin:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS, context=self._tls) as answer:  # noqa: S310 - as above
                 body = answer.read()
                 self.time_ms = _milliseconds(answer.headers["Date"])
+                self.unanswered = answer.headers.get_all("Pulsar-Txn-Unanswered", [])
         except urllib.error.HTTPError as error:
             raise Answered(self.url, error.code, _reason(error.read())) from error
         except (urllib.error.URLError, OSError) as error:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from .admin_requests import Admin, Answered, tls_with, token_in
-from .exits import REFUSED, Ending
+from .exits import REFUSED, UNAVAILABLE, Ending
 from .timeline_text import lines_of
 
 _ID: Final = re.compile(r"\(?\s*(\d+)\s*[,:]\s*(\d+)\s*\)?")
@@ -58,7 +58,10 @@ def command(
 @click.option("--json", "as_json", is_flag=True, help="The broker's answer as it is.")
 @click.pass_obj
 def list_open(admin: Admin, coordinator: int | None, seconds: float, as_json: bool) -> None:
-    """List transactions that are open or being ended."""
+    """List transactions that are open or being ended.
+
+    Exit code 69: an instance of the coordinator has not answered, and what it leads is not in the list.
+    """
     query = "" if coordinator is None else f"?coordinatorId={coordinator}"
     # The age is judged here: stock brokers compare the number in this path with the timeout of a transaction.
     found: dict[str, Any] = admin.ask("GET", f"/slowTransactions/0{query}") or {}
@@ -67,7 +70,13 @@ def list_open(admin: Admin, coordinator: int | None, seconds: float, as_json: bo
         found = {txn_id: txn for txn_id, txn in found.items() if txn["openTimestamp"] <= opened_until_ms}
     if as_json:
         click.echo(json.dumps(found, indent=2))
-        return
+    else:
+        _print(found)
+    if admin.unanswered:
+        raise Ending(UNAVAILABLE, f"the list is not whole: {'; '.join(admin.unanswered)}")
+
+
+def _print(found: dict[str, Any]) -> None:
     for txn_id, txn in sorted(found.items(), key=lambda item: item[1].get("openTimestamp", 0)):
         click.echo(_line(txn_id, txn))
     if not found:

@@ -19,15 +19,20 @@ from pulsar_txn.broker.serving import (
     Rules,
     abort_transaction,
     asker,
+    coordinator_stats,
     errors,
     failed,
     guard,
     identify_askers,
+    slow_transactions,
+    transaction_metadata,
 )
 from pulsar_txn.tc_service.server.service import CoordinatorService
 
 from . import metrics, transactions
+from .instances import led, list_open, of_all, of_query, of_txn, stats
 from .keys import SERVICE
+from .others import OTHERS, Others
 
 _VERSION: Final = f"pulsar-txn {version('pulsar-txn')} coordinator"
 
@@ -41,6 +46,8 @@ def make_app(service: CoordinatorService) -> web.Application:
     )
     app[SERVICE] = service
     app[TURN] = service.turn
+    others = app[OTHERS] = Others(service.trusted_by_client)
+    app.cleanup_ctx.append(others.run)
     app[COORDINATED] = Coordinated(
         lambda: service.coordinators,
         partial(_url_of, service),
@@ -51,7 +58,7 @@ def make_app(service: CoordinatorService) -> web.Application:
     )
     for routes in (_ROUTES, metrics.ROUTES, transactions.ROUTES, COORDINATOR_ROUTES):
         for method, path, handler in routes:
-            app.router.add_route(method, path, handler, name=None)
+            app.router.add_route(method, path, _OF_INSTANCES.get(handler, handler), name=None)
     return app
 
 
@@ -74,6 +81,8 @@ async def _ready(request: web.Request) -> web.Response:
     if service.storage_failure is not None:
         return await _health(request)
     all_of_them = range(len(service.coordinators))
+    if not all_of_them:
+        return failed(503, "the coordinators are not there yet; retry")
     recovering = [
         each
         for each in all_of_them
@@ -98,7 +107,18 @@ def _rules(config: BrokerConfig) -> Rules:
     everybody: set[Handler] = {_health, _ready}
     if not config.authenticate_metrics_endpoint:
         everybody.add(metrics.show_metrics)
-    return Rules(operators={transactions.ends}, everybody=everybody, own={abort_transaction})
+    return Rules(operators={transactions.ends}, everybody=everybody, own={_OF_INSTANCES[abort_transaction]})
+
+
+_OF_INSTANCES: Final[dict[Handler, Handler]] = {
+    abort_transaction: led(abort_transaction, of_txn),
+    transaction_metadata: led(transaction_metadata, of_txn),
+    transactions.timeline: led(transactions.timeline, of_txn),
+    transactions.clients: of_all(transactions.clients),
+    slow_transactions: led(list_open, of_query),
+    coordinator_stats: led(stats, of_query),
+}
+"""What other instances know as well, or alone."""
 
 
 _ROUTES: Routes = [

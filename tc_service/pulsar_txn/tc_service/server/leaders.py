@@ -8,38 +8,44 @@ import attrs
 
 from pulsar_txn.broker.serving import Coordinators
 
-_TLS: Final = "pulsar+ssl://"
+_TLS: Final = ("pulsar+ssl://", "https://")
 _FRONT: Final = "front="
+_WEB: Final = "web="
 
 
 @attrs.frozen
 class Address:
-    """The service URLs of an instance, without and with TLS; empty where it has no such port. `front`: those of its front."""
+    """The service URLs of an instance, without and with TLS; empty where it has no such port.
+
+    `front`: those of its front; `web`: those of its HTTP side.
+    """
 
     plain: str = ""
     tls: str = ""
     front: Address | None = None
+    web: Address | None = None
 
     @classmethod
     def parse(cls, advertised: str) -> Self:
         """What `advertised` gave."""
         urls = advertised.split()
-        front = [url.removeprefix(_FRONT) for url in urls if url.startswith(_FRONT)]
-        urls = [url for url in urls if not url.startswith(_FRONT)]
+        parts = {mark: " ".join(url.removeprefix(mark) for url in urls if url.startswith(mark)) for mark in (_FRONT, _WEB)}
+        urls = [url for url in urls if not url.startswith((_FRONT, _WEB))]
         tls = [url for url in urls if url.startswith(_TLS)]
         plain = [url for url in urls if not url.startswith(_TLS)]
-        return cls("".join(plain[:1]), "".join(tls[:1]), cls.parse(" ".join(front)) if front else None)
+        front, web = (cls.parse(each) if each else None for each in parts.values())
+        return cls("".join(plain[:1]), "".join(tls[:1]), front, web)
 
     @property
     def advertised(self) -> str:
         """One text for the other instances."""
         urls = [url for url in (self.plain, self.tls) if url]
-        front = [] if self.front is None else self.front.advertised.split()
-        return " ".join([*urls, *(_FRONT + url for url in front)])
+        of_parts = [(mark, each) for mark, each in ((_FRONT, self.front), (_WEB, self.web)) if each is not None]
+        return " ".join([*urls, *(mark + url for mark, each in of_parts for url in each.advertised.split())])
 
-    def with_front(self, front: Address) -> Address:
-        """The same instance, with the URLs of its front."""
-        return attrs.evolve(self, front=front if front.advertised else None)
+    def beside(self, *, front: Address, web: Address) -> Address:
+        """The same instance, with the URLs of its front and of its HTTP side."""
+        return attrs.evolve(self, front=front if front.advertised else None, web=web if web.advertised else None)
 
 
 class Instance(Protocol):

@@ -70,6 +70,9 @@ class CoordinatorService:
         self.service_url_tls = ""
         self.front_url = ""
         self.front_url_tls = ""
+        self.web_url = ""
+        self.web_url_tls = ""
+        self.trusted_by_client = config.broker_client_trust_certs_file_path
         self.authentication = authentication_of(config)
         self.storage_failure: Exception | None = None
         self.on_storage_failed: Callable[[Exception], None] = lambda _: None
@@ -121,8 +124,8 @@ class CoordinatorService:
     async def start(self, coordinators: int) -> None:
         """Begin to open so many coordinators. It listens already: other instances lead clients to it."""
         if self._shared is not None:
-            front = Address(self.front_url, self.front_url_tls)
-            self._shared.advertised = self.leaders.here.with_front(front).advertised
+            front, web = Address(self.front_url, self.front_url_tls), Address(self.web_url, self.web_url_tls)
+            self._shared.advertised = self.leaders.here.beside(front=front, web=web).advertised
             self._repeating.every(_LOOK_SECONDS, self._grow)
             self._repeating.every(_STALE_SECONDS, self._part_with_clients)
         self._store.on_pressure(self._clients.pressure)
