@@ -29,7 +29,7 @@ from .catalog.buffer_choice import BufferChoice
 from .catalog.catalog import Catalog, log_name, pending_ack_log_name, role_log_name
 from .catalog.lists import TopicLists
 from .catalog.policies import Namespaces
-from .commands import consumer, lookup, messages, producer, schemas, topics, txn
+from .commands import consumer, lookup, messages, participant_ends, producer, schemas, topics, txn
 from .commands.services import AnyTopic
 from .commands.session import Session
 from .net.authentication import authentication_of
@@ -42,7 +42,7 @@ from .topics.topic import Topic, make_marker
 from .txn import crash_points
 from .txn.coordinators import Coordinators
 from .txn.host import Answer
-from .txn.participants import InProcessParticipants, NoRegistrations, Registrations
+from .txn.participants import InProcessParticipants, NoRegistrations, Registrations, WithExternal
 from .txn.transactional_ids import TransactionalIds
 
 _logger = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ _COMMANDS: Final = {
     **consumer.HANDLERS,
     **topics.HANDLERS,
     **txn.HANDLERS,
+    **participant_ends.HANDLERS,
 }
 
 
@@ -110,6 +111,8 @@ class Broker:
                 self.storage_failed,
             )
         self.registrations: Registrations = NoRegistrations() if self.coordinators is None else self.coordinators
+        if config.external_transaction_coordinators_enabled:
+            self.registrations = WithExternal(self.registrations)
         self._opening: dict[str, asyncio.Task[Topic]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[Any]] = set()

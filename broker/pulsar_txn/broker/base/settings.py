@@ -104,6 +104,7 @@ class BrokerConfig:
 
     # transactions
     transaction_coordinator_enabled: bool = True  # Pulsar: false
+    external_transaction_coordinators_enabled: bool = False  # ours; Pulsar: always
     number_of_transaction_coordinators: int = 16
     max_active_transactions_per_coordinator: int = 10_000  # Pulsar: 0 (no limit)
     max_active_transactions_per_transactional_id: int = 256

@@ -5,6 +5,7 @@ A client without a principal is not asked: then nobody is. What belongs to anoth
 
 from __future__ import annotations
 
+from pulsar_txn.broker.txn.participants import is_external
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import TxnId
 
@@ -19,6 +20,8 @@ def foreign_in(session: Session, txn_id: TxnId, participant: str) -> Refusal | N
     coordinators = session.services.coordinators
     if coordinators is None:
         return None  # the participant knows of no transaction
+    if session.services.config.external_transaction_coordinators_enabled and is_external(txn_id):
+        return None  # whose it is its coordinator knows; no broker asks one beside it
     own = coordinators.belongs_to(txn_id, session.principal)
     if own is None:
         return Refusal(ServerError.ServiceNotReady, f"the coordinator of {txn_id} is not ready; retry")

@@ -16,7 +16,9 @@ from pulsar_txn.broker.topics.nonpersistent import NonPersistentTopic
 from pulsar_txn.broker.topics.producers import Producer
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.broker.txn.coordinators import Coordinators
+from pulsar_txn.broker.txn.host import Answer
 from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
+from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.topics import TopicName
 
 AnyTopic: TypeAlias = "Topic | NonPersistentTopic"
@@ -38,6 +40,14 @@ class Services(Protocol):
     service_url: str
     service_url_tls: str
     authentication: Authentication
+
+    def end_on_partition(self, topic: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer) -> None:
+        """See `txn.participants.EndsTransactions`."""
+
+    def end_on_subscription(
+        self, topic: str, subscription: str, txn_id: TxnId, action: TxnAction, low_watermark: int, answer: Answer
+    ) -> None:
+        """See `txn.participants.EndsTransactions`."""
 
     async def topic(self, name: TopicName, *, create: bool = True) -> AnyTopic:
         """The topic, opened and recovered. Refusals: TopicNotFound, NotAllowedError, ServiceNotReady."""

@@ -232,18 +232,6 @@ def _end_together(
         coordinators.end_together(txn_id, further, action, *who, answer, abort_others=abort_others, superuser=may)
 
 
-def on_end_txn_on_participant(response: str, session: TxnSession, body: Any) -> None:
-    """END_TXN_ON_PARTITION and _ON_SUBSCRIPTION: only coordinators may end something at a participant, and all are in here."""
-    session.connection.write_command(
-        response,
-        request_id=body.request_id,
-        txnid_least_bits=body.txnid_least_bits,
-        txnid_most_bits=body.txnid_most_bits,
-        error=int(ServerError.NotAllowedError),
-        message="participants are told by their own broker's coordinators only; send END_TXN",
-    )
-
-
 def _refused(response: int, head: bytes, error: ServerError, message: str) -> bytes:
     return hot_txn.encode_response(response, head, error=int(error), message=message)
 
@@ -260,7 +248,5 @@ REQUESTS: Final[dict[int, TxnFrameHandler]] = {
 }
 
 HANDLERS: Final[dict[int, TxnHandler]] = {
-    pb.BaseCommand.END_TXN_ON_PARTITION: partial(on_end_txn_on_participant, "endTxnOnPartitionResponse"),
-    pb.BaseCommand.END_TXN_ON_SUBSCRIPTION: partial(on_end_txn_on_participant, "endTxnOnSubscriptionResponse"),
     pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: on_tc_connect,
 }

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.wire.errors import ServerError
-from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
+from pulsar_txn.wire.ids import LANE_BIT, Participant, TxnAction, TxnId
 
 from .host import Answer
 
@@ -53,6 +53,33 @@ class NoRegistrations:
     def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
         """Nothing is registered."""
         answer(False)
+
+
+def is_external(txn_id: TxnId) -> bool:
+    """Whether a coordinator beside this broker gave the id."""
+    return txn_id.most > 0 and bool(txn_id.most & LANE_BIT) and txn_id.least >= 0
+
+
+class WithExternal:
+    """The registrations of a broker that has other coordinators beside it: theirs are not known here, and so are all believed.
+
+    A transaction of theirs that nobody ends holds its topics back, as on stock Pulsar: no timeout of it runs here. What is
+    sent after its end is refused by the low watermark that came with the end.
+    """
+
+    def __init__(self, own: Registrations) -> None:
+        self._own = own
+
+    def knows(self, txn_id: TxnId, participant: Participant) -> bool:
+        """See `Registrations.knows`."""
+        return is_external(txn_id) or self._own.knows(txn_id, participant)
+
+    def ask(self, txn_id: TxnId, participant: Participant, answer: Callable[[bool | None], None]) -> None:
+        """See `Registrations.ask`."""
+        if is_external(txn_id):
+            answer(True)
+        else:
+            self._own.ask(txn_id, participant, answer)
 
 
 class RegistrationOf:
