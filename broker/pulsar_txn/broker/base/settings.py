@@ -53,6 +53,7 @@ class BrokerConfig:
     tls_key_file_path: str | None = None
     tls_trust_certs_file_path: str | None = None
     tls_require_trusted_client_cert_on_connect: bool = False
+    tls_cert_refresh_check_duration_sec: int = 300
 
     # functions
     functions_worker_enabled: bool = False

@@ -85,9 +85,9 @@ def authentication_of(keys: AuthenticationKeys) -> Authentication:
 
 
 def _tokens(keys: AuthenticationKeys) -> Provider:
-    from .tokens import tokens_of  # its libraries are of the extra `broker`, and take their time
+    from .tokens import ReloadedTokens  # its libraries are of the extra `broker`, and take their time
 
-    return tokens_of(keys)
+    return ReloadedTokens(keys)
 
 
 def names_in(text: str) -> tuple[str, ...]:

@@ -19,11 +19,17 @@ _logger = logging.getLogger(__name__)
 class Handshakes:
     """Makes the protocols of a listener with TLS; `open_protocol` makes the one that goes on after the handshake.
 
+    `context` gives the TLS of each of them.
+
     `seconds`: how long a handshake may take. `limits`: where it counts as a connection until it is through.
     """
 
     def __init__(
-        self, context: ssl.SSLContext, open_protocol: Callable[[], asyncio.Protocol], limits: Limits, seconds: float
+        self,
+        context: Callable[[], ssl.SSLContext],
+        open_protocol: Callable[[], asyncio.Protocol],
+        limits: Limits,
+        seconds: float,
     ) -> None:
         self.context = context
         self.open_protocol = open_protocol
@@ -58,7 +64,7 @@ class Handshakes:
         loop = asyncio.get_running_loop()
         try:
             handshake = loop.create_task(
-                loop.start_tls(transport, early, self.context, server_side=True, ssl_handshake_timeout=self.seconds)
+                loop.start_tls(transport, early, self.context(), server_side=True, ssl_handshake_timeout=self.seconds)
             )
             await asyncio.sleep(0)  # it has begun, and its protocol is connected in the next turn, before this:
             loop.call_soon(_give, transport, said)

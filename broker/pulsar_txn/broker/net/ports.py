@@ -10,7 +10,7 @@ from pulsar_txn.broker.base.limits import Limits
 from pulsar_txn.broker.base.runtime import Listener, Runtime
 
 from .handshakes import Handshakes
-from .tls import TlsKeys, tls_of
+from .tls import TlsKeys, reloaded_tls_of
 
 
 class PortKeys(TlsKeys, Protocol):
@@ -52,7 +52,8 @@ class Ports:
         try:
             if tls is not None:
                 seconds = self._config.incomplete_frame_timeout_seconds
-                self._handshakes = Handshakes(tls_of(self._config), protocol, self._limits, seconds)
+                contexts, now = reloaded_tls_of(self._config), self._runtime.monotonic
+                self._handshakes = Handshakes(lambda: contexts.get(now()), protocol, self._limits, seconds)
                 self.tls = await self._listen(f"{self._key}Tls", host, tls, self._handshakes)
             if plain is not None:
                 self.plain = await self._listen(self._key, host, plain, protocol)

@@ -33,6 +33,10 @@ class TokenKeys(Protocol):
     def token_auth_claim(self) -> str:
         """The claim that has the role."""
 
+    @property
+    def tls_cert_refresh_check_duration_sec(self) -> int:
+        """Between two looks whether the file of the key has changed."""
+
 
 class Provider(Protocol):
     """One way to prove who one is, by Pulsar's name of the method."""

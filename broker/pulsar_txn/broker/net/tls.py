@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Protocol
 
+from pulsar_txn.broker.base.reloading import Reloaded
 from pulsar_txn.broker.base.settings import ConfigError
 
 
@@ -26,6 +27,16 @@ class TlsKeys(Protocol):
     @property
     def tls_require_trusted_client_cert_on_connect(self) -> bool:
         """Whether a client needs one."""
+
+    @property
+    def tls_cert_refresh_check_duration_sec(self) -> int:
+        """Between two looks whether the files have changed; 0: at each connection."""
+
+
+def reloaded_tls_of(keys: TlsKeys) -> Reloaded[ssl.SSLContext]:
+    """The same as `tls_of`, for connections that come when the files are others. ConfigError."""
+    named = (keys.tls_certificate_file_path, keys.tls_key_file_path, keys.tls_trust_certs_file_path)
+    return Reloaded(lambda: tls_of(keys), [each for each in named if each], keys.tls_cert_refresh_check_duration_sec)
 
 
 def tls_of(keys: TlsKeys) -> ssl.SSLContext:

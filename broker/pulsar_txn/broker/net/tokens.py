@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
 
+from pulsar_txn.broker.base.reloading import Reloaded
 from pulsar_txn.broker.base.settings import ConfigError
 
 from .proofs import Authenticated, TokenKeys, refused
@@ -55,14 +56,33 @@ def _key_bytes(name: str, value: str) -> bytes:
     try:
         if value.startswith("data:"):
             return base64.b64decode(value.partition(",")[2], validate=True)
-        path = Path(value.removeprefix("file://"))
-        if value.startswith("file://") or path.is_absolute():
-            return path.read_bytes()
+        file = _file_of(value)
+        if file is not None:
+            return file.read_bytes()
         return base64.b64decode(value, validate=True)
     except OSError as error:
         raise ConfigError(f"{name} cannot be read: {error.strerror}") from None
     except binascii.Error:
         raise ConfigError(f"{name} is neither a file:// URL nor base64") from None
+
+
+def _file_of(value: str) -> Path | None:
+    """The file that has the key; None where the value itself is the key."""
+    path = Path(value.removeprefix("file://"))
+    return path if value.startswith("file://") or path.is_absolute() else None
+
+
+class ReloadedTokens:
+    """`TokenProvider` with the key that is in its file now. What was let in by an older key stays until its token expires."""
+
+    def __init__(self, keys: TokenKeys) -> None:
+        file = _file_of(keys.token_secret_key or keys.token_public_key or "")
+        files = [] if file is None else [str(file)]
+        self._tokens = Reloaded(lambda: tokens_of(keys), files, keys.tls_cert_refresh_check_duration_sec)
+
+    def authenticate(self, data: bytes, certificate: Mapping[str, Any] | None, now: float) -> Authenticated:
+        """See `Provider.authenticate`."""
+        return self._tokens.get(now).authenticate(data, certificate, now)
 
 
 class TokenProvider:
