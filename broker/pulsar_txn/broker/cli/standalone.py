@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -86,16 +88,20 @@ def _check_plugins(loaded: Loaded) -> None:
     """Before any file is touched. Raises Ending."""
     for field, group in _PLUGINS.items():
         value = getattr(loaded.config, field)
-        try:
+        with _blaming(loaded, field, f"={value}"):
             plugins.resolve(group, value)
-        except plugins.PluginError as error:
-            raise Ending(USAGE, f"{loaded.origins[field]}: {conf_key(field)}={value}: {error}") from error
-    field = "transaction_buffer_provider_overrides"
-    try:
+    with _blaming(loaded, "transaction_buffer_provider_overrides"):
         for value in read_rules(loaded.config.transaction_buffer_provider_overrides).values():
             plugins.resolve(plugins.TRANSACTION_BUFFERS, value)
+
+
+@contextlib.contextmanager
+def _blaming(loaded: Loaded, field: str, value: str = "") -> Iterator[None]:
+    """A plug-in that cannot be found is the fault of this key. Raises Ending."""
+    try:
+        yield
     except plugins.PluginError as error:
-        raise Ending(USAGE, f"{loaded.origins[field]}: {conf_key(field)}: {error}") from error
+        raise Ending(USAGE, f"{loaded.origins[field]}: {conf_key(field)}{value}: {error}") from error
 
 
 def _check_functions(config: BrokerConfig) -> None:

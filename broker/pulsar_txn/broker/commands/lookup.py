@@ -20,12 +20,8 @@ def on_connect(session: Session, body: Any) -> None:
     """CONNECT: who the client is. A second one closes the connection, and so does one that is refused."""
     if session.connection.connected:
         raise MalformedFrame("CONNECT came a second time")
-    try:
-        session.principal = session.introduction.connect(body)
-    except Refusal as refusal:
-        session.introduction.reject(refusal)
+    if not session.introduction.let_in(session, body):
         return
-    session.superuser = session.services.authentication.is_superuser(session.principal)
     session.connection.know(body.client_version[:_MAX_VERSION_LENGTH])
     session.connection.write_command(
         "connected",
@@ -45,10 +41,7 @@ def on_connect(session: Session, body: Any) -> None:
 
 def on_auth_response(session: Session, body: Any) -> None:
     """AUTH_RESPONSE: fresh credentials, which the client was asked for."""
-    try:
-        session.introduction.respond(body)
-    except Refusal as refusal:
-        session.introduction.reject(refusal)
+    session.introduction.renew(body)
 
 
 def on_ping(session: Session, body: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -23,6 +23,13 @@ _ANSWER_SECONDS: Final = 10.0
 _LONGEST_WAIT_SECONDS: Final = 86_400.0
 
 
+class Introduced(Protocol):
+    """What is known of a client from its credentials."""
+
+    principal: str | None
+    superuser: bool
+
+
 class Introduction:
     """One client's credentials. Without authentication everybody is let in, and is nobody."""
 
@@ -33,6 +40,27 @@ class Introduction:
         self._method = ""
         self._known: Authenticated | None = None
         self._timer: Any = None
+
+    def admit(self, session: Introduced, body: Any) -> None:
+        """CONNECT: tell the session who its client is. Raises Refusal; `reject` is then the answer."""
+        session.principal = self.connect(body)
+        session.superuser = self._authentication.is_superuser(session.principal)
+
+    def let_in(self, session: Introduced, body: Any) -> bool:
+        """As `admit`; False where the client was refused, told so, and closed."""
+        return self._or_reject(lambda: self.admit(session, body))
+
+    def renew(self, body: Any) -> bool:
+        """As `respond`; False where the client was refused, told so, and closed."""
+        return self._or_reject(lambda: self.respond(body))
+
+    def _or_reject(self, look: Callable[[], None]) -> bool:
+        try:
+            look()
+        except Refusal as refusal:
+            self.reject(refusal)
+            return False
+        return True
 
     def connect(self, body: Any) -> str | None:
         """CONNECT: the role. Raises Refusal; `reject` is then the answer."""

@@ -97,8 +97,7 @@ class Speaker:
             shown = pb.CommandConnect()
             shown.CopyFrom(body)
             shown.ClearField("proxy_to_broker_url")
-            session.principal = session.introduction.connect(shown)
-            session.superuser = authentication.is_superuser(session.principal)
+            session.introduction.admit(session, shown)
         return self._front.brokers.named(body.proxy_to_broker_url) if body.proxy_to_broker_url else None
 
     # ---- from the client
@@ -168,13 +167,8 @@ class Speaker:
 
     def _respond(self, body: Any) -> bool:
         """AUTH_RESPONSE: fresh credentials are looked at here too; whether the broker has not asked for them."""
-        session = self._session
-        if self._front.services.authentication.enabled:
-            try:
-                session.introduction.respond(body)
-            except Refusal as refusal:
-                session.introduction.reject(refusal)
-                return True
+        if self._front.services.authentication.enabled and not self._session.introduction.renew(body):
+            return True
         if not self._challenges:
             return True
         self._challenges -= 1
