@@ -59,15 +59,40 @@ def test_new_txn_with_what_it_writes_to_first(request_id: int, timeout_ms: int, 
 def test_end_txn(request_id: int, txn: TxnId, action: int):
     frame = hot_txn.encode_end_txn(request_id, txn, action)
     assert frame == command("endTxn", request_id=request_id, txn_action=action, **ids(txn))
-    assert hot_txn.decode_end_txn(frame[4:]) == (head_of(request_id, txn), txn, action, (), False)
+    assert hot_txn.decode_end_txn(frame[4:]) == hot_txn.EndTxn(head_of(request_id, txn), txn, action)
 
 
-@given(U64, TXN, st.sampled_from([0, 1]), st.lists(U64, max_size=5), st.booleans())
-def test_end_txn_of_a_group(request_id: int, txn: TxnId, action: int, group: list[int], alone: bool):
-    frame = hot_txn.encode_end_txn(request_id, txn, action, group, abort_others=alone)
-    fields = {"group_least_bits": group, **({"abort_others": True} if alone else {})}
+@given(U64, TXN, st.sampled_from([0, 1]), st.lists(U64, max_size=5), st.booleans(), st.binary(max_size=40), st.booleans())
+def test_end_txn_with_our_fields(
+    request_id: int, txn: TxnId, action: int, group: list[int], alone: bool, token: bytes, early: bool
+):
+    ours: dict[str, Any] = {"abort_others": alone, "prepared_token": token, "answer_at_decision": early}
+    frame = hot_txn.encode_end_txn(request_id, txn, action, group, **ours)
+    fields = {"group_least_bits": group} | {name: value for name, value in ours.items() if value}
     assert frame == command("endTxn", request_id=request_id, txn_action=action, **fields, **ids(txn))
-    assert hot_txn.decode_end_txn(frame[4:]) == (head_of(request_id, txn), txn, action, tuple(group), alone)
+    assert hot_txn.decode_end_txn(frame[4:]) == hot_txn.EndTxn(
+        head_of(request_id, txn), txn, action, tuple(group), alone, token, early
+    )
+
+
+CHECKED = st.builds(
+    hot_txn.Checked,
+    st.none() | st.text(max_size=50),
+    st.binary(max_size=50),
+    st.none() | U64,
+    st.binary(max_size=20),
+    st.booleans(),
+)
+
+
+@given(U64, U64, U64, st.lists(FIRST, max_size=2), CHECKED)
+def test_new_txn_with_a_check(request_id: int, timeout_ms: int, tc_id: int, first: list[Any], checked: hot_txn.Checked):
+    frame = hot_txn.encode_new_txn(request_id, timeout_ms, tc_id, first, hot_txn.encode_checked(checked))
+    head, *others = hot_txn.decode_new_txn(frame[4:])
+    assert others == [timeout_ms, tc_id]
+    assert hot_txn.request_id_of(head) == request_id
+    assert hot_txn.first_participants_of(frame[4:]) == first
+    assert hot_txn.checked_of(frame[4:]) == (checked if checked != hot_txn.Checked() else None)
 
 
 @given(U64, TXN, st.lists(st.text(max_size=200), max_size=3))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from . import pulsar_pb2 as pb
 from .errors import MalformedFrame
@@ -31,6 +31,20 @@ RESPONSES: Final = frozenset(
 
 FirstParticipant: TypeAlias = tuple[str, str | None, str]
 """`(topic, subscription, cluster)`; `subscription` None: the topic itself. `cluster` may be empty."""
+
+
+class Checked(NamedTuple):
+    """What a NEW_TXN says beside its timeout (`docs/adr/0043`), with the protocol's names.
+
+    `check_after_ms` None: the coordinator's own time. An empty `nonce` is none.
+    """
+
+    check_group: str | None = None
+    check_data: bytes = b""
+    check_after_ms: int | None = None
+    nonce: bytes = b""
+    abort_on_disconnect: bool = False
+
 
 Response: TypeAlias = tuple[int, TxnId, int | None, str | None]
 """`(request_id, txn, error, message)`; `error` None: it was done."""
@@ -53,6 +67,11 @@ _ENDS: Final = {kind: _ends(prefix) for kind, prefix in _PREFIX.items()}
 STARTS: Final = {kind: _starts(prefix) for kind, prefix in _PREFIX.items()}
 """By type, then by the size of the body: what comes before the body in its frame. For a response without an error, the body is
 the `head` of its request (see `encode_response`)."""
+
+_UNCHECKED: Final = Checked()
+_CHECKED_TAGS: Final = tuple(varint(number << 3 | wire) for number, wire in ((101, 2), (102, 2), (103, 0), (104, 2), (105, 0)))
+_SECOND_OF_TAG: Final = b"\x06"
+"""Of all of them, and of no byte of most frames that say nothing of checks."""
 
 _CLUSTER_TAG: Final = varint(100 << 3 | 2)
 _FIRST_TAG: Final = _CLUSTER_TAG
@@ -88,10 +107,40 @@ def _ids(request_id: int, txn: TxnId) -> bytes:
 # ---------------------------------------------------------------- NEW_TXN and END_TXN: numbers only
 
 
-def encode_new_txn(request_id: int, timeout_ms: int, tc_id: int, first: Iterable[FirstParticipant] = ()) -> bytes:
-    """The frame of a NEW_TXN. `first`: registered with it, by a coordinator beside clusters."""
+def encode_new_txn(
+    request_id: int, timeout_ms: int, tc_id: int, first: Iterable[FirstParticipant] = (), more: bytes = b""
+) -> bytes:
+    """The frame of a NEW_TXN. `first`: registered with it, by a coordinator beside clusters. `more`: see `encode_checked`."""
     numbers = b"\x08" + varint(request_id) + b"\x10" + varint(timeout_ms) + b"\x18" + varint(tc_id)
-    return _frame(NEW_TXN, numbers + b"".join(map(_first_participant, first)))
+    return _frame(NEW_TXN, numbers + b"".join(map(_first_participant, first)) + more)
+
+
+def encode_checked(checked: Checked) -> bytes:
+    """The fields of a NEW_TXN that say this, for `encode_new_txn`."""
+    group, data, after_ms, nonce, ends_with_it = checked
+    fields = pb.CommandNewTxn(check_group=group, check_after_millis=after_ms)
+    if data:
+        fields.check_data = data
+    if nonce:
+        fields.nonce = nonce
+    if ends_with_it:
+        fields.abort_on_disconnect = True
+    return fields.SerializePartialToString()
+
+
+def checked_of(frame: bytes) -> Checked | None:
+    """What a NEW_TXN says beside its timeout; None when that is nothing. MalformedFrame."""
+    if _SECOND_OF_TAG not in frame or not any(tag in frame for tag in _CHECKED_TAGS):
+        return None
+    body = _body(frame, NEW_TXN).newTxn
+    found = Checked(
+        body.check_group if body.HasField("check_group") else None,
+        body.check_data,
+        body.check_after_millis if body.HasField("check_after_millis") else None,
+        body.nonce,
+        body.abort_on_disconnect,
+    )
+    return None if found == _UNCHECKED else found
 
 
 @lru_cache(4096)
@@ -130,36 +179,63 @@ def decode_new_txn(frame: bytes) -> tuple[bytes, int, int]:
     return b"\x08" + varint(body.request_id), body.txn_ttl_millis, body.tc_id
 
 
-def encode_end_txn(request_id: int, txn: TxnId, action: int, group: Iterable[int] = (), *, abort_others: bool = False) -> bytes:
+class EndTxn(NamedTuple):
+    """What an END_TXN says. `head`: as of all requests. No action means commit. An empty `prepared_token` is none."""
+
+    head: bytes
+    txn: TxnId
+    action: int
+    group: tuple[int, ...] = ()
+    abort_others: bool = False
+    prepared_token: bytes = b""
+    answer_at_decision: bool = False
+
+
+def encode_end_txn(
+    request_id: int,
+    txn: TxnId,
+    action: int,
+    group: Iterable[int] = (),
+    *,
+    abort_others: bool = False,
+    prepared_token: bytes = b"",
+    answer_at_decision: bool = False,
+) -> bytes:
     """The frame of an END_TXN; `action` is a TxnAction, `group` the `least` of further transactions of the coordinator.
 
-    `abort_others`: whatever else the transactional id of the client has open is aborted.
+    `abort_others`: whatever else the transactional id of the client has open is aborted. `prepared_token`: shows that the
+    sender may end a prepared transaction. `answer_at_decision`: the answer does not wait for participants.
     """
     further = b"".join(map(varint, group))
     together = b"\xa2\x06" + varint(len(further)) + further if further else b""
     others = b"\xa8\x06\x01" if abort_others else b""
-    return _frame(END_TXN, _ids(request_id, txn) + b"\x20" + varint(action) + together + others)
+    token = b"\xb2\x06" + varint(len(prepared_token)) + prepared_token if prepared_token else b""
+    early = b"\xb8\x06\x01" if answer_at_decision else b""
+    return _frame(END_TXN, _ids(request_id, txn) + b"\x20" + varint(action) + together + others + token + early)
 
 
-def decode_end_txn(frame: bytes) -> tuple[bytes, TxnId, int, tuple[int, ...], bool]:
-    """`(head, txn, action, group, abort_others)`; no action means commit. MalformedFrame."""
+def decode_end_txn(frame: bytes) -> EndTxn:
+    """See `EndTxn`. MalformedFrame."""
     end = _ENDS[END_TXN].get(frame[:_BODY])
     if end is not None and end <= len(frame) and (found := _END_TXN_SHAPE(frame, _BODY, end)) is not None:
         head, _, least, most, action = found.groups(b"\0")
-        return (
-            head,
-            (
-                _new(TxnId, (NUMBERS[most], NUMBERS[least]))
-                if len(least) <= _LONGEST_USUAL >= len(most)
-                else _txn_id(NUMBERS[least], NUMBERS[most])
-            ),
-            action[0],
-            (),
-            False,
+        txn = (
+            _new(TxnId, (NUMBERS[most], NUMBERS[least]))
+            if len(least) <= _LONGEST_USUAL >= len(most)
+            else _txn_id(NUMBERS[least], NUMBERS[most])
         )
+        return _new(EndTxn, (head, txn, action[0], (), False, b"", False))
     body = _body(frame, END_TXN).endTxn
     txn = _txn_id(body.txnid_least_bits, body.txnid_most_bits)
-    return _ids(body.request_id, txn), txn, int(body.txn_action), tuple(body.group_least_bits), body.abort_others
+    return EndTxn(
+        _ids(body.request_id, txn),
+        txn,
+        int(body.txn_action),
+        tuple(body.group_least_bits),
+        body.abort_others,
+        body.prepared_token,
+        body.answer_at_decision,
+    )
 
 
 # ---------------------------------------------------------------- ADD_PARTITION_TO_TXN and ADD_SUBSCRIPTION_TO_TXN

@@ -1198,7 +1198,7 @@ class CommandAddSubscriptionToTxnResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommandEndTxn(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable", "group_least_bits", "abort_others", "prepared_token")
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable", "group_least_bits", "abort_others", "prepared_token", "answer_at_decision")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
@@ -1207,6 +1207,7 @@ class CommandEndTxn(_message.Message):
     GROUP_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     ABORT_OTHERS_FIELD_NUMBER: _ClassVar[int]
     PREPARED_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_AT_DECISION_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
@@ -1215,7 +1216,8 @@ class CommandEndTxn(_message.Message):
     group_least_bits: _containers.RepeatedScalarFieldContainer[int]
     abort_others: bool
     prepared_token: bytes
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., scalable: bool = ..., group_least_bits: _Optional[_Iterable[int]] = ..., abort_others: bool = ..., prepared_token: _Optional[bytes] = ...) -> None: ...
+    answer_at_decision: bool
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., scalable: bool = ..., group_least_bits: _Optional[_Iterable[int]] = ..., abort_others: bool = ..., prepared_token: _Optional[bytes] = ..., answer_at_decision: bool = ...) -> None: ...
 
 class CommandEndTxnResponse(_message.Message):
     __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
