@@ -43,6 +43,7 @@ from .txn import crash_points
 from .txn.coordinators import Coordinators
 from .txn.host import Answer
 from .txn.participants import InProcessParticipants, NoRegistrations, Registrations, WithExternal
+from .txn.take_overs import TakeOvers
 from .txn.transactional_ids import TransactionalIds
 
 _logger = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ class Broker:
         self.on_storage_failed: Callable[[Exception], None] = lambda _: None
         self.coordinators: Coordinators | None = None
         self.transactional_ids: TransactionalIds | None = None
+        self.take_overs: TakeOvers | None = None
         self.ends_groups = False
         self._buffers = BufferChoice(config, store.metadata)
         self._pending_ack_factory = plugins.resolve(
@@ -101,8 +103,6 @@ class Broker:
         if config.transaction_coordinator_enabled:
             factory = plugins.resolve(plugins.COORDINATORS, config.transaction_metadata_store_provider_class_name)
             self.ends_groups = getattr(factory, "ends_groups", False)
-            if getattr(factory, "fences", False):
-                self.transactional_ids = TransactionalIds(store.metadata)
             self.coordinators = Coordinators(
                 partial(_make_coordinator, factory, config),
                 store,
@@ -110,6 +110,9 @@ class Broker:
                 self.participants,
                 self.storage_failed,
             )
+            if getattr(factory, "fences", False):
+                self.transactional_ids = TransactionalIds(store.metadata)
+                self.take_overs = TakeOvers(self.coordinators, config.transactional_id_take_over_timeout_in_millis / 1000)
         self.registrations: Registrations = NoRegistrations() if self.coordinators is None else self.coordinators
         if config.external_transaction_coordinators_enabled:
             self.registrations = WithExternal(self.registrations)

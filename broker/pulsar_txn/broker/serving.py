@@ -22,12 +22,11 @@ from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.broker.cli.exits import OK, REFUSED, STORE_REFUSED, UNAVAILABLE, USAGE, Ending, cannot_listen
 from pulsar_txn.broker.cli.lifetime import LOG_FORMAT, Lifetime, loop_factory
 from pulsar_txn.broker.cli.options import command_line_of, load_config
+from pulsar_txn.broker.commands.coordinating import Coordinating, TxnSession
+from pulsar_txn.broker.commands.identities import identify
 from pulsar_txn.broker.commands.opened import OpenedTransactions
 from pulsar_txn.broker.commands.txn import (
     MAX_PARTICIPANTS,
-    Coordinating,
-    TxnSession,
-    identify,
     on_end_txn,
     on_new_txn,
     refuse_new_txn,
@@ -47,6 +46,7 @@ from pulsar_txn.broker.txn.crash_points import armed
 from pulsar_txn.broker.txn.host import Answer, asked
 from pulsar_txn.broker.txn.opening import coordinator_log_name
 from pulsar_txn.broker.txn.participants import Participants
+from pulsar_txn.broker.txn.take_overs import TakeOvers
 from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
 from pulsar_txn.broker.txn.watched import CoordinatorWatch, WatchedCoordinatorHost, watched_by
 
@@ -149,6 +149,7 @@ __all__ = [
     "Runtime",
     "ServingByLane",
     "Setting",
+    "TakeOvers",
     "TransactionalIds",
     "Turn",
     "TxnSession",

@@ -101,6 +101,7 @@ class CoordinatorConfig:
     number_of_transaction_coordinators: int = 16
     max_active_transactions_per_coordinator: int = 10_000
     max_active_transactions_per_transactional_id: int = 256
+    transactional_id_take_over_timeout_in_millis: int = 10_000
     max_participants_per_transaction: int = 10_000
     max_transaction_state_size_in_mb: int = 64
     max_transaction_timeout_in_seconds: int = 3_600

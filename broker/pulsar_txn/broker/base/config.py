@@ -42,6 +42,7 @@ _AT_LEAST_ONE: Final = frozenset(
         "max_pending_ack_bytes_per_subscription",
         "max_pending_ack_bytes_per_transaction",
         "number_of_transaction_coordinators",
+        "transactional_id_take_over_timeout_in_millis",
     }
 )
 _MAX_PORT: Final = 65535

@@ -109,6 +109,7 @@ class BrokerConfig:
     number_of_transaction_coordinators: int = 16
     max_active_transactions_per_coordinator: int = 10_000  # Pulsar: 0 (no limit)
     max_active_transactions_per_transactional_id: int = 256
+    transactional_id_take_over_timeout_in_millis: int = 10_000  # ours
     max_participants_per_transaction: int = 10_000
     max_transaction_state_size_in_mb: int = 64
     max_pending_ack_bytes_per_transaction: int = 128 * 1024 * 1024

@@ -17,6 +17,7 @@ from pulsar_txn.broker.topics.producers import Producer
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.broker.txn.host import Answer
+from pulsar_txn.broker.txn.take_overs import TakeOvers
 from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
 from pulsar_txn.wire.ids import TxnAction, TxnId
 from pulsar_txn.wire.topics import TopicName
@@ -36,6 +37,7 @@ class Services(Protocol):
     topic_lists: TopicLists
     coordinators: Coordinators | None
     transactional_ids: TransactionalIds | None
+    take_overs: TakeOvers | None
     ends_groups: bool
     service_url: str
     service_url_tls: str

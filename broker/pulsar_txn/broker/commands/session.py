@@ -38,7 +38,7 @@ class Session:
     """The state of one client.
 
     `principal`: who the client is (None without authentication), and whether that is an operator: `superuser`;
-    `identity`: its transactional id, if it named one.
+    `identity`: its transactional id, if it named one; `taking_over`: see `coordinating.TxnSession`.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Session:
         self.principal: str | None = None
         self.superuser = False
         self.identity: Identity | None = None
+        self.taking_over: Identity | None = None
         self.incarnation: str | None = None  # of use beside a cluster only
         self.opened = OpenedTransactions()
         self.writable = True

@@ -5,16 +5,12 @@ Every answer, also an error, carries the ids of the transaction: clients find th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import repeat
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final
 
-from pulsar_txn.broker.net.answering import Answering
-from pulsar_txn.broker.txn.coordinators import Coordinators
 from pulsar_txn.broker.txn.host import Answer
-from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
-from pulsar_txn.tc.owners import Identity
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -23,45 +19,9 @@ from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.topics import InvalidName, TopicName
 
 from .checks import check_subscription_name
-from .opened import Asked, OpenedTransactions
-
-
-class Coordinating(Protocol):
-    """What the commands of this file ask of a server; see `services.Services`."""
-
-    @property
-    def coordinators(self) -> Coordinators | None:
-        """None where transactions are switched off."""
-
-    @property
-    def transactional_ids(self) -> TransactionalIds | None:
-        """None where nobody fences."""
-
-    @property
-    def ends_groups(self) -> bool:
-        """Whether the coordinators end several transactions by one record."""
-
-
-class TxnSession(Protocol):
-    """What the commands of this file need of a client: not more, so that another server than the broker can carry them out."""
-
-    principal: str | None
-    superuser: bool
-    identity: Identity | None
-    incarnation: str | None
-    opened: OpenedTransactions
-
-    @property
-    def connection(self) -> Answering:
-        """Where it is answered."""
-
-    @property
-    def services(self) -> Coordinating:
-        """The server."""
-
-
-TxnFrameHandler: TypeAlias = Callable[[TxnSession, bytes], None]
-TxnHandler: TypeAlias = Callable[[TxnSession, Any], Coroutine[Any, Any, None] | None]
+from .coordinating import TxnFrameHandler, TxnHandler, TxnSession
+from .identities import identify
+from .opened import Asked
 
 MAX_PARTICIPANTS: Final = 1000
 """Of one request."""
@@ -81,7 +41,7 @@ def _switched_off(request_id: int) -> bytes:
 
 
 async def on_tc_connect(session: TxnSession, body: Any) -> None:
-    """TC_CLIENT_CONNECT_REQUEST: answered once the coordinator serves; who names a transactional id gets its identity."""
+    """TC_CLIENT_CONNECT_REQUEST: answered once the coordinator serves; see `identify` for who names a transactional id."""
     coordinators = session.services.coordinators
     if coordinators is None:
         session.connection.write(_switched_off(body.request_id))
@@ -90,29 +50,12 @@ async def on_tc_connect(session: TxnSession, body: Any) -> None:
     try:
         await coordinators.connect(body.tc_id)
         if body.HasField("transactional_id"):
-            told = await identify(session, body, len(coordinators))
+            told = await identify(session, body, coordinators)
     except Refusal as refusal:
         told = {"error": int(refusal.code)}
         session.connection.write_command("tcClientConnectResponse", request_id=body.request_id, message=refusal.message, **told)
     else:
         session.connection.write_command("tcClientConnectResponse", request_id=body.request_id, **told)
-
-
-async def identify(session: TxnSession, body: Any, coordinators: int) -> dict[str, int]:
-    """Bind the connection to a transactional id and its epoch; what the answer says of them."""
-    name, ids = body.transactional_id, session.services.transactional_ids
-    if ids is None:
-        text = "transactional ids are not served here; set transactionMetadataStoreProviderClassName=fencing"
-        raise Refusal(ServerError.NotAllowedError, text)
-    if session.identity is not None and session.identity[0] != name:
-        raise Refusal(ServerError.NotAllowedError, f"this connection is bound to transactional id {session.identity[0]!r}")
-    if body.HasField("transactional_epoch"):
-        await ids.resume(name, body.transactional_epoch)
-        session.identity = (name, body.transactional_epoch)
-        return {}
-    epoch, tc_id = await ids.begin(name, coordinators)
-    session.identity = (name, epoch)
-    return {"tc_id": tc_id, "transactional_epoch": epoch}
 
 
 def on_new_txn(session: TxnSession, frame: bytes, participants: tuple[Participant, ...] = ()) -> None:

@@ -238,6 +238,11 @@ class Coordinators:
         """The coordinator if it serves now."""
         return self._serving.get(tc_id)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may lead what this one does not."""
+        return self._opening.is_shared
+
     def is_elsewhere(self, tc_id: int) -> bool:
         """Whether another process may lead the coordinator: this one waits for it, or was cut off for longer than its lease."""
         host = self.ready(tc_id)

@@ -12,6 +12,7 @@ from pulsar_txn.broker.serving import (
     Coordinators,
     Ports,
     Runtime,
+    TakeOvers,
     TransactionalIds,
     Turn,
     reachable,
@@ -40,6 +41,7 @@ class FrontServices:
     is_shared: bool = False
     leaders: Leaders = attrs.field(init=False)
     transactional_ids: TransactionalIds | None = None
+    take_overs: TakeOvers | None = None
     service_url: str = ""
     service_url_tls: str = ""
     sessions: set[Session] = attrs.field(factory=set)

@@ -21,7 +21,7 @@ from pulsar_txn.wire.topics import ASSIGN_TOPIC, InvalidName, TopicName
 
 from .beginning import on_new, refusal_of, too_many
 from .clusters import of_cluster
-from .living import say_goodbye, take_over
+from .living import say_goodbye
 from .session import FrameHandler, Handler, Session
 
 _PROTOCOL_VERSION: Final = 21
@@ -142,23 +142,7 @@ async def _introduced(session: Session, body: Any) -> dict[str, int]:
     session.services.sessions.add(session)
     if not body.HasField("transactional_id"):
         return {}
-    told = await identify(session, body, len(coordinators))
-    if session.identity is not None and await _takes_over(session, body.tc_id, told.get("tc_id")):
-        await take_over(coordinators, told.get("tc_id", body.tc_id), session.identity, session)
-    return told
-
-
-async def _takes_over(session: Session, asked: int, given: int | None) -> bool:
-    """Whether a client that names itself has its epoch begin here and now. `given`: the coordinator of a new epoch.
-
-    Where that is in another instance, the client goes there with its epoch.
-    """
-    services, identity, ids = session.services, session.identity, session.services.transactional_ids
-    if given is not None:
-        return not services.coordinators.is_elsewhere(given)
-    if not services.leaders.is_shared or identity is None or ids is None:
-        return False
-    return asked == await ids.coordinator(identity[0], len(services.coordinators))
+    return await identify(session, body, coordinators)
 
 
 def on_add_partition(session: Session, frame: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Which clients live: their leases at the coordinators, their goodbyes, and the next epoch of a transactional id.
+"""Which clients live: their leases at the coordinators, and their goodbyes.
 
 A connection is the sign of life. While a client has one, its leases are renewed for it; when it has none for the time of a
 lease, the coordinators abort what it has open and never use its lanes again.
@@ -10,17 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from pulsar_txn.broker.serving import Coordinators, asked
-from pulsar_txn.tc import Identity
 from pulsar_txn.wire.errors import ServerError
 
 from .session import Session
-
-
-async def take_over(coordinators: Coordinators, tc_id: int, identity: Identity, session: Session) -> None:
-    """Return when everything of older epochs has ended, at all participants. Raises Refusal: a newer epoch has begun."""
-    await coordinators.connect(tc_id)
-    principal, incarnation = session.principal, session.incarnation
-    await asked(lambda answer: coordinators.take_over(tc_id, principal, identity, answer, incarnation))
 
 
 async def say_goodbye(coordinators: Coordinators, tc_id: int, incarnation: str, principal: str | None) -> None:

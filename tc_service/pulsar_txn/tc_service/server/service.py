@@ -18,6 +18,7 @@ from pulsar_txn.broker.serving import (
     Repeating,
     Runtime,
     ServingByLane,
+    TakeOvers,
     TransactionalIds,
     Turn,
     armed,
@@ -102,6 +103,8 @@ class CoordinatorService:
             on_change=self._changed,
             make_host=watched_by(self.following.lanes.watch),
         )
+        wait_seconds = config.transactional_id_take_over_timeout_in_millis / 1000
+        self.take_overs: TakeOvers | None = TakeOvers(self.coordinators, wait_seconds)
         has_decided = store.exists(front_log_name(0))  # what it has decided is told, whether there still is a front or not
         self.front_coordinators = self._of_front(config) if config.has_front or has_decided else None
         self._stale: set[int] = set()

@@ -14,6 +14,7 @@ from pulsar_txn.broker.serving import (
     Coordinators,
     Introduction,
     OpenedTransactions,
+    TakeOvers,
     TransactionalIds,
     Turn,
 )
@@ -30,6 +31,7 @@ class Services(Protocol):
 
     coordinators: Coordinators
     transactional_ids: TransactionalIds | None
+    take_overs: TakeOvers | None
     config: BrokerConfig
     turn: Turn
     clusters: Clusters
@@ -52,7 +54,7 @@ class Session:
     """The state of one client.
 
     `principal`: who it is, None without authentication, and whether that is an operator: `superuser`. `identity`: its
-    transactional id. `incarnation`: what it calls this life of its process.
+    transactional id; `taking_over`: see `TxnSession`. `incarnation`: what it calls this life of its process.
     """
 
     is_busy = False
@@ -73,6 +75,7 @@ class Session:
         self.principal: str | None = None
         self.superuser = False
         self.identity: Identity | None = None
+        self.taking_over: Identity | None = None
         self.incarnation: str | None = None
         self.coordinators: set[int] = set()
         """Those that it has connected to."""

@@ -1,0 +1,61 @@
+"""What the transaction commands need of a client and of its server: not more, so that another server can carry them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeAlias
+
+from pulsar_txn.broker.net.answering import Answering
+from pulsar_txn.broker.txn.coordinators import Coordinators
+from pulsar_txn.broker.txn.take_overs import TakeOvers
+from pulsar_txn.broker.txn.transactional_ids import TransactionalIds
+from pulsar_txn.tc.owners import Identity
+
+from .opened import OpenedTransactions
+
+
+class Coordinating(Protocol):
+    """The server; see `services.Services`."""
+
+    @property
+    def coordinators(self) -> Coordinators | None:
+        """None where transactions are switched off."""
+
+    @property
+    def transactional_ids(self) -> TransactionalIds | None:
+        """None where nobody fences."""
+
+    @property
+    def take_overs(self) -> TakeOvers | None:
+        """None where nobody fences."""
+
+    @property
+    def ends_groups(self) -> bool:
+        """Whether the coordinators end several transactions by one record."""
+
+
+class TxnSession(Protocol):
+    """A client.
+
+    `identity`: the transactional id and epoch that its connection is bound to; `taking_over`: those that begin for it, while
+    older epochs have something left that has not ended.
+    """
+
+    principal: str | None
+    superuser: bool
+    identity: Identity | None
+    taking_over: Identity | None
+    incarnation: str | None
+    opened: OpenedTransactions
+
+    @property
+    def connection(self) -> Answering:
+        """Where it is answered."""
+
+    @property
+    def services(self) -> Coordinating:
+        """The server."""
+
+
+TxnFrameHandler: TypeAlias = Callable[[TxnSession, bytes], None]
+TxnHandler: TypeAlias = Callable[[TxnSession, Any], Coroutine[Any, Any, None] | None]
