@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.cache/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test conformance coverage lint soak bench docs image clean constraints
+.PHONY: help setup quick demo test mutants conformance coverage lint soak bench docs image clean constraints
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,9 +49,14 @@ quick: $(if $(wildcard $(READY)),,$(QUICK_READY)) ## a minute: style, types and 
 demo: $(READY) ## flights through Pulsar and Spark, killed at the worst moments; totals to the cent
 	$(PY) examples/flights --flights $(FLIGHTS) $(ARGS)
 
+# The mutants test the tests and not the product: they have a run of their own.
+ELSEWHERE = $(if $(filter tests tests/,$(TESTS)),--ignore=tests/mutants)
 test: $(READY) ## all tests, also on stock Apache Pulsar where Java and Maven are
 	@$(PY) tests/support/stock_install.py
-	$(PY) -m pytest $(TESTS) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PY) -m pytest $(TESTS) $(ELSEWHERE) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+mutants: $(READY) ## the code is broken on purpose, patch after patch: a test must notice each
+	$(PY) -m pytest tests/mutants -n $(WORKERS) --dist load $(ARGS)
 
 # One server: no page is made, only the stories run.
 SERVER  ?=
