@@ -79,6 +79,8 @@ BODIES: dict[str, st.SearchStrategy[Message]] = {
     "addPartitionToTxnResponse": body(pb.CommandAddPartitionToTxnResponse, **RESPONSE),
     "addSubscriptionToTxnResponse": body(pb.CommandAddSubscriptionToTxnResponse, **RESPONSE),
     "endTxnResponse": body(pb.CommandEndTxnResponse, **RESPONSE),
+    "endTxnOnPartitionResponse": body(pb.CommandEndTxnOnPartitionResponse, **RESPONSE),
+    "endTxnOnSubscriptionResponse": body(pb.CommandEndTxnOnSubscriptionResponse, **RESPONSE),
     "send": body(
         pb.CommandSend,
         {"producer_id": U64, "sequence_id": U64},
@@ -141,6 +143,10 @@ def response_of(message: Any, _rest: bytes) -> Any:
     return message.request_id, ids_of(message), given_or_none(message, "error"), given_or_none(message, "message")
 
 
+def end_response_of(message: Any, _rest: bytes) -> Any:
+    return message.request_id, given_or_none(message, "error"), given_or_none(message, "message")
+
+
 # What each decoder has to say of a message that protobuf read, and of the bytes after the command.
 EXPECTED: dict[str, Callable[[Any, bytes], Any]] = {
     "newTxn": lambda m, rest: (m.request_id, m.txn_ttl_millis, m.tc_id),
@@ -159,6 +165,8 @@ EXPECTED: dict[str, Callable[[Any, bytes], Any]] = {
     "addPartitionToTxnResponse": response_of,
     "addSubscriptionToTxnResponse": response_of,
     "endTxnResponse": response_of,
+    "endTxnOnPartitionResponse": end_response_of,
+    "endTxnOnSubscriptionResponse": end_response_of,
     "send": lambda m, rest: (
         m.producer_id,
         signed64(m.sequence_id),
@@ -228,6 +236,8 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "addPartitionToTxnResponse": lambda frame: hot_txn.decode_response(frame, 53),
     "addSubscriptionToTxnResponse": lambda frame: hot_txn.decode_response(frame, 55),
     "endTxnResponse": lambda frame: hot_txn.decode_response(frame, 57),
+    "endTxnOnPartitionResponse": lambda frame: hot_txn.decode_end_response(frame, 59),
+    "endTxnOnSubscriptionResponse": lambda frame: hot_txn.decode_end_response(frame, 61),
 }
 NUMBERS = {name: pb.BaseCommand.DESCRIPTOR.fields_by_name[name].number for name in DECODERS}
 UNKNOWN = st.sampled_from(

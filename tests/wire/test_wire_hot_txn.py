@@ -110,6 +110,19 @@ def test_add_subscriptions(request_id: int, txn: TxnId, pairs: list[tuple[str, s
     assert hot_txn.decode_add_subscriptions(frame[4:]) == (head_of(request_id, txn), txn, pairs)
 
 
+@given(U64, TXN, st.text(max_size=200), st.none() | st.text(max_size=200), st.sampled_from([0, 1]), U64.map(signed64))
+def test_the_end_at_a_participant(
+    request_id: int, txn: TxnId, topic: str, subscription: str | None, action: int, low_watermark: int
+):
+    mark = {"txnid_least_bits_of_low_watermark": unsigned64(low_watermark)}
+    fields: dict[str, Any] = {"request_id": request_id, **ids(txn), "txn_action": action, **mark}
+    if subscription is None:
+        expected = command("endTxnOnPartition", topic=topic, **fields)
+    else:
+        expected = command("endTxnOnSubscription", subscription={"topic": topic, "subscription": subscription}, **fields)
+    assert hot_txn.encode_end_at(request_id, txn, topic, subscription, action, low_watermark) == expected
+
+
 @pytest.mark.parametrize("kind", sorted(hot_txn.RESPONSES))
 @given(request_id=U64, txn=TXN, error=st.none() | st.sampled_from([0, 19, 25]), message=st.none() | st.text(max_size=200))
 def test_responses(kind: int, request_id: int, txn: TxnId, error: int | None, message: str | None):

@@ -8,6 +8,7 @@ from pulsar_txn.client.loop.lanes import is_fatal
 from pulsar_txn.client.loop.pipeline import first_error
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.pool import ConnectionPool
+from pulsar_txn.client.net.requests import Waiter
 from pulsar_txn.client.net.runtime import (
     AsyncioRuntime,
     Condition,
@@ -52,6 +53,7 @@ __all__ = [
     "Settings",
     "Slots",
     "TlsFiles",
+    "Waiter",
     "WorkerThread",
     "abort_all",
     "act_as",

@@ -1,4 +1,5 @@
-"""Codecs of the transaction commands NEW_TXN, ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN, END_TXN and their responses.
+"""Codecs of the transaction commands NEW_TXN, ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN, END_TXN, of the two that end a
+transaction at a participant, END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION, and of their responses.
 
 As in `wire.hot`: plain values in and out, encoders put bytes together by hand, decoders know the shapes that peers
 really send and ask protobuf for everything else. A transaction has four of them and as many answers, so for short
@@ -18,7 +19,7 @@ from .errors import MalformedFrame
 from .frames import NAMES, decode_command
 from .hot import _ends, _shape, _starts, _txn_id  # the parts of which all hand-written codecs are made
 from .ids import TxnId
-from .varints import LAST, MORE, NUMBERS, read_varint, varint
+from .varints import LAST, MORE, NUMBERS, cached_varint, read_varint, varint
 
 NEW_TXN, ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN, END_TXN = 50, 52, 54, 56
 """Command types; the type of the response is the next number."""
@@ -28,6 +29,10 @@ RESPONSES: Final = frozenset(
     {NEW_TXN_RESPONSE, ADD_PARTITION_TO_TXN_RESPONSE, ADD_SUBSCRIPTION_TO_TXN_RESPONSE, END_TXN_RESPONSE}
 )
 """Types of the four responses."""
+
+END_TXN_ON_PARTITION, END_TXN_ON_SUBSCRIPTION = 58, 60
+END_RESPONSES: Final = frozenset({59, 61})
+"""Types of the answers to END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION."""
 
 FirstParticipant: TypeAlias = tuple[str, str | None, str]
 """`(topic, subscription, cluster)`; `subscription` None: the topic itself. `cluster` may be empty."""
@@ -62,7 +67,7 @@ def _prefix(kind: int) -> bytes:
     return b"\x08" + varint(kind) + varint(kind << 3 | 2)
 
 
-_PREFIX: Final = {kind: _prefix(kind) for kind in range(50, 58)}
+_PREFIX: Final = {kind: _prefix(kind) for kind in range(50, 62)}
 _ENDS: Final = {kind: _ends(prefix) for kind, prefix in _PREFIX.items()}
 STARTS: Final = {kind: _starts(prefix) for kind, prefix in _PREFIX.items()}
 """By type, then by the size of the body: what comes before the body in its frame. For a response without an error, the body is
@@ -334,6 +339,37 @@ def _pair(size: int, data: bytes) -> tuple[str, str] | None:
         return None
 
 
+# ---------------------------------------------------------------- END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION
+
+
+def encode_end_at(request_id: int, txn: TxnId, topic: str, subscription: str | None, action: int, low_watermark: int) -> bytes:
+    """The frame that ends a transaction at a topic, or at a subscription of it. `low_watermark`: -1 for none."""
+    kind, named = _place(topic, subscription)
+    most, least = txn
+    body = (
+        b"\x08"
+        + varint(request_id)
+        + b"\x10"
+        + cached_varint(least)
+        + b"\x18"
+        + cached_varint(most)
+        + named
+        + LAST[action]
+        + b"\x30"
+        + cached_varint(low_watermark)
+    )
+    return _frame(kind, body)
+
+
+@lru_cache(4096)
+def _place(topic: str, subscription: str | None) -> tuple[int, bytes]:
+    """The type of the command for a participant, and the bytes that name it, up to the tag of the action."""
+    if subscription is None:
+        return END_TXN_ON_PARTITION, b"\x22" + _sized(topic) + b"\x28"
+    pair = b"\x0a" + _sized(topic) + b"\x12" + _sized(subscription)
+    return END_TXN_ON_SUBSCRIPTION, b"\x22" + varint(len(pair)) + pair + b"\x28"
+
+
 # ---------------------------------------------------------------- responses
 
 
@@ -363,6 +399,19 @@ def encode_response(kind: int, head: bytes, *, error: int | None = None, message
         text = message.encode("utf-8", "replace")
         body += b"\x2a" + varint(len(text)) + text
     return _frame(kind, body)
+
+
+def decode_end_response(frame: bytes, kind: int) -> tuple[int, int | None, str | None]:
+    """`(request_id, error, message)`; `kind` is the frame's type, one of END_RESPONSES. MalformedFrame."""
+    end = _ENDS[kind].get(frame[:_BODY])
+    if end is not None and end <= len(frame) and (found := _RESPONSE_SHAPE(frame, _BODY, end)) is not None:
+        return NUMBERS[found[1]], None, None
+    body = getattr(_body(frame, kind), NAMES[kind])
+    return (
+        body.request_id,
+        int(body.error) if body.HasField("error") else None,
+        body.message if body.HasField("message") else None,
+    )
 
 
 def decode_response(frame: bytes, kind: int) -> Response:

@@ -21,7 +21,7 @@ from pulsar_txn.client.errors import (
     UnsupportedVersionError,
 )
 from pulsar_txn.client.net.authentication import Authentication, current_data
-from pulsar_txn.client.net.requests import Requests
+from pulsar_txn.client.net.requests import Requests, Waiter
 from pulsar_txn.client.net.runtime import Runtime
 from pulsar_txn.client.net.server_errors import from_server
 from pulsar_txn.client.net.settings import Settings
@@ -238,6 +238,10 @@ class Connection(asyncio.Protocol):
             request_id, txn_id, code, text = hot_txn.decode_response(frame, kind)
             error = None if code is None else from_server(code, text or "", endpoint=self.endpoint)
             self._requests.finish(request_id, txn_id, error, NAMES[kind])
+        elif kind in hot_txn.END_RESPONSES:
+            request_id, code, text = hot_txn.decode_end_response(frame, kind)
+            error = None if code is None else from_server(code, text or "", endpoint=self.endpoint)
+            self._requests.finish(request_id, None, error, NAMES[kind])
         else:
             self._on_command(decode_command(frame))
 
@@ -362,6 +366,15 @@ class Connection(asyncio.Protocol):
         future = self._requests.add(request_id, name, self._settings.operation_timeout if timeout is None else timeout)
         self.write(buffers)
         return future
+
+    def ask(self, waiter: Waiter, name: str, request_id: int, frame: bytes, timeout: float) -> None:
+        """As `request_frames`, for somebody who waits already, and is told in place of a future."""
+        if self.closed:
+            waiter.set_exception(ConnectionLost(self.error.message if self.error else "closed", endpoint=self.endpoint))
+            return
+        self._requests.await_by(waiter, request_id, name, timeout)
+        self._out.append(frame)
+        self._schedule_flush()
 
     def _on_answer(self, body: Any, name: str) -> None:
         error = None

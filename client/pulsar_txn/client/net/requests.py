@@ -1,11 +1,11 @@
-"""The requests of one connection that wait for their answer: futures by id, and one timer for the nearest deadline."""
+"""The requests of one connection that wait for their answer: by id, with one timer for the nearest deadline."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pulsar_txn.client.errors import ConnectionLost, OperationTimeout, PulsarError, RemoteProtocolError
 from pulsar_txn.client.net.runtime import Runtime
@@ -31,6 +31,19 @@ ANSWERS: Final = {
 """Request -> the answer that its sender reads; what any other request is answered with is not looked at."""
 
 
+class Waiter(Protocol):
+    """Who waits for an answer: a future, or what is called in its place, at once and without a turn of the loop."""
+
+    def done(self) -> bool:
+        """Whether nobody waits any more."""
+
+    def set_result(self, body: Any, /) -> None:
+        """The answer came."""
+
+    def set_exception(self, error: PulsarError, /) -> None:
+        """It will not come, or is an error."""
+
+
 class Requests:
     """A table of requests; each ends with its answer, with an error, or at its deadline."""
 
@@ -38,7 +51,7 @@ class Requests:
         self._runtime = runtime
         self._endpoint = endpoint
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, tuple[asyncio.Future[Any], float, str]] = {}
+        self._waiting: dict[int, tuple[Waiter, float, str]] = {}
         self._timer = NearestTimer(runtime, self._expire)
 
     def __contains__(self, request_id: int) -> bool:
@@ -47,15 +60,19 @@ class Requests:
     def add(self, request_id: int, name: str, seconds: float) -> asyncio.Future[Any]:
         """A future of the answer to a request that is about to leave; `math.inf` seconds wait for ever."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        deadline = self._runtime.monotonic() + seconds
-        self._waiting[request_id] = (future, deadline, name)
-        self._timer.set(deadline)
+        self.await_by(future, request_id, name, seconds)
         return future
+
+    def await_by(self, waiter: Waiter, request_id: int, name: str, seconds: float) -> None:
+        """As `add`, for somebody who waits already."""
+        deadline = self._runtime.monotonic() + seconds
+        self._waiting[request_id] = (waiter, deadline, name)
+        self._timer.set(deadline)
 
     def lift_deadline(self, request_id: int) -> None:
         """The answer may take as long as it takes."""
-        future, _, name = self._waiting[request_id]
-        self._waiting[request_id] = (future, math.inf, name)
+        waiter, _, name = self._waiting[request_id]
+        self._waiting[request_id] = (waiter, math.inf, name)
 
     def finish(self, request_id: int, body: Any, error: PulsarError | None, answer: str = "error") -> None:
         """The answer came, of the type `answer`; one that does not fit the request is a RemoteProtocolError."""
@@ -63,24 +80,24 @@ class Requests:
         if entry is None:
             logger.debug("%s: answer to request %d came too late", self._endpoint, request_id)
             return
-        future = entry[0]
-        if future.done():
+        waiter = entry[0]
+        if waiter.done():
             return
         expected = ANSWERS.get(entry[2])
         if error is None and expected is not None and answer != expected:
             error = RemoteProtocolError(f"the broker answered {entry[2]} with {answer}", endpoint=self._endpoint)
         if error is not None:
-            future.set_exception(error)
+            waiter.set_exception(error)
         else:
-            future.set_result(body)
+            waiter.set_result(body)
 
     def fail_all(self, error: PulsarError) -> None:
         """The connection has ended: nothing will be answered."""
         self._timer.cancel()
         waiting, self._waiting = self._waiting, {}
-        for future, _, name in waiting.values():
-            if not future.done():
-                future.set_exception(self._lost(error, name))
+        for waiter, _, name in waiting.values():
+            if not waiter.done():
+                waiter.set_exception(self._lost(error, name))
 
     def _lost(self, error: PulsarError, name: str) -> PulsarError:
         if isinstance(error, ConnectionLost):
@@ -90,12 +107,11 @@ class Requests:
         return error
 
     def _expire(self, now: float) -> None:
-        for request_id, (future, deadline, name) in list(self._waiting.items()):
-            if deadline <= now:
-                del self._waiting[request_id]
-                if not future.done():
-                    future.set_exception(
-                        OperationTimeout(f"no answer to {name} in time", endpoint=self._endpoint, maybe_processed=True)
-                    )
+        due = [request_id for request_id, (_, deadline, _) in self._waiting.items() if deadline <= now]
+        for waiter, _, name in [self._waiting.pop(request_id) for request_id in due]:
+            if not waiter.done():
+                waiter.set_exception(
+                    OperationTimeout(f"no answer to {name} in time", endpoint=self._endpoint, maybe_processed=True)
+                )
         if self._waiting:
             self._timer.set(min(deadline for _, deadline, _ in self._waiting.values()))

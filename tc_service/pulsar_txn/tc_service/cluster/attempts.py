@@ -8,7 +8,9 @@ a refusal, the owner is looked up at once: when another broker has the topic now
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 from pulsar_txn.client.errors import ConnectionLost, OperationTimeout, PulsarError
 from pulsar_txn.client.inside import Connection
@@ -38,40 +40,98 @@ class Attempts(Protocol):
         ...
 
 
+class _Attempt:
+    """One that is under way; its request's `Waiter`. `refusal`: of the broker that was told without a lookup."""
+
+    __slots__ = ("_told", "connection", "effect", "looked_up", "over", "refusal")
+
+    def __init__(
+        self, told: Callable[[_Attempt, Outcome], None], effect: TellParticipant, over: Callable[[Outcome], None]
+    ) -> None:
+        self._told = told
+        self.effect = effect
+        self.over = over
+        self.connection: Connection
+        self.looked_up = False
+        self.refusal: Outcome | None = None
+
+    def done(self) -> bool:
+        """See `Waiter`: it waits until it is told."""
+        return False
+
+    def set_result(self, _body: Any, /) -> None:
+        """The broker has taken the end."""
+        self._told(self, _TAKEN)
+
+    def set_exception(self, error: PulsarError, /) -> None:
+        """It has not, or nobody knows."""
+        self._told(self, _failed(error))
+
+
+class _Slots:
+    """The ends under way to one broker, and those that wait for them."""
+
+    __slots__ = ("flying", "waiting")
+
+    def __init__(self) -> None:
+        self.flying = 0
+        self.waiting: deque[_Attempt] = deque()
+
+
 class BrokerAttempts:
-    """Attempts over the wire. At most `per_broker` ends are under way to one broker."""
+    """Attempts over the wire. At most `per_broker` ends are under way to one broker.
+
+    An end costs a lookup only when the owner is not known; otherwise it is a request and a call for its answer, with no task.
+    """
 
     def __init__(self, brokers: Brokers, *, per_broker: int = 256, seconds: float = ATTEMPT_SECONDS) -> None:
         self._brokers = brokers
         self._per_broker = per_broker
         self._seconds = seconds
-        self._slots: dict[str, asyncio.Semaphore] = {}
+        self._slots: dict[str, _Slots] = {}
         self._owners: dict[str, Connection] = {}
         """Where the last end on a topic was taken."""
+        self._lookups: set[asyncio.Task[None]] = set()
 
     async def attempt(self, effect: TellParticipant) -> Outcome:
         """See `Attempts.attempt`."""
-        outcome = await self._attempt(effect)
-        if outcome.answer in _ROLE_REFUSED:
-            self._brokers.show_credentials_again()
-        return outcome
+        over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.begin(effect, lambda outcome: None if over.done() else over.set_result(outcome))
+        return await over
 
-    async def _attempt(self, effect: TellParticipant) -> Outcome:
-        topic = effect.participant.topic
-        known, refusal = self._owners.get(topic), None
-        if known is not None and not known.closed:
-            outcome = await self._tell(known, effect)
-            if outcome.answer is not Answer.NOT_READY:
-                return outcome
-            refusal = outcome
-        owner = await self._look_up(topic)
+    def begin(self, effect: TellParticipant, over: Callable[[Outcome], None]) -> None:
+        """One attempt; `over` is called once, in a later turn of the loop, with what came of it. Never raises."""
+        attempt = _Attempt(self._told, effect, over)
+        known = self._owners.get(effect.participant.topic)
+        if known is None or known.closed:
+            self._look_up(attempt)
+        else:
+            self._tell(known, attempt)
+
+    async def close(self) -> None:
+        """Look nothing up any more; what is under way fails when the connections are closed."""
+        lookups = list(self._lookups)
+        for lookup in lookups:
+            lookup.cancel()
+        await asyncio.gather(*lookups, return_exceptions=True)
+
+    def _look_up(self, attempt: _Attempt) -> None:
+        lookup = asyncio.get_running_loop().create_task(self._go_to_owner(attempt))
+        self._lookups.add(lookup)
+        lookup.add_done_callback(self._lookups.discard)
+
+    async def _go_to_owner(self, attempt: _Attempt) -> None:
+        refusal, refused_by = attempt.refusal, attempt.connection if attempt.refusal is not None else None
+        owner = await self._owner(attempt.effect.participant.topic)
         if isinstance(owner, Outcome):
-            return owner
-        if refusal is not None and owner is known:  # the topic is being moved, and wants its pause
-            return refusal
-        return await self._tell(owner, effect)
+            self._end(attempt, owner)
+        elif refusal is not None and owner is refused_by:  # the topic is being moved, and wants its pause
+            self._end(attempt, refusal)
+        else:
+            attempt.looked_up = True
+            self._tell(owner, attempt)
 
-    async def _look_up(self, topic: str) -> Connection | Outcome:
+    async def _owner(self, topic: str) -> Connection | Outcome:
         try:
             async with asyncio.timeout(self._seconds):
                 return await self._brokers.owner(topic)
@@ -80,31 +140,50 @@ class BrokerAttempts:
         except TimeoutError:
             return Outcome(Answer.NO_CONNECTION, f"the owner was not found within {self._seconds:g} s")
 
-    async def _tell(self, connection: Connection, effect: TellParticipant) -> Outcome:
+    def _tell(self, connection: Connection, attempt: _Attempt) -> None:
+        attempt.connection = connection
         slots = self._slots.get(connection.endpoint)
         if slots is None:
-            slots = self._slots[connection.endpoint] = asyncio.Semaphore(self._per_broker)
-        async with slots:
-            try:
-                async with asyncio.timeout(self._seconds):
-                    await self._brokers.end(connection, effect)
-            except PulsarError as error:
-                outcome = _failed(error)
-            except TimeoutError:
-                outcome = Outcome(Answer.SILENT, f"no answer within {self._seconds:g} s")
-            else:
-                outcome = _TAKEN
-        self._note(effect.participant.topic, connection, taken=outcome is _TAKEN)
-        return outcome
+            slots = self._slots[connection.endpoint] = _Slots()
+        if slots.flying < self._per_broker:
+            slots.flying += 1
+            self._brokers.end(attempt, connection, attempt.effect, self._seconds)
+        else:
+            slots.waiting.append(attempt)
+
+    def _told(self, attempt: _Attempt, outcome: Outcome) -> None:
+        """The broker has answered, or will not."""
+        slots = self._slots[attempt.connection.endpoint]
+        slots.flying -= 1
+        if slots.waiting:
+            asyncio.get_running_loop().call_soon(self._tell_next, slots)
+        topic, taken = attempt.effect.participant.topic, outcome is _TAKEN
+        if not taken or self._owners.get(topic) is not attempt.connection:
+            self._note(topic, attempt.connection, taken=taken)
+        if taken or attempt.looked_up or outcome.answer is not Answer.NOT_READY:
+            self._end(attempt, outcome)
+        else:
+            attempt.refusal = outcome
+            self._look_up(attempt)
+
+    def _tell_next(self, slots: _Slots) -> None:
+        while slots.waiting and slots.flying < self._per_broker:
+            attempt = slots.waiting.popleft()
+            self._tell(attempt.connection, attempt)
 
     def _note(self, topic: str, connection: Connection, *, taken: bool) -> None:
         """Remember who took an end, and forget whoever did not."""
         if not taken:
             self._owners.pop(topic, None)
-        elif self._owners.get(topic) is not connection:
+        else:
             self._owners[topic] = connection
             if len(self._owners) > _MOST_OWNERS:
                 del self._owners[next(iter(self._owners))]
+
+    def _end(self, attempt: _Attempt, outcome: Outcome) -> None:
+        if outcome.answer in _ROLE_REFUSED:
+            self._brokers.show_credentials_again()
+        attempt.over(outcome)
 
 
 _ROLE_REFUSED: Final = frozenset({Answer.NOT_SUPERUSER, Answer.UNAUTHORIZED})

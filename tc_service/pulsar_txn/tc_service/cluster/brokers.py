@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Iterator
 from typing import Any, Final
@@ -10,10 +9,10 @@ from typing import Any, Final
 import attrs
 
 from pulsar_txn.client.errors import ConnectionLost, InvalidConfiguration, NotAllowedError, PulsarError, RemoteProtocolError
-from pulsar_txn.client.inside import Address, Connection, ConnectionPool, Runtime, Settings, parse_service_url
+from pulsar_txn.client.inside import Address, Connection, ConnectionPool, Runtime, Settings, Waiter, parse_service_url
 from pulsar_txn.ledger.machine import TellParticipant
+from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
-from pulsar_txn.wire.ids import unsigned64
 from pulsar_txn.wire.topics import ASSIGN_TOPIC, partition_name
 
 MAX_HOPS: Final = 10
@@ -154,20 +153,12 @@ class Brokers:
         connection = await self.owner(partition_name(ASSIGN_TOPIC, number))
         await connection.request("tcClientConnectRequest", next(self._request_ids), tc_id=number)
 
-    def end(self, connection: Connection, effect: TellParticipant) -> asyncio.Future[Any]:
-        """END_TXN_ON_PARTITION or END_TXN_ON_SUBSCRIPTION. The future fails with PulsarError.
+    def end(self, waiter: Waiter, connection: Connection, effect: TellParticipant, seconds: float) -> None:
+        """END_TXN_ON_PARTITION or END_TXN_ON_SUBSCRIPTION. `waiter` is told the answer, or the PulsarError.
 
         The low watermark is always sent, -1 for none: stock 4.0.8 closes the connection without it.
         """
-        fields: dict[str, Any] = {
-            "txnid_most_bits": unsigned64(effect.txn_id.most),
-            "txnid_least_bits": unsigned64(effect.txn_id.least),
-            "txn_action": int(effect.action),
-            "txnid_least_bits_of_low_watermark": unsigned64(effect.low_watermark),
-        }
-        number = next(self._request_ids)
-        participant = effect.participant
-        if participant.subscription is None:
-            return connection.request("endTxnOnPartition", number, topic=participant.topic, **fields)
-        name = pb.Subscription(topic=participant.topic, subscription=participant.subscription)
-        return connection.request("endTxnOnSubscription", number, subscription=name, **fields)
+        number, participant = next(self._request_ids), effect.participant
+        topic, subscription = participant.topic, participant.subscription
+        frame = hot_txn.encode_end_at(number, effect.txn_id, topic, subscription, effect.action, effect.low_watermark)
+        connection.ask(waiter, "endTxnOnPartition" if subscription is None else "endTxnOnSubscription", number, frame, seconds)

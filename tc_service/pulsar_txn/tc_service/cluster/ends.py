@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from pulsar_txn.client.inside import Runtime
@@ -17,7 +18,7 @@ from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.wire.ids import Participant, TxnId
 from pulsar_txn.wire.values import value
 
-from .attempts import Attempts, Outcome
+from .attempts import BrokerAttempts, Outcome
 from .lines import Line
 from .repeats import Repeats
 from .rules import RULES, Answer
@@ -65,7 +66,7 @@ class EndDriver:
     def __init__(
         self,
         cluster: str,
-        attempts: Attempts,
+        attempts: BrokerAttempts,
         runtime: Runtime,
         *,
         width: int = _TOPIC_WIDTH,
@@ -88,7 +89,6 @@ class EndDriver:
         self._width = width
         self._lines: dict[str, Line[_End]] = {}
         self._untold: dict[tuple[TxnId, Participant], _End] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.Handle] = {}
         self._repeats = None if repeat_after_seconds is None else Repeats(int(repeat_after_seconds * 1000))
         self._repeating: asyncio.Handle | None = None
@@ -133,17 +133,18 @@ class EndDriver:
         """Tell one participant until it holds the outcome durably, then call `told(txn_id)` once. Never raises."""
         if self._closed:
             return
-        end = _End(effect, told, self._now_ms())
+        now_ms = self._now_ms()
+        end = _End(effect, told, now_ms)
         self._untold[effect.txn_id, effect.participant] = end
-        self._add(end)
+        self._add(end, now_ms)
 
-    def _add(self, end: _End) -> None:
+    def _add(self, end: _End, now_ms: int) -> None:
         topic = end.effect.participant.topic
         line = self._lines.get(topic)
         if line is None:
             line = self._lines[topic] = Line(self._width)
         line.add(end)
-        self._go_on(topic, line)
+        self._go_on(topic, line, now_ms)
 
     async def close(self) -> None:
         """Try nothing more. What is not told is told after the next start: it is in the coordinator's log."""
@@ -153,22 +154,15 @@ class EndDriver:
         self._timers.clear()
         if self._repeating is not None:
             self._repeating.cancel()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._attempts.close()
 
     def _now_ms(self) -> int:
         return int(self._runtime.monotonic() * 1000)
 
-    def _go_on(self, topic: str, line: Line[_End]) -> None:
-        if self._closed:
-            return
-        now_ms = self._now_ms()
+    def _go_on(self, topic: str, line: Line[_End], now_ms: int) -> None:
         for end in line.take(now_ms):
-            task = asyncio.get_running_loop().create_task(self._try(topic, line, end))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            end.attempts += 1
+            self._attempts.begin(end.effect, partial(self._answered, line, end))
         rests_until_ms = line.rests_until_ms
         if rests_until_ms is not None and topic not in self._timers:
             seconds = max(rests_until_ms - now_ms, 1) / 1000
@@ -178,23 +172,26 @@ class EndDriver:
         del self._timers[topic]
         line = self._lines.get(topic)
         if line is not None:
-            self._go_on(topic, line)
+            self._go_on(topic, line, self._now_ms())
 
-    async def _try(self, topic: str, line: Line[_End], end: _End) -> None:
-        end.attempts += 1
-        outcome = end.last = await self._attempts.attempt(end.effect)
-        self.answers[outcome.answer] += 1
-        alarm = line.answered(end, outcome.answer, self._now_ms())
-        if RULES[outcome.answer].done:
+    def _answered(self, line: Line[_End], end: _End, outcome: Outcome) -> None:
+        if self._closed:
+            return
+        end.last, answer, now_ms = outcome, outcome.answer, self._now_ms()
+        topic = end.effect.participant.topic
+        self.answers[answer] += 1
+        alarm = line.answered(end, answer, now_ms)
+        if RULES[answer].done:
             if not line:
                 del self._lines[topic]
-            self._done(end)
+            self._done(end, now_ms)
         else:
             self.failed_attempts += 1
-        self._report(end.effect, line, outcome, alarm=alarm)
-        self._go_on(topic, line)
+        if answer is not Answer.OK:
+            self._report(end.effect, line, outcome, alarm=alarm)
+        self._go_on(topic, line, now_ms)
 
-    def _done(self, end: _End) -> None:
+    def _done(self, end: _End, now_ms: int) -> None:
         if end.told is None:
             self.repeated += 1
             return
@@ -202,9 +199,13 @@ class EndDriver:
         self._untold.pop((end.effect.txn_id, end.effect.participant), None)
         self.watch(end.effect, end.attempts)
         if self._repeats is not None:
-            self._repeats.add(end.effect, self._now_ms())
-            self._repeat_later(self._repeats)
-        end.told(end.effect.txn_id)
+            self._repeats.add(end.effect, now_ms)
+            if self._repeating is None:
+                self._repeat_later(self._repeats)
+        try:  # one coordinator's fault must not take the connection from the others
+            end.told(end.effect.txn_id)
+        except Exception:
+            logger.exception("the end of %s was told, and its coordinator failed", end.effect.txn_id)
 
     def _repeat_later(self, repeats: Repeats) -> None:
         if self._repeating is None and repeats.next_ms is not None and not self._closed:
@@ -213,13 +214,12 @@ class EndDriver:
 
     def _repeat(self, repeats: Repeats) -> None:
         self._repeating = None
-        for effect in repeats.due(self._now_ms()):
-            self._add(_End(effect, None, self._now_ms()))
+        now_ms = self._now_ms()
+        for effect in repeats.due(now_ms):
+            self._add(_End(effect, None, now_ms), now_ms)
         self._repeat_later(repeats)
 
     def _report(self, effect: TellParticipant, line: Line[_End], outcome: Outcome, *, alarm: bool) -> None:
-        if outcome.answer is Answer.OK:
-            return
         what = f"{effect.action.name} of {effect.txn_id} at {_name(effect)} in the cluster {self._cluster}"
         if not alarm:
             logger.debug("%s: %s: %s", what, outcome.answer.value, outcome.detail)

@@ -38,7 +38,7 @@ class Line(Generic[T]):
     def take(self, now_ms: int) -> list[T]:
         """Those to try now; each is reported to `answered`."""
         width = 1 if self.failures else self._width
-        if now_ms < self._rests_until_ms:
+        if not self._waiting or now_ms < self._rests_until_ms:
             return []
         count = min(len(self._waiting), width - self._flying)
         found = [self._waiting.popleft() for _ in range(count)]
@@ -53,6 +53,9 @@ class Line(Generic[T]):
     def answered(self, end: T, answer: Answer, now_ms: int) -> bool:
         """What came of an attempt; whether an alarm is due. An end that failed is the next one to be tried."""
         self._flying -= 1
+        if answer is Answer.OK:
+            self.failures = self._rests_until_ms = 0
+            return False
         if RULES[answer].done:
             self.failures = 0
             self._rests_until_ms = 0

@@ -36,6 +36,9 @@ class Answer(enum.Enum):
     UNAUTHORIZED = "the broker does not accept this role or its credentials"
     OTHER = "the broker refused"
 
+    __hash__ = object.__hash__
+    """Each end is looked up by its answer; what Enum has for that is a Python call."""
+
 
 @value
 class Rule:
