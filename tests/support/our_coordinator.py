@@ -22,7 +22,7 @@ _MAIN: Final = "from pulsar_txn.broker.cli import main; main()"
 class OurCoordinator:
     """One `pulsar-txn coordinator` with its data folder. Port and data survive `restart` and `kill`.
 
-    `clusters`: service URLs by name. `program`: what the interpreter runs.
+    `clusters`: service URLs by name. `program`: what the interpreter `python` runs.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class OurCoordinator:
         conf: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
         program: Sequence[str] = ("-c", _MAIN),
+        python: str = sys.executable,
     ) -> None:
         self.port = free_port()
         self._folder = Path(tempfile.mkdtemp(prefix="our-coordinator-"))
@@ -40,7 +41,7 @@ class OurCoordinator:
         self.ready_file = self._folder / "ready.json"
         self.log_file = self._folder / "log"
         self.environment = dict(environment or {})
-        self._program = program
+        self._program = (python, *program)
         self._conf = {
             "clusters": ",".join(clusters),
             **{f"cluster.{name}.serviceUrl": url for name, url in clusters.items()},
@@ -79,7 +80,7 @@ class OurCoordinator:
         """Start it and return when it is ready. Raises StartError."""
         file = self._folder / "coordinator.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in self._conf.items()), encoding="utf-8")
-        command = [sys.executable, *self._program, "coordinator", "--conf", str(file), "--data", str(self.data_dir)]
+        command = [*self._program, "coordinator", "--conf", str(file), "--data", str(self.data_dir)]
         self.ready_file.unlink(missing_ok=True)  # of a killed one
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
