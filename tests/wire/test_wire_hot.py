@@ -43,6 +43,11 @@ PLACES = place() | place(partition=I32, batch_index=I32, ack_set=st.lists(I64, m
 TXN_FIELDS = {"txnid_least_bits": U64, "txnid_most_bits": U64}
 
 SUBSCRIPTIONS = st.builds(pb.Subscription, topic=st.text(max_size=70), subscription=st.text(max_size=70))
+FIRST = st.builds(
+    lambda topic, more: pb.FirstParticipant(topic=topic, **more),
+    st.text(max_size=70),
+    optional(subscription=st.text(max_size=70), cluster=st.text(max_size=10)),
+)
 RESPONSE = {
     "required": {"request_id": U64},
     "error": st.sampled_from([0, 23, 25]),
@@ -51,12 +56,20 @@ RESPONSE = {
 }
 
 BODIES: dict[str, st.SearchStrategy[Message]] = {
-    "newTxn": body(pb.CommandNewTxn, {"request_id": U64}, txn_ttl_millis=U64, tc_id=U64, scalable=st.booleans()),
+    "newTxn": body(
+        pb.CommandNewTxn,
+        {"request_id": U64},
+        txn_ttl_millis=U64,
+        tc_id=U64,
+        scalable=st.booleans(),
+        participants=st.lists(FIRST, max_size=3),
+    ),
     "addPartitionToTxn": body(
         pb.CommandAddPartitionToTxn,
         {"request_id": U64},
         partitions=st.lists(st.text(max_size=150), max_size=3),
         scalable=st.booleans(),
+        cluster=st.text(max_size=10),
         **TXN_FIELDS,
     ),
     "addSubscriptionToTxn": body(
@@ -64,6 +77,7 @@ BODIES: dict[str, st.SearchStrategy[Message]] = {
         {"request_id": U64},
         subscription=st.lists(SUBSCRIPTIONS, max_size=3),
         scalable=st.booleans(),
+        cluster=st.text(max_size=10),
         **TXN_FIELDS,
     ),
     "endTxn": body(
@@ -149,9 +163,19 @@ def end_response_of(message: Any, _rest: bytes) -> Any:
 
 # What each decoder has to say of a message that protobuf read, and of the bytes after the command.
 EXPECTED: dict[str, Callable[[Any, bytes], Any]] = {
-    "newTxn": lambda m, rest: (m.request_id, m.txn_ttl_millis, m.tc_id),
-    "addPartitionToTxn": lambda m, rest: (m.request_id, ids_of(m), list(m.partitions)),
-    "addSubscriptionToTxn": lambda m, rest: (m.request_id, ids_of(m), [(s.topic, s.subscription) for s in m.subscription]),
+    "newTxn": lambda m, rest: (
+        m.request_id,
+        m.txn_ttl_millis,
+        m.tc_id,
+        [(each.topic, given_or_none(each, "subscription"), each.cluster) for each in m.participants],
+    ),
+    "addPartitionToTxn": lambda m, rest: (m.request_id, ids_of(m), list(m.partitions), m.cluster),
+    "addSubscriptionToTxn": lambda m, rest: (
+        m.request_id,
+        ids_of(m),
+        [(each.topic, each.subscription) for each in m.subscription],
+        m.cluster,
+    ),
     "endTxn": lambda m, rest: (
         m.request_id,
         ids_of(m),
@@ -212,7 +236,7 @@ EXPECTED: dict[str, Callable[[Any, bytes], Any]] = {
 }
 
 
-def by_request_id(decoded: tuple[bytes, Any, Any]) -> tuple[int, Any, Any]:
+def by_request_id(decoded: tuple[bytes, Any, Any]) -> tuple[Any, ...]:
     """A request with its id in place of its head, which names the same transaction if it names one."""
     head, *others = decoded
     read = pb.CommandEndTxnResponse.FromString(head)
@@ -228,9 +252,15 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "flow": hot.decode_flow,
     "ack": hot.decode_ack,
     "ackResponse": hot.decode_ack_response,
-    "newTxn": lambda frame: by_request_id(hot_txn.decode_new_txn(frame)),
-    "addPartitionToTxn": lambda frame: by_request_id(hot_txn.decode_add_partitions(frame)),
-    "addSubscriptionToTxn": lambda frame: by_request_id(hot_txn.decode_add_subscriptions(frame)),
+    "newTxn": lambda frame: (*by_request_id(hot_txn.decode_new_txn(frame)), hot_txn.first_participants_of(frame)),
+    "addPartitionToTxn": lambda frame: (
+        *by_request_id(hot_txn.decode_add_partitions(frame)),
+        hot_txn.cluster_of(frame, hot_txn.ADD_PARTITION_TO_TXN),
+    ),
+    "addSubscriptionToTxn": lambda frame: (
+        *by_request_id(hot_txn.decode_add_subscriptions(frame)),
+        hot_txn.cluster_of(frame, hot_txn.ADD_SUBSCRIPTION_TO_TXN),
+    ),
     "endTxn": lambda frame: by_request_id(hot_txn.decode_end_txn(frame)),
     "newTxnResponse": lambda frame: hot_txn.decode_response(frame, 51),
     "addPartitionToTxnResponse": lambda frame: hot_txn.decode_response(frame, 53),
@@ -334,7 +364,10 @@ def test_decoders_take_and_refuse_the_same_bytes_as_protobuf(name: str, pieces: 
 
 def texts_of(message: Any) -> list[Any]:
     subscriptions = getattr(message, "subscription", ())
-    texts = [getattr(message, "message", ""), *getattr(message, "partitions", ())]
+    texts = [getattr(message, name, "") for name in ("message", "cluster", "check_group")]
+    texts += getattr(message, "partitions", ())
+    for each in getattr(message, "participants", ()):
+        texts += (each.topic, each.subscription, each.cluster)
     return [*texts, *(text for each in subscriptions for text in (each.topic, each.subscription))]
 
 
@@ -356,6 +389,16 @@ def agrees_with_protobuf(name: str, data: bytes, rest: bytes) -> None:
 # Bodies that a reader by hand could take for something else; chance does not find them.
 PLACE = b"\x1a\x04\x08\x01\x10\x02"
 ODD = {
+    "a participant": b"\x08\x01\x10\x01\xa2\x06\x03\x0a\x01a",
+    "a participant without a topic": b"\x08\x01\x10\x01\x18\x01\xa2\x06\x03\x12\x01a",
+    "a participant with a name that is not UTF-8": b"\x08\x01\xa2\x06\x03\x0a\x01\xff",
+    "a participant before the numbers": b"\xa2\x06\x03\x0a\x01a\x08\x01\x10\x01",
+    "a participant before another number": b"\x08\x01\x10\x01\x18\x02\xa2\x06\x03\x0a\x01a\x08\x07\x10\x08",
+    "a participant and a group": b"\x08\x01\xa2\x06\x03\x0a\x01a\xaa\x06\x01g",
+    "a topic and a cluster": b"\x08\x01\x10\x01\x18\x01\x22\x01a\xa2\x06\x01c",
+    "a topic and a cluster that is not UTF-8": b"\x08\x01\x10\x01\x18\x01\x22\x01a\xa2\x06\x01\xff",
+    "a pair and a cluster": b"\x08\x01\x10\x01\x18\x01\x22\x06\x0a\x01a\x12\x01b\xa2\x06\x01c",
+    "two clusters": b"\x08\x01\x10\x01\x18\x01\x22\x01a\xa2\x06\x01c\xa2\x06\x01d",
     "field zero with a size": b"\x08\x01\x10\x01\x00\x02\x08\x01",
     "field zero first": b"\x00\x02\x08\x01\x08\x01\x10\x01",
     "fields 10 and 11 of the body": b"\x08\x01\x10\x01\x50\x05\x58\x06",

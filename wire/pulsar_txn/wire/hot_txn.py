@@ -9,15 +9,25 @@ first fields, with which the response begins as well. Ids that are absent read a
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from . import pulsar_pb2 as pb
 from .errors import MalformedFrame
 from .frames import NAMES, decode_command
 from .hot import _ends, _shape, _starts, _txn_id  # the parts of which all hand-written codecs are made
+from .hot_tails import (
+    MAX_TAIL_BYTES,
+    FirstParticipant,
+    beginning,
+    body_start,
+    participants_of,
+    subscriptions_of,
+    topics_of,
+)
 from .ids import TxnId
 from .varints import LAST, MORE, NUMBERS, cached_varint, read_varint, varint
 
@@ -33,9 +43,6 @@ RESPONSES: Final = frozenset(
 END_TXN_ON_PARTITION, END_TXN_ON_SUBSCRIPTION = 58, 60
 END_RESPONSES: Final = frozenset({59, 61})
 """Types of the answers to END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION."""
-
-FirstParticipant: TypeAlias = tuple[str, str | None, str]
-"""`(topic, subscription, cluster)`; `subscription` None: the topic itself. `cluster` may be empty."""
 
 
 class Checked(NamedTuple):
@@ -86,6 +93,8 @@ _BODY: Final = 9
 """Where a body of less than 128 bytes begins."""
 
 _NEW_TXN_SHAPE: Final = _shape(rb"(\x08N)(?:\x10N)?(?:\x18N)?")
+_NEW_TXN_BEGINNING: Final = beginning(rb"(\x08N)(?:\x10N)?(?:\x18N)?")
+_IDS_BEGINNING: Final = beginning(rb"(\x08N\x10N\x18N)")
 _END_TXN_SHAPE: Final = _shape(rb"(\x08N\x10N\x18N)(?:\x20([\x00\x01]))?")
 _RESPONSE_SHAPE: Final = _shape(rb"\x08N\x10N\x18N")
 _PARTITION_SHAPE: Final = _shape(rb"(\x08N\x10N\x18N)\x22([\x00-\x7f])(.*)")
@@ -168,6 +177,9 @@ def first_participants_of(frame: bytes) -> list[FirstParticipant]:
     """What a NEW_TXN registers at once. MalformedFrame."""
     if _FIRST_TAG not in frame:
         return []
+    usual = _usual_new_txn(frame)
+    if usual is not None:
+        return list(usual[1])
     return [
         (each.topic, each.subscription if each.HasField("subscription") else None, each.cluster)
         for each in _body(frame, NEW_TXN).newTxn.participants
@@ -180,8 +192,22 @@ def decode_new_txn(frame: bytes) -> tuple[bytes, int, int]:
     if end is not None and end <= len(frame) and (found := _NEW_TXN_SHAPE(frame, _BODY, end)) is not None:
         head, _, timeout_ms, tc_id = found.groups(b"\0")
         return head, NUMBERS[timeout_ms], NUMBERS[tc_id]
+    usual = _usual_new_txn(frame)
+    if usual is not None:
+        head, _, timeout_ms, tc_id = usual[0].groups(b"\0")
+        return head, NUMBERS[timeout_ms], NUMBERS[tc_id]
     body = _body(frame, NEW_TXN).newTxn
     return b"\x08" + varint(body.request_id), body.txn_ttl_millis, body.tc_id
+
+
+def _usual_new_txn(frame: bytes) -> tuple[re.Match[bytes], tuple[FirstParticipant, ...]] | None:
+    """The numbers of a NEW_TXN, and the participants with which it ends; None for one that is put together otherwise."""
+    start = body_start(frame, _PREFIX[NEW_TXN])
+    found = None if start is None else _NEW_TXN_BEGINNING(frame, start)
+    if found is None or len(frame) - found.end() > MAX_TAIL_BYTES:
+        return None
+    first = participants_of(frame[found.end() :])
+    return None if first is None else (found, first)
 
 
 class EndTxn(NamedTuple):
@@ -264,6 +290,9 @@ def cluster_of(frame: bytes, kind: int) -> str:
     """The cluster that an ADD_PARTITION_TO_TXN or ADD_SUBSCRIPTION_TO_TXN names; empty for none. MalformedFrame."""
     if _CLUSTER_TAG not in frame:
         return ""
+    usual = _usual_add(frame, kind)
+    if usual is not None:
+        return usual[1][1]
     name: str = getattr(_body(frame, kind), NAMES[kind]).cluster
     return name
 
@@ -283,6 +312,9 @@ def decode_add_partitions(frame: bytes) -> tuple[bytes, TxnId, list[str]]:
                 ),
                 [text],
             )
+    usual = _usual_add(frame, ADD_PARTITION_TO_TXN)
+    if usual is not None:
+        return *_ids_of(usual[0]), list(usual[1][0])
     body = _body(frame, ADD_PARTITION_TO_TXN).addPartitionToTxn
     txn = _txn_id(body.txnid_least_bits, body.txnid_most_bits)
     return _ids(body.request_id, txn), txn, list(body.partitions)
@@ -322,6 +354,9 @@ def decode_add_subscriptions(frame: bytes) -> tuple[bytes, TxnId, list[tuple[str
                 ),
                 [named],
             )
+    usual = _usual_add(frame, ADD_SUBSCRIPTION_TO_TXN)
+    if usual is not None:
+        return *_ids_of(usual[0]), list(usual[1][0])
     body = _body(frame, ADD_SUBSCRIPTION_TO_TXN).addSubscriptionToTxn
     txn = _txn_id(body.txnid_least_bits, body.txnid_most_bits)
     return _ids(body.request_id, txn), txn, [(each.topic, each.subscription) for each in body.subscription]
@@ -337,6 +372,22 @@ def _pair(size: int, data: bytes) -> tuple[str, str] | None:
         return first.decode(), second.decode()
     except UnicodeDecodeError:
         return None
+
+
+def _usual_add(frame: bytes, kind: int) -> tuple[re.Match[bytes], tuple[tuple[Any, ...], str]] | None:
+    """The ids of an ADD command, and the names with which it ends; None for one that is put together otherwise."""
+    start = body_start(frame, _PREFIX[kind])
+    found = None if start is None else _IDS_BEGINNING(frame, start)
+    if found is None or len(frame) - found.end() > MAX_TAIL_BYTES:
+        return None
+    tail = frame[found.end() :]
+    named = topics_of(tail) if kind == ADD_PARTITION_TO_TXN else subscriptions_of(tail)
+    return None if named is None else (found, named)
+
+
+def _ids_of(found: re.Match[bytes]) -> tuple[bytes, TxnId]:
+    head, _, least, most = found.groups()
+    return head, _txn_id(NUMBERS[least], NUMBERS[most])
 
 
 # ---------------------------------------------------------------- END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION

@@ -10,12 +10,15 @@ participant looks like success and stays held back for ever. Therefore names are
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from pulsar_txn.wire.ids import Participant
 from pulsar_txn.wire.topics import InvalidName, TopicName, check_subscription, is_transaction_internal
 
 _SEPARATOR: Final = "|"
+_KEPT: Final = 4096
+"""Names that are remembered: each transaction names its participants several times, and most name the same ones."""
 _CLUSTER: Final = re.compile(r"[-.\w]{1,128}", re.ASCII)
 _SCALABLE: Final = ("segment://", "topic://")
 _SYSTEM_NAMESPACE: Final = ("pulsar", "system")
@@ -33,11 +36,13 @@ class ParticipantRefused(ValueError):  # noqa: N818 - named by what happened
     """This topic or subscription cannot take part in a transaction; the message says why, and what to do."""
 
 
+@lru_cache(_KEPT)
 def encode(cluster: str, participant: Participant) -> Participant:
     """The participant as the coordinator's machine knows it. The topic is a full partition name."""
     return Participant(cluster + _SEPARATOR + participant.topic, participant.subscription)
 
 
+@lru_cache(_KEPT)
 def decode(participant: Participant) -> tuple[str, Participant]:
     """The cluster, and the participant as the brokers of that cluster know it. ValueError when no cluster is named."""
     cluster, separator, topic = participant.topic.partition(_SEPARATOR)
@@ -53,6 +58,7 @@ def check_cluster_name(cluster: str) -> None:
         raise ParticipantRefused(text)
 
 
+@lru_cache(_KEPT)
 def normalise(topic: str, subscription: str | None = None) -> Participant:
     """The participant with the full name of its topic. ParticipantRefused for what no broker can end a transaction on.
 

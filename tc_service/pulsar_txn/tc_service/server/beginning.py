@@ -11,6 +11,7 @@ from pulsar_txn.broker.serving import MAX_PARTICIPANTS, on_new_txn, refuse_new_t
 from pulsar_txn.tc_service.cluster.participants import ParticipantRefused, normalise
 from pulsar_txn.wire import hot_txn
 from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.hot_tails import FirstParticipant
 from pulsar_txn.wire.ids import Participant
 
 from .clusters import Clusters, of_cluster
@@ -37,7 +38,7 @@ def on_new(session: Session, frame: bytes) -> None:
         session.keep(asyncio.get_running_loop().create_task(_check_first(session, frame, wanted)))
 
 
-def _wanted(clusters: Clusters, first: Sequence[hot_txn.FirstParticipant]) -> _Wanted:
+def _wanted(clusters: Clusters, first: Sequence[FirstParticipant]) -> _Wanted:
     if len(first) > MAX_PARTICIPANTS:
         raise too_many(len(first))
     found: _Wanted = {}
