@@ -19,7 +19,7 @@ from pulsar_txn.wire.ids import EARLIEST
 
 
 async def _work(broker: Standalone) -> Any:
-    client = RawClient(broker.broker)
+    client = RawClient(broker.broker, on_disk=True)
     await client.producer("a", producer_name="p")
     await client.subscribe("a", "s", kind=1)
     await client.sent(b"acked")
@@ -39,24 +39,14 @@ async def test_a_folder_keeps_everything_through_a_restart(tmp_path: Path) -> No
     config = BrokerConfig(number_of_transaction_coordinators=2)
     async with Standalone(tmp_path / "data", port=0, config=config) as broker:
         assert broker.service_url == f"pulsar://127.0.0.1:{broker.port}"
-        txn = await asyncio.wait_for(_slow(_work, broker), 30)
+        txn = await _work(broker)
     async with Standalone(tmp_path / "data", port=0, config=config) as broker:
-        client = RawClient(broker.broker)
-        await _slow(client.subscribe, "a", "s", kind=1)
-        assert await _slow(client.payloads, 2) == [b"kept", b"in"]
-        await _slow(client.request, "tcClientConnectRequest", tc_id=txn.most)
-        await _slow(client.end, txn)
-        assert await _slow(client.payloads, 1) == [b"open"]
-
-
-async def _slow(function: Any, *args: Any, **options: Any) -> Any:
-    """A raw client counts loop turns; with a disk below them they need real time."""
-    sleep = asyncio.sleep
-    asyncio.sleep = lambda _: sleep(0.001)  # type: ignore[assignment] # for the turns of `until`
-    try:
-        return await function(*args, **options)
-    finally:
-        asyncio.sleep = sleep
+        client = RawClient(broker.broker, on_disk=True)
+        await client.subscribe("a", "s", kind=1)
+        assert await client.payloads(2) == [b"kept", b"in"]
+        await client.request("tcClientConnectRequest", tc_id=txn.most)
+        await client.end(txn)
+        assert await client.payloads(1) == [b"open"]
 
 
 async def test_without_a_folder_there_is_a_notice(caplog: pytest.LogCaptureFixture) -> None:

@@ -271,6 +271,16 @@ def test_what_was_committed_of_an_entry_is_known_until_all_of_it_is():
         assert len(table) == known
 
 
+def test_a_seek_takes_messages_out_of_their_units_but_not_out_of_acknowledgements():
+    table, unit, request = Owners(), Hold(State.HELD, "t1"), Hold(State.ASKED, "t1")
+    table.give(unit, position(1), 0b011, 3, (table.generation, 0b111))
+    table.give(request, position(1), 0b100, 3)
+    table.give(unit, position(2), 0b1, 0, (table.generation, 0b1))
+    table.move()
+    assert (unit.entries, request.entries, len(table)) == ({}, {position(1): 0b100}, 1)
+    assert table.has_free(position(1), 0b111) == 0b011
+
+
 def test_what_another_consumer_had_when_the_entry_came_first_is_handed_out_when_it_comes():
     """The chain found it: such a message was taken for one that the program has, and stayed until the consumer closed."""
     table = Owners()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -153,5 +154,5 @@ async def test_the_name_in_the_servers_certificate_is_checked(secured: Secured, 
 def test_a_program_of_the_official_client_runs_unchanged_where_it_has_to_say_who_it_is(
     secured: Secured, topic: str, name: str, official_says: Official
 ) -> None:
-    theirs = official_says(name, secured, f"{topic}-theirs")
+    theirs = official_says(name, secured, lambda: f"{topic}-{uuid.uuid4().hex[:12]}")
     assert repr(SECURED[name](compat, secured, topic)) == theirs()

@@ -45,15 +45,20 @@ def create_partitions(pulsar, topic, count):
 
 def both(name, pulsar, official_says):
     """What the program says with the official package, and with ours, each on a topic of its own."""
-    topics = [f"persistent://public/default/{uuid.uuid4().hex[:12]}" for _ in range(2)]
-    for topic in topics if PARTITIONS.get(name) else ():
-        create_partitions(pulsar, topic, PARTITIONS[name])
-    theirs = official_says(name, pulsar.service_url, topics[0])  # both at once
+
+    def new_topic():
+        topic = f"persistent://public/default/{uuid.uuid4().hex[:12]}"
+        if PARTITIONS.get(name):
+            create_partitions(pulsar, topic, PARTITIONS[name])
+        return topic
+
+    theirs = official_says(name, pulsar.service_url, new_topic)  # both at once
+    topic = new_topic()
     if name in ASYNCIO_PROGRAMS:
-        mine = asyncio.run(ASYNCIO_PROGRAMS[name](compat, compat_asyncio, pulsar.service_url, topics[1]))
+        mine = asyncio.run(ASYNCIO_PROGRAMS[name](compat, compat_asyncio, pulsar.service_url, topic))
     else:
-        mine = PROGRAMS[name](compat, pulsar.service_url, topics[1])
-    return theirs().replace(topics[0], "TOPIC"), repr(mine).replace(topics[1], "TOPIC")
+        mine = PROGRAMS[name](compat, pulsar.service_url, topic)
+    return theirs(), repr(mine).replace(topic, "TOPIC")
 
 
 @pytest.mark.parametrize("pulsar", ["ours"], indirect=True)
@@ -75,19 +80,20 @@ def test_a_program_of_the_official_asyncio_client_runs_unchanged(pulsar, name, o
     assert mine == theirs
 
 
-def ends_its_process_once(flag):
+def ends_its_process_once(flag, topic):
     if not flag.exists():
         flag.touch()
         os.abort()
-    return "said"
+    return topic
 
 
-def test_a_program_that_ends_its_process_is_run_again_and_ends_no_test(tmp_path):
+def test_a_program_that_ends_its_process_is_run_again_on_another_topic_and_ends_no_test(tmp_path):
+    topics = iter(["first", "second"])
     with contextlib.closing(Official()) as says:
-        assert says.beside(ends_its_process_once, tmp_path / "ended")() == "said"
+        assert says.beside(ends_its_process_once, lambda: (tmp_path / "ended", next(topics)))() == "second"
         with pytest.raises(BrokenProcessPool):
             says.beside(os.abort)()
-        assert says.beside(abs, -7)() == 7
+        assert says.beside(abs, lambda: (-7,))() == 7
 
 
 @pytest.mark.parametrize("cls", ["Client", "Producer", "Consumer", "Reader"])

@@ -13,7 +13,7 @@ from pulsar_txn.rm_producer.snapshots import pack_columns
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import EntryHeader, MarkerType, TxnId
 
-A = TXNS[0]
+A, B = TXNS[:2]
 
 
 def data(txn_id):
@@ -71,6 +71,7 @@ READ = st.lists(
 @pytest.mark.seed_rows("A30")
 @settings(deadline=None)
 @given(READ)
+@example([("half", data(A)), ("half", data(B)), ("op", marker(B)), ("op", marker(A)), ("topic", PLAIN)])
 def test_a_snapshot_anywhere_and_the_rest_of_the_logs_equal_the_whole(read):
     whole = fresh(*read)
     for cut in range(len(read) + 1):

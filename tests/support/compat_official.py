@@ -1,7 +1,8 @@
 """Runs programs with the official package in a process beside the tests.
 
 It is C++, and a fault of it ends the whole process: a client of `AutoClusterFailover` does so once in a hundred times, after
-its end, with "terminate called". What is compared is what a program says, so a program whose process ended is run again.
+its end, with "terminate called". What is compared is what a program says, so a program whose process ended is run again,
+on another topic, because what it did before is still in the first one.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from compat_asyncio import ASYNCIO_PROGRAMS
 from compat_programs import PROGRAMS, SECURED
 
 
-def _run(name, arguments):
+def _run(name, server, topic):
     if name in ASYNCIO_PROGRAMS:
-        return repr(asyncio.run(ASYNCIO_PROGRAMS[name](pulsar, pulsar.asyncio, *arguments)))
-    return repr((PROGRAMS | SECURED)[name](pulsar, *arguments))
+        said = repr(asyncio.run(ASYNCIO_PROGRAMS[name](pulsar, pulsar.asyncio, server, topic)))
+    else:
+        said = repr((PROGRAMS | SECURED)[name](pulsar, server, topic))
+    return said.replace(topic, "TOPIC")
 
 
 def _one_process():
@@ -28,25 +31,29 @@ def _one_process():
 
 
 class Official:
-    """`official(name, *arguments)` begins a program and returns a function: what the program says, as `repr`.
+    """`official(name, server, new_topic)` begins a program and returns a function: what the program says, as `repr`.
 
-    Programs run one after the other. `close` ends the process.
+    `new_topic` is called before each attempt; in what the program says, the topic is TOPIC. Programs run one after the
+    other. `close` ends the process.
     """
 
     def __init__(self):
         self._process = _one_process()
         self._thread = ThreadPoolExecutor(1)
 
-    def __call__(self, name, *arguments):
-        return self.beside(_run, name, arguments)
+    def __call__(self, name, server, new_topic):
+        return self.beside(_run, lambda: (name, server, new_topic()))
 
-    def beside(self, function, *arguments):
-        """Begin the function in the process; returns how to get its result, which may raise BrokenProcessPool."""
+    def beside(self, function, arguments=tuple):
+        """Begin the function in the process; returns how to get its result, which may raise BrokenProcessPool.
+
+        `arguments` gives the arguments of an attempt.
+        """
         return self._thread.submit(self._again_when_it_ends, function, arguments, attempts=3).result
 
     def _again_when_it_ends(self, function, arguments, attempts):
         try:
-            return self._process.submit(function, *arguments).result()
+            return self._process.submit(function, *arguments()).result()
         except BrokenProcessPool:
             self._process = _one_process()
             if attempts == 1:

@@ -1,7 +1,7 @@
 """A client of bare frames in the broker's own process and loop: what tests of the broker speak before, and beside, ours.
 
 No socket and no real time: bytes go through `_Pipe` at once. `until` gives the loop turns, so whatever a memory store
-and the broker put off happens meanwhile.
+and the broker put off happens meanwhile. A disk needs real time: `on_disk=True` makes each turn a millisecond.
 """
 
 from __future__ import annotations
@@ -98,9 +98,13 @@ class _Pipe(asyncio.Transport):
 
 
 class RawClient:
-    """One connection. Requests are awaited by their request id; everything else is collected."""
+    """One connection. Requests are awaited by their request id; everything else is collected.
 
-    def __init__(self, broker: Broker) -> None:
+    `on_disk`: the broker's store is a folder, so what it confirms takes real time.
+    """
+
+    def __init__(self, broker: Broker, *, on_disk: bool = False) -> None:
+        self._turn_s = 0.001 if on_disk else 0
         self.messages: dict[int, deque[Received]] = defaultdict(deque)
         self.receipts: deque[tuple[int, int, Position]] = deque()
         self.send_errors: list[Any] = []
@@ -158,13 +162,13 @@ class RawClient:
             value = condition()
             if value:
                 return value
-            await asyncio.sleep(0)
+            await asyncio.sleep(self._turn_s)
         raise AssertionError(f"never happened: {what or condition}")
 
     async def settle(self, turns: int = 60) -> None:
         """Give the loop turns, for what is expected *not* to happen."""
         for _ in range(turns):
-            await asyncio.sleep(0)
+            await asyncio.sleep(self._turn_s)
 
     def start(self, name: str, **fields: Any) -> int:
         """Send a request; its id for `answer`."""

@@ -100,7 +100,7 @@ async def test_a_transaction_that_is_open_beside_is_not_read_and_its_timeout_is_
 
 async def test_what_is_sent_after_the_end_is_refused_also_after_a_restart(tmp_path: Path) -> None:
     async with broker_of(tmp_path) as east:
-        client = RawClient(east.broker)
+        client = RawClient(east.broker, on_disk=True)
         await client.producer("out")
         client.send(b"in", txn=LANE)
         await client.until(lambda: client.receipts)
@@ -109,7 +109,7 @@ async def test_what_is_sent_after_the_end_is_refused_also_after_a_restart(tmp_pa
         client.send(b"late", txn=LANE)
         await client.until(lambda: client.send_errors)
     async with broker_of(tmp_path) as east:
-        client = RawClient(east.broker)
+        client = RawClient(east.broker, on_disk=True)
         await client.producer("out")
         client.send(b"late", txn=LANE)
         await client.until(lambda: client.send_errors)

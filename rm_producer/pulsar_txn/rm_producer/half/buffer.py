@@ -318,12 +318,16 @@ class HalfTopicTransactionBuffer:
     def recovered(self, now_ms: int) -> Step[TopicRecord]:
         """Serve from here on, and go on with the copies that are missing. What is stale is due at once."""
         self._ready = True
-        self._committing = OrderedDict(sorted(self._committing.items(), key=lambda item: item[1].commit))
+        self._committing = self._in_order_of_commit()
         copies: tuple[CopyEntries, ...] = ()
         for txn_id, halves in self._committing.items():
             copies = self._copies(txn_id, halves, halves.copied)
             break
         return Step(effects=(PublishMaxRead(self.max_read_position), *copies))
+
+    def _in_order_of_commit(self) -> OrderedDict[TxnId, Halves]:
+        """Those with a commit. A snapshot tells transactions in the order in which they opened."""
+        return OrderedDict(sorted(self._committing.items(), key=lambda item: item[1].commit))
 
     def deadline(self) -> int | None:
         """The past while transactions are open that a known low watermark has passed. Timeouts are the coordinator's."""
@@ -371,8 +375,9 @@ class HalfTopicTransactionBuffer:
 
     def check_invariants(self) -> None:
         """S1 (whole, in the order of commit), S9 (max_read_position), and what is derived."""
-        turn = list(self._committing)
-        commits = [halves.commit for halves in self._committing.values()]
+        committing = self._committing if self._ready else self._in_order_of_commit()  # as `recovered` will have them
+        turn = list(committing)
+        commits = [halves.commit for halves in committing.values()]
         _invariant(commits == sorted(set(commits)), "S1: commits are out of order")
         _invariant(all(not self._committing[txn_id].copied for txn_id in turn[1:]), "S1: copied before its turn")
         _invariant(self._open_count == len(self._transactions) - len(turn), "S9: what is open is not counted")
