@@ -96,6 +96,17 @@ def test_slices_taken_between_records_show_the_moment_of_the_call(records: list[
 
 
 @pytest.mark.usefixtures("small_slices")
+def test_what_a_transaction_acknowledges_while_slices_are_taken_is_not_in_them() -> None:
+    handle = applied(fresh(), [Record(Op.ACK, TxnId(0, number), ((at(number), None, 0),)) for number in range(1, 9)])
+    expected = list(handle.snapshot())
+    slices = handle.snapshot()
+    taken = [next(slices)]
+    applied(handle, [Record(Op.ACK, TxnId(0, 8), ((at(20), None, 0),))], start=8)
+    assert [*taken, *slices] == expected
+    assert list(handle.snapshot()) != expected
+
+
+@pytest.mark.usefixtures("small_slices")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(histories())
 def test_a_snapshot_of_version_one_is_read(records: list[Record]) -> None:

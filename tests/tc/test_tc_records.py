@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tc_host import LEDGER, TcHost
 
@@ -118,6 +118,7 @@ def written(tc_id: int, record: records.Entry, **fields: Any) -> None:
 
 
 @given(TC_IDS, NUMBERS, NUMBERS, NUMBERS, OWNERS)
+@example(0, 1, 1, 1, (None, ("app", -1)))
 def test_a_new_record_has_the_bytes_of_protobuf(tc_id: int, least: int, timeout_ms: int, now_ms: int, owner: Any) -> None:
     principal, identity = owner
     fields = {"owner": principal, "timeout_ms": timeout_ms, "start_time": now_ms}
