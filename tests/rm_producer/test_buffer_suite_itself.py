@@ -2,9 +2,9 @@
 
 import pytest
 
-from pulsar_txn.ledger.machine import AskProducer, MoveCursor, Reply, Step, WriteSnapshot
+from pulsar_txn.ledger.machine import MoveCursor, Reply, Step, WriteSnapshot
 from pulsar_txn.rm_producer import TopicTransactionBuffer
-from pulsar_txn.rm_producer.requests import EndTxnOnPartition, ProducerAnswered, Publish, Verified
+from pulsar_txn.rm_producer.requests import Copied, EndTxnOnPartition, Publish, Verified
 from pulsar_txn.rm_producer.testing import BufferHost, TransactionBufferSuite
 from pulsar_txn.wire.ids import EARLIEST, TxnAction, TxnId
 
@@ -123,16 +123,9 @@ def test_a_snapshot_waits_for_what_it_covers():
     assert host.crashed().snapshot == host.covered()
 
 
-def test_back_checks_reach_the_test():
-    asked = AskProducer("p", A, (1, 0), 1)
-    host = scripted(Step(effects=(asked,)))
-    host.answer(asked, TxnAction.COMMIT)
-    assert host.asked == [asked]
-
-
 def test_a_refusal_that_nobody_waits_for_is_noticed():
     with pytest.raises(AssertionError, match="nobody waits"):
-        BufferHost(TopicTransactionBuffer).request(ProducerAnswered(A, (1, 0), None))
+        BufferHost(TopicTransactionBuffer).request(Copied("half", "topic", (1, 0), host_marker()))
 
 
 def host_marker():

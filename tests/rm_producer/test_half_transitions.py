@@ -8,7 +8,7 @@ from pulsar_txn.ledger.table import Act
 from pulsar_txn.rm_producer import TopicRecord
 from pulsar_txn.rm_producer.half import HalfTopicTransactionBuffer, records
 from pulsar_txn.rm_producer.half.transitions import TRANSITIONS, Event, TxnState
-from pulsar_txn.rm_producer.requests import Copied, EndTxnOnPartition, ProducerAnswered, Publish, TakeSnapshot, Verified
+from pulsar_txn.rm_producer.requests import Copied, EndTxnOnPartition, Publish, TakeSnapshot, Verified
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EntryHeader, MarkerType, TxnAction, TxnId
 
@@ -252,13 +252,6 @@ def test_an_entry_that_names_something_else_is_refused(header):
     driven = Driven(TxnState.OPEN)
     with pytest.raises(Refusal) as refused:
         driven.buffer.decide(Publish("token", TXN, TopicRecord(header, b"")), 0)
-    assert refused.value.code is ServerError.NotAllowedError
-
-
-def test_the_coordinator_asks_producers_and_not_the_buffer():
-    driven = Driven(TxnState.OPEN)
-    with pytest.raises(Refusal) as refused:
-        driven.buffer.decide(ProducerAnswered(TXN, (1, 0), COMMIT), 0)
     assert refused.value.code is ServerError.NotAllowedError
 
 

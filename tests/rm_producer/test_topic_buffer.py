@@ -7,7 +7,7 @@ from machine_states import restored, state_of
 from pulsar_txn.ledger.machine import NOTHING, PublishMaxRead, Reply, WriteSnapshot
 from pulsar_txn.ledger.swept_heap import SLACK
 from pulsar_txn.rm_producer import PLAIN, TopicRecord, TopicTransactionBuffer
-from pulsar_txn.rm_producer.requests import EndTxnOnPartition, ProducerAnswered, Publish, TakeSnapshot, Verified
+from pulsar_txn.rm_producer.requests import Copied, EndTxnOnPartition, Publish, TakeSnapshot, Verified
 from pulsar_txn.rm_producer.snapshots import VERSION, pack_columns, unpack_columns
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, TxnAction, TxnId
@@ -188,9 +188,9 @@ def test_an_entry_that_names_another_transaction_or_a_marker_type_is_refused():
         assert refused.value.code is ServerError.NotAllowedError
 
 
-def test_nobody_is_asked_about_half_messages():
+def test_half_messages_belong_to_the_other_buffer():
     with pytest.raises(Refusal, match="half"):
-        buffer_with().decide(ProducerAnswered(A, (1, 0), None), 0)
+        buffer_with().decide(Copied("half", "topic", (1, 0), data(A)), 0)
 
 
 @pytest.mark.seed_rows("D44")

@@ -14,9 +14,9 @@ from insides import state_of
 
 from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, hosted
 from pulsar_txn.ledger.hosting import Skin
-from pulsar_txn.ledger.machine import AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant, WriteSnapshot
+from pulsar_txn.ledger.machine import AskProducer, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant, WriteSnapshot
 from pulsar_txn.ledger.protocols import Snapshot
-from pulsar_txn.tc import AddParticipants, EndTxn, NewTxn, ParticipantsDone, TransactionCoordinator, snapshots
+from pulsar_txn.tc import AddParticipants, EndTxn, NewTxn, ParticipantsDone, PrepareTxn, TransactionCoordinator, snapshots
 from pulsar_txn.tc.ids import has_lane
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, Position, TxnAction, TxnId, TxnStatus
@@ -181,6 +181,9 @@ class TcHost:
             case Outcome(txn_id=txn_id, action=action):
                 assert self.durable.status(txn_id) in DECIDED[action], f"S3: {txn_id} ended before it is decided"
                 assert self.ended.setdefault(txn_id, action) is action, f"S2: two outcomes of {txn_id}"
+            case AskProducer(txn_id=txn_id, count=count):
+                (info,) = [info for info in self.durable.transactions() if info.txn_id == txn_id] or [None]
+                assert info is None or info.check_count >= count, f"{txn_id} is asked for before that is counted durably"
             case _:
                 assert isinstance(effect, WriteSnapshot), f"a coordinator has no business with {effect!r}"
         self.released.append(effect)
@@ -215,17 +218,24 @@ class TcHost:
         self.confirm()
         return step
 
+    def prepare(self, txn_id: TxnId, prepared_token: bytes = b"token", **who: Any) -> Step[Any]:
+        step = self.ask(PrepareTxn(object(), txn_id, prepared_token, **who))
+        self.confirm()
+        return step
+
     def done(self, txn_id: TxnId) -> Step[Any]:
         return self.ask(ParticipantsDone(txn_id))
 
-    def in_state(self, status: TxnStatus | None) -> TxnId:
+    def in_state(self, status: TxnStatus | None, **new: Any) -> TxnId:
         """A transaction with one participant that was brought to `status`; an id that was never given for None."""
         if status is None:
             self.in_state(TxnStatus.COMMITTED)  # a log with records, in which ids were given
             return TxnId(self.tc_id, self.tc.next_local_txn_id)
-        txn_id = self.new()
+        txn_id = self.new(**new)
         self.add(txn_id, Participant("t"))
-        if status is not TxnStatus.OPEN:
+        if status is TxnStatus.PREPARED:
+            self.prepare(txn_id)
+        elif status is not TxnStatus.OPEN:
             self.end(txn_id, TxnAction.COMMIT if status in DECIDED[TxnAction.COMMIT] else TxnAction.ABORT)
         if status in (TxnStatus.COMMITTED, TxnStatus.ABORTED):
             self.done(txn_id)

@@ -221,9 +221,11 @@ def test_the_invariant_sees_a_zombie() -> None:
 
 def test_a_client_without_a_transactional_id_is_not_followed() -> None:
     fencing, plain = Fencing(), ("anna", None)
-    fencing.opened(plain, 1)
+    fencing.entered(plain, 1, is_open=True)
     fencing.note(plain, 5)
     fencing.check_asker(plain)
     fencing.left_open(plain, 1)
+    fencing.ended(plain, 1)
     assert not fencing.open_of(plain)
     assert not len(fencing.epochs)
+    assert not fencing.living

@@ -9,7 +9,7 @@ import pytest
 from tc_host import TcHost
 
 from pulsar_txn.ledger.machine import AwaitOutcome, Reply, TellParticipant
-from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, WRITE
+from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, WRITE, Cell
 from pulsar_txn.tc import TRANSITIONS, EndTxn, FencingCoordinator, TransactionCoordinator
 from pulsar_txn.tc.table import END_EVENT
 from pulsar_txn.wire.errors import Refusal, ServerError
@@ -60,6 +60,12 @@ def test_one_record_decides_all_and_every_participant_is_told(action: TxnAction)
     host.tc.check_invariants()
 
 
+def cell_of(state: TxnStatus | None, action: TxnAction) -> Cell[TxnStatus | None]:
+    """What is PREPARED ends by itself, and in no group."""
+    is_prepared = state is TxnStatus.PREPARED
+    return Cell(REFUSE, state, ServerError.InvalidTxnStatus) if is_prepared else TRANSITIONS[state, END_EVENT[action]]
+
+
 @pytest.mark.parametrize(("first", "second", "action"), list(product(STATES, STATES, TxnAction)))
 def test_a_group_does_what_the_cells_of_its_members_agree_on(
     first: TxnStatus | None, second: TxnStatus | None, action: TxnAction
@@ -68,7 +74,7 @@ def test_a_group_does_what_the_cells_of_its_members_agree_on(
     pair = [host.in_state(first), host.in_state(second)]
     if first is None:
         pair[0] = TxnId(3, 77)
-    cells = [TRANSITIONS[state, END_EVENT[action]] for state in (first, second)]
+    cells = [cell_of(state, action) for state in (first, second)]
     before = host.state()
     acts = {cell.act for cell in cells}
     if acts == {WRITE}:

@@ -42,7 +42,7 @@ def in_state(host: LaneHost, state: LaneState) -> int:
     if state is None:
         host.finished()
         return int(lanes_of(host.tc).next_lane)
-    if state is Lane.OPEN:
+    if state in (Lane.OPEN, Lane.PREPARED, Lane.PARKED):
         txn_id = host.opened()
     elif state in (Lane.COMMITTING, Lane.ABORTING, Lane.LEAVING, Lane.RETIRING):
         txn_id = host.opened()
@@ -51,7 +51,9 @@ def in_state(host: LaneHost, state: LaneState) -> int:
         txn_id = host.finished()
     if state in (Lane.LEAVING, Lane.POOLED):
         host.goodbye()
-    if state in (Lane.RETIRING, Lane.RETIRED):
+    if state in (Lane.PREPARED, Lane.PARKED):
+        host.prepare(txn_id)
+    if state in (Lane.RETIRING, Lane.RETIRED, Lane.PARKED):
         host.vanish()
     assert host.lane(txn_id) is state
     host.tc.check_invariants()

@@ -14,7 +14,7 @@ from pulsar_txn.tc import AddParticipants, EndTxn, IsRegistered, NewTxn, Partici
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus
 
-OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED = TxnStatus
+OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED, PREPARED = TxnStatus
 ENDING = {TxnAction.COMMIT: COMMITTING, TxnAction.ABORT: ABORTING}
 ENDED = {COMMITTING: COMMITTED, ABORTING: ABORTED}
 MAX_ACTIVE = 6

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tc_host import LEDGER, TcHost
 
 from pulsar_txn.tc import TransactionCoordinator, records, records_pb2
+from pulsar_txn.tc.extras import Extras
 from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot, Subscription, TransactionMetadataEntry
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus
@@ -102,7 +103,7 @@ OWNERS = st.tuples(st.none() | TEXTS, st.none() | st.tuples(TEXTS, st.integers(-
 TC_IDS = st.sampled_from([0, 3, 37, 37 << 7 | 5]) | st.integers(0, 2**31)
 
 
-def written(tc_id: int, record: records.Entry, **fields: Any) -> None:
+def written(tc_id: int, record: records.Entry, version: int = 1, *, lanes: bool = False, **fields: Any) -> None:
     """Our bytes are protobuf's for the same fields, and reading them gives the record back."""
     data = records.Writer(tc_id).encode("log", record)
     common = {
@@ -111,10 +112,10 @@ def written(tc_id: int, record: records.Entry, **fields: Any) -> None:
         "txnid_most_bits": tc_id,
         "last_modification_time": record.modified_ms,
         "max_local_txn_id": record.max_local_txn_id,
-        "record_version": 2 if record.group else 1,
+        "record_version": version,
     }
     assert data == TransactionMetadataEntry(**common, **fields).SerializeToString(deterministic=True)
-    assert records.decode(tc_id, data) == record._replace(data=data)
+    assert records.decode(tc_id, data, lanes=lanes) == record._replace(data=data)
 
 
 @given(TC_IDS, NUMBERS, NUMBERS, NUMBERS, OWNERS)
@@ -131,7 +132,7 @@ def test_a_record_of_a_group_has_the_bytes_of_protobuf_and_a_version_that_older_
     tc_id: int, least: int, group: list[int], now_ms: int, highest: int
 ) -> None:
     record = records.update_together(least, tuple(group), 0, 1, now_ms, highest)
-    written(tc_id, record, expected_status=0, new_status=1, group=group)
+    written(tc_id, record, 2, expected_status=0, new_status=1, group=group)
 
 
 @given(TC_IDS, NUMBERS, st.lists(TEXTS, max_size=5), NUMBERS, NUMBERS)
@@ -154,7 +155,34 @@ def test_a_record_of_a_status_has_the_bytes_of_protobuf(
     tc_id: int, least: int, expected: TxnStatus, new: TxnStatus, now_ms: int, highest: int
 ) -> None:
     record = records.update_status(least, expected, new, now_ms, highest)
-    written(tc_id, record, expected_status=int(expected), new_status=int(new))
+    written(tc_id, record, 4 if expected is TxnStatus.PREPARED else 1, expected_status=int(expected), new_status=int(new))
+
+
+NONCES = st.binary(min_size=1, max_size=64)
+
+
+@given(TC_IDS, NUMBERS, NUMBERS, OWNERS, NONCES | st.just(b""), st.none() | TEXTS, st.binary(max_size=300), st.none() | NUMBERS)
+def test_a_new_record_with_a_group_or_a_nonce_has_the_bytes_of_protobuf(
+    tc_id: int, least: int, now_ms: int, owner: Any, nonce: bytes, group: str | None, data: bytes, after_ms: int | None
+) -> None:
+    principal, identity = owner
+    extras = Extras(nonce or b"n", None) if group is None else Extras(nonce, group, data, after_ms)
+    fields: dict[str, Any] = {"owner": principal, "timeout_ms": 5, "start_time": now_ms, "nonce": extras.nonce or None}
+    fields |= {} if identity is None else {"transactional_id": identity[0], "transactional_epoch": identity[1]}
+    fields |= {} if group is None else {"check_group": group, "check_data": data or None, "check_after_ms": after_ms}
+    version = 1 if group is None else 4
+    written(tc_id, records.new_transaction(least, 5, now_ms, owner, extras), version, **fields)
+    in_lane = records.new_in_lane(least, 5, now_ms, owner, 7, "i", extras)
+    written(tc_id, in_lane, max(version, 3), lanes=True, lane=7, incarnation="i", **fields)
+
+
+@given(TC_IDS, NUMBERS, st.lists(NUMBERS, max_size=5), NONCES, NUMBERS, NUMBERS)
+def test_records_of_questions_and_of_a_prepare_have_a_version_that_older_readers_refuse(
+    tc_id: int, least: int, group: list[int], token: bytes, now_ms: int, highest: int
+) -> None:
+    for lanes in (False, True):
+        written(tc_id, records.checked(least, tuple(group), now_ms, highest), 4, lanes=lanes, group=group)
+        written(tc_id, records.prepared(least, token, now_ms, highest), 4, lanes=lanes, prepared_token=token)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +212,7 @@ def test_fields_of_a_newer_version_survive(value: bytes, number: int, data: byte
         (b"", "no known metadata_op"),
         (b"\x08\x09\x18\x03", "no known metadata_op"),
         (b"\xff\xff\xff", "not a coordinator record"),
-        (STOCK_NEW + b"\xa0\x06\x04", "version 4; this version reads up to 3"),
+        (STOCK_NEW + b"\xa0\x06\x05", "version 5; this version reads up to 4"),
         (STOCK_NEW.replace(b"\x18\x03", b"\x18\x04"), "coordinator 4 in the log of coordinator 3"),
         (STOCK_COMMITTED.replace(b"\x28\x02", b"\x28\x0e"), "without a known expected_status and new_status"),
         (STOCK_COMMITTED.replace(b"\x20\x01", b""), "without a known expected_status and new_status"),
@@ -213,8 +241,8 @@ def test_any_bytes_are_a_record_or_a_wire_error(data: bytes) -> None:
     [
         (b"\xff\xff", "not a coordinator snapshot"),
         (b"", "first slice names no format"),
-        (CoordinatorSnapshot(format_version=4, tc_id=3).SerializeToString(), "format 4; this version reads up to 3"),
-        (CoordinatorSnapshot(format_version=0, tc_id=3).SerializeToString(), "format 0; this version reads up to 3"),
+        (CoordinatorSnapshot(format_version=5, tc_id=3).SerializeToString(), "format 5; this version reads up to 4"),
+        (CoordinatorSnapshot(format_version=0, tc_id=3).SerializeToString(), "format 0; this version reads up to 4"),
         (CoordinatorSnapshot(format_version=1, tc_id=4).SerializeToString(), "coordinator 4, not of coordinator 3"),
     ],
 )

@@ -9,7 +9,18 @@ from tc_host import LEDGER, TcHost
 
 from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Outcome, Reply, TellParticipant
 from pulsar_txn.ledger.table import Act
-from pulsar_txn.tc import TRANSITIONS, AddParticipants, EndTxn, IsRegistered, ParticipantsDone, records
+from pulsar_txn.tc import (
+    TRANSITIONS,
+    AddParticipants,
+    Check,
+    EndTxn,
+    GroupJoined,
+    IsRegistered,
+    ParticipantsDone,
+    PrepareTxn,
+    records,
+)
+from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.table import EVENT_OF, Event
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId, TxnStatus
@@ -22,6 +33,10 @@ CELLS = [
 ]
 
 EDGES = {(state, cell.to) for (state, _), cell in TRANSITIONS.items() if state is not None and cell.to is not state}
+UPDATES = {edge for edge in EDGES if edge[1] is not TxnStatus.PREPARED}
+"""The edges that an UPDATE record follows; a PREPARE has a record of its own."""
+
+CHECKED = Check("group")
 
 
 def request_of(event: Event, txn_id: TxnId) -> Any:
@@ -30,6 +45,8 @@ def request_of(event: Event, txn_id: TxnId) -> Any:
         Event.COMMIT: EndTxn("token", txn_id, TxnAction.COMMIT),
         Event.ABORT: EndTxn("token", txn_id, TxnAction.ABORT),
         Event.DONE: ParticipantsDone(txn_id),
+        Event.PREPARE: PrepareTxn("token", txn_id, b"token"),
+        Event.ABANDON: EndTxn("token", txn_id, TxnAction.ABORT, cause=Cause.DISCONNECTED),
         Event.QUERY: IsRegistered("token", txn_id, Participant("t")),
     }[event]
 
@@ -40,8 +57,10 @@ def happen(host: TcHost, event: Event, txn_id: TxnId) -> Any:
         record = records.new_transaction(txn_id.least, 5, host.now_ms)
         host.tc.apply("log", (LEDGER, len(host.log)), record)
         return None
-    if event is Event.TIMEOUT:
-        host.now_ms += 10**9
+    if event in (Event.TIMEOUT, Event.CHECK):
+        if event is Event.CHECK:
+            host.ask(GroupJoined(CHECKED.group))
+        host.now_ms += 10_000 if event is Event.CHECK else 10**9
         step = host.tc.expire(host.now_ms)
         host.carry_out(step)
         return step
@@ -58,14 +77,20 @@ def test_every_state_has_a_cell_for_every_event() -> None:
 
 
 def test_a_status_moves_only_along_the_two_ways_to_an_end() -> None:
-    opened, committing, committed, aborting, aborted = TxnStatus
-    assert {(opened, committing), (committing, committed), (opened, aborting), (aborting, aborted)} == EDGES
+    opened, committing, committed, aborting, aborted, prepared = TxnStatus
+    ways = {(opened, committing), (committing, committed), (opened, aborting), (aborting, aborted)}
+    assert ways | {(opened, prepared), (prepared, committing), (prepared, aborting)} == EDGES
+
+
+def test_nothing_but_an_end_that_somebody_asked_for_leads_out_of_prepared() -> None:
+    leaving = {event for event in Event if TRANSITIONS[TxnStatus.PREPARED, event].to is not TxnStatus.PREPARED}
+    assert leaving == {Event.COMMIT, Event.ABORT}
 
 
 @pytest.mark.parametrize(("state", "event"), CELLS)
 def test_a_cell_does_what_the_table_says(state: TxnStatus | None, event: Event) -> None:
     host = TcHost()
-    txn_id = host.in_state(state)
+    txn_id = host.in_state(state, check=CHECKED if event is Event.CHECK else None)
     cell = TRANSITIONS[state, event]
     before = bare(host)
     if cell.act is Act.REFUSE:
@@ -84,15 +109,15 @@ def test_a_cell_does_what_the_table_says(state: TxnStatus | None, event: Event) 
         assert bare(host) == before
         assert step is None or step.records == step.trailing == ()
         if step is not None:
-            kinds = {Act.ANSWER: [Reply], Act.JOIN: [AwaitOutcome], Act.SKIP: []}[cell.act]
+            kinds = {Act.ANSWER: [Reply], Act.JOIN: [AwaitOutcome], Act.SKIP: [Reply] * (event is Event.ABANDON)}[cell.act]
             assert [type(effect) for effect in step.effects] == kinds
     host.tc.check_invariants()
 
 
 def test_an_update_record_is_the_event_that_leads_to_its_status() -> None:
     for (state, event), cell in TRANSITIONS.items():
-        if state is not None and cell.to not in (None, state) and event is not Event.TIMEOUT:
-            assert EVENT_OF[cell.to] is event
+        if (state, cell.to) in UPDATES and event not in (Event.TIMEOUT, Event.ABANDON):
+            assert EVENT_OF[cell.to] is event  # type: ignore[index]  # an edge leads to a status
 
 
 @pytest.mark.seed_rows("C30")
@@ -107,7 +132,7 @@ def test_an_update_record_counts_only_along_an_edge_from_the_present_state(
     before = bare(host)
     record = records.update_status(txn_id.least, expected, new, host.now_ms, host.tc.next_local_txn_id - 1)
     host.tc.apply("log", (LEDGER, len(host.log)), record)
-    if state is expected and (expected, new) in EDGES:
+    if state is expected and (expected, new) in UPDATES:
         assert host.tc.status(txn_id) is new
     else:
         assert bare(host) == before

@@ -129,12 +129,21 @@ class CopyEntries:
 
 @value
 class AskProducer:
-    """Ask the producer group that wrote a half message for the outcome (back-check)."""
+    """Ask one living member of a check group what became of its transaction (back-check).
 
-    producer_name: str
+    The member has the group's `principal`. `data` is what the transaction was opened with, for whoever answers. `count`: which
+    question about this transaction it is, from 1. `max_checks`: after how many of them the coordinator decides by itself; 0:
+    it goes on asking. `prepared`: the transaction is PREPARED. Carried out at most once; an answer that does not come is asked
+    for again by the machine.
+    """
+
     txn_id: TxnId
-    position: Position
-    attempt: int
+    group: str
+    principal: str | None
+    data: bytes
+    count: int
+    max_checks: int
+    prepared: bool
 
 
 @value

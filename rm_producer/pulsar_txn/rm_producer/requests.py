@@ -95,20 +95,11 @@ class Copied:
 
 
 @value
-class ProducerAnswered:
-    """A producer's answer to AskProducer; `action` None: it does not know yet."""
-
-    txn_id: TxnId
-    position: Position
-    action: TxnAction | None
-
-
-@value
 class TakeSnapshot:
     """The host wants a snapshot now: at shutdown, and when a restart would have much to replay, plain publishes included."""
 
 
-Request: TypeAlias = Publish | Verified | EndTxnOnPartition | Copied | ProducerAnswered | TakeSnapshot
+Request: TypeAlias = Publish | Verified | EndTxnOnPartition | Copied | TakeSnapshot
 
 
 @value

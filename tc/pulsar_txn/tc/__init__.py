@@ -7,20 +7,27 @@ loop, a topic's content, or how participants are reached: a Step says what the h
 
 from __future__ import annotations
 
+from pulsar_txn.tc.check_times import CheckPolicy
 from pulsar_txn.tc.coordinator import FencingCoordinator, TransactionCoordinator
 from pulsar_txn.tc.fencing import Fencing
 from pulsar_txn.tc.ids import LaneIds, PulsarIds
-from pulsar_txn.tc.info import TransactionInfo
+from pulsar_txn.tc.info import IdInfo, TransactionInfo
 from pulsar_txn.tc.lane_table import LANE_INVARIANTS, LANE_TRANSITIONS
 from pulsar_txn.tc.owners import Identity
 from pulsar_txn.tc.records import Record
 from pulsar_txn.tc.requests import (
     AddParticipants,
+    Check,
+    CheckAnswered,
+    CheckOutcome,
     EndTxn,
     Goodbye,
+    GroupJoined,
+    GroupLeft,
     IsRegistered,
     NewTxn,
     ParticipantsDone,
+    PrepareTxn,
     Renew,
     Request,
     TakeOver,
@@ -34,15 +41,23 @@ __all__ = [
     "LANE_TRANSITIONS",
     "TRANSITIONS",
     "AddParticipants",
+    "Check",
+    "CheckAnswered",
+    "CheckOutcome",
+    "CheckPolicy",
     "EndTxn",
     "Fencing",
     "FencingCoordinator",
     "Goodbye",
+    "GroupJoined",
+    "GroupLeft",
+    "IdInfo",
     "Identity",
     "IsRegistered",
     "LaneIds",
     "NewTxn",
     "ParticipantsDone",
+    "PrepareTxn",
     "PulsarIds",
     "Record",
     "Renew",

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice, starmap
-from typing import Final, NamedTuple
+from typing import Final
 
 from pulsar_txn.ledger.ordered import OrderedMap
 from pulsar_txn.ledger.swept_heap import SLACK, SweptHeap
 from pulsar_txn.ledger.table import WRITE
+from pulsar_txn.tc._extra_state import ExtraState
+from pulsar_txn.tc._transaction import PARTICIPANT_BYTES, Transaction
+from pulsar_txn.tc.check_times import DEFAULT_RULES, CheckRules
+from pulsar_txn.tc.extras import NO_EXTRAS
 from pulsar_txn.tc.fencing import Fencing
 from pulsar_txn.tc.lane_table import LaneEvent
 from pulsar_txn.tc.lanes import Lanes
 from pulsar_txn.tc.outcomes import PAGE_SHIFT, STILL_OPEN, WAS_ABORTED, WAS_COMMITTED, OutcomeWindow
-from pulsar_txn.tc.owners import Owner
-from pulsar_txn.tc.records import GOODBYE, NEW, TAKEN_OVER, UPDATE, Batch, Entry, Record
-from pulsar_txn.tc.table import ABORTED, ABORTING, COMMITTED, COMMITTING, EVENT_OF, OPEN, TRANSITIONS, Event
-from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnId, TxnStatus
-
-TRANSACTION_BYTES: Final = 512
-PARTICIPANT_BYTES: Final = 64
-"""What an open transaction, and each of its participants beside its name, count for in `CoordinatorState.bytes`."""
+from pulsar_txn.tc.records import CHECKED, GOODBYE, NEW, TAKEN_OVER, UPDATE, Batch, Entry, Record
+from pulsar_txn.tc.records import PREPARED as PREPARED_OPERATION
+from pulsar_txn.tc.table import ABORTED, ABORTING, COMMITTED, COMMITTING, EVENT_OF, OPEN, PREPARED, TRANSITIONS, Event
+from pulsar_txn.wire.ids import EARLIEST, Position, TxnId
 
 _LANE_EVENT: Final = {
     COMMITTING: LaneEvent.COMMIT,
@@ -33,75 +32,25 @@ _LANE_EVENT: Final = {
 _OUTCOME_OF: Final = {COMMITTED: WAS_COMMITTED, ABORTED: WAS_ABORTED}
 
 
-class Image(NamedTuple):
-    """A transaction at a moment: later changes of `txn` reach neither its status nor the number of its participants."""
-
-    txn: Transaction
-    status: TxnStatus
-    topic_count: int
-    subscription_count: int
-
-    def topics(self) -> Iterator[str]:
-        """The topic partitions it had."""
-        return islice(tuple(self.txn.topics), self.topic_count)
-
-    def subscriptions(self) -> Iterator[tuple[str, str]]:
-        """The (topic, subscription) pairs it had."""
-        return islice(tuple(self.txn.subscriptions), self.subscription_count)
-
-
-class Transaction:
-    """An open or ending transaction.
-
-    Participants keep their order of arrival and are never taken out. `bytes` is the memory that the limits count for it.
-    `deadline_ms`: when the coordinator aborts it, unless it has ended before.
-    """
-
-    __slots__ = (
-        "bytes",
-        "deadline_ms",
-        "owner",
-        "participant_count",
-        "start_time_ms",
-        "status",
-        "subscriptions",
-        "timeout_ms",
-        "topics",
-        "txn_id",
-    )
-
-    def __init__(self, txn_id: TxnId, owner: Owner, start_time_ms: int, timeout_ms: int) -> None:
-        self.txn_id = txn_id
-        self.owner = owner
-        self.start_time_ms = start_time_ms
-        self.timeout_ms = timeout_ms
-        self.deadline_ms = start_time_ms + timeout_ms
-        self.status = OPEN
-        self.bytes = TRANSACTION_BYTES
-        self.participant_count = 0
-        self.topics: dict[str, None] = {}
-        self.subscriptions: dict[tuple[str, str], None] = {}
-
-    def image(self) -> Image:
-        """The transaction as it is now, for a snapshot."""
-        return Image(self, self.status, len(self.topics), len(self.subscriptions))
-
-    def participants(self) -> list[Participant]:
-        """Topic partitions, then subscriptions, each in order of arrival; the same after a restore."""
-        return [*map(Participant, self.topics), *starmap(Participant, self.subscriptions)]
-
-
 class CoordinatorState:
-    """What the log says. `transactions` holds what is open or ending, by `least`, ascending; `bytes` is what the limits count.
+    """What the log says. `transactions` holds what takes room, by `least`, ascending; `bytes` is what the limits count.
 
     `open` has (deadline_ms, least) of every OPEN transaction; `deadlines` has them in order, and some that are no longer open.
     `fencing` follows which transactions of each transactional id are open, where the coordinator fences. `lanes` has the lanes,
-    where the coordinator gives some; then `least` begins with 1.
+    where the coordinator gives some; then `least` begins with 1. `extra` follows what only some transactions have.
     """
 
-    def __init__(self, tc_id: int, outcomes: OutcomeWindow, fencing: Fencing | None = None, lanes: Lanes | None = None) -> None:
+    def __init__(
+        self,
+        tc_id: int,
+        outcomes: OutcomeWindow,
+        fencing: Fencing | None = None,
+        lanes: Lanes | None = None,
+        rules: CheckRules = DEFAULT_RULES,
+    ) -> None:
         self.tc_id = tc_id
         self.outcomes = outcomes
+        self.extra = ExtraState(outcomes, rules)
         self.fencing = fencing
         self.lanes = lanes
         self.next_id = 0 if lanes is None else 1
@@ -130,7 +79,7 @@ class CoordinatorState:
         if max_local_txn_id >= self.next_id:
             self.next_id = max_local_txn_id + 1
         if operation > UPDATE:
-            self._client_changed(operation, record)
+            self._rare(operation, record)
             return
         txn = self.transactions.get(least)
         if txn is None or operation == NEW:
@@ -142,6 +91,7 @@ class CoordinatorState:
         elif TRANSITIONS[txn.status, Event.ADD].act is WRITE:
             if self.transactions.moments:
                 self.transactions.changing(least)
+            txn.modified_ms = modified_ms
             self.add_participants(txn, record.partitions, record.subscriptions)
 
     def low_watermark(self) -> int:
@@ -158,10 +108,12 @@ class CoordinatorState:
             entry = (txn.deadline_ms, txn.txn_id.least)
             self.open.add(entry)
             self.deadlines.add(entry)
-            if self.fencing is not None and txn.owner[1] is not None:
-                self.fencing.opened(txn.owner, txn.txn_id.least)
-        else:
+        elif txn.status is not PREPARED:
             self.ending[txn.txn_id.least] = None
+        if txn.extras is not None:
+            self.extra.entered(txn)
+        if self.fencing is not None and txn.owner[1] is not None:
+            self.fencing.entered(txn.owner, txn.txn_id.least, txn.status is OPEN)
 
     def due(self, now_ms: int, limit: int) -> list[Transaction]:
         """At most `limit` OPEN transactions that are due, the earliest first."""
@@ -191,9 +143,8 @@ class CoordinatorState:
         """About how many objects a snapshot has to write."""
         outcomes, fenced = self.outcomes, 0 if self.fencing is None else len(self.fencing.epochs)
         lanes = 0 if self.lanes is None else len(self.lanes.kept)
-        return (
-            len(self.transactions) + self.participant_count + len(outcomes.owners.owners) + len(outcomes.late) + fenced + lanes
-        )
+        of_transactions = len(self.transactions) + self.participant_count + self.extra.weight
+        return of_transactions + len(outcomes.owners.owners) + len(outcomes.late) + fenced + lanes
 
     def _open(self, least: int, record: Entry) -> None:
         txn_id = TxnId(self.tc_id, least) if self.lanes is None else self._take_lane(self.lanes, least, record)
@@ -201,7 +152,11 @@ class CoordinatorState:
             return
         self.next_id = least + 1
         self.outcomes.opened(least, record.owner)
-        self.add(Transaction(txn_id, record.owner, record.start_time_ms, record.timeout_ms))
+        txn = Transaction(txn_id, record.owner, record.start_time_ms, record.timeout_ms)
+        if record.extras is not None:
+            txn.extras = record.extras
+            txn.bytes += record.extras.size
+        self.add(txn)
         if self.fencing is not None and record.owner[1] is not None:
             self.fencing.note(record.owner, self.newest_time_ms)
 
@@ -211,8 +166,15 @@ class CoordinatorState:
         assert record.lane is not None  # noqa: S101 - `records.decode` lets no other one in
         return lanes.opened(record.lane, least, record.owner, record.incarnation, record.modified_ms)
 
-    def _client_changed(self, operation: int, record: Entry) -> None:
-        """A client has gone, or an epoch of a transactional id has begun."""
+    def _rare(self, operation: int, record: Entry) -> None:
+        """Questions are counted, a transaction was prepared, a client has gone, or an epoch of an id has begun."""
+        if operation == CHECKED:
+            for least in (record.least, *record.group):
+                self._checked(least, record.modified_ms)
+            return
+        if operation == PREPARED_OPERATION:
+            self._prepared(record)
+            return
         lanes, owner = self.lanes, record.owner
         if operation == TAKEN_OVER:
             if self.fencing is not None:
@@ -223,6 +185,33 @@ class CoordinatorState:
         incarnation = record.incarnation
         assert lanes is not None and incarnation is not None  # noqa: S101, PT018 - `records.decode` lets no other one in
         (lanes.left if operation == GOODBYE else lanes.vanished)((owner[0], incarnation))
+
+    def _checked(self, least: int, now_ms: int) -> None:
+        txn = self.transactions.get(least)
+        if txn is None or txn.extras is None or TRANSITIONS[txn.status, Event.CHECK].act is not WRITE:
+            return
+        if self.transactions.moments:
+            self.transactions.changing(least)
+        txn.extras = txn.extras.asked(now_ms)
+        self.extra.waits(txn)
+
+    def _prepared(self, record: Entry) -> None:
+        least, said = record.least, record.extras
+        txn = self.transactions.get(least)
+        if txn is None or said is None or TRANSITIONS[txn.status, Event.PREPARE].act is not WRITE:
+            return
+        if self.lanes is not None:
+            self.lanes.happened(txn.txn_id.most, LaneEvent.PREPARE)
+        if self.transactions.moments:
+            self.transactions.changing(least)
+        before = txn.extras
+        extras = (before or NO_EXTRAS).prepared(said.prepared_token, record.modified_ms)
+        added = extras.size - (0 if before is None else before.size)
+        txn.status, txn.modified_ms, txn.extras = PREPARED, record.modified_ms, extras
+        txn.bytes += added
+        self.bytes += added
+        self._left_open(txn, least)
+        self.extra.prepared(txn, before)
 
     def _move(self, txn: Transaction, least: int, record: Entry) -> None:
         """Follow an UPDATE record, where the table has that way from the present state."""
@@ -239,7 +228,12 @@ class CoordinatorState:
             if self.transactions.moments:
                 self.transactions.changing(least)
             txn.status = new
-            self._left_open(txn, least)
+            txn.modified_ms = record.modified_ms
+            self.ending[least] = None
+            if status is OPEN:
+                self._left_open(txn, least)
+            if txn.extras is not None:
+                self.extra.decided(txn)
         else:
             del self.ending[least]
             del self.transactions[least]  # a moment that is walked shows it as it is, so it changes only after this
@@ -247,6 +241,10 @@ class CoordinatorState:
             self.bytes -= txn.bytes
             self.participant_count -= txn.participant_count
             self.outcomes.ended(least, outcome, txn.owner, self.next_id)
+            if txn.extras is not None:
+                self.extra.ended(txn)
+            if self.fencing is not None and txn.owner[1] is not None:
+                self.fencing.ended(txn.owner, least)
 
     def _move_further(self, least: int, record: Entry) -> None:
         txn = self.transactions.get(least)
@@ -255,7 +253,6 @@ class CoordinatorState:
 
     def _left_open(self, txn: Transaction, least: int) -> None:
         self.open.remove((txn.deadline_ms, least))
-        self.ending[least] = None
         self.deadlines.lost(len(self.open))
         if self.fencing is not None and txn.owner[1] is not None:
             self.fencing.left_open(txn.owner, least)
@@ -271,7 +268,7 @@ class CoordinatorState:
 
     def check(self) -> None:
         """Raise AssertionError, the id of `table.INVARIANTS` first."""
-        living = (OPEN, COMMITTING, ABORTING)
+        living = (OPEN, PREPARED, COMMITTING, ABORTING)
         ids = list(self.transactions)
         _demand(all(txn.status in living for txn in self.transactions.values()), "S2", "an ended transaction takes room")
         _demand(ids == sorted(ids) and all(least < self.next_id for least in ids), "S18", f"ids {ids}, next {self.next_id}")
@@ -282,15 +279,20 @@ class CoordinatorState:
         _demand(self.open <= set(self.deadlines), "L1", "a deadline is missing")
         # While a sweep is under way, as many may have ended as a quarter of what it has to move.
         _demand(len(self.deadlines) <= 4 * len(self.open) + 3 * SLACK, "L7", f"{len(self.deadlines)} deadlines")
-        ending = {least for least, txn in self.transactions.items() if txn.status is not OPEN}
+        ending = {least for least, txn in self.transactions.items() if txn.status in (COMMITTING, ABORTING)}
         _demand(self.ending.keys() == ending, "S2", f"{self.ending.keys() ^ ending} are ending, or not")
         _demand(self.bytes == sum(txn.bytes for txn in self.transactions.values()), "L7", f"{self.bytes} bytes counted")
         if self.lanes is not None:
             lanes_of = ((txn.txn_id, txn.status, txn.owner) for txn in self.transactions.values())
             for invariant, why in self.lanes.contradictions(lanes_of):
                 _demand(False, invariant, why)
+        for invariant, why in self.extra.contradictions(self.transactions.values()):
+            _demand(False, invariant, why)
         if self.fencing is not None:
             self.fencing.check((txn.txn_id, txn.owner) for txn in self.transactions.values() if txn.status is OPEN)
+            living_of = {least for leasts in self.fencing.living.values() for least in leasts}
+            named = {least for least, txn in self.transactions.items() if txn.owner[1] is not None}
+            _demand(living_of == named, "S14", f"{living_of ^ named} are known of their transactional ids, or not")
 
 
 def _demand(holds: bool, invariant: str, why: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from pulsar_txn.tc._state import TRANSACTION_BYTES, CoordinatorState, Transaction
+from pulsar_txn.tc._state import CoordinatorState
+from pulsar_txn.tc._transaction import TRANSACTION_BYTES, Transaction
 from pulsar_txn.tc.requests import NewTxn
 from pulsar_txn.wire.errors import Refusal, ServerError
 
@@ -45,6 +46,11 @@ class Limits:
         if principal is not None and not principal.strip():
             raise Refusal(ServerError.NotAllowedError, "the owner of a transaction must not be blank")
 
+    def check_bytes(self, state: CoordinatorState, added: int) -> None:
+        """Refuse `added` bytes more, with TooManyRequests."""
+        if self.max_state_bytes and state.bytes + added > self.max_state_bytes:
+            raise self._too_many_bytes(state, added)
+
     def check_participants(self, state: CoordinatorState, txn: Transaction, more: int, added: int) -> None:
         """Refuse `more` participants of `added` bytes: NotAllowedError for one transaction, TooManyRequests for all."""
         if self.max_participants and txn.participant_count + more > self.max_participants:
@@ -53,8 +59,7 @@ class Limits:
                 f"transaction {txn.txn_id} would have {txn.participant_count + more} participants; it may have"
                 f" {self.max_participants} (maxParticipantsPerTransaction): use several transactions",
             )
-        if self.max_state_bytes and state.bytes + added > self.max_state_bytes:
-            raise self._too_many_bytes(state, added)
+        self.check_bytes(state, added)
 
     def check_first(self, state: CoordinatorState, count: int, added: int) -> None:
         """Refuse a transaction that begins with `count` participants of `added` bytes; as `check_participants`."""
@@ -64,8 +69,7 @@ class Limits:
                 f"a transaction would begin with {count} participants; it may have {self.max_participants}"
                 " (maxParticipantsPerTransaction): use several transactions",
             )
-        if self.max_state_bytes and state.bytes + TRANSACTION_BYTES + added > self.max_state_bytes:
-            raise self._too_many_bytes(state, TRANSACTION_BYTES + added)
+        self.check_bytes(state, TRANSACTION_BYTES + added)
 
     def _too_many_bytes(self, state: CoordinatorState, added: int) -> Refusal:
         return Refusal(

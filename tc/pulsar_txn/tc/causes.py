@@ -20,6 +20,12 @@ class Cause(enum.IntEnum):
     """A newer epoch of its transactional id has begun."""
     OPERATOR = 5
     """A superuser has asked."""
+    CHECKED = 6
+    """A member of its check group was asked, and has answered."""
+    DISCONNECTED = 7
+    """The connection that opened it has ended, and it was to end with that."""
+    UNANSWERED = 8
+    """Its check group was asked as often as it may be, and nobody knew: the coordinator's policy decided."""
 
 
 def cause_of(number: int) -> Cause | None:

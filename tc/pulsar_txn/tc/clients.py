@@ -8,7 +8,8 @@ from typing import Final, TypeAlias
 
 from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Effect, Reply, Step
 from pulsar_txn.tc import records
-from pulsar_txn.tc._state import CoordinatorState, Transaction
+from pulsar_txn.tc._state import CoordinatorState
+from pulsar_txn.tc._transaction import Transaction
 from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.fencing import Fencing
 from pulsar_txn.tc.leases import Incarnation
@@ -112,7 +113,7 @@ class Clients:
         gathered = _Aborts(list(effects))
         for least in leasts:
             txn = self._state.transactions[least]
-            decision, trailing, heard = self._leave_open(txn, Event.ABORT, now_ms, len(gathered.effects), cause)
+            decision, trailing, heard = self._leave_open(txn, Event.ABANDON, now_ms, len(gathered.effects), cause)
             gathered.decisions += decision
             gathered.trailing += trailing
             gathered.effects += heard

@@ -5,35 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, TypeAlias, assert_never
 
-from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant, Token
+from pulsar_txn.ledger.machine import NOTHING, AwaitOutcome, Effect, Outcome, Reply, Step, TellParticipant
 from pulsar_txn.ledger.table import ANSWER, JOIN, REFUSE, SKIP, WRITE
 from pulsar_txn.tc import records, snapshots
-from pulsar_txn.tc._state import PARTICIPANT_BYTES, CoordinatorState, Transaction
+from pulsar_txn.tc._state import CoordinatorState
+from pulsar_txn.tc._transaction import PARTICIPANT_BYTES, TRANSACTION_BYTES, Transaction
 from pulsar_txn.tc.admission import Limits
 from pulsar_txn.tc.causes import Cause
+from pulsar_txn.tc.check_times import CHECK_AFTER_MS, CHECK_INTERVAL_MS, MAX_CHECKS, CheckPolicy, CheckRules
+from pulsar_txn.tc.checks import Checks
 from pulsar_txn.tc.clients import Clients
+from pulsar_txn.tc.extras import Extras, asked_for
 from pulsar_txn.tc.fencing import ID_RETENTION_MS, Fencing
 from pulsar_txn.tc.ids import IdPolicy, LaneIds, PulsarIds, check_number, most_of_lane, numbering
-from pulsar_txn.tc.info import TransactionInfo, info_of
+from pulsar_txn.tc.info import IdInfo, TransactionInfo, id_info, ids_of, info_of
 from pulsar_txn.tc.lane_info import ClientInfo, LaneCounts
 from pulsar_txn.tc.lanes import Lanes
-from pulsar_txn.tc.outcomes import WAS_ABORTED, WAS_COMMITTED, OutcomeWindow
+from pulsar_txn.tc.outcomes import OutcomeWindow
 from pulsar_txn.tc.owners import ANYBODY, Owner, is_older, is_permitted
 from pulsar_txn.tc.pace import SnapshotPace
+from pulsar_txn.tc.prepared import ENDED_AS, Prepared
 from pulsar_txn.tc.records import Record
 from pulsar_txn.tc.requests import (
     AddParticipants,
+    CheckAnswered,
     EndTxn,
     Goodbye,
+    GroupJoined,
+    GroupLeft,
     IsRegistered,
     NewTxn,
     ParticipantsDone,
+    PrepareTxn,
     Renew,
     Request,
     TakeOver,
     Vanished,
 )
-from pulsar_txn.tc.table import ABORTED, ACTION_OF, COMMITTED, END_EVENT, OPEN, TRANSITIONS, UNKNOWN, Cell, Event, State
+from pulsar_txn.tc.table import ACTION_OF, END_EVENT, OPEN, PREPARED, TRANSITIONS, UNKNOWN, Cell, Event, State
 from pulsar_txn.tc.unfinished import UnfinishedEnds
 from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import EARLIEST, Participant, Position, TxnId, TxnStatus
@@ -47,11 +56,16 @@ _EFFECTS_AT_ONCE: Final = 1024
 
 PULSAR_IDS: Final = PulsarIds()
 
-_ENDED_AS: Final = {WAS_COMMITTED: COMMITTED, WAS_ABORTED: ABORTED}
 _WRITTEN: Final = {at: cell.to for at, cell in TRANSITIONS.items() if cell.act is WRITE and cell.to is not None}
 """(state, event) -> the state to which the record of a WRITE cell leads; no record leads to UNKNOWN."""
 
-_WISH: Final = {Event.ADD: "take participants", Event.COMMIT: "commit", Event.ABORT: "abort", Event.DONE: "be done"}
+_WISH: Final = {
+    Event.ADD: "take participants",
+    Event.COMMIT: "commit",
+    Event.ABORT: "abort",
+    Event.DONE: "be done",
+    Event.PREPARE: "be prepared",
+}
 
 
 class TransactionCoordinator:
@@ -61,7 +75,8 @@ class TransactionCoordinator:
     `outcome_retention_count`: over how many ids at least an END_TXN may be repeated.
     `snapshot_every`: records between two WriteSnapshot. `expire_limit`: transactions that one `expire` aborts.
     `fencing`: the transactional ids that this coordinator fences; without it, it fences nobody. `ids`: how its transactions are
-    numbered; a log goes on only with the policy that it began with.
+    numbered; a log goes on only with the policy that it began with. `check_after_ms`, `check_interval_ms`, `max_checks`,
+    `check_policy` (a `CheckPolicy` or its value): see `check_times.CheckRules`, which raises ValueError.
 
     With fencing, there are refusals beside those of `requests`: ProducerFenced for every request of an epoch below the
     highest of its id, except for ends: the repeat of what was decided is answered, and what is forgotten is
@@ -71,6 +86,8 @@ class TransactionCoordinator:
     logs: Sequence[str] = (LOG,)
     ends_groups: ClassVar = True
     """What the broker asks of a plug-in before it offers clients to end several transactions by one record."""
+    checks: ClassVar = True
+    """What the broker asks of a plug-in before it offers check groups, PREPARE and nonces to clients."""
 
     def __init__(
         self,
@@ -85,6 +102,10 @@ class TransactionCoordinator:
         expire_limit: int = 256,
         fencing: Fencing | None = None,
         ids: IdPolicy = PULSAR_IDS,
+        check_after_ms: int = CHECK_AFTER_MS,
+        check_interval_ms: int = CHECK_INTERVAL_MS,
+        max_checks: int = MAX_CHECKS,
+        check_policy: CheckPolicy | str = CheckPolicy.ABORT,
     ) -> None:
         self.tc_id = tc_id
         self._limits = Limits(tc_id, max_active, max_participants, max_state_bytes, max_timeout_ms)
@@ -97,10 +118,14 @@ class TransactionCoordinator:
             self._lanes = Lanes(tc_id, ids)
         self._shift, self._number = numbering(tc_id, ids)
         self._first_least = ids.first_least if isinstance(ids, PulsarIds) else 0
-        self._state = CoordinatorState(tc_id, OutcomeWindow(outcome_retention_count), fencing, self._lanes)
+        rules = CheckRules(check_after_ms, check_interval_ms, max_checks, CheckPolicy(check_policy))
+        self._state = CoordinatorState(tc_id, OutcomeWindow(outcome_retention_count), fencing, self._lanes, rules)
+        self._times = self._state.extra.times
         self._pace = SnapshotPace(snapshot_every)
         self._unfinished = UnfinishedEnds(self._state.ending)
         self._clients = Clients(self._state, self._leave_open, expire_limit)
+        self._checks = Checks(self._state, self._leave_open, expire_limit)
+        self._prepared = Prepared(self._state, self._limits)
         self._trim_before: Position | None = None
 
     # ------------------------------------------------------------------ Machine
@@ -126,6 +151,10 @@ class TransactionCoordinator:
                 step = self._clients.vanished(request, now_ms)
             case TakeOver():
                 step = self._clients.took_over(request, now_ms)
+            case PrepareTxn():
+                step = self._prepare(request, now_ms)
+            case CheckAnswered() | GroupJoined() | GroupLeft():
+                step = self._checks.decide(request, now_ms)
             case _:
                 assert_never(request)
         return self._paced(step) if len(step.records) + len(step.trailing) >= self._pace.left else step
@@ -149,17 +178,22 @@ class TransactionCoordinator:
         return self._paced(self._drive_again(now_ms), self._pace.is_overdue)
 
     def deadline(self) -> int | None:
-        """The earliest deadline of an OPEN transaction or a lease; the past while ends have to be carried out again."""
+        """The earliest deadline of an OPEN transaction, a lease or a check; the past while ends are to be carried out again."""
         if self._unfinished.waiting and self._unfinished:
             return 0
         entry = self._state.deadlines.first()
         due = None if entry is None else entry[0]
+        if self._times.is_used and (check := self._times.deadline()) is not None:
+            due = check if due is None else min(due, check)
         if self._lanes is not None and (lease := self._lanes.leases.deadline()) is not None:
             return lease if due is None else min(due, lease)
         return due
 
     def expire(self, now_ms: int) -> Step[Record]:
-        """Abort OPEN transactions that are due, the earliest first, or of a lease that is over; at most `expire_limit`."""
+        """Abort OPEN transactions that are due, the earliest first, or of a lease that is over; at most `expire_limit`.
+
+        When there are no more of them, check groups are asked for as many.
+        """
         if self._unfinished:
             return self._paced(self._drive_again(now_ms))
         if self._lanes is not None and (gone := self._lanes.leases.over(now_ms)) is not None:
@@ -174,10 +208,12 @@ class TransactionCoordinator:
             effects += heard
             if len(effects) >= _EFFECTS_AT_ONCE:
                 break
+        if not decisions and self._times.is_used:
+            return self._paced(self._checks.expire(now_ms))
         return self._paced(Step(tuple(decisions), tuple(effects), tuple(trailing)))
 
     def snapshot(self) -> Iterator[bytes]:
-        """The whole state: next id, open and ending transactions, window of outcomes, epochs, lanes."""
+        """The whole state: next id, what takes room, window of outcomes, tokens of what was prepared, epochs, lanes."""
         self._trim_before = _after(self._state.last_applied)
         self._pace.taken()
         return snapshots.write(self._state)
@@ -227,11 +263,11 @@ class TransactionCoordinator:
         if txn_id.most >> self._shift != self._number:
             return False
         outcome, owner = self._state.outcomes.lookup(txn_id.least)
-        return outcome in _ENDED_AS and owner is not None and owner[0] == principal
+        return outcome in ENDED_AS and owner is not None and owner[0] == principal
 
     @property
     def active_count(self) -> int:
-        """How many transactions are open or ending."""
+        """How many transactions are open, prepared or ending."""
         return len(self._state.transactions)
 
     @property
@@ -240,13 +276,21 @@ class TransactionCoordinator:
         return self._state.low_watermark()
 
     def transactions(self) -> list[TransactionInfo]:
-        """All open and ending transactions, by id."""
+        """All open, prepared and ending transactions, by id."""
         return [info_of(txn) for txn in self._state.transactions.values()]
 
     def transaction(self, least: int) -> TransactionInfo | None:
-        """The open or ending transaction with this number, None when it is neither."""
+        """The open, prepared or ending transaction with this number, None when it is nothing of that."""
         txn = self._state.transactions.get(least)
         return None if txn is None else info_of(txn)
+
+    def describe(self, principal: str | None, transactional_id: str) -> IdInfo | None:
+        """What is known of a transactional id; None for nothing, and where the coordinator does not fence."""
+        return id_info(self._state, principal, transactional_id)
+
+    def ids(self) -> list[IdInfo]:
+        """The transactional ids that are remembered, the longest unused first."""
+        return list(ids_of(self._state))
 
     def clients(self) -> list[ClientInfo]:
         """Who holds lanes; nobody where the coordinator gives none."""
@@ -268,27 +312,44 @@ class TransactionCoordinator:
         owner = (request.principal, request.identity)
         if self._fencing is not None and request.identity is not None:
             self._fencing.check_asker(owner)
+        extras: Extras | None = None
+        if request.nonce or request.check is not None:
+            extras = asked_for(request)
+            again = self._state.extra.nonces.get((owner, extras.nonce))
+            if again is not None:
+                return self._opened_before(request, self._state.transactions[again], now_ms)
+            self._limits.check_bytes(self._state, TRANSACTION_BYTES + extras.size)
         self._limits.check_new(self._state, request)
         least = self._state.next_id
         if self._lanes is None:
             if least < self._first_least:
                 least = self._first_least
-            opened = (LOG, records.new_transaction(least, request.timeout_ms, now_ms, owner))
+            opened = (LOG, records.new_transaction(least, request.timeout_ms, now_ms, owner, extras))
             reply = Reply(request.token, TxnId(self.tc_id, least))
         else:
             lane = self._lanes.choose(owner, request.incarnation)
-            opened = (LOG, records.new_in_lane(least, request.timeout_ms, now_ms, owner, lane, request.incarnation))
+            opened = (LOG, records.new_in_lane(least, request.timeout_ms, now_ms, owner, lane, request.incarnation, extras))
             reply = Reply(request.token, TxnId(most_of_lane(self.tc_id, lane), least))
-        new: _Records = (opened, *self._first(least, request.participants, now_ms)) if request.participants else (opened,)
+        first = self._first(least, request.participants, extras, now_ms) if request.participants else ()
+        new: _Records = (opened, *first)
         if self._fencing is None or request.identity is None:
             return Step(new, (reply,))
         return self._succeed(self._fencing, owner, new, reply, now_ms)
 
-    def _first(self, least: int, participants: tuple[Participant, ...], now_ms: int) -> _Records:
+    def _opened_before(self, request: NewTxn, txn: Transaction, now_ms: int) -> Step[Record]:
+        """The answer to a repeat. A crash may have left the transaction without its first participants."""
+        reply = Reply(request.token, txn.txn_id)
+        if not request.participants or txn.status is not OPEN:
+            return Step((), (reply,))
+        named = request.participants, request.principal, request.identity
+        return Step(self._add(AddParticipants(request.token, txn.txn_id, *named), now_ms).records, (reply,))
+
+    def _first(self, least: int, participants: tuple[Participant, ...], extras: Extras | None, now_ms: int) -> _Records:
         """The records of what is registered with the transaction that they open."""
         topics = tuple(dict.fromkeys(each.topic for each in participants if each.subscription is None))
         pairs = dict.fromkeys((each.topic, each.subscription) for each in participants if each.subscription is not None)
-        added = sum(PARTICIPANT_BYTES + len(topic) for topic in topics)
+        added = 0 if extras is None else extras.size
+        added += sum(PARTICIPANT_BYTES + len(topic) for topic in topics)
         added += sum(PARTICIPANT_BYTES + len(topic) + len(name) for topic, name in pairs)
         self._limits.check_first(self._state, len(topics) + len(pairs), added)
         found: _Records = ((LOG, records.add_partitions(least, topics, now_ms, least)),) if topics else ()
@@ -303,7 +364,7 @@ class TransactionCoordinator:
         for least in open_of_id:
             txn = self._state.transactions[least]
             if is_older(txn.owner, owner):
-                decision, more, heard = self._leave_open(txn, Event.ABORT, now_ms, told=len(effects), cause=Cause.FENCED)
+                decision, more, heard = self._leave_open(txn, Event.ABANDON, now_ms, told=len(effects), cause=Cause.FENCED)
                 decisions += decision
                 trailing += more
                 effects += heard
@@ -355,17 +416,33 @@ class TransactionCoordinator:
             return self._end_together(request, now_ms)
         txn_id, token, asker = request.txn_id, request.token, (request.principal, request.identity)
         state, txn = self._locate(txn_id, asker, request.superuser)
-        event = END_EVENT[request.action]
+        if state is UNKNOWN and request.prepared_token and txn_id.most >> self._shift == self._number:
+            state, txn = self._prepared.shown(txn_id, request.prepared_token)
+        event = Event.ABANDON if request.cause is Cause.DISCONNECTED else END_EVENT[request.action]
         cell = TRANSITIONS[state, event]
-        if cell.act is ANSWER:
+        joined = Reply(token) if request.at_decision else AwaitOutcome(token, txn_id)
+        if cell.act is ANSWER or cell.act is SKIP:
             return Step((), (Reply(token),))
         if cell.act is JOIN:
-            return Step((), (AwaitOutcome(token, txn_id),))
+            return Step((), (joined,))
         if cell.act is REFUSE:
             raise self._end_refused(cell, txn_id, state, event, asker)
-        assert txn is not None  # noqa: S101 - the table's promise: only what is OPEN is decided
+        assert txn is not None  # noqa: S101 - the table's promise: only what is OPEN or PREPARED is decided
+        if state is PREPARED and self._fencing is not None:
+            self._fencing.check_asker(asker)  # what is OPEN has no owner that is fenced
         decision, trailing, effects = self._leave_open(txn, event, now_ms, cause=_asked_by(request, txn))
-        return Step(decision, (AwaitOutcome(token, txn_id), *effects), trailing)
+        return Step(decision, (joined, *effects), trailing)
+
+    def _prepare(self, request: PrepareTxn, now_ms: int) -> Step[Record]:
+        asker = (request.principal, request.identity)
+        if self._fencing is not None:
+            self._fencing.check_asker(asker)
+        state, txn = self._locate(request.txn_id, asker, request.superuser)
+        cell = TRANSITIONS[state, Event.PREPARE]
+        if cell.act is REFUSE:
+            raise _refusal(cell, request.txn_id, state, Event.PREPARE)
+        assert txn is not None  # noqa: S101 - the table's promise: what is OPEN is prepared
+        return self._prepared.prepare(request, txn, cell, now_ms)
 
     def _end_refused(self, cell: Cell, txn_id: TxnId, state: State, event: Event, asker: Owner) -> Refusal:
         if self._fencing is not None and state is not UNKNOWN:  # the outcome of an unknown one is forgotten
@@ -387,6 +464,8 @@ class TransactionCoordinator:
             cell = TRANSITIONS[state, event]
             if cell.act is REFUSE:
                 raise self._end_refused(cell, txn_id, state, event, asker)
+            if state is PREPARED:
+                raise _prepared_in_group(txn_id)
             if cell.act is WRITE and txn is not None:
                 leaving.append(txn)
             elif cell.act is JOIN:
@@ -395,18 +474,20 @@ class TransactionCoordinator:
                 ended = txn_id
         before = joined or ended
         if before is None:
-            step = self._decide_together(request.token, leaving, _WRITTEN[OPEN, event], now_ms)
+            step = self._decide_together(request, leaving, _WRITTEN[OPEN, event], now_ms)
             return self._with_others_aborted(step, leaving, asker, now_ms) if request.abort_others else step
         if leaving:
             raise _torn_group(before, leaving[0].txn_id)
-        return Step((), (Reply(request.token) if joined is None else AwaitOutcome(request.token, joined),))
+        is_answered = joined is None or request.at_decision
+        return Step((), (Reply(request.token) if is_answered else AwaitOutcome(request.token, before),))
 
-    def _decide_together(self, token: Token, leaving: list[Transaction], to: TxnStatus, now_ms: int) -> Step[Record]:
+    def _decide_together(self, request: EndTxn, leaving: list[Transaction], to: TxnStatus, now_ms: int) -> Step[Record]:
         """The decision about OPEN transactions. Where it has many participants, `expire` tells the rest of them."""
+        token, first_id = request.token, leaving[0].txn_id
         first, *further = [txn.txn_id.least for txn in leaving]
         record = records.update_together(first, tuple(further), OPEN, to, now_ms, self._state.next_id - 1)
         trailing: list[tuple[str, Record]] = []
-        effects: list[Effect] = [AwaitOutcome(token, leaving[0].txn_id)]
+        effects: list[Effect] = [Reply(token) if request.at_decision else AwaitOutcome(token, first_id)]
         for txn in leaving:
             if len(effects) >= _EFFECTS_AT_ONCE:
                 self._unfinished.add(txn.txn_id.least)
@@ -423,7 +504,7 @@ class TransactionCoordinator:
         for least in () if self._fencing is None else self._fencing.open_of(asker):
             txn = self._state.transactions[least]
             if least not in spared and is_permitted(txn.owner, asker):
-                decision, more, heard = self._leave_open(txn, Event.ABORT, now_ms, told=len(effects))
+                decision, more, heard = self._leave_open(txn, Event.ABANDON, now_ms, told=len(effects))
                 decisions += decision
                 trailing += more
                 effects += heard
@@ -456,7 +537,7 @@ class TransactionCoordinator:
             owner = txn.owner
         else:
             outcome, owner = self._state.outcomes.lookup(txn_id.least)
-            state = _ENDED_AS.get(outcome)
+            state = ENDED_AS.get(outcome)
         if superuser or (owner == ANYBODY and asker[0] is None) or is_permitted(owner, asker):
             return state, txn
         if self._fencing is not None and owner is not None and is_older(owner, asker):
@@ -466,12 +547,13 @@ class TransactionCoordinator:
     def _leave_open(
         self, txn: Transaction, event: Event, now_ms: int, told: int = 0, cause: Cause = Cause.CLIENT
     ) -> tuple[_Records, _Records, _Effects]:
-        """The decision: its record, then what carries it out.
+        """The decision about an OPEN or PREPARED transaction: its record, then what carries it out.
 
         `told`: the effects that its Step has already. Where they are many, this end is carried out by `expire`.
         """
-        to = _WRITTEN[OPEN, event]
-        decision = ((LOG, records.update_status(txn.txn_id.least, OPEN, to, now_ms, self._state.next_id - 1, cause)),)
+        status = txn.status
+        to = _WRITTEN[status, event]
+        decision = ((LOG, records.update_status(txn.txn_id.least, status, to, now_ms, self._state.next_id - 1, cause)),)
         if told >= _EFFECTS_AT_ONCE:
             self._unfinished.add(txn.txn_id.least)
             return decision, (), ()
@@ -535,6 +617,8 @@ class FencingCoordinator(TransactionCoordinator):
 
 def _asked_by(request: EndTxn, txn: Transaction) -> Cause:
     """A superuser who is not the owner, or gives no name, as over HTTP, acts as an operator."""
+    if request.cause is not None:
+        return request.cause
     asker = (request.principal, request.identity)
     if request.superuser and (asker == ANYBODY or not is_permitted(txn.owner, asker)):
         return Cause.OPERATOR
@@ -549,6 +633,12 @@ def _refusal(cell: Cell, txn_id: TxnId, state: State, event: Event) -> Refusal:
             f"transaction {txn_id} is not known here: it never was, ended too long ago, or belongs to somebody else",
         )
     return Refusal(cell.code, f"transaction {txn_id} is {state.name} and cannot {_WISH[event]} any more")
+
+
+def _prepared_in_group(txn_id: TxnId) -> Refusal:
+    return Refusal(
+        ServerError.InvalidTxnStatus, f"transaction {txn_id} of the group is PREPARED: nothing was changed; end it by itself"
+    )
 
 
 def _torn_group(ended: TxnId, still_open: TxnId) -> Refusal:

@@ -45,7 +45,8 @@ class Fencing:
     """The transactional ids of one coordinator: the highest epoch of each, and the transactions that each has open.
 
     `max_active_of_id`: how many transactions of one transactional id may be open (0: any number); a successor ends as many
-    in one Step. `epochs` is state, in the order in which ids were used last; `_open_of` follows from the open transactions.
+    in one Step. `epochs` is state, in the order in which ids were used last. `living`, all that takes room of each id, and
+    `_open_of` follow from the transactions.
     """
 
     def __init__(self, *, id_retention_ms: int = ID_RETENTION_MS, max_active_of_id: int = 0) -> None:
@@ -53,6 +54,7 @@ class Fencing:
         self._id_retention_ms = id_retention_ms
         self._max_active_of_id = max_active_of_id
         self._open_of: dict[Name, dict[int, None]] = {}
+        self.living: dict[Name, dict[int, None]] = {}
 
     # ---- decisions
 
@@ -100,21 +102,22 @@ class Fencing:
                 return
             del epochs[oldest[0]]
 
-    def opened(self, owner: Owner, least: int) -> None:
-        """The transaction `least` of `owner` is OPEN."""
-        principal, identity = owner
-        if identity is not None:
-            self._open_of.setdefault((principal, identity[0]), {})[least] = None
-
-    def left_open(self, owner: Owner, least: int) -> None:
-        """The transaction `least` of `owner` was decided: it is no longer OPEN."""
+    def entered(self, owner: Owner, least: int, is_open: bool) -> None:
+        """The transaction `least` of `owner` takes room."""
         principal, identity = owner
         if identity is not None:
             name = (principal, identity[0])
-            left = self._open_of[name]
-            del left[least]
-            if not left:
-                del self._open_of[name]
+            self.living.setdefault(name, {})[least] = None
+            if is_open:
+                self._open_of.setdefault(name, {})[least] = None
+
+    def left_open(self, owner: Owner, least: int) -> None:
+        """The transaction `least` of `owner` was decided, or prepared: it is no longer OPEN."""
+        _take_out(self._open_of, owner, least)
+
+    def ended(self, owner: Owner, least: int) -> None:
+        """The transaction `least` of `owner` takes no room any more."""
+        _take_out(self.living, owner, least)
 
     def check(self, open_transactions: Iterable[tuple[TxnId, Owner]]) -> None:
         """Raise AssertionError when a transaction is open whose owner is fenced."""
@@ -142,6 +145,16 @@ def fenced(transactional_id: str) -> Refusal:
         ServerError.ProducerFenced,
         f"transactional id {transactional_id!r} was taken over by a newer instance; this one must stop",
     )
+
+
+def _take_out(of: dict[Name, dict[int, None]], owner: Owner, least: int) -> None:
+    principal, identity = owner
+    if identity is not None:
+        name = (principal, identity[0])
+        left = of[name]
+        del left[least]
+        if not left:
+            del of[name]
 
 
 def _epoch(item: EpochImage) -> CoordinatorSnapshot.Epoch:

@@ -1,17 +1,26 @@
-"""What lists and stats show of a transaction."""
+"""What lists and stats show of a transaction, and of a transactional id."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
 
-from pulsar_txn.tc._state import Transaction
+from pulsar_txn.tc._state import CoordinatorState
+from pulsar_txn.tc._transaction import Transaction
+from pulsar_txn.tc.fencing import Fencing, Name
 from pulsar_txn.tc.owners import Identity
+from pulsar_txn.tc.table import PREPARED
 from pulsar_txn.wire.ids import Participant, TxnId, TxnStatus
 
 
 @attrs.frozen
 class TransactionInfo:
-    """An open or ending transaction at a moment."""
+    """An open, prepared or ending transaction at a moment.
+
+    `modified_ms`: when its status changed last, or a participant was registered. `check_group`: None for none; `check_count`:
+    how often members of it were asked.
+    """
 
     txn_id: TxnId
     status: TxnStatus
@@ -20,10 +29,53 @@ class TransactionInfo:
     start_time_ms: int
     timeout_ms: int
     participants: tuple[Participant, ...]
+    modified_ms: int = 0
+    check_group: str | None = None
+    check_count: int = 0
+    prepared: bool = False
+
+
+@attrs.frozen
+class IdInfo:
+    """A transactional id at a moment: its newest epoch, when that was used last, and what of all its epochs takes room."""
+
+    principal: str | None
+    transactional_id: str
+    epoch: int
+    last_used_ms: int
+    transactions: tuple[TransactionInfo, ...]
 
 
 def info_of(txn: Transaction) -> TransactionInfo:
     """A transaction as it is now."""
     principal, identity = txn.owner
     participants = tuple(txn.participants())
-    return TransactionInfo(txn.txn_id, txn.status, principal, identity, txn.start_time_ms, txn.timeout_ms, participants)
+    times, extras = (txn.start_time_ms, txn.timeout_ms), txn.extras
+    group, count = (None, 0) if extras is None else (extras.group, extras.check_count)
+    is_prepared = txn.status is PREPARED
+    return TransactionInfo(
+        txn.txn_id, txn.status, principal, identity, *times, participants, txn.modified_ms, group, count, is_prepared
+    )
+
+
+def ids_of(state: CoordinatorState) -> Iterator[IdInfo]:
+    """The transactional ids that are remembered, longest unused first, then those of which only transactions are left."""
+    if state.fencing is not None:
+        for name in dict.fromkeys((*state.fencing.epochs, *state.fencing.living)):
+            yield _id_info(state, state.fencing, name)
+
+
+def id_info(state: CoordinatorState, principal: str | None, transactional_id: str) -> IdInfo | None:
+    """What is known of one transactional id, None for nothing."""
+    fencing, name = state.fencing, (principal, transactional_id)
+    if fencing is None or (name not in fencing.epochs and name not in fencing.living):
+        return None
+    return _id_info(state, fencing, name)
+
+
+def _id_info(state: CoordinatorState, fencing: Fencing, name: Name) -> IdInfo:
+    infos = tuple([info_of(state.transactions[least]) for least in sorted(fencing.living.get(name, ()))])
+    known = fencing.epochs.get(name)
+    if known is None:  # it was forgotten, and its transactions were not
+        known = max((info.identity[1], info.modified_ms) for info in infos if info.identity is not None)
+    return IdInfo(*name, *known, infos)

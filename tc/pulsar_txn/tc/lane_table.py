@@ -20,6 +20,10 @@ transaction once more, with everything in it. So a lane whose client may still b
   still be on their way.
 * ONCE: a transaction of a client that names no incarnation has a new lane, which is RETIRING from its first day.
 
+A lane with a PREPARED transaction is out of use until that has ended, however long it takes. While its client lives the lane is
+PREPARED, and goes the way of any other afterwards. When its client is gone or has a successor the lane is PARKED, and RETIRED
+after the end. A successor waits for neither: the transaction waits for whoever decides it, and is fenced in its lane.
+
 RETIRED takes no room: a lane below the next one to be given is RETIRED when nothing is kept about it.
 """
 
@@ -43,6 +47,8 @@ class Lane(enum.IntEnum):
     RETIRING = 6
     POOLED = 7
     RETIRED = 8
+    PREPARED = 9
+    PARKED = 10
 
 
 LaneState: TypeAlias = Lane | None
@@ -61,6 +67,7 @@ class LaneEvent(enum.IntEnum):
     DONE = 4
     GOODBYE = 5
     VANISHED = 6
+    PREPARE = 7
 
 
 _MOVES: Final[Mapping[tuple[LaneState, LaneEvent], Lane]] = {
@@ -75,6 +82,15 @@ _MOVES: Final[Mapping[tuple[LaneState, LaneEvent], Lane]] = {
     (Lane.OPEN, LaneEvent.ABORT): Lane.ABORTING,
     (Lane.OPEN, LaneEvent.GOODBYE): Lane.RETIRING,
     (Lane.OPEN, LaneEvent.VANISHED): Lane.RETIRING,
+    (Lane.OPEN, LaneEvent.PREPARE): Lane.PREPARED,
+    #
+    (Lane.PREPARED, LaneEvent.COMMIT): Lane.COMMITTING,
+    (Lane.PREPARED, LaneEvent.ABORT): Lane.ABORTING,
+    (Lane.PREPARED, LaneEvent.GOODBYE): Lane.PARKED,
+    (Lane.PREPARED, LaneEvent.VANISHED): Lane.PARKED,
+    #
+    (Lane.PARKED, LaneEvent.COMMIT): Lane.RETIRING,
+    (Lane.PARKED, LaneEvent.ABORT): Lane.RETIRING,
     #
     (Lane.COMMITTING, LaneEvent.DONE): Lane.IDLE,
     (Lane.COMMITTING, LaneEvent.GOODBYE): Lane.LEAVING,
@@ -88,6 +104,7 @@ _MOVES: Final[Mapping[tuple[LaneState, LaneEvent], Lane]] = {
     (Lane.LEAVING, LaneEvent.VANISHED): Lane.RETIRING,
     #
     (Lane.RETIRING, LaneEvent.DONE): Lane.RETIRED,
+    (Lane.RETIRING, LaneEvent.PREPARE): Lane.PARKED,
     #
     (Lane.POOLED, LaneEvent.NEW): Lane.OPEN,
     (Lane.POOLED, LaneEvent.VANISHED): Lane.RETIRED,

@@ -29,8 +29,11 @@ MAX_INCARNATION_LENGTH: Final = 256
 LANES_AT_ONCE: Final = 2048
 """Lanes that one record retires: about three milliseconds."""
 
-_BOUND: Final = frozenset({Lane.IDLE, Lane.OPEN, Lane.COMMITTING, Lane.ABORTING})
+_BOUND: Final = frozenset({Lane.IDLE, Lane.OPEN, Lane.COMMITTING, Lane.ABORTING, Lane.PREPARED})
 """The states in which a lane belongs to a living incarnation."""
+
+_FREE_FOR_SUCCESSORS: Final = frozenset({Lane.IDLE, Lane.POOLED, Lane.PREPARED, Lane.PARKED})
+"""The states in which no end is under way that a successor has to wait for."""
 
 _STATUSES: Final[dict[Lane, frozenset[TxnStatus]]] = {
     Lane.IDLE: frozenset(),
@@ -39,6 +42,8 @@ _STATUSES: Final[dict[Lane, frozenset[TxnStatus]]] = {
     Lane.ABORTING: frozenset({TxnStatus.ABORTING}),
     Lane.LEAVING: frozenset({TxnStatus.COMMITTING}),
     Lane.RETIRING: frozenset({TxnStatus.OPEN, TxnStatus.COMMITTING, TxnStatus.ABORTING}),
+    Lane.PREPARED: frozenset({TxnStatus.PREPARED}),
+    Lane.PARKED: frozenset({TxnStatus.PREPARED}),
     Lane.POOLED: frozenset(),
     Lane.RETIRED: frozenset(),
 }
@@ -141,7 +146,7 @@ class Lanes:
         """A transaction of an older epoch of the same transactional id that has not ended at all participants."""
         for lane in self._named.get(_name(owner), ()):
             state, holder, least = self.kept[lane]
-            if state not in (Lane.IDLE, Lane.POOLED) and is_older(holder.owner, owner):
+            if state not in _FREE_FOR_SUCCESSORS and is_older(holder.owner, owner):
                 return TxnId(most_of_lane(self.tc_id, lane), least)
         return None
 
@@ -185,7 +190,7 @@ class Lanes:
         return TxnId(most_of_lane(self.tc_id, lane), least)
 
     def happened(self, most: int, event: LaneEvent) -> None:
-        """COMMIT, ABORT or DONE of the transaction with these upper id bits."""
+        """PREPARE, COMMIT, ABORT or DONE of the transaction with these upper id bits."""
         self._move(lane_of(most), event)
 
     def left(self, incarnation: Incarnation) -> None:

@@ -16,9 +16,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 
+from pulsar_txn.tc.extras import NO_EXTRAS, Extras
 from pulsar_txn.tc.owners import ANYBODY, Owner
 from pulsar_txn.tc.records_pb2 import BatchedTransactionMetadataEntry, TransactionMetadataEntry
 from pulsar_txn.wire.errors import WireError
+from pulsar_txn.wire.ids import TxnStatus
 from pulsar_txn.wire.varints import cached_varint, varint
 
 NEW: Final[int] = TransactionMetadataEntry.NEW
@@ -28,13 +30,16 @@ UPDATE: Final[int] = TransactionMetadataEntry.UPDATE
 GOODBYE: Final[int] = TransactionMetadataEntry.GOODBYE
 VANISHED: Final[int] = TransactionMetadataEntry.VANISHED
 TAKEN_OVER: Final[int] = TransactionMetadataEntry.TAKEN_OVER
-"""The last three are about a client and not about a transaction; their numbers are above those of the others."""
+CHECKED: Final[int] = TransactionMetadataEntry.CHECKED
+PREPARED: Final[int] = TransactionMetadataEntry.PREPARED
+"""Operations of our own; the first three of them are about a client and not about a transaction."""
 
-RECORD_VERSION: Final = 3
+RECORD_VERSION: Final = 4
 """The newest version; a reader refuses a newer one. Stock Pulsar writes no version, which reads as 0.
 
 Version 2 is written where a record has a group, because older readers would pass the group over; version 3 where a NEW record
-has a lane, and for GOODBYE, VANISHED and TAKEN_OVER. All others are of version 1.
+has a lane, and for GOODBYE, VANISHED and TAKEN_OVER; version 4 where a NEW record has a check group, for CHECKED and PREPARED,
+and for the decision about what was PREPARED. All others are of version 1.
 """
 
 BATCH_PREFIX: Final = bytes.fromhex("0e010001")
@@ -43,18 +48,27 @@ BATCH_PREFIX: Final = bytes.fromhex("0e010001")
 _VERSION_FIELD: Final = b"\xa0\x06\x01"
 _GROUP_VERSION_FIELD: Final = b"\xa0\x06\x02"
 _GROUP_FIELD: Final = b"\xba\x06"
+_LANE_VERSION: Final = 3
 _LANE_VERSION_FIELD: Final = b"\xa0\x06\x03"
 _LANE_FIELD: Final = b"\xc0\x06"
 _INCARNATION_FIELD: Final = b"\xca\x06"
 _CAUSE_FIELD: Final = b"\xd0\x06"
+_CHECK_VERSION_FIELD: Final = b"\xa0\x06\x04"
+_CHECK_GROUP_FIELD: Final = b"\xda\x06"
+_CHECK_DATA_FIELD: Final = b"\xe2\x06"
+_CHECK_AFTER_FIELD: Final = b"\xe8\x06"
+_NONCE_FIELD: Final = b"\xf2\x06"
+
+_HIGHEST_OF_PULSAR: Final = int(TxnStatus.ABORTED)
 
 
 class Entry(NamedTuple):
     """One record. `max_local_txn_id` is the highest id given so far; times are in ms.
 
-    `data`: the bytes that the record was read from. `group`: further transactions that an UPDATE moves together with `least`.
+    `data`: the bytes that the record was read from. `group`: further transactions that an UPDATE moves together with `least`,
+    or that a CHECKED counts a question for.
     `lane`: of a NEW, where the coordinator gives lanes. `incarnation`: whose lane that is, or who has gone. `cause`: of an
-    UPDATE that decides, who decided (`causes.Cause`).
+    UPDATE that decides, who decided (`causes.Cause`). `extras`: of a NEW, what it says beside; of a PREPARED, the token.
     """
 
     operation: int
@@ -73,6 +87,7 @@ class Entry(NamedTuple):
     lane: int | None = None
     incarnation: str | None = None
     cause: int = 0
+    extras: Extras | None = None
 
 
 class Batch(NamedTuple):
@@ -88,31 +103,39 @@ _new: Final = tuple.__new__
 """Makes an Entry of all its fields: a third of what a call of the class takes, five times in a transaction."""
 
 
-def new_transaction(least: int, timeout_ms: int, now_ms: int, owner: Owner = ANYBODY) -> Entry:
+def new_transaction(least: int, timeout_ms: int, now_ms: int, owner: Owner = ANYBODY, extras: Extras | None = None) -> Entry:
     """Give the id `least` to a transaction that starts at `now_ms`."""
-    return _new(Entry, (NEW, least, now_ms, least, 0, 0, (), (), timeout_ms, now_ms, owner, None, (), None, None, 0))
+    return _new(Entry, (NEW, least, now_ms, least, 0, 0, (), (), timeout_ms, now_ms, owner, None, (), None, None, 0, extras))
 
 
-def new_in_lane(least: int, timeout_ms: int, now_ms: int, owner: Owner, lane: int, incarnation: str | None) -> Entry:
+def new_in_lane(
+    least: int,
+    timeout_ms: int,
+    now_ms: int,
+    owner: Owner,
+    lane: int,
+    incarnation: str | None,
+    extras: Extras | None = None,
+) -> Entry:
     """Give the id `least` to a transaction that starts at `now_ms`, in a lane of its own."""
-    return Entry(NEW, least, now_ms, least, 0, 0, (), (), timeout_ms, now_ms, owner, None, (), lane, incarnation)
+    return Entry(NEW, least, now_ms, least, 0, 0, (), (), timeout_ms, now_ms, owner, None, (), lane, incarnation, 0, extras)
 
 
 def add_partitions(least: int, topics: Collection[str], now_ms: int, max_id: int) -> Entry:
     """Register topic partitions."""
-    return _new(Entry, (ADD_PARTITION, least, now_ms, max_id, 0, 0, topics, (), 0, 0, ANYBODY, None, (), None, None, 0))
+    return _new(Entry, (ADD_PARTITION, least, now_ms, max_id, 0, 0, topics, (), 0, 0, ANYBODY, None, (), None, None, 0, None))
 
 
 def add_subscriptions(least: int, subscriptions: Collection[tuple[str, str]], now_ms: int, max_id: int) -> Entry:
     """Register (topic, subscription) pairs."""
     return _new(
-        Entry, (ADD_SUBSCRIPTION, least, now_ms, max_id, 0, 0, (), subscriptions, 0, 0, ANYBODY, None, (), None, None, 0)
+        Entry, (ADD_SUBSCRIPTION, least, now_ms, max_id, 0, 0, (), subscriptions, 0, 0, ANYBODY, None, (), None, None, 0, None)
     )
 
 
 def update_status(least: int, expected: int, new: int, now_ms: int, max_id: int, cause: int = 0) -> Entry:
     """Move a transaction from `expected` to `new`; the record to COMMITTING or ABORTING is the decision."""
-    return _new(Entry, (UPDATE, least, now_ms, max_id, expected, new, (), (), 0, 0, ANYBODY, None, (), None, None, cause))
+    return _new(Entry, (UPDATE, least, now_ms, max_id, expected, new, (), (), 0, 0, ANYBODY, None, (), None, None, cause, None))
 
 
 def update_together(
@@ -132,10 +155,20 @@ def taken_over(owner: Owner, now_ms: int, max_id: int) -> Entry:
     return Entry(TAKEN_OVER, 0, now_ms, max_id, owner=owner)
 
 
+def checked(least: int, group: tuple[int, ...], now_ms: int, max_id: int) -> Entry:
+    """Count a question for each of these transactions, which leaves once this is durable."""
+    return Entry(CHECKED, least, now_ms, max_id, group=group)
+
+
+def prepared(least: int, token: bytes, now_ms: int, max_id: int) -> Entry:
+    """The transaction waits for its outcome from now on."""
+    return Entry(PREPARED, least, now_ms, max_id, extras=NO_EXTRAS.prepared(token, now_ms))
+
+
 class Writer:
     """Writes the records of one coordinator: the bytes that do not change are put together once."""
 
-    __slots__ = ("_added", "_decided", "_opened", "_opened_in_lane", "_tc_id")
+    __slots__ = ("_added", "_decided", "_decided_prepared", "_opened", "_opened_in_lane", "_opened_with_extras", "_tc_id")
 
     def __init__(self, tc_id: int) -> None:
         self._tc_id = tc_id
@@ -143,19 +176,23 @@ class Writer:
         opened = b"\x08\x00\x10%b" + most + b"\x40%b\x48%b\x50%b\x58%b%b"
         self._opened = opened + _VERSION_FIELD + b"%b"
         self._opened_in_lane = opened + _LANE_VERSION_FIELD + b"%b%b%b%b"
+        self._opened_with_extras = opened + b"%b%b%b%b"
         self._added = b"\x08%c\x10%b" + most + b"%b\x50%b\x58%b" + _VERSION_FIELD
-        self._decided = b"\x08\x03\x10%b" + most + b"\x20%c\x28%c\x50%b\x58%b" + _VERSION_FIELD
+        decided = b"\x08\x03\x10%b" + most + b"\x20%c\x28%c\x50%b\x58%b"
+        self._decided = decided + _VERSION_FIELD
+        self._decided_prepared = decided + _CHECK_VERSION_FIELD
 
     def encode(self, log: str, record: Record) -> bytes:
         """The bytes of a record; the bytes it was read from, if it was read. `log` is always "log"."""
         if record.data is not None:
             return record.data
         assert isinstance(record, Entry)  # noqa: S101 - a batch has its bytes
-        operation, least, now_ms, max_id, old, new, topics, pairs, timeout_ms, start_ms, owner, _, group, lane, life, cause = (
+        operation, least, now_ms, max_id, old, new, topics, pairs, timeout, start, owner, _, group, lane, life, cause, more = (
             record
         )
         if operation == UPDATE:
-            decided = self._decided % (_number(least), old, new, _number(now_ms), _number(max_id))
+            shape = self._decided if old <= _HIGHEST_OF_PULSAR else self._decided_prepared
+            decided = shape % (_number(least), old, new, _number(now_ms), _number(max_id))
             if group:
                 decided = _with_group(decided, group)
             return b"%b%b%b" % (decided, _CAUSE_FIELD, varint(cause)) if cause else decided
@@ -163,14 +200,20 @@ class Writer:
             principal, identity = owner
             named = b"" if principal is None else _text(b"\x62", principal)
             fenced = b"" if identity is None else b"%b\xb0\x06%b" % (_text(b"\xaa\x06", identity[0]), varint(identity[1]))
-            times = _number(timeout_ms), _number(start_ms), _number(now_ms)
+            times = _number(timeout), _number(start), _number(now_ms)
             if lane is None:
-                return self._opened % (_number(least), *times, _number(max_id), named, fenced)
+                if more is None:
+                    return self._opened % (_number(least), *times, _number(max_id), named, fenced)
+                parts = _version_of(more, _VERSION_FIELD), fenced, b"", _extras(more)
+                return self._opened_with_extras % (_number(least), *times, _number(max_id), named, *parts)
             whose = b"" if life is None else _text(_INCARNATION_FIELD, life)
             in_lane = fenced, _LANE_FIELD, varint(lane), whose
-            return self._opened_in_lane % (_number(least), *times, _number(max_id), named, *in_lane)
+            if more is None:
+                return self._opened_in_lane % (_number(least), *times, _number(max_id), named, *in_lane)
+            parts = _version_of(more, _LANE_VERSION_FIELD), fenced, b"".join(in_lane[1:]), _extras(more)
+            return self._opened_with_extras % (_number(least), *times, _number(max_id), named, *parts)
         if operation > UPDATE:
-            return _departed(self._tc_id, record)
+            return _rare(self._tc_id, record)
         names = b"".join([*map(_partition, topics), *map(_subscription, pairs)])
         return self._added % (operation, _number(least), names, _number(now_ms), _number(max_id))
 
@@ -183,6 +226,39 @@ def _with_group(decided: bytes, group: tuple[int, ...]) -> bytes:
     return b"%b%b%b%b%b" % (decided.removesuffix(_VERSION_FIELD), _GROUP_VERSION_FIELD, _GROUP_FIELD, varint(len(data)), data)
 
 
+def _version_of(extras: Extras, otherwise: bytes) -> bytes:
+    return otherwise if extras.group is None else _CHECK_VERSION_FIELD
+
+
+def _extras(extras: Extras) -> bytes:
+    """What a NEW record says of them, in the order of the fields' numbers."""
+    group, data, after_ms, nonce = extras.group, extras.data, extras.after_ms, extras.nonce
+    parts = [] if group is None else [_text(_CHECK_GROUP_FIELD, group)]
+    if data:
+        parts.append(_bytes(_CHECK_DATA_FIELD, data))
+    if after_ms is not None:
+        parts += _CHECK_AFTER_FIELD, varint(after_ms)
+    if nonce:
+        parts.append(_bytes(_NONCE_FIELD, nonce))
+    return b"".join(parts)
+
+
+def _rare(tc_id: int, record: Entry) -> bytes:
+    """The bytes of an operation of our own."""
+    if record.operation not in (CHECKED, PREPARED):
+        return _departed(tc_id, record)
+    return TransactionMetadataEntry(
+        metadata_op=record.operation,  # type: ignore[arg-type]  # the stub wants its own enum class; at run time it is this int
+        txnid_least_bits=record.least,
+        txnid_most_bits=tc_id,
+        last_modification_time=record.modified_ms,
+        max_local_txn_id=record.max_local_txn_id,
+        record_version=RECORD_VERSION,
+        group=record.group,
+        prepared_token=None if record.extras is None else record.extras.prepared_token,
+    ).SerializeToString()
+
+
 def _departed(tc_id: int, record: Entry) -> bytes:
     principal, identity = record.owner
     transactional_id, epoch = (None, None) if identity is None else identity
@@ -192,7 +268,7 @@ def _departed(tc_id: int, record: Entry) -> bytes:
         last_modification_time=record.modified_ms,
         max_local_txn_id=None if record.max_local_txn_id < 0 else record.max_local_txn_id,  # no id was given yet
         owner=principal,
-        record_version=RECORD_VERSION,
+        record_version=_LANE_VERSION,
         transactional_id=transactional_id,
         transactional_epoch=epoch,
         incarnation=record.incarnation,
@@ -201,6 +277,10 @@ def _departed(tc_id: int, record: Entry) -> bytes:
 
 def _text(tag: bytes, text: str) -> bytes:
     data = text.encode()
+    return b"%b%b%b" % (tag, varint(len(data)), data)
+
+
+def _bytes(tag: bytes, data: bytes) -> bytes:
     return b"%b%b%b" % (tag, varint(len(data)), data)
 
 
@@ -249,6 +329,11 @@ def _entry(tc_id: int, read: TransactionMetadataEntry, data: bytes | None, lanes
             raise WireError("not a coordinator record: an UPDATE without a known expected_status and new_status")
         moved, group, cause = (read.expected_status, read.new_status), tuple(read.group), read.cause
         return Entry(operation, least, modified_ms, max_id, *moved, data=kept, group=group, cause=cause)
+    if operation == CHECKED:
+        return Entry(operation, least, modified_ms, max_id, data=kept, group=tuple(read.group))
+    if operation == PREPARED:
+        token = NO_EXTRAS.prepared(read.prepared_token, modified_ms)
+        return Entry(operation, least, modified_ms, max_id, data=kept, extras=token)
     if operation == NEW or operation > UPDATE:
         principal = read.owner if read.HasField("owner") else None
         identity = (read.transactional_id, read.transactional_epoch) if read.HasField("transactional_id") else None
@@ -260,10 +345,19 @@ def _entry(tc_id: int, read: TransactionMetadataEntry, data: bytes | None, lanes
         if operation > UPDATE and not read.HasField("max_local_txn_id"):
             max_id = -1
         about = (read.timeout_ms, read.start_time, (principal, identity), kept, (), lane, incarnation)
-        return Entry(operation, least, modified_ms, max_id, 0, 0, (), (), *about)
+        return Entry(operation, least, modified_ms, max_id, 0, 0, (), (), *about, 0, _extras_of(read))
     partitions, pairs = tuple(read.partitions), tuple([(pair.topic, pair.subscription) for pair in read.subscriptions])
     _check_texts(*partitions, *chain.from_iterable(pairs))
     return Entry(operation, least, modified_ms, max_id, 0, 0, partitions, pairs, data=kept)
+
+
+def _extras_of(read: TransactionMetadataEntry) -> Extras | None:
+    """What a NEW record says beside; None for nothing."""
+    group = read.check_group if read.HasField("check_group") else None
+    if group is None and not read.nonce:
+        return None
+    _check_texts(group)
+    return Extras(read.nonce, group, read.check_data, read.check_after_ms if read.HasField("check_after_ms") else None)
 
 
 OTHER_IDS: Final = {

@@ -14,11 +14,13 @@ class TxnStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMMITTED: _ClassVar[TxnStatus]
     ABORTING: _ClassVar[TxnStatus]
     ABORTED: _ClassVar[TxnStatus]
+    PREPARED: _ClassVar[TxnStatus]
 OPEN: TxnStatus
 COMMITTING: TxnStatus
 COMMITTED: TxnStatus
 ABORTING: TxnStatus
 ABORTED: TxnStatus
+PREPARED: TxnStatus
 
 class Subscription(_message.Message):
     __slots__ = ("topic", "subscription")
@@ -29,7 +31,7 @@ class Subscription(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ...) -> None: ...
 
 class TransactionMetadataEntry(_message.Message):
-    __slots__ = ("metadata_op", "txnid_least_bits", "txnid_most_bits", "expected_status", "new_status", "partitions", "subscriptions", "timeout_ms", "start_time", "last_modification_time", "max_local_txn_id", "owner", "record_version", "transactional_id", "transactional_epoch", "group", "lane", "incarnation", "cause")
+    __slots__ = ("metadata_op", "txnid_least_bits", "txnid_most_bits", "expected_status", "new_status", "partitions", "subscriptions", "timeout_ms", "start_time", "last_modification_time", "max_local_txn_id", "owner", "record_version", "transactional_id", "transactional_epoch", "group", "lane", "incarnation", "cause", "check_group", "check_data", "check_after_ms", "nonce", "prepared_token")
     class TransactionMetadataOp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NEW: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
@@ -39,6 +41,8 @@ class TransactionMetadataEntry(_message.Message):
         GOODBYE: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
         VANISHED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
         TAKEN_OVER: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
+        CHECKED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
+        PREPARED: _ClassVar[TransactionMetadataEntry.TransactionMetadataOp]
     NEW: TransactionMetadataEntry.TransactionMetadataOp
     ADD_PARTITION: TransactionMetadataEntry.TransactionMetadataOp
     ADD_SUBSCRIPTION: TransactionMetadataEntry.TransactionMetadataOp
@@ -46,6 +50,8 @@ class TransactionMetadataEntry(_message.Message):
     GOODBYE: TransactionMetadataEntry.TransactionMetadataOp
     VANISHED: TransactionMetadataEntry.TransactionMetadataOp
     TAKEN_OVER: TransactionMetadataEntry.TransactionMetadataOp
+    CHECKED: TransactionMetadataEntry.TransactionMetadataOp
+    PREPARED: TransactionMetadataEntry.TransactionMetadataOp
     METADATA_OP_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +71,11 @@ class TransactionMetadataEntry(_message.Message):
     LANE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    CHECK_GROUP_FIELD_NUMBER: _ClassVar[int]
+    CHECK_DATA_FIELD_NUMBER: _ClassVar[int]
+    CHECK_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_TOKEN_FIELD_NUMBER: _ClassVar[int]
     metadata_op: TransactionMetadataEntry.TransactionMetadataOp
     txnid_least_bits: int
     txnid_most_bits: int
@@ -84,7 +95,12 @@ class TransactionMetadataEntry(_message.Message):
     lane: int
     incarnation: str
     cause: int
-    def __init__(self, metadata_op: _Optional[_Union[TransactionMetadataEntry.TransactionMetadataOp, str]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., expected_status: _Optional[_Union[TxnStatus, str]] = ..., new_status: _Optional[_Union[TxnStatus, str]] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., last_modification_time: _Optional[int] = ..., max_local_txn_id: _Optional[int] = ..., owner: _Optional[str] = ..., record_version: _Optional[int] = ..., transactional_id: _Optional[str] = ..., transactional_epoch: _Optional[int] = ..., group: _Optional[_Iterable[int]] = ..., lane: _Optional[int] = ..., incarnation: _Optional[str] = ..., cause: _Optional[int] = ...) -> None: ...
+    check_group: str
+    check_data: bytes
+    check_after_ms: int
+    nonce: bytes
+    prepared_token: bytes
+    def __init__(self, metadata_op: _Optional[_Union[TransactionMetadataEntry.TransactionMetadataOp, str]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., expected_status: _Optional[_Union[TxnStatus, str]] = ..., new_status: _Optional[_Union[TxnStatus, str]] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., last_modification_time: _Optional[int] = ..., max_local_txn_id: _Optional[int] = ..., owner: _Optional[str] = ..., record_version: _Optional[int] = ..., transactional_id: _Optional[str] = ..., transactional_epoch: _Optional[int] = ..., group: _Optional[_Iterable[int]] = ..., lane: _Optional[int] = ..., incarnation: _Optional[str] = ..., cause: _Optional[int] = ..., check_group: _Optional[str] = ..., check_data: _Optional[bytes] = ..., check_after_ms: _Optional[int] = ..., nonce: _Optional[bytes] = ..., prepared_token: _Optional[bytes] = ...) -> None: ...
 
 class BatchedTransactionMetadataEntry(_message.Message):
     __slots__ = ("transaction_logs",)
@@ -93,7 +109,7 @@ class BatchedTransactionMetadataEntry(_message.Message):
     def __init__(self, transaction_logs: _Optional[_Iterable[_Union[TransactionMetadataEntry, _Mapping[str, object]]]] = ...) -> None: ...
 
 class CoordinatorSnapshot(_message.Message):
-    __slots__ = ("format_version", "tc_id", "next_local_txn_id", "newest_time", "covered_ledger_id", "covered_entry_id", "transactions", "outcome_pages", "owners", "late_outcomes", "epochs", "lanes", "next_lane")
+    __slots__ = ("format_version", "tc_id", "next_local_txn_id", "newest_time", "covered_ledger_id", "covered_entry_id", "transactions", "outcome_pages", "owners", "late_outcomes", "epochs", "lanes", "next_lane", "ended_tokens")
     class Owner(_message.Message):
         __slots__ = ("index", "principal", "transactional_id", "epoch")
         INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -106,7 +122,7 @@ class CoordinatorSnapshot(_message.Message):
         epoch: int
         def __init__(self, index: _Optional[int] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
     class Transaction(_message.Message):
-        __slots__ = ("least_bits", "status", "timeout_ms", "start_time", "partitions", "subscriptions", "principal", "transactional_id", "epoch", "lane")
+        __slots__ = ("least_bits", "status", "timeout_ms", "start_time", "partitions", "subscriptions", "principal", "transactional_id", "epoch", "lane", "last_modification_time", "nonce", "check_group", "check_data", "check_after_ms", "check_count", "asked_ms", "prepared_token", "prepared_ms")
         LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
         STATUS_FIELD_NUMBER: _ClassVar[int]
         TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +133,15 @@ class CoordinatorSnapshot(_message.Message):
         TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
         EPOCH_FIELD_NUMBER: _ClassVar[int]
         LANE_FIELD_NUMBER: _ClassVar[int]
+        LAST_MODIFICATION_TIME_FIELD_NUMBER: _ClassVar[int]
+        NONCE_FIELD_NUMBER: _ClassVar[int]
+        CHECK_GROUP_FIELD_NUMBER: _ClassVar[int]
+        CHECK_DATA_FIELD_NUMBER: _ClassVar[int]
+        CHECK_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+        CHECK_COUNT_FIELD_NUMBER: _ClassVar[int]
+        ASKED_MS_FIELD_NUMBER: _ClassVar[int]
+        PREPARED_TOKEN_FIELD_NUMBER: _ClassVar[int]
+        PREPARED_MS_FIELD_NUMBER: _ClassVar[int]
         least_bits: int
         status: TxnStatus
         timeout_ms: int
@@ -127,7 +152,23 @@ class CoordinatorSnapshot(_message.Message):
         transactional_id: str
         epoch: int
         lane: int
-        def __init__(self, least_bits: _Optional[int] = ..., status: _Optional[_Union[TxnStatus, str]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ..., lane: _Optional[int] = ...) -> None: ...
+        last_modification_time: int
+        nonce: bytes
+        check_group: str
+        check_data: bytes
+        check_after_ms: int
+        check_count: int
+        asked_ms: int
+        prepared_token: bytes
+        prepared_ms: int
+        def __init__(self, least_bits: _Optional[int] = ..., status: _Optional[_Union[TxnStatus, str]] = ..., timeout_ms: _Optional[int] = ..., start_time: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping[str, object]]]] = ..., principal: _Optional[str] = ..., transactional_id: _Optional[str] = ..., epoch: _Optional[int] = ..., lane: _Optional[int] = ..., last_modification_time: _Optional[int] = ..., nonce: _Optional[bytes] = ..., check_group: _Optional[str] = ..., check_data: _Optional[bytes] = ..., check_after_ms: _Optional[int] = ..., check_count: _Optional[int] = ..., asked_ms: _Optional[int] = ..., prepared_token: _Optional[bytes] = ..., prepared_ms: _Optional[int] = ...) -> None: ...
+    class EndedToken(_message.Message):
+        __slots__ = ("least_bits", "token")
+        LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+        TOKEN_FIELD_NUMBER: _ClassVar[int]
+        least_bits: int
+        token: bytes
+        def __init__(self, least_bits: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
     class Lane(_message.Message):
         __slots__ = ("lane", "state", "least_bits", "incarnation", "principal", "transactional_id", "epoch")
         LANE_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +234,7 @@ class CoordinatorSnapshot(_message.Message):
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     NEXT_LANE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     tc_id: int
     next_local_txn_id: int
@@ -206,4 +248,5 @@ class CoordinatorSnapshot(_message.Message):
     epochs: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.Epoch]
     lanes: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.Lane]
     next_lane: int
-    def __init__(self, format_version: _Optional[int] = ..., tc_id: _Optional[int] = ..., next_local_txn_id: _Optional[int] = ..., newest_time: _Optional[int] = ..., covered_ledger_id: _Optional[int] = ..., covered_entry_id: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[CoordinatorSnapshot.Transaction, _Mapping[str, object]]]] = ..., outcome_pages: _Optional[_Iterable[_Union[CoordinatorSnapshot.OutcomePage, _Mapping[str, object]]]] = ..., owners: _Optional[_Iterable[_Union[CoordinatorSnapshot.Owner, _Mapping[str, object]]]] = ..., late_outcomes: _Optional[_Iterable[_Union[CoordinatorSnapshot.LateOutcome, _Mapping[str, object]]]] = ..., epochs: _Optional[_Iterable[_Union[CoordinatorSnapshot.Epoch, _Mapping[str, object]]]] = ..., lanes: _Optional[_Iterable[_Union[CoordinatorSnapshot.Lane, _Mapping[str, object]]]] = ..., next_lane: _Optional[int] = ...) -> None: ...
+    ended_tokens: _containers.RepeatedCompositeFieldContainer[CoordinatorSnapshot.EndedToken]
+    def __init__(self, format_version: _Optional[int] = ..., tc_id: _Optional[int] = ..., next_local_txn_id: _Optional[int] = ..., newest_time: _Optional[int] = ..., covered_ledger_id: _Optional[int] = ..., covered_entry_id: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[CoordinatorSnapshot.Transaction, _Mapping[str, object]]]] = ..., outcome_pages: _Optional[_Iterable[_Union[CoordinatorSnapshot.OutcomePage, _Mapping[str, object]]]] = ..., owners: _Optional[_Iterable[_Union[CoordinatorSnapshot.Owner, _Mapping[str, object]]]] = ..., late_outcomes: _Optional[_Iterable[_Union[CoordinatorSnapshot.LateOutcome, _Mapping[str, object]]]] = ..., epochs: _Optional[_Iterable[_Union[CoordinatorSnapshot.Epoch, _Mapping[str, object]]]] = ..., lanes: _Optional[_Iterable[_Union[CoordinatorSnapshot.Lane, _Mapping[str, object]]]] = ..., next_lane: _Optional[int] = ..., ended_tokens: _Optional[_Iterable[_Union[CoordinatorSnapshot.EndedToken, _Mapping[str, object]]]] = ...) -> None: ...

@@ -7,12 +7,36 @@ later requests must name it alike, or else the transaction is not found. What it
 
 from __future__ import annotations
 
+import enum
 from typing import Any, Protocol, TypeAlias
 
 from pulsar_txn.ledger.machine import Machine, Token
+from pulsar_txn.tc.causes import Cause
 from pulsar_txn.tc.owners import Identity
 from pulsar_txn.wire.ids import Participant, TxnAction, TxnId
 from pulsar_txn.wire.values import value
+
+
+class CheckOutcome(enum.IntEnum):
+    """What a member of a check group knows of a transaction (protocol enum TxnCheckOutcome)."""
+
+    COMMIT = 0
+    ABORT = 1
+    UNKNOWN = 2
+    """Nothing yet: it is asked again later."""
+
+
+@value
+class Check:
+    """Who is asked for the outcome of a transaction that stays open.
+
+    `group`: any living member of this group of the same principal. `data`: what it is handed, at most 64 KiB. `after_ms`: the
+    age at which it is asked first; None: the coordinator's own rule.
+    """
+
+    group: str
+    data: bytes = b""
+    after_ms: int | None = None
 
 
 @value
@@ -26,8 +50,13 @@ class NewTxn:
 
     `participants` are registered by the same Step, as by AddParticipants.
 
+    `check`: who is asked for the outcome while it stays open. `nonce`: the client's own name for this request, 1 to 64 bytes,
+    empty for none. While the transaction takes room, the same owner's NewTxn with the same nonce is answered the same id, also
+    by a later life of the coordinator; participants that it names and that are not registered yet are.
+
     Refusals: TooManyRequests (too many open, or they hold too many bytes, or too many lanes), NotAllowedError (timeout above
-    the limit, blank owner or incarnation, more participants than a transaction may have). Then nothing is opened.
+    the limit, blank owner, incarnation or group, more participants than a transaction may have, check data or a nonce that is
+    too long). Then nothing is opened.
     """
 
     token: Token
@@ -36,6 +65,8 @@ class NewTxn:
     identity: Identity | None = None
     incarnation: str | None = None
     participants: tuple[Participant, ...] = ()
+    check: Check | None = None
+    nonce: bytes = b""
 
 
 @value
@@ -61,10 +92,14 @@ class EndTxn:
     `group`: further transactions of this coordinator that end with it, by one record. All of them are OPEN, or all were
     decided this way before (a repeat); anything else is refused and changes nothing. The token awaits the end of one of
     them; the host joins the others by an EndTxn each. `abort_others`: all else that this transactional id and epoch has open
-    is aborted in the same Step, after the group's record; a repeat aborts nothing more.
+    is aborted in the same Step, after the group's record, but for what is PREPARED; a repeat aborts nothing more.
 
-    Refusals: TransactionNotFound, InvalidTxnStatus (the other outcome was decided, or a part of the group has ended),
-    NotAllowedError (`abort_others` without a transactional id that is fenced here).
+    `prepared_token`: who shows the token of a PREPARED transaction may end it, and repeat that end, whoever owns it.
+    `at_decision`: the token is answered once the decision is durable, and not after the end. `cause`: what the record says of
+    who decided, where the host knows better. With DISCONNECTED only what is OPEN is aborted, and nothing is refused.
+
+    Refusals: TransactionNotFound, InvalidTxnStatus (the other outcome was decided, or a part of the group has ended or is
+    PREPARED), NotAllowedError (`abort_others` without a transactional id that is fenced here).
     """
 
     token: Token
@@ -75,6 +110,61 @@ class EndTxn:
     superuser: bool = False
     group: tuple[TxnId, ...] = ()
     abort_others: bool = False
+    prepared_token: bytes = b""
+    at_decision: bool = False
+    cause: Cause | None = None
+
+
+@value
+class PrepareTxn:
+    """Let an OPEN transaction wait for its outcome (KIP-939). Reply value: None, once durable.
+
+    From then on no timeout, lease, successor, goodbye or policy ends it, and nothing more is added to it. It is ended by its
+    check group, or by EndTxn of its owner, of a successor of that, of a superuser, or of whoever shows `prepared_token` (1 to
+    64 bytes). A repeat with the same token is answered.
+
+    Refusals: TransactionNotFound, InvalidTxnStatus (decided, or prepared with another token), NotAllowedError (no token, or one
+    that is too long), TooManyRequests (all transactions hold too many bytes).
+    """
+
+    token: Token
+    txn_id: TxnId
+    prepared_token: bytes
+    principal: str | None = None
+    identity: Identity | None = None
+    superuser: bool = False
+
+
+@value
+class CheckAnswered:
+    """A member of a check group has answered AskProducer. No reply, and no refusal.
+
+    It changes nothing when the transaction is decided, was never asked for, or is of another group or principal.
+    """
+
+    txn_id: TxnId
+    group: str
+    outcome: CheckOutcome
+    principal: str | None = None
+
+
+@value
+class GroupJoined:
+    """A check group has a living member: what is due is asked at once. No record, no state; a repeat does nothing.
+
+    After a restart of the coordinator the host says it again.
+    """
+
+    group: str
+    principal: str | None = None
+
+
+@value
+class GroupLeft:
+    """No member of a check group lives any more: nothing of it is asked, or counted as asked."""
+
+    group: str
+    principal: str | None = None
 
 
 @value
@@ -149,15 +239,19 @@ class TakeOver:
 
 
 Request: TypeAlias = (
-    NewTxn | AddParticipants | EndTxn | ParticipantsDone | IsRegistered | Renew | Goodbye | Vanished | TakeOver
+    NewTxn | AddParticipants | EndTxn | PrepareTxn | ParticipantsDone | IsRegistered | Renew | Goodbye | Vanished | TakeOver
+    | CheckAnswered | GroupJoined | GroupLeft
 )  # fmt: skip
 
 
 class Coordinator(Machine[Request, Any], Protocol):
     """A coordinator plug-in. Constructed by the host as `factory(tc_id, …)` with the options of the built-in ones.
 
-    Its deadline comes nearer only by NewTxn, by EndTxn with a group or `abort_others`, by Goodbye, Vanished and TakeOver, by
-    `expire`, and in its recovery: the host asks for it after these, and not after each turn.
+    Its deadline comes nearer only by NewTxn, by EndTxn with a group or `abort_others`, by PrepareTxn, by Goodbye, Vanished,
+    TakeOver and GroupJoined, by `expire`, and in its recovery: the host asks for it after these, and not after each turn.
+
+    A plug-in that asks check groups, prepares, and opens by a nonce says so with a class attribute `checks = True`. Others get
+    none of PrepareTxn, CheckAnswered, GroupJoined and GroupLeft, and none of these fields of NewTxn and EndTxn.
     """
 
     @property

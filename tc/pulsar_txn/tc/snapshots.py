@@ -15,7 +15,9 @@ from google.protobuf.message import DecodeError
 
 from pulsar_txn.ledger.machine import SLICE_BYTES
 from pulsar_txn.tc import records
-from pulsar_txn.tc._state import CoordinatorState, Image, Transaction
+from pulsar_txn.tc._state import CoordinatorState
+from pulsar_txn.tc._transaction import Image, Transaction
+from pulsar_txn.tc.extras import Extras
 from pulsar_txn.tc.ids import has_lane, lane_of, most_of_lane
 from pulsar_txn.tc.outcomes import Image as PageImage
 from pulsar_txn.tc.outcomes import Late, Page
@@ -24,8 +26,9 @@ from pulsar_txn.tc.records_pb2 import CoordinatorSnapshot, Subscription
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import TxnId, TxnStatus
 
-FORMAT_VERSION: Final = 3
-"""The newest format; 3 is written where the coordinator gives lanes, 2 by all others."""
+FORMAT_VERSION: Final = 4
+"""The newest format. 4 is written while a transaction has a check group or was prepared, or the token of one is kept;
+otherwise 3 where the coordinator gives lanes, 2 by all others. What older readers pass over there: times of change, nonces."""
 
 _OBJECTS_PER_SLICE: Final = 512
 """This many objects take about two milliseconds, however small they are."""
@@ -38,7 +41,7 @@ def write(state: CoordinatorState) -> Iterator[bytes]:
     """The state after the last applied record; what is applied after this call does not show."""
     ledger_id, entry_id = state.last_applied
     head = CoordinatorSnapshot(
-        format_version=FORMAT_VERSION if state.lanes is not None else 2,
+        format_version=_format_of(state),
         tc_id=state.tc_id,
         next_local_txn_id=state.next_id,
         newest_time=state.newest_time_ms,
@@ -51,7 +54,15 @@ def write(state: CoordinatorState) -> Iterator[bytes]:
     slices = _slices(head, *(moment.groups() for moment in moments))
     if state.lanes is not None:
         slices = chain(slices, _gathered(state.lanes.elements()))
+    if state.extra.tokens:
+        slices = chain(slices, _gathered(state.extra.tokens.elements()))
     return slices if state.fencing is None else chain(slices, _gathered(state.fencing.elements()))
+
+
+def _format_of(state: CoordinatorState) -> int:
+    if not state.extra.is_plain:
+        return FORMAT_VERSION
+    return 2 if state.lanes is None else 3
 
 
 def _gathered(elements: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
@@ -82,6 +93,7 @@ def read(state: CoordinatorState, part: bytes) -> None:
     for stored in snapshot.transactions:
         _restore(state, stored)
     _read_outcomes(state, snapshot)
+    state.extra.tokens.restore(snapshot)
     if state.lanes is not None:
         state.lanes.restore(snapshot)
     if state.fencing is not None:
@@ -142,7 +154,10 @@ def _transaction(image: Image) -> Iterator[CoordinatorSnapshot.Transaction]:
         timeout_ms=txn.timeout_ms,
         start_time=txn.start_time_ms,
         lane=lane_of(txn.txn_id.most) if has_lane(txn.txn_id.most) else None,
+        last_modification_time=image.modified_ms,
     )
+    if image.extras is not None:
+        _write_extras(first, image.extras)
     element, left = _own(first, txn.owner), image.topic_count + image.subscription_count
     while True:
         element.partitions.extend(islice(topics, _NAMES_PER_ELEMENT))
@@ -163,8 +178,41 @@ def _restore(state: CoordinatorState, stored: CoordinatorSnapshot.Transaction) -
         most = most_of_lane(state.tc_id, stored.lane) if stored.HasField("lane") else state.tc_id
         txn = Transaction(TxnId(most, stored.least_bits), _owner(stored), stored.start_time, stored.timeout_ms)
         txn.status = TxnStatus(stored.status)
+        if stored.HasField("last_modification_time"):
+            txn.modified_ms = stored.last_modification_time
+        txn.extras = _read_extras(stored)
+        if txn.extras is not None:
+            txn.bytes += txn.extras.size
         state.add(txn)
     state.add_participants(txn, stored.partitions, [(pair.topic, pair.subscription) for pair in stored.subscriptions])
+
+
+def _write_extras(stored: CoordinatorSnapshot.Transaction, extras: Extras) -> None:
+    if extras.nonce:
+        stored.nonce = extras.nonce
+    if extras.group is not None:
+        stored.check_group, stored.check_data, stored.check_count = extras.group, extras.data, extras.check_count
+        if extras.after_ms is not None:
+            stored.check_after_ms = extras.after_ms
+        if extras.asked_ms is not None:
+            stored.asked_ms = extras.asked_ms
+    if extras.prepared_token:
+        stored.prepared_token, stored.prepared_ms = extras.prepared_token, extras.prepared_ms
+
+
+def _read_extras(stored: CoordinatorSnapshot.Transaction) -> Extras | None:
+    if not (stored.nonce or stored.HasField("check_group") or stored.prepared_token):
+        return None
+    return Extras(
+        stored.nonce,
+        stored.check_group if stored.HasField("check_group") else None,
+        stored.check_data,
+        stored.check_after_ms if stored.HasField("check_after_ms") else None,
+        stored.check_count,
+        stored.asked_ms if stored.HasField("asked_ms") else None,
+        stored.prepared_token,
+        stored.prepared_ms,
+    )
 
 
 def _page(number: int, image: PageImage) -> CoordinatorSnapshot.OutcomePage:

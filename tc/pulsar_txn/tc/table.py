@@ -4,9 +4,18 @@ A transaction is UNKNOWN until a NEW record gives it its id, and again after the
 NEW_TXN always takes a fresh id, so UNKNOWN -> OPEN is the only way in. A NEW record for an id that was given before changes
 nothing, because an id is given once.
 
-OPEN is the only state in which participants are added. Three events leave it: END_TXN(COMMIT), END_TXN(ABORT) and the
-deadline. The first of them whose UPDATE record reaches the log decides: that record *is* the decision, and no second check
-and no timer can overrule it. A later request for the other outcome is refused with InvalidTxnStatus.
+OPEN is the only state in which participants are added. Four events decide about it: END_TXN(COMMIT), END_TXN(ABORT), the
+deadline, and ABANDON: its client is gone, was fenced by a successor, or nobody of its group knew the outcome. The first of them
+whose UPDATE record reaches the log decides: that record *is* the decision, and no second check and no timer can overrule it. A
+later request for the other outcome is refused with InvalidTxnStatus.
+
+PREPARED means that the client has promised to say the outcome later, and that nobody may decide without it: no deadline, no
+lease, no successor and no goodbye ends the transaction. Only END_TXN does, by its owner, by a successor of that, by a
+superuser, or by whoever shows the token that came with PREPARE. A repeat of PREPARE with the same token is answered, one with
+another token is refused. Nothing is added to a PREPARED transaction.
+
+CHECK means that a member of the transaction's check group is asked for the outcome. It changes no status: its record counts the
+question, before that leaves. An answer of COMMIT or ABORT is an END_TXN by the group.
 
 COMMITTING and ABORTING mean that the outcome is decided and the participants are being told. A repeat of the same END_TXN
 joins: its token is answered together with the first one. Deadlines mean nothing any more. A transaction leaves these states
@@ -24,8 +33,8 @@ Timeouts: the deadline is `start_time + timeout_ms`, the same after recovery. A 
 absent, is due at once: the client gets its id and finds the transaction aborted, as on stock Pulsar. No value
 means "never".
 
-The records of the log are the same events: `apply` takes a record as NEW, ADD, COMMIT, ABORT or DONE and folds it in where
-the cell says WRITE. It passes over every other record (a stock log has some).
+The records of the log are the same events: `apply` takes a record as NEW, ADD, COMMIT, ABORT, DONE, PREPARE or CHECK and folds
+it in where the cell says WRITE. It passes over every other record (a stock log has some).
 """
 
 from __future__ import annotations
@@ -49,6 +58,7 @@ COMMITTING: Final = TxnStatus.COMMITTING
 COMMITTED: Final = TxnStatus.COMMITTED
 ABORTING: Final = TxnStatus.ABORTING
 ABORTED: Final = TxnStatus.ABORTED
+PREPARED: Final = TxnStatus.PREPARED
 
 
 class Event(enum.IntEnum):
@@ -61,6 +71,9 @@ class Event(enum.IntEnum):
     TIMEOUT = 4
     DONE = 5
     QUERY = 6
+    PREPARE = 7
+    CHECK = 8
+    ABANDON = 9
 
 
 _NOT_FOUND: Final[Cell] = Cell(REFUSE, UNKNOWN, ServerError.TransactionNotFound)
@@ -74,6 +87,9 @@ TRANSITIONS: Final[Table[State, Event]] = {
     (UNKNOWN, Event.TIMEOUT): Cell(SKIP, UNKNOWN),
     (UNKNOWN, Event.DONE): Cell(SKIP, UNKNOWN),
     (UNKNOWN, Event.QUERY): Cell(ANSWER, UNKNOWN),
+    (UNKNOWN, Event.PREPARE): _NOT_FOUND,
+    (UNKNOWN, Event.CHECK): Cell(SKIP, UNKNOWN),
+    (UNKNOWN, Event.ABANDON): Cell(SKIP, UNKNOWN),
     #
     (OPEN, Event.NEW): Cell(SKIP, OPEN),
     (OPEN, Event.ADD): Cell(WRITE, OPEN),
@@ -82,6 +98,20 @@ TRANSITIONS: Final[Table[State, Event]] = {
     (OPEN, Event.TIMEOUT): Cell(WRITE, ABORTING),
     (OPEN, Event.DONE): Cell(REFUSE, OPEN, _INVALID),
     (OPEN, Event.QUERY): Cell(ANSWER, OPEN),
+    (OPEN, Event.PREPARE): Cell(WRITE, PREPARED),
+    (OPEN, Event.CHECK): Cell(WRITE, OPEN),
+    (OPEN, Event.ABANDON): Cell(WRITE, ABORTING),
+    #
+    (PREPARED, Event.NEW): Cell(SKIP, PREPARED),
+    (PREPARED, Event.ADD): Cell(REFUSE, PREPARED, _INVALID),
+    (PREPARED, Event.COMMIT): Cell(WRITE, COMMITTING),
+    (PREPARED, Event.ABORT): Cell(WRITE, ABORTING),
+    (PREPARED, Event.TIMEOUT): Cell(SKIP, PREPARED),
+    (PREPARED, Event.DONE): Cell(REFUSE, PREPARED, _INVALID),
+    (PREPARED, Event.QUERY): Cell(ANSWER, PREPARED),
+    (PREPARED, Event.PREPARE): Cell(ANSWER, PREPARED),
+    (PREPARED, Event.CHECK): Cell(WRITE, PREPARED),
+    (PREPARED, Event.ABANDON): Cell(SKIP, PREPARED),
     #
     (COMMITTING, Event.NEW): Cell(SKIP, COMMITTING),
     (COMMITTING, Event.ADD): Cell(REFUSE, COMMITTING, _INVALID),
@@ -90,6 +120,9 @@ TRANSITIONS: Final[Table[State, Event]] = {
     (COMMITTING, Event.TIMEOUT): Cell(SKIP, COMMITTING),
     (COMMITTING, Event.DONE): Cell(WRITE, COMMITTED),
     (COMMITTING, Event.QUERY): Cell(ANSWER, COMMITTING),
+    (COMMITTING, Event.PREPARE): Cell(REFUSE, COMMITTING, _INVALID),
+    (COMMITTING, Event.CHECK): Cell(SKIP, COMMITTING),
+    (COMMITTING, Event.ABANDON): Cell(SKIP, COMMITTING),
     #
     (COMMITTED, Event.NEW): Cell(SKIP, COMMITTED),
     (COMMITTED, Event.ADD): Cell(REFUSE, COMMITTED, _INVALID),
@@ -98,6 +131,9 @@ TRANSITIONS: Final[Table[State, Event]] = {
     (COMMITTED, Event.TIMEOUT): Cell(SKIP, COMMITTED),
     (COMMITTED, Event.DONE): Cell(SKIP, COMMITTED),
     (COMMITTED, Event.QUERY): Cell(ANSWER, COMMITTED),
+    (COMMITTED, Event.PREPARE): Cell(REFUSE, COMMITTED, _INVALID),
+    (COMMITTED, Event.CHECK): Cell(SKIP, COMMITTED),
+    (COMMITTED, Event.ABANDON): Cell(SKIP, COMMITTED),
     #
     (ABORTING, Event.NEW): Cell(SKIP, ABORTING),
     (ABORTING, Event.ADD): Cell(REFUSE, ABORTING, _INVALID),
@@ -106,6 +142,9 @@ TRANSITIONS: Final[Table[State, Event]] = {
     (ABORTING, Event.TIMEOUT): Cell(SKIP, ABORTING),
     (ABORTING, Event.DONE): Cell(WRITE, ABORTED),
     (ABORTING, Event.QUERY): Cell(ANSWER, ABORTING),
+    (ABORTING, Event.PREPARE): Cell(REFUSE, ABORTING, _INVALID),
+    (ABORTING, Event.CHECK): Cell(SKIP, ABORTING),
+    (ABORTING, Event.ABANDON): Cell(SKIP, ABORTING),
     #
     (ABORTED, Event.NEW): Cell(SKIP, ABORTED),
     (ABORTED, Event.ADD): Cell(REFUSE, ABORTED, _INVALID),
@@ -114,6 +153,9 @@ TRANSITIONS: Final[Table[State, Event]] = {
     (ABORTED, Event.TIMEOUT): Cell(SKIP, ABORTED),
     (ABORTED, Event.DONE): Cell(SKIP, ABORTED),
     (ABORTED, Event.QUERY): Cell(ANSWER, ABORTED),
+    (ABORTED, Event.PREPARE): Cell(REFUSE, ABORTED, _INVALID),
+    (ABORTED, Event.CHECK): Cell(SKIP, ABORTED),
+    (ABORTED, Event.ABANDON): Cell(SKIP, ABORTED),
 }
 """(state, event) -> what happens; complete."""
 
@@ -135,10 +177,10 @@ ACTION_OF: Final[Mapping[State, TxnAction]] = {
 """The outcome that a state represents."""
 
 INVARIANTS: Final[Mapping[str, str]] = {
-    "S2": "a transaction that takes room is OPEN, COMMITTING or ABORTING: what ended is only in the window of outcomes",
+    "S2": "a transaction that takes room is OPEN, PREPARED (with a token), COMMITTING or ABORTING: what ended is in the window",
     "S18": "ids were given in ascending order and lie below the next id, so none is given twice",
-    "S16": "the window calls exactly those of its ids open that take room, with the same owner",
-    "L1": "every OPEN transaction's deadline is waited for",
+    "S16": "the window calls exactly those of its ids open that take room, with the same owner; known nonces are theirs",
+    "L1": "every OPEN transaction's deadline is waited for, and its next question, or the policy, where it has a check group",
     "L7": "deadlines that mean nothing any more take at most as much room as those that do, and a little more",
 }
 """What `check_invariants` checks, by the ids of the reliability page."""

@@ -80,13 +80,14 @@ class TxnAction(enum.IntEnum):
 
 
 class TxnStatus(enum.IntEnum):
-    """Status of a transaction in its coordinator (PulsarTransactionMetadata.proto)."""
+    """Status of a transaction in its coordinator (PulsarTransactionMetadata.proto). PREPARED is ours (`docs/adr/0043`)."""
 
     OPEN = 0
     COMMITTING = 1
     COMMITTED = 2
     ABORTING = 3
     ABORTED = 4
+    PREPARED = 100
 
 
 class MarkerType(enum.IntEnum):

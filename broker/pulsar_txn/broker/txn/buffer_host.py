@@ -13,12 +13,11 @@ from typing import Any, Final, Protocol
 
 from pulsar_txn.broker.base.turn import Turn
 from pulsar_txn.ledger.hosting import Place, Receipt, Registration
-from pulsar_txn.ledger.machine import AskProducer, CopyEntries, Effect, Machine, PublishMaxRead
+from pulsar_txn.ledger.machine import CopyEntries, Effect, Machine, PublishMaxRead
 from pulsar_txn.ledger.protocols import Log
 from pulsar_txn.rm_producer.requests import (
     PLAIN,
     Copied,
-    ProducerAnswered,
     Request,
     TakeSnapshot,
     TopicRecord,
@@ -26,7 +25,7 @@ from pulsar_txn.rm_producer.requests import (
     Verified,
 )
 from pulsar_txn.wire.entries import read_header
-from pulsar_txn.wire.ids import EARLIEST, EntryHeader, Position, TxnAction
+from pulsar_txn.wire.ids import EARLIEST, EntryHeader, Position
 
 from .host import MachineHost
 
@@ -73,7 +72,6 @@ class BufferHost(MachineHost[Request, TopicRecord]):
         *,
         topic: TopicView,
         registration: Registration,
-        ask_producer: Callable[[AskProducer], TxnAction | None] = lambda _: None,
     ) -> None:
         super().__init__(machine, logs, turn, on_failed, registration=registration, verified=Verified)
         self.buffer = machine
@@ -81,7 +79,6 @@ class BufferHost(MachineHost[Request, TopicRecord]):
         self.snapshot_after = SNAPSHOT_AFTER
         """Entries after which a snapshot is taken; what comes after the last one is read again in recovery."""
         self._topic = topic
-        self._ask_producer = ask_producer
         self._notes: deque[tuple[Place, Position, Position]] = deque()
         self._noted: Position = EARLIEST
         self._since_snapshot = 0
@@ -142,9 +139,6 @@ class BufferHost(MachineHost[Request, TopicRecord]):
             task = asyncio.get_running_loop().create_task(self._copy(effect))
             self._copies.add(task)
             task.add_done_callback(self._copies.discard)
-        elif type(effect) is AskProducer:
-            action = self._ask_producer(effect)
-            self.submit(ProducerAnswered(effect.txn_id, effect.position, action), reserve=True)
         else:
             super().perform(effect)
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from pulsar_txn.broker.base.turn import Turn
-from pulsar_txn.ledger.machine import Effect, TellParticipant
+from pulsar_txn.ledger.machine import AskProducer, Effect, TellParticipant
 from pulsar_txn.ledger.protocols import LeasedLog, LeaseLost, Log, LogStore
 from pulsar_txn.tc.owners import Identity
 from pulsar_txn.tc.requests import (
@@ -40,6 +40,7 @@ _TOLD_PER_TURN: Final = 256
 class CoordinatorHost(MachineHost[Request, Any]):
     """One coordinator. Joins ends, counts the participants that were told, and answers what participants ask of it.
 
+    `ask_producer` is called with each question to a check group.
     `registered_at`: where in the log the newest registration of each transaction is. `ended` counts since the start, for
     metrics.
     """
@@ -64,6 +65,7 @@ class CoordinatorHost(MachineHost[Request, Any]):
         self._told_at = 0
         self._tells_later = False
         self.ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
+        self.ask_producer: Callable[[AskProducer], None] = _ask_nobody
 
     @property
     def telling(self) -> int:
@@ -106,6 +108,9 @@ class CoordinatorHost(MachineHost[Request, Any]):
 
     def perform(self, effect: Effect) -> None:
         """Count a participant that is to be told; `performed` tells them, for an answer may come at once."""
+        if type(effect) is AskProducer:
+            self.ask_producer(effect)
+            return
         if type(effect) is not TellParticipant:
             super().perform(effect)
             return
@@ -152,6 +157,10 @@ class CoordinatorHost(MachineHost[Request, Any]):
     def folded(self) -> None:
         """H6: time does not go back across a restart."""
         self.turn.observe(self.coordinator.newest_time_ms)
+
+
+def _ask_nobody(_effect: AskProducer) -> None:
+    """Without members nothing is asked, and none were told to the coordinator."""
 
 
 def _answer_registered(answer: Callable[[bool | None], None], value: Any, error: ServerError | None, _message: str) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 from pulsar_txn.ledger.machine import (
     NOTHING,
@@ -162,7 +162,7 @@ class HalfTopicTransactionBuffer:
             case TakeSnapshot():
                 return Step(effects=(WriteSnapshot("half"),))
             case _:
-                raise Refusal(ServerError.NotAllowedError, f"{type(request).__name__}: the coordinator asks, not this buffer")
+                assert_never(request)
 
     def _publish(self, request: Publish) -> Step[TopicRecord]:
         cell = TRANSITIONS[self.state_of(request.txn_id), Event.PUBLISH]

@@ -14,14 +14,13 @@ from typing import Any, Final, TypeAlias
 from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, hosted
 from pulsar_txn.ledger.envelope import Envelope
 from pulsar_txn.ledger.hosting import Host, Receipt, Skin
-from pulsar_txn.ledger.machine import AskProducer, CopyEntries, Effect, Machine, PublishMaxRead, Reply, Step
+from pulsar_txn.ledger.machine import CopyEntries, Effect, Machine, PublishMaxRead, Reply, Step
 from pulsar_txn.ledger.protocols import Snapshot
 from pulsar_txn.rm_producer.requests import (
     PLAIN,
     Copied,
     EndTxnOnPartition,
     MakeMarker,
-    ProducerAnswered,
     Publish,
     Request,
     TakeSnapshot,
@@ -44,7 +43,7 @@ _EXPIRED_AT_ONCE: Final = 10_000
 class BufferHost:
     """One topic with its buffer. `open_txns` are those that the coordinator would call open and registered.
 
-    `replies`: what was answered, by token; a refusal is a Reply with its error. `asked`: back-checks to producers.
+    `replies`: what was answered, by token; a refusal is a Reply with its error.
     `published`: the max_read_position that readers know. `on_record` is called after every record that is applied.
     """
 
@@ -53,7 +52,6 @@ class BufferHost:
         self.now_ms = now_ms
         self.open_txns: set[TxnId] = set()
         self.replies: dict[int, Reply] = {}
-        self.asked: list[AskProducer] = []
         self.published: Position = EARLIEST
         self.on_record: Callable[[], None] = lambda: None
         self.buffer = factory(TOPIC, self.make_marker)
@@ -107,10 +105,6 @@ class BufferHost:
         self.open_txns.discard(txn_id)
         marker = self.make_marker(txn_id, action, low_watermark)
         return self._ask(EndTxnOnPartition(self._token(), txn_id, action, low_watermark, marker))
-
-    def answer(self, asked: AskProducer, action: TxnAction | None) -> None:
-        """A producer answers a back-check."""
-        self.request(ProducerAnswered(asked.txn_id, asked.position, action))
 
     def take_snapshot(self) -> None:
         """Ask for a snapshot now."""
@@ -284,8 +278,6 @@ class _TopicSkin(Skin):
         match effect:
             case CopyEntries():
                 self._copies.append(effect)
-            case AskProducer():
-                self._topic.asked.append(effect)
             case PublishMaxRead():
                 self._topic.published = max(self._topic.published, effect.position)
             case _:

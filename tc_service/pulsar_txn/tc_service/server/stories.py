@@ -71,6 +71,9 @@ _BY: Final = {
     Cause.GOODBYE: "goodbye",
     Cause.FENCED: "fence",
     Cause.OPERATOR: "operator",
+    Cause.CHECKED: "check",
+    Cause.DISCONNECTED: "disconnect",
+    Cause.UNANSWERED: "unanswered checks",
 }
 
 

@@ -10,7 +10,6 @@ import attrs
 
 from pulsar_txn.ledger.machine import (
     NOTHING,
-    AskProducer,
     AwaitOutcome,
     CopyEntries,
     Outcome,
@@ -25,7 +24,6 @@ from pulsar_txn.rm_producer.requests import (
     Copied,
     EndTxnOnPartition,
     MakeMarker,
-    ProducerAnswered,
     Publish,
     Request,
     TakeSnapshot,
@@ -40,22 +38,18 @@ from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Position, Txn
 class _Open:
     """A transaction whose entries are not all where they belong. `outcome`: COMMIT once it is decided, and copying."""
 
-    producer: str
-    due_ms: int
     halves: list[Position] = attrs.Factory(list)
-    checks: int = 0
     outcome: TxnAction | None = None
     copied: int = 0
 
 
 class HalfTopicTransactionBuffer:
-    """See the README. Records of `half` are entries; of `op` markers (outcomes) and, without marker type, back-checks."""
+    """See the README. Records of `half` are entries; of `op` markers, which are the outcomes."""
 
     logs: Sequence[str] = ("half", "op", "topic")
 
-    def __init__(self, topic: str, make_marker: MakeMarker, *, check_after_ms: int = 3_600_000, max_checks: int = 15) -> None:
+    def __init__(self, topic: str, make_marker: MakeMarker) -> None:
         self._topic, self._make_marker = topic, make_marker
-        self._check_after_ms, self._max_checks = check_after_ms, max_checks
         self._ready = False
         self._open: dict[TxnId, _Open] = {}
         self._copying: dict[TxnId, Position] = {}  # copied in part: the topic's position before the first copy
@@ -99,8 +93,6 @@ class HalfTopicTransactionBuffer:
                 return self._end(request)
             case Copied():
                 return self._copied(request)
-            case ProducerAnswered(txn_id=txn_id, action=action) if action is not None and self._undecided(txn_id):
-                return self._decision(txn_id, self._make_marker(txn_id, action), action)
             case TakeSnapshot():
                 return Step(effects=(WriteSnapshot("half"),))
         return NOTHING
@@ -152,8 +144,7 @@ class HalfTopicTransactionBuffer:
         if txn_id is None:
             return
         if log == "half":
-            fresh = _Open(record.header.producer_name, record.header.publish_time_ms + self._check_after_ms)
-            self._open.setdefault(txn_id, fresh).halves.append(position)
+            self._open.setdefault(txn_id, _Open()).halves.append(position)
         elif log == "op":
             self._outcome(txn_id, record.header)
         elif txn_id in self._open:
@@ -161,14 +152,12 @@ class HalfTopicTransactionBuffer:
 
     def _outcome(self, txn_id: TxnId, header: EntryHeader) -> None:
         low = header.highest_sequence_id - 1
-        if header.marker_type is not None and low > self._low_watermarks.get(txn_id.most, -1):
+        if low > self._low_watermarks.get(txn_id.most, -1):
             self._low_watermarks[txn_id.most] = low
         if not self._undecided(txn_id):
             return
         txn = self._open[txn_id]
-        if header.marker_type is None:
-            txn.checks, txn.due_ms = header.sequence_id, header.publish_time_ms + self._check_after_ms
-        elif header.marker_type == MarkerType.TXN_COMMIT:
+        if header.marker_type == MarkerType.TXN_COMMIT:
             txn.outcome = TxnAction.COMMIT
         else:
             del self._open[txn_id]
@@ -202,17 +191,10 @@ class HalfTopicTransactionBuffer:
         return Step(effects=(PublishMaxRead(self.max_read_position), *copies))
 
     def deadline(self) -> int | None:
-        return min((txn.due_ms for txn in self._open.values() if txn.outcome is None), default=None)
+        return None
 
     def expire(self, now_ms: int) -> Step[TopicRecord]:
-        due = [txn_id for txn_id, txn in self._open.items() if txn.outcome is None and txn.due_ms <= now_ms]
-        if not due:
-            return NOTHING
-        txn_id, txn = due[0], self._open[due[0]]
-        if txn.checks >= self._max_checks:
-            return Step((("op", self._make_marker(txn_id, TxnAction.ABORT)),))
-        check = TopicRecord(EntryHeader("", txn.checks + 1, 0, now_ms, txn_id), b"")
-        return Step((("op", check),), (AskProducer(txn.producer, txn_id, txn.halves[0], txn.checks + 1),))
+        return NOTHING  # nothing is timed: the coordinator decides
 
     def snapshot(self) -> Iterator[bytes]:
         open_txns = [(txn_id, attrs.astuple(txn, recurse=False)) for txn_id, txn in self._open.items()]
@@ -224,10 +206,10 @@ class HalfTopicTransactionBuffer:
         self._last = {log: (position[0], position[1]) for log, position in last.items()}
         self._copying = {TxnId(*txn_id): (before[0], before[1]) for txn_id, before in copying}
         self._low_watermarks, self._counts = dict(low_watermarks), {TxnAction(action): count for action, count in counts}
-        for txn_id, (producer, due_ms, halves, checks, outcome, copied) in open_txns:
+        for txn_id, (halves, outcome, copied) in open_txns:
             places: list[Any] = [tuple(position) for position in halves]
             action = None if outcome is None else TxnAction(outcome)
-            self._open[TxnId(*txn_id)] = _Open(producer, due_ms, places, checks, action, copied)
+            self._open[TxnId(*txn_id)] = _Open(places, action, copied)
 
     def trim_before(self, log: str) -> Position | None:
         if log == "topic":

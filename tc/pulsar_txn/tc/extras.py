@@ -1,0 +1,77 @@
+"""What only some transactions have: a check group, a nonce, the token of a PREPARE. All others carry None in its place.
+
+An `Extras` never changes. A record that changes something of it puts another one in its place, so a snapshot that is being
+written shows what there was at its moment.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pulsar_txn.tc.requests import NewTxn
+from pulsar_txn.wire.errors import Refusal, ServerError
+
+MAX_GROUP_LENGTH: Final = 256
+"""Characters of a group's name."""
+MAX_CHECK_DATA: Final = 64 * 1024
+"""Bytes that go back to the member that is asked."""
+MAX_TOKEN: Final = 64
+"""Bytes of a nonce, and of the token of a PREPARE."""
+
+_EXTRAS_BYTES: Final = 256
+
+
+class Extras(NamedTuple):
+    """`nonce` and `prepared_token`: empty for none. `group`: None for none; then nothing is asked.
+
+    `data`: what goes to the member that is asked. `after_ms`: the age at which it is asked first, None: the coordinator's own
+    rule. `check_count`: how often members were asked. `asked_ms`: when they were asked last, since the transaction was prepared
+    if it is; None: not yet.
+    """
+
+    nonce: bytes = b""
+    group: str | None = None
+    data: bytes = b""
+    after_ms: int | None = None
+    check_count: int = 0
+    asked_ms: int | None = None
+    prepared_token: bytes = b""
+    prepared_ms: int = 0
+
+    @property
+    def size(self) -> int:
+        """What the limits count for it, in bytes."""
+        return _EXTRAS_BYTES + len(self.nonce) + len(self.group or "") + len(self.data) + len(self.prepared_token)
+
+    def asked(self, now_ms: int) -> Extras:
+        """After one more question."""
+        return self._replace(check_count=self.check_count + 1, asked_ms=now_ms)
+
+    def prepared(self, token: bytes, now_ms: int) -> Extras:
+        """After a PREPARE: the time to the first question begins again."""
+        return self._replace(prepared_token=token, prepared_ms=now_ms, asked_ms=None)
+
+
+NO_EXTRAS: Final = Extras()
+
+
+def asked_for(request: NewTxn) -> Extras:
+    """What a NewTxn asks for beside. Raises Refusal with NotAllowedError for what is too long, or not there."""
+    check, nonce = request.check, request.nonce
+    if len(nonce) > MAX_TOKEN:
+        raise Refusal(ServerError.NotAllowedError, f"a nonce has 1 to {MAX_TOKEN} bytes; this one has {len(nonce)}")
+    if check is None:
+        return Extras(nonce)
+    if not check.group.strip() or len(check.group) > MAX_GROUP_LENGTH:
+        raise Refusal(
+            ServerError.NotAllowedError,
+            f"a check group has 1 to {MAX_GROUP_LENGTH} characters that are not all blank; this one has {len(check.group)}",
+        )
+    if len(check.data) > MAX_CHECK_DATA:
+        raise Refusal(
+            ServerError.NotAllowedError,
+            f"check data has at most {MAX_CHECK_DATA} bytes, these are {len(check.data)}: name what to look up, not all of it",
+        )
+    if check.after_ms is not None and check.after_ms < 0:
+        raise Refusal(ServerError.NotAllowedError, f"a check after {check.after_ms} ms is in the past: ask for 0 or more")
+    return Extras(nonce, check.group, check.data, check.after_ms)
