@@ -24,8 +24,8 @@ def marker(txn_id, action, low_watermark=-1):
     return TopicRecord(EntryHeader("pulsar.txn.marker", -1, low_watermark + 1, 0, txn_id, int(kind)), b"marker")
 
 
-def data(txn_id):
-    return TopicRecord(EntryHeader("p", 1, 1, 0, txn_id), b"data")
+def data(txn_id, sequence_id=1):
+    return TopicRecord(EntryHeader("p", sequence_id, sequence_id, 0, txn_id), b"data")
 
 
 class Driven:
@@ -66,7 +66,7 @@ class Driven:
 
     def drive(self, event):
         """Carry the event out; gives the act that was seen, and the code of a refusal."""
-        publish = Publish("token", TXN, data(TXN))
+        publish = Publish("token", TXN, data(TXN, 2))
         match event:
             case _ if event.name.endswith("_READ"):
                 return self.folded(event), None
@@ -123,13 +123,13 @@ class Driven:
             assert written in ([], [("op", marker(TXN, ABORT).header)])
             return Act.WRITE if written else Act.SKIP
         if not written:
-            asked = (VerifyRegistered(TXN, Publish("token", TXN, data(TXN))),)
+            asked = (VerifyRegistered(TXN, Publish("token", TXN, data(TXN, 2))),)
             return {asked: Act.ASK, (Reply("token"),): Act.ANSWER, (AwaitOutcome("token", TXN),): Act.JOIN, (): Act.SKIP}[
                 step.effects
             ]
         ((log, record),) = step.records
         if log == "half":
-            assert (record, step.effects) == (data(TXN), (Reply("token", position_of=0),))
+            assert (record, step.effects) == (data(TXN, 2), (Reply("token", position_of=0),))
         elif log == "topic":
             assert (record, step.effects) == (data(TXN), ())
         else:

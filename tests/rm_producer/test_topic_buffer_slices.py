@@ -86,7 +86,7 @@ def test_slices_taken_between_entries_of_any_topic_are_those_of_the_moment(steps
 def test_a_topic_with_any_number_of_aborted_ids_has_slices_of_bounded_size(count):
     head = snapshots.Head((1, 2 * count), 0, count, {0: 7})
     groups = ([(TxnId(0, least), (1, 2 * least)) for least in range(at, at + 1_000)] for at in range(0, count, 1_000))
-    parts = tuple(snapshots.slices(head, iter(()), groups))
+    parts = tuple(snapshots.slices(head, iter(()), groups, iter(())))
     assert max(map(len, parts)) <= SLICE_BYTES
     copy = restored(TopicTransactionBuffer("t", marker), parts)
     assert copy.stats().total_aborted_transactions == count
@@ -104,11 +104,12 @@ def test_a_snapshot_of_one_piece_as_stored_by_earlier_versions_is_read():
     log = Log()
     log.append(*map(data, TXNS), marker(TXNS[0], ABORT), marker(TXNS[6], ABORT, 0), marker(TXNS[1], COMMIT))
     columns = []
-    for part, size in zip(state_of(log.buffer), (3, 6, 4), strict=True):
+    parts = tuple(part for part in state_of(log.buffer) if part[1:2] != snapshots.SENT)  # earlier versions had none
+    for part, size in zip(parts, (3, 6, 4), strict=True):
         columns += list(snapshots.unpack_columns(part, 2))
         assert len(columns) - size in (0, 3, 9)
     old = b"\x01" + snapshots.pack_columns(columns)
-    assert state_of(restored(TopicTransactionBuffer("t", marker), (old,))) == state_of(log.buffer)
+    assert state_of(restored(TopicTransactionBuffer("t", marker), (old,))) == parts
 
 
 def test_a_watermark_that_covers_many_aborts_them_a_bounded_number_at_a_time(monkeypatch):

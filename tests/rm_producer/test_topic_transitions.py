@@ -20,8 +20,8 @@ def marker(txn_id, action, low_watermark=-1):
     return TopicRecord(EntryHeader("pulsar.txn.marker", -1, low_watermark + 1, 0, txn_id, int(kind)), b"marker")
 
 
-def data(txn_id):
-    return TopicRecord(EntryHeader("p", 1, 1, 0, txn_id), b"data")
+def data(txn_id, sequence_id=1):
+    return TopicRecord(EntryHeader("p", sequence_id, sequence_id, 0, txn_id), b"data")
 
 
 class Driven:
@@ -57,7 +57,7 @@ class Driven:
 
     def drive(self, event):
         """Carry the event out; gives the act that was seen, and the code of a refusal."""
-        publish = Publish("token", TXN, data(TXN))
+        publish = Publish("token", TXN, data(TXN, 2))
         match event:
             case Event.DATA_READ | Event.COMMIT_READ | Event.ABORT_READ | Event.WATERMARK_READ:
                 return self.folded(event), None
@@ -105,10 +105,10 @@ class Driven:
             assert step.effects == ()
             return Act.WRITE if records else Act.SKIP
         if not records:
-            asked = VerifyRegistered(TXN, Publish("token", TXN, data(TXN)))
+            asked = VerifyRegistered(TXN, Publish("token", TXN, data(TXN, 2)))
             assert step.effects in ((asked,), (Reply("token"),))
             return Act.ASK if step.effects == (asked,) else Act.ANSWER
-        if records == [data(TXN)]:
+        if records == [data(TXN, 2)]:
             assert step.effects == (Reply("token", position_of=0),)
         else:
             assert step.effects == (Reply("token"),)

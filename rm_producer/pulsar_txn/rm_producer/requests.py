@@ -43,7 +43,8 @@ PLAIN: Final = TopicRecord(EntryHeader("", 0, 0, 0))
 class Publish:
     """A transactional SEND. Reply: `position_of=0` (the receipt), once durable. `record.header.txn_id` is `txn_id`.
 
-    A transaction that is not ongoing here gives VerifyRegistered first.
+    A transaction that is not ongoing here gives VerifyRegistered first. A repeat (its transaction has an entry of
+    the same producer name and sequence ids; of a chunk, with its number) writes nothing: Reply value EARLIEST.
     Refusals: NotAllowedError (ended here, at or below the low watermark of its coordinator, or the header names another
     transaction or a marker type), ServiceNotReady (before `recovered`, as for every request).
     """
@@ -134,6 +135,12 @@ class TransactionBuffer(Machine[Request, TopicRecord], Protocol):
 
     def first_position(self, txn_id: TxnId) -> Position | None:
         """The position of an open transaction's first entry; None when it is not ongoing here."""
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """The highest sequence id that a producer has in transactions that are open here; -1 when it is in none of them.
+
+        A new producer of that name goes on after it, so that none of its messages is taken for a repeat.
+        """
 
     def stats(self) -> BufferStats:
         """Counters at this moment."""

@@ -3,7 +3,8 @@
 A column is `base` and the differences to it, in the narrowest of 1, 2, 4 or 8 bytes that holds them all: about ten
 bytes for an aborted transaction, and 100,000 of them take milliseconds to write, not a second of varints. No
 checksum: the ledger that stores the snapshot has one. Every slice but the last of its kind has the same number of objects, so
-that equal states give equal slices. Version 1 was one piece without a kind, with the columns of all kinds one after the other.
+that equal states give equal slices. Version 1 was one piece without a kind, with the columns of all kinds one after the other;
+version 2 had no slices with what open transactions have got (`sent_messages`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ import attrs
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position, TxnId
 
-VERSION: Final = 2
+VERSION: Final = 3
+SENT: Final = b"S"
+"""The kind of a slice with what open transactions have got."""
+
 _HEAD: Final = struct.Struct("<cIq")
 _WIDTHS: Final = ((b"B", 0xFF), (b"H", 0xFFFF), (b"I", 0xFFFF_FFFF), (b"Q", 0xFFFF_FFFF_FFFF_FFFF))
 _CODES: Final = {code: code.decode() for code, _ in _WIDTHS}
@@ -40,8 +44,10 @@ class Head:
     low_watermarks: dict[int, int]
 
 
-def slices(head: Head, ongoing: Iterator[list[Ongoing]], aborted: Iterator[list[Aborted]]) -> Iterator[bytes]:
-    """The slices of a state."""
+def slices(
+    head: Head, ongoing: Iterator[list[Ongoing]], aborted: Iterator[list[Aborted]], sent: Iterator[bytes]
+) -> Iterator[bytes]:
+    """The slices of a state. `sent`: the columns of what open transactions have got."""
     counters = (*head.last, head.committed_count, head.aborted_count)
     yield _pack(b"H", (counters, list(head.low_watermarks), list(head.low_watermarks.values())))
     for opened in _even(ongoing):
@@ -49,6 +55,8 @@ def slices(head: Head, ongoing: Iterator[list[Ongoing]], aborted: Iterator[list[
         yield _pack(b"O", list(zip(*flat, strict=True)))
     for ended in _even(aborted):
         yield _pack(b"A", list(zip(*[(*txn_id, *position) for txn_id, position in ended], strict=True)))
+    for columns in sent:
+        yield bytes([VERSION]) + SENT + columns
 
 
 def read_slice(part: bytes, *, is_first: bool) -> tuple[Head | None, list[Ongoing], list[Aborted]]:

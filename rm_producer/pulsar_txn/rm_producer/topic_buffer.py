@@ -1,11 +1,12 @@
 """The in-topic transaction buffer, Pulsar's: data goes into the topic at once, readers are held back.
 
-The whole buffer is two maps and a position. `ongoing` keeps, in the order of the log, where each open transaction
+The whole buffer is three maps and a position. `ongoing` keeps, in the order of the log, where each open transaction
 began and which position was applied just before; the oldest one's "just before" is max_read_position, and with
 nothing open it is the position applied last. `aborted` keeps the position of each aborted transaction's last entry,
-so that it can be forgotten when the topic was trimmed after it. What happens to a transaction: `transitions`.
+so that it can be forgotten when the topic was trimmed after it. What open transactions have got is in `sent_messages`.
+What happens to a transaction: `transitions`.
 
-Both maps may have millions of keys. So nothing works on all of one in one go: transactions that a low watermark covers are
+The maps may have millions of keys. So nothing works on all of one in one go: transactions that a low watermark covers are
 aborted a few hundred at a time (by `expire`, when they are more), what was trimmed is forgotten so, and snapshots are slices.
 """
 
@@ -23,7 +24,8 @@ from pulsar_txn.wire.ids import EARLIEST, EntryHeader, Position, TxnAction, TxnI
 
 from .publishing import stored, unregistered
 from .requests import PLAIN, BufferStats, EndTxnOnPartition, MakeMarker, Publish, Request, TakeSnapshot, TopicRecord, Verified
-from .snapshots import Head, read_slice, slices
+from .sent_messages import SentMessages
+from .snapshots import SENT, VERSION, Head, read_slice, slices
 from .transitions import (
     ABORTED,
     END_EVENT,
@@ -66,6 +68,7 @@ class TopicTransactionBuffer:
         self._ongoing: OrderedMap[TxnId, tuple[Position, Position]] = OrderedMap()
         self._has_ongoing = False  # what every plain message asks
         self._aborted: OrderedMap[TxnId, Position] = OrderedMap()
+        self._sent = SentMessages()
         self._low_watermarks: dict[int, int] = {}
         self._last: Position = EARLIEST
         self._max_read: Position = EARLIEST
@@ -105,6 +108,10 @@ class TopicTransactionBuffer:
         """The position of an open transaction's first entry; None when it is not ongoing here."""
         entry = self._ongoing.get(txn_id)
         return None if entry is None else entry[0]
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """The highest sequence id of a producer in open transactions, -1 when it is in none of them."""
+        return self._sent.last(producer_name)
 
     def stats(self) -> BufferStats:
         """Counters at this moment. `state` is Initializing or Ready."""
@@ -151,14 +158,14 @@ class TopicTransactionBuffer:
         cell = TRANSITIONS[self.state_of(txn_id), Event.PUBLISH]
         if cell.act is ASK:
             return Step(effects=(VerifyRegistered(txn_id, request),))
-        return stored(request, cell.code, "topic", self._topic)
+        return stored(request, cell.code, "topic", self._topic, self._sent)
 
     def _verified(self, verified: Verified) -> Step[TopicRecord]:
         request = verified.request
         state = self.state_of(request.txn_id)
         if not verified.registered:
             raise unregistered(request, TRANSITIONS[state, Event.NOT_VERIFIED].code, self._topic)
-        return stored(request, TRANSITIONS[state, Event.VERIFIED].code, "topic", self._topic)
+        return stored(request, TRANSITIONS[state, Event.VERIFIED].code, "topic", self._topic, self._sent)
 
     def _end(self, request: EndTxnOnPartition) -> Step[TopicRecord]:
         txn_id = request.txn_id
@@ -200,8 +207,10 @@ class TopicTransactionBuffer:
             header = record.header
             if header.txn_id is not None:
                 if header.marker_type is None:
-                    if header.txn_id not in self._ongoing:  # which nearly all entries find, and change nothing then
+                    if header.txn_id not in self._ongoing:
                         self._data(header.txn_id, position)
+                    if header.txn_id in self._ongoing:
+                        self._sent.note(header.txn_id, header)
                 elif (event := MARKER_EVENT.get(header.marker_type)) is not None:
                     self._marker(header.txn_id, position, event, header.highest_sequence_id - 1)
         self._last = position
@@ -233,6 +242,7 @@ class TopicTransactionBuffer:
         if cell.act is SKIP:
             return  # the first marker wins
         del self._ongoing[txn_id]
+        self._sent.ended(txn_id)
         if cell.to is ABORTED:
             self._aborted[txn_id] = position
             self._aborted_count += 1
@@ -289,10 +299,13 @@ class TopicTransactionBuffer:
         """The whole state up to the position applied last; see `snapshots` for its bytes."""
         self._ended_at_snapshot = self._committed_count + self._aborted_count
         head = Head(self._last, self._committed_count, self._aborted_count, dict(self._low_watermarks))
-        return slices(head, self._ongoing.moment().groups(), self._aborted.moment().groups())
+        return slices(head, self._ongoing.moment().groups(), self._aborted.moment().groups(), self._sent.slices())
 
     def restore(self, part: bytes) -> None:
         """Take over a slice, on a fresh buffer. Raises WireError when the bytes are not one of this version or older."""
+        if part[1:2] == SENT and self._is_restoring and part[0] <= VERSION:
+            self._sent.restore(part, 2)
+            return
         head, ongoing, aborted = read_slice(part, is_first=self._last == EARLIEST and not self._is_restoring)
         if head is not None:
             self._is_restoring = True
@@ -323,6 +336,8 @@ class TopicTransactionBuffer:
             _invariant(txn_id in heaps.get(txn_id.most, ()), f"heap: {txn_id} is missing")
             previous = first
         markers = list(self._aborted.values())
+        wrong = self._sent.check_invariants(self._ongoing)
+        _invariant(wrong is None, f"S11: {wrong}")
         _invariant(markers == sorted(set(markers)), "S10: aborted transactions are not in the order of the log")
         _invariant(all(position <= self._last for position in markers), "S10: an abort lies behind the log")
 

@@ -110,7 +110,7 @@ def _answer(session: Session, body: Any, producer: Producer, *, ready: bool, ver
         "producer_success",
         request_id=body.request_id,
         producer_name=producer.name,
-        last_sequence_id=producer.topic.sequences.last(producer.name),
+        last_sequence_id=producer.topic.last_sequence_id(producer.name),
         schema_version=version,
         producer_ready=ready,
         **fields,

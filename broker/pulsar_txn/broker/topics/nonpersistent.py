@@ -18,7 +18,6 @@ from pulsar_txn.wire.ids import EARLIEST, Position, TxnId
 from pulsar_txn.wire.topics import TopicName
 
 from .producers import Producer, ProducerSet
-from .sequences import Sequences
 from .subscription import EXCLUSIVE, FAILOVER
 
 
@@ -116,7 +115,6 @@ class NonPersistentTopic:
         self.idle_sweeps = 0  # since somebody used it
         self.rules = rules
         self.subscriptions: dict[str, _Subscription] = {}
-        self.sequences = Sequences(0)
         self._max_subscriptions = config.max_subscriptions_per_topic
         self._turn = turn
         self._epoch = -1
@@ -158,6 +156,10 @@ class NonPersistentTopic:
         for subscription in self.subscriptions.values():
             subscription.deliver(entry, header.num_messages or 1)
         producer.owner.producer_receipt(producer, sequence_id, highest or 0, (-1, -1))
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """-1: nothing is kept, so nothing is known of any producer."""
+        return -1
 
     def set_rules(self, rules: TopicRules) -> None:
         """The namespace's policies changed."""

@@ -17,8 +17,6 @@ from pulsar_txn.wire.errors import Refusal, ServerError
 from pulsar_txn.wire.ids import Position, TxnId
 from pulsar_txn.wire.topics import TopicName
 
-from .sequences import Sequences
-
 
 class AccessMode(enum.IntEnum):
     """Protocol enum ProducerAccessMode."""
@@ -56,9 +54,8 @@ class PublishedTopic(Protocol):
     def producers(self) -> ProducerSet:
         """Who publishes there."""
 
-    @property
-    def sequences(self) -> Sequences:
-        """The sequence ids that it has seen."""
+    def last_sequence_id(self, producer_name: str) -> int:
+        """Where a producer of this name goes on; -1: it begins."""
 
     def publish(
         self, producer: Producer, sequence_id: int, highest: int | None, is_chunk: bool, txn_id: TxnId | None, entry: bytes

@@ -183,7 +183,7 @@ class Topic:
         if self.rules.encryption_required and not is_encrypted(entry):
             self._refuse(producer, sequence_id, ServerError.MetadataError, "Messages must be encrypted")
             return
-        if self._deduplicates and len(header.producer_name) > MAX_SUBSCRIPTION_BYTES:
+        if len(header.producer_name) > MAX_SUBSCRIPTION_BYTES and (self._deduplicates or txn_id is not None):
             text = f"the producer's name has more than {MAX_SUBSCRIPTION_BYTES} characters; choose a shorter one"
             self._refuse(producer, sequence_id, ServerError.NotAllowedError, text)
             return
@@ -244,6 +244,13 @@ class Topic:
                 while producer.held and producer.waiting_for is None:
                     sequence_id, highest, is_chunk, txn_id, entry = producer.held.popleft()
                     self.publish(producer, sequence_id, highest, is_chunk, txn_id, entry)
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """Where a producer of this name goes on: the highest sequence id that is known of it; -1: it begins.
+
+        Without deduplication only what it has in open transactions is known.
+        """
+        return max(self.sequences.last(producer_name), self.buffer.last_sequence_id(producer_name))
 
     def receipt(self, producer: Producer, sequence_id: int, highest_sequence_id: int, position: Position) -> None:
         """A plain publish is durable."""

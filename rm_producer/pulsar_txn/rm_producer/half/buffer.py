@@ -42,12 +42,14 @@ from pulsar_txn.rm_producer.requests import (
     TopicRecord,
     Verified,
 )
+from pulsar_txn.rm_producer.sent_messages import SentMessages
+from pulsar_txn.rm_producer.snapshots import SENT
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import EARLIEST, EntryHeader, Position, TxnAction, TxnId
 
 from . import records
 from .halves import Halves
-from .snapshots import LOGS, Head, read_slice, slices
+from .snapshots import LOGS, VERSION, Head, read_slice, slices
 from .transitions import (
     COMMITTING,
     END_EVENT,
@@ -90,6 +92,7 @@ class HalfTopicTransactionBuffer:
         self._open_count = 0
         self._transactions: OrderedMap[TxnId, Halves] = OrderedMap(Halves.image)
         self._committing: OrderedDict[TxnId, Halves] = OrderedDict()  # those with a commit, in its order; derived
+        self._sent = SentMessages()
         self._watermarks = Watermarks(self._is_open)
         self._last: dict[str, Position] = dict.fromkeys(LOGS, EARLIEST)
         self._commits = 0
@@ -127,6 +130,10 @@ class HalfTopicTransactionBuffer:
         """The position of its first half while it is open, or being copied."""
         txn = self._transactions.get(txn_id)
         return None if txn is None else txn.position(0)
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """The highest sequence id of a producer in open transactions, -1 when it is in none of them."""
+        return self._sent.last(producer_name)
 
     def stats(self) -> BufferStats:
         """Counters at this moment. `state` is Initializing or Ready."""
@@ -168,14 +175,14 @@ class HalfTopicTransactionBuffer:
         cell = TRANSITIONS[self.state_of(request.txn_id), Event.PUBLISH]
         if cell.act is ASK:
             return Step(effects=(VerifyRegistered(request.txn_id, request),))
-        return stored(request, cell.code, "half", self._topic)
+        return stored(request, cell.code, "half", self._topic, self._sent)
 
     def _verified(self, verified: Verified) -> Step[TopicRecord]:
         request = verified.request
         state = self.state_of(request.txn_id)
         if not verified.registered:
             raise unregistered(request, TRANSITIONS[state, Event.NOT_VERIFIED].code, self._topic)
-        return stored(request, TRANSITIONS[state, Event.VERIFIED].code, "half", self._topic)
+        return stored(request, TRANSITIONS[state, Event.VERIFIED].code, "half", self._topic, self._sent)
 
     def _end(self, request: EndTxnOnPartition) -> Step[TopicRecord]:
         txn_id, action = request.txn_id, request.action
@@ -239,13 +246,13 @@ class HalfTopicTransactionBuffer:
             return
         txn_id, header = record.header.txn_id, record.header
         if log == "half":
-            self._half(txn_id, position)
+            self._half(txn_id, position, header)
         elif log == "op":
             self._outcome(txn_id, header)
         else:
             self._copy(txn_id, before if before != EARLIEST else (position[0], -1))
 
-    def _half(self, txn_id: TxnId, position: Position) -> None:
+    def _half(self, txn_id: TxnId, position: Position, header: EntryHeader) -> None:
         if TRANSITIONS[self.state_of(txn_id), Event.HALF_READ].act is SKIP:
             return
         halves = self._transactions.get(txn_id)
@@ -255,6 +262,7 @@ class HalfTopicTransactionBuffer:
         elif self._transactions.moments:
             self._transactions.changing(txn_id)
         halves.add(position)
+        self._sent.note(txn_id, header)
 
     def _open(self, txn_id: TxnId) -> None:
         self._open_count += 1
@@ -268,6 +276,7 @@ class HalfTopicTransactionBuffer:
             return
         halves = self._transactions[txn_id]
         self._open_count -= 1
+        self._sent.ended(txn_id)
         if event is Event.ABORT_READ:
             del self._transactions[txn_id]
             self._aborted_count += 1
@@ -342,10 +351,13 @@ class HalfTopicTransactionBuffer:
         """The whole state up to the positions applied last; see `snapshots` for its bytes."""
         counts = self._committed_count, self._aborted_count, self._commits
         head = Head(dict(self._last), *counts, dict(self._watermarks.of))
-        return slices(head, self._transactions.moment().groups())
+        return slices(head, self._transactions.moment().groups(), self._sent.slices())
 
     def restore(self, part: bytes) -> None:
         """Take over a slice, on a fresh buffer. Raises WireError when the bytes are not one of this version."""
+        if part[1:2] == SENT and self._is_restoring and part[0] <= VERSION:
+            self._sent.restore(part, 2)
+            return
         read = read_slice(part, is_first=not self._is_restoring)
         if read.head is not None:
             self._is_restoring = True
@@ -381,6 +393,8 @@ class HalfTopicTransactionBuffer:
         _invariant(commits == sorted(set(commits)), "S1: commits are out of order")
         _invariant(all(not self._committing[txn_id].copied for txn_id in turn[1:]), "S1: copied before its turn")
         _invariant(self._open_count == len(self._transactions) - len(turn), "S9: what is open is not counted")
+        wrong = self._sent.check_invariants({txn_id for txn_id in self._transactions if self._is_open(txn_id)})
+        _invariant(wrong is None, f"S11: {wrong}")
         found = self._watermarks.found()
         for txn_id, halves in self._transactions.items():
             _invariant(halves.copied < len(halves), f"S1: {txn_id} is copied, and still here")

@@ -11,15 +11,14 @@ import struct
 from typing import Final
 
 from pulsar_txn.rm_producer.requests import TopicRecord
+from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import WireError
-from pulsar_txn.wire.ids import EntryHeader, Position, TxnId, unsigned64
+from pulsar_txn.wire.ids import DispatchHints, EntryHeader, Position, TxnId, signed64, unsigned64
 
 VERSION: Final = 1
 _HEADER: Final = struct.Struct("<BQQqQQhiH")  # version, sequence ids, time, transaction, marker, batch, length of the name
 _SPAN: Final = struct.Struct("<qqqqI")
 _NONE: Final = -1
-_MINUS_ONE: Final = -1
-"""A marker's sequence id."""
 
 
 def encode(record: TopicRecord) -> bytes:
@@ -43,7 +42,7 @@ def encode(record: TopicRecord) -> bytes:
 
 
 def decode(data: bytes) -> TopicRecord:
-    """The inverse, except for the hints of dispatchers, which are read from the entry. Raises WireError."""
+    """The inverse; the hints are read from the entry, if there is one. Raises WireError."""
     try:
         version, sequence_id, highest, time_ms, most, least, marker, count, length = _HEADER.unpack_from(data)
         name = bytes(data[_HEADER.size : _HEADER.size + length]).decode()
@@ -53,16 +52,26 @@ def decode(data: bytes) -> TopicRecord:
         raise WireError(f"a record of a half-topic buffer of version {version}; this one reads {VERSION}")
     if len(data) < _HEADER.size + length:
         raise WireError("a record of a half-topic buffer that ends too early")
+    body = bytes(data[_HEADER.size + length :])
     header = EntryHeader(
         name,
-        _MINUS_ONE if sequence_id == unsigned64(_MINUS_ONE) else sequence_id,
-        _MINUS_ONE if highest == unsigned64(_MINUS_ONE) else highest,
+        signed64(sequence_id),
+        signed64(highest),
         time_ms,
         TxnId(most, least),
         None if marker == _NONE else marker,
         None if count == _NONE else count,
+        _hints(body) if marker == _NONE else None,
     )
-    return TopicRecord(header, bytes(data[_HEADER.size + length :]))
+    return TopicRecord(header, body)
+
+
+def _hints(entry: bytes) -> DispatchHints | None:
+    """Of a message that is sent in chunks, or later; None also for bytes that are no entry."""
+    try:
+        return read_header(entry).hints
+    except WireError:
+        return None
 
 
 def op(marker: TopicRecord, first: Position, last: Position, count: int) -> TopicRecord:

@@ -1,7 +1,7 @@
 """The bytes of a half-topic buffer's snapshot: slices of a version, a kind, and columns of integers.
 
-Three kinds: the head, transactions, and places (positions of halves, each with its transaction). A transaction of a million
-halves is many slices of places.
+Four kinds: the head, transactions, places (positions of halves, each with its transaction), and what open transactions have got
+(`sent_messages`; version 1 had none of these). A transaction of a million halves is many slices of places.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from pulsar_txn.rm_producer.snapshots import pack_columns, unpack_columns
+from pulsar_txn.rm_producer.snapshots import SENT, pack_columns, unpack_columns
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import Position, TxnId
 
 from .halves import Image, places_of
 
-VERSION: Final = 1
+VERSION: Final = 2
 LOGS: Final = ("half", "op", "topic")
 _COLUMNS_OF: Final = {b"H": 4, b"T": 6, b"P": 4}
 _ROWS_PER_SLICE: Final = 2048
@@ -45,8 +45,8 @@ class Slice:
     places: Sequence[tuple[TxnId, Position]] = ()
 
 
-def slices(head: Head, transactions: Iterator[list[tuple[TxnId, Image]]]) -> Iterator[bytes]:
-    """The slices of a state. Equal states give equal slices."""
+def slices(head: Head, transactions: Iterator[list[tuple[TxnId, Image]]], sent: Iterator[bytes]) -> Iterator[bytes]:
+    """The slices of a state; `sent`: the columns of what open transactions have got. Equal states give equal slices."""
     lasts = [number for log in LOGS for number in head.last[log]]
     counts = (head.committed_count, head.aborted_count, head.commits)
     yield _pack(b"H", [lasts, counts, list(head.low_watermarks), list(head.low_watermarks.values())])
@@ -59,6 +59,8 @@ def slices(head: Head, transactions: Iterator[list[tuple[TxnId, Image]]]) -> Ite
                 images = []
     if images:
         yield from _slices_of(images)
+    for columns in sent:
+        yield bytes([VERSION]) + SENT + columns
 
 
 def _slices_of(images: list[tuple[TxnId, Image]]) -> Iterator[bytes]:
@@ -77,8 +79,9 @@ def _slices_of(images: list[tuple[TxnId, Image]]) -> Iterator[bytes]:
 
 def read_slice(part: bytes, *, is_first: bool) -> Slice:
     """What a slice holds. Raises WireError: not one, of a newer version, or (`is_first`) not the first of a snapshot."""
-    if not part or part[0] != VERSION:
-        raise WireError(f"a half-topic buffer's snapshot of version {part[0] if part else '?'}; this one reads {VERSION}")
+    if not part or not 1 <= part[0] <= VERSION:
+        text = f"a half-topic buffer's snapshot of version {part[0] if part else '?'}; this one reads up to {VERSION}"
+        raise WireError(text)
     kind = part[1:2]
     if kind not in _COLUMNS_OF or is_first is not (kind == b"H"):
         raise WireError(f"a half-topic buffer's snapshot with a slice of kind {kind!r} where it does not belong")

@@ -9,6 +9,7 @@ after every record, what readers were shown is never taken back.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 from pulsar_txn.ledger.by_hand import Asked, ByToken, HandLog, hosted
@@ -62,6 +63,7 @@ class BufferHost:
         self._seen = _CheckedBuffer(self)
         self._skin = _TopicSkin(self)
         self._tokens = 0
+        self._sequence_ids = count(self._generation << 20)
         self._host: Host[Any, TopicRecord] = hosted(
             self._seen, self.logs, self._skin, self, registration=self._skin, verified=self._seen.verified, start=False
         )
@@ -95,9 +97,15 @@ class BufferHost:
         position = self._host.publish("topic", entry, PLAIN, (None, 0, 0))
         self._skin.applied("topic", position, PLAIN)
 
-    def send(self, txn_id: TxnId, payload: bytes) -> int:
-        """A SEND in a transaction; gives the token of its reply."""
-        header = EntryHeader("producer", 0, 0, self.now_ms, txn_id)
+    def send(
+        self, txn_id: TxnId, payload: bytes, *, producer: str = "producer", sequence_ids: tuple[int, int] | None = None
+    ) -> int:
+        """A SEND in a transaction; gives the token of its reply.
+
+        `sequence_ids`: the first and the last one of a batch, in place of an id that nothing was sent with.
+        """
+        first, last = sequence_ids or (next(self._sequence_ids),) * 2
+        header = EntryHeader(producer, first, last, self.now_ms, txn_id, None, None if first == last else last - first + 1)
         return self._ask(Publish(self._token(), txn_id, TopicRecord(header, make_entry(header, payload))))
 
     def end(self, txn_id: TxnId, action: TxnAction, low_watermark: int = -1) -> int:

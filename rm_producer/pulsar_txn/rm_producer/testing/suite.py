@@ -202,6 +202,64 @@ class TransactionBufferSuite:
         refused = _answer(host, token).error is not None
         assert host.readable() == ([b"p0"] if refused else [b"p0", b"a0"])
 
+    # ---- what is sent again
+
+    def test_a_send_that_comes_again_is_answered_and_not_stored_again(self) -> None:
+        host = self.host(None, A)
+        tokens = [host.send(A, b"a0", sequence_ids=ids) for ids in ((5, 5), (5, 5), (6, 8), (6, 8), (5, 5))]
+        host.settle()
+        answers = [_answer(host, token) for token in tokens]
+        assert [answer.error for answer in answers] == [None] * 5
+        assert [answer.value == EARLIEST for answer in answers] == [False, True, False, True, True]
+        host.end(A, COMMIT)
+        host.settle()
+        assert host.readable() == [b"a0", b"a0"]
+
+    def test_a_repeat_is_answered_when_the_first_one_is_durable(self) -> None:
+        host = self.host(None, A)
+        _run(host, [("send", A, b"a0")])
+        host.send(A, b"a1", sequence_ids=(9, 9))
+        repeat = host.send(A, b"a1", sequence_ids=(9, 9))
+        assert repeat not in host.replies
+        host.settle()
+        assert _answer(host, repeat).value == EARLIEST
+
+    def test_what_another_producer_sent_or_another_transaction_has_is_no_repeat(self) -> None:
+        host = self.host(None, A, B)
+        for txn_id, producer in ((A, "p"), (A, "q"), (B, "p"), (B, "q"), (A, "q")):
+            host.send(txn_id, str((txn_id, producer)).encode(), producer=producer, sequence_ids=(3, 3))
+            host.settle()
+        _run(host, [("end", A, COMMIT), ("end", B, COMMIT)])
+        assert len(host.readable()) == len(set(host.readable())) == 4
+
+    def test_ids_that_do_not_go_up_are_sent_each_once(self) -> None:
+        host = self.host(None, A)
+        ids = (7, 3, 5, 1, 9, 4, 8)
+        for sequence_id in (*ids, *ids):
+            host.send(A, str(sequence_id).encode(), sequence_ids=(sequence_id, sequence_id))
+            host.settle()
+        _run(host, [("end", A, COMMIT)])
+        assert host.readable() == [str(sequence_id).encode() for sequence_id in ids]
+
+    def test_a_repeat_after_a_crash_is_known_with_and_without_a_snapshot(self) -> None:
+        for with_snapshot in (False, True):
+            host = self.host(None, A, B)
+            for txn_id, producer, first in ((A, "p", 0), (B, "p", 1), (A, "q", 0), (A, "p", 2), (A, "p", 3)):
+                host.send(txn_id, b"first", producer=producer, sequence_ids=(first, first))
+                host.settle()
+            if with_snapshot:
+                host.take_snapshot()
+                host.settle()
+            again = self.host(host.crashed(), A, B)
+            assert [again.buffer.last_sequence_id(name) for name in ("p", "q", "r")] == [3, 0, -1]
+            for txn_id, producer, first in ((A, "p", 0), (B, "p", 1), (A, "q", 0), (A, "p", 2), (A, "p", 3)):
+                token = again.send(txn_id, b"again", producer=producer, sequence_ids=(first, first))
+                again.settle()
+                assert _answer(again, token).value == EARLIEST
+            _run(again, [("end", A, COMMIT), ("end", B, COMMIT)])
+            assert again.readable() == [b"first"] * 5
+            assert again.buffer.last_sequence_id("p") == -1, "nothing is kept of what has ended"
+
     # ---- restarts
 
     def test_nothing_is_read_before_recovery_is_complete(self) -> None:

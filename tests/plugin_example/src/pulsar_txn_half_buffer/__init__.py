@@ -41,6 +41,7 @@ class _Open:
     halves: list[Position] = attrs.Factory(list)
     outcome: TxnAction | None = None
     copied: int = 0
+    sent: list[tuple[str, int, int]] = attrs.Factory(list)
 
 
 class HalfTopicTransactionBuffer:
@@ -70,6 +71,10 @@ class HalfTopicTransactionBuffer:
     def first_position(self, txn_id: TxnId) -> Position | None:
         txn = self._open.get(txn_id)
         return None if txn is None else txn.halves[0]
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        ids = [last for txn in self._open.values() for name, _, last in txn.sent if name == producer_name]
+        return max(ids, default=-1)
 
     def stats(self) -> BufferStats:
         counts, state = self._counts, "Ready" if self._ready else "Initializing"
@@ -107,6 +112,8 @@ class HalfTopicTransactionBuffer:
             raise Refusal(ServerError.NotAllowedError, f"{txn_id} has ended on {self._topic}, or is not what the entry names")
         if txn is None and not asked:
             return Step(effects=(VerifyRegistered(txn_id, request),))
+        if txn is not None and _ids(request.record.header) in txn.sent:
+            return Step(effects=(Reply(request.token, EARLIEST),))  # sent again, because its receipt was lost
         return Step((("half", request.record),), (Reply(request.token, position_of=0),))
 
     def _end(self, request: EndTxnOnPartition) -> Step[TopicRecord]:
@@ -144,7 +151,9 @@ class HalfTopicTransactionBuffer:
         if txn_id is None:
             return
         if log == "half":
-            self._open.setdefault(txn_id, _Open()).halves.append(position)
+            txn = self._open.setdefault(txn_id, _Open())
+            txn.halves.append(position)
+            txn.sent.append(_ids(record.header))
         elif log == "op":
             self._outcome(txn_id, record.header)
         elif txn_id in self._open:
@@ -206,10 +215,10 @@ class HalfTopicTransactionBuffer:
         self._last = {log: (position[0], position[1]) for log, position in last.items()}
         self._copying = {TxnId(*txn_id): (before[0], before[1]) for txn_id, before in copying}
         self._low_watermarks, self._counts = dict(low_watermarks), {TxnAction(action): count for action, count in counts}
-        for txn_id, (halves, outcome, copied) in open_txns:
+        for txn_id, (halves, outcome, copied, sent) in open_txns:
             places: list[Any] = [tuple(position) for position in halves]
             action = None if outcome is None else TxnAction(outcome)
-            self._open[TxnId(*txn_id)] = _Open(places, action, copied)
+            self._open[TxnId(*txn_id)] = _Open(places, action, copied, [(name, first, last) for name, first, last in sent])
 
     def trim_before(self, log: str) -> Position | None:
         if log == "topic":
@@ -221,3 +230,7 @@ class HalfTopicTransactionBuffer:
         for txn_id, txn in self._open.items():
             if not txn.copied < len(txn.halves) or (txn.copied > 0) != (txn_id in self._copying):
                 raise AssertionError(f"S1: {txn_id} is copied, or torn")
+
+
+def _ids(header: EntryHeader) -> tuple[str, int, int]:
+    return header.producer_name, header.sequence_id, header.highest_sequence_id
