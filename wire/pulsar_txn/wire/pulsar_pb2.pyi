@@ -250,7 +250,7 @@ class KeySharedMeta(_message.Message):
     def __init__(self, keySharedMode: _Optional[_Union[KeySharedMode, str]] = ..., hashRanges: _Optional[_Iterable[_Union[IntRange, _Mapping[str, object]]]] = ..., allowOutOfOrderDelivery: bool = ..., entryBucketDispatch: bool = ...) -> None: ...
 
 class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_transactional_ids", "keeps_transaction_outcomes", "supports_group_end", "supports_clusters", "supports_checks")
+    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_transactional_ids", "keeps_transaction_outcomes", "supports_group_end", "supports_clusters", "supports_checks", "supports_txn_deduplication", "supports_committed_position")
     SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
@@ -265,6 +265,8 @@ class FeatureFlags(_message.Message):
     SUPPORTS_GROUP_END_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_CHECKS_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_TXN_DEDUPLICATION_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_COMMITTED_POSITION_FIELD_NUMBER: _ClassVar[int]
     supports_auth_refresh: bool
     supports_broker_entry_metadata: bool
     supports_partial_producer: bool
@@ -279,7 +281,9 @@ class FeatureFlags(_message.Message):
     supports_group_end: bool
     supports_clusters: bool
     supports_checks: bool
-    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_transactional_ids: bool = ..., keeps_transaction_outcomes: bool = ..., supports_group_end: bool = ..., supports_clusters: bool = ..., supports_checks: bool = ...) -> None: ...
+    supports_txn_deduplication: bool
+    supports_committed_position: bool
+    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_transactional_ids: bool = ..., keeps_transaction_outcomes: bool = ..., supports_group_end: bool = ..., supports_clusters: bool = ..., supports_checks: bool = ..., supports_txn_deduplication: bool = ..., supports_committed_position: bool = ...) -> None: ...
 
 class BrokerEntryMetadata(_message.Message):
     __slots__ = ("broker_timestamp", "index")
@@ -580,20 +584,22 @@ class CommandProducer(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., encrypted: bool = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, object]]]] = ..., schema: _Optional[_Union[Schema, _Mapping[str, object]]] = ..., epoch: _Optional[int] = ..., user_provided_producer_name: bool = ..., producer_access_mode: _Optional[_Union[ProducerAccessMode, str]] = ..., topic_epoch: _Optional[int] = ..., txn_enabled: bool = ..., initial_subscription_name: _Optional[str] = ...) -> None: ...
 
 class CommandProducerSuccess(_message.Message):
-    __slots__ = ("request_id", "producer_name", "last_sequence_id", "schema_version", "topic_epoch", "producer_ready")
+    __slots__ = ("request_id", "producer_name", "last_sequence_id", "schema_version", "topic_epoch", "producer_ready", "refuses_gaps")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_EPOCH_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_READY_FIELD_NUMBER: _ClassVar[int]
+    REFUSES_GAPS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     producer_name: str
     last_sequence_id: int
     schema_version: bytes
     topic_epoch: int
     producer_ready: bool
-    def __init__(self, request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., schema_version: _Optional[bytes] = ..., topic_epoch: _Optional[int] = ..., producer_ready: bool = ...) -> None: ...
+    refuses_gaps: bool
+    def __init__(self, request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., schema_version: _Optional[bytes] = ..., topic_epoch: _Optional[int] = ..., producer_ready: bool = ..., refuses_gaps: bool = ...) -> None: ...
 
 class CommandSend(_message.Message):
     __slots__ = ("producer_id", "sequence_id", "num_messages", "txnid_least_bits", "txnid_most_bits", "highest_sequence_id", "is_chunk", "marker", "message_id")
@@ -630,16 +636,18 @@ class CommandSendReceipt(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., highest_sequence_id: _Optional[int] = ...) -> None: ...
 
 class CommandSendError(_message.Message):
-    __slots__ = ("producer_id", "sequence_id", "error", "message")
+    __slots__ = ("producer_id", "sequence_id", "error", "message", "expected_sequence_id")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     sequence_id: int
     error: ServerError
     message: str
-    def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    expected_sequence_id: int
+    def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., expected_sequence_id: _Optional[int] = ...) -> None: ...
 
 class CommandCloseProducer(_message.Message):
     __slots__ = ("producer_id", "request_id", "assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls")
@@ -1361,8 +1369,32 @@ class CommandPrepareTxnResponse(_message.Message):
     message: str
     def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
+class CommandGetCommittedPosition(_message.Message):
+    __slots__ = ("request_id", "consumer_id")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    consumer_id: int
+    def __init__(self, request_id: _Optional[int] = ..., consumer_id: _Optional[int] = ...) -> None: ...
+
+class CommandGetCommittedPositionResponse(_message.Message):
+    __slots__ = ("request_id", "position", "last_committed_least_bits", "last_committed_most_bits", "unstable_least_bits", "unstable_most_bits")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMITTED_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMITTED_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    UNSTABLE_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    UNSTABLE_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    position: MessageIdData
+    last_committed_least_bits: int
+    last_committed_most_bits: int
+    unstable_least_bits: int
+    unstable_most_bits: int
+    def __init__(self, request_id: _Optional[int] = ..., position: _Optional[_Union[MessageIdData, _Mapping[str, object]]] = ..., last_committed_least_bits: _Optional[int] = ..., last_committed_most_bits: _Optional[int] = ..., unstable_least_bits: _Optional[int] = ..., unstable_most_bits: _Optional[int] = ...) -> None: ...
+
 class BaseCommand(_message.Message):
-    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliverUnacknowledgedMessages", "partitionMetadata", "partitionMetadataResponse", "lookupTopic", "lookupTopicResponse", "consumerStats", "consumerStatsResponse", "reachedEndOfTopic", "seek", "getLastMessageId", "getLastMessageIdResponse", "active_consumer_change", "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", "getSchema", "getSchemaResponse", "authChallenge", "authResponse", "ackResponse", "getOrCreateSchema", "getOrCreateSchemaResponse", "newTxn", "newTxnResponse", "addPartitionToTxn", "addPartitionToTxnResponse", "addSubscriptionToTxn", "addSubscriptionToTxnResponse", "endTxn", "endTxnResponse", "endTxnOnPartition", "endTxnOnPartitionResponse", "endTxnOnSubscription", "endTxnOnSubscriptionResponse", "tcClientConnectRequest", "tcClientConnectResponse", "watchTopicList", "watchTopicListSuccess", "watchTopicUpdate", "watchTopicListClose", "topicMigrated", "txnGroup", "txnCheck", "txnCheckResponse", "prepareTxn", "prepareTxnResponse")
+    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliverUnacknowledgedMessages", "partitionMetadata", "partitionMetadataResponse", "lookupTopic", "lookupTopicResponse", "consumerStats", "consumerStatsResponse", "reachedEndOfTopic", "seek", "getLastMessageId", "getLastMessageIdResponse", "active_consumer_change", "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", "getSchema", "getSchemaResponse", "authChallenge", "authResponse", "ackResponse", "getOrCreateSchema", "getOrCreateSchemaResponse", "newTxn", "newTxnResponse", "addPartitionToTxn", "addPartitionToTxnResponse", "addSubscriptionToTxn", "addSubscriptionToTxnResponse", "endTxn", "endTxnResponse", "endTxnOnPartition", "endTxnOnPartitionResponse", "endTxnOnSubscription", "endTxnOnSubscriptionResponse", "tcClientConnectRequest", "tcClientConnectResponse", "watchTopicList", "watchTopicListSuccess", "watchTopicUpdate", "watchTopicListClose", "topicMigrated", "txnGroup", "txnCheck", "txnCheckResponse", "prepareTxn", "prepareTxnResponse", "getCommittedPosition", "getCommittedPositionResponse")
     class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONNECT: _ClassVar[BaseCommand.Type]
@@ -1428,6 +1460,8 @@ class BaseCommand(_message.Message):
         TXN_CHECK_RESPONSE: _ClassVar[BaseCommand.Type]
         PREPARE_TXN: _ClassVar[BaseCommand.Type]
         PREPARE_TXN_RESPONSE: _ClassVar[BaseCommand.Type]
+        GET_COMMITTED_POSITION: _ClassVar[BaseCommand.Type]
+        GET_COMMITTED_POSITION_RESPONSE: _ClassVar[BaseCommand.Type]
     CONNECT: BaseCommand.Type
     CONNECTED: BaseCommand.Type
     SUBSCRIBE: BaseCommand.Type
@@ -1491,6 +1525,8 @@ class BaseCommand(_message.Message):
     TXN_CHECK_RESPONSE: BaseCommand.Type
     PREPARE_TXN: BaseCommand.Type
     PREPARE_TXN_RESPONSE: BaseCommand.Type
+    GET_COMMITTED_POSITION: BaseCommand.Type
+    GET_COMMITTED_POSITION_RESPONSE: BaseCommand.Type
     TYPE_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -1555,6 +1591,8 @@ class BaseCommand(_message.Message):
     TXNCHECKRESPONSE_FIELD_NUMBER: _ClassVar[int]
     PREPARETXN_FIELD_NUMBER: _ClassVar[int]
     PREPARETXNRESPONSE_FIELD_NUMBER: _ClassVar[int]
+    GETCOMMITTEDPOSITION_FIELD_NUMBER: _ClassVar[int]
+    GETCOMMITTEDPOSITIONRESPONSE_FIELD_NUMBER: _ClassVar[int]
     type: BaseCommand.Type
     connect: CommandConnect
     connected: CommandConnected
@@ -1619,4 +1657,6 @@ class BaseCommand(_message.Message):
     txnCheckResponse: CommandTxnCheckResponse
     prepareTxn: CommandPrepareTxn
     prepareTxnResponse: CommandPrepareTxnResponse
-    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping[str, object]]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping[str, object]]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping[str, object]]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping[str, object]]] = ..., send: _Optional[_Union[CommandSend, _Mapping[str, object]]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping[str, object]]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping[str, object]]] = ..., message: _Optional[_Union[CommandMessage, _Mapping[str, object]]] = ..., ack: _Optional[_Union[CommandAck, _Mapping[str, object]]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping[str, object]]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping[str, object]]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping[str, object]]] = ..., error: _Optional[_Union[CommandError, _Mapping[str, object]]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping[str, object]]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping[str, object]]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping[str, object]]] = ..., ping: _Optional[_Union[CommandPing, _Mapping[str, object]]] = ..., pong: _Optional[_Union[CommandPong, _Mapping[str, object]]] = ..., redeliverUnacknowledgedMessages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping[str, object]]] = ..., partitionMetadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping[str, object]]] = ..., partitionMetadataResponse: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping[str, object]]] = ..., lookupTopic: _Optional[_Union[CommandLookupTopic, _Mapping[str, object]]] = ..., lookupTopicResponse: _Optional[_Union[CommandLookupTopicResponse, _Mapping[str, object]]] = ..., consumerStats: _Optional[_Union[CommandConsumerStats, _Mapping[str, object]]] = ..., consumerStatsResponse: _Optional[_Union[CommandConsumerStatsResponse, _Mapping[str, object]]] = ..., reachedEndOfTopic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping[str, object]]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping[str, object]]] = ..., getLastMessageId: _Optional[_Union[CommandGetLastMessageId, _Mapping[str, object]]] = ..., getLastMessageIdResponse: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping[str, object]]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping[str, object]]] = ..., getTopicsOfNamespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping[str, object]]] = ..., getTopicsOfNamespaceResponse: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping[str, object]]] = ..., getSchema: _Optional[_Union[CommandGetSchema, _Mapping[str, object]]] = ..., getSchemaResponse: _Optional[_Union[CommandGetSchemaResponse, _Mapping[str, object]]] = ..., authChallenge: _Optional[_Union[CommandAuthChallenge, _Mapping[str, object]]] = ..., authResponse: _Optional[_Union[CommandAuthResponse, _Mapping[str, object]]] = ..., ackResponse: _Optional[_Union[CommandAckResponse, _Mapping[str, object]]] = ..., getOrCreateSchema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping[str, object]]] = ..., getOrCreateSchemaResponse: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping[str, object]]] = ..., newTxn: _Optional[_Union[CommandNewTxn, _Mapping[str, object]]] = ..., newTxnResponse: _Optional[_Union[CommandNewTxnResponse, _Mapping[str, object]]] = ..., addPartitionToTxn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping[str, object]]] = ..., addPartitionToTxnResponse: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping[str, object]]] = ..., addSubscriptionToTxn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping[str, object]]] = ..., addSubscriptionToTxnResponse: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping[str, object]]] = ..., endTxn: _Optional[_Union[CommandEndTxn, _Mapping[str, object]]] = ..., endTxnResponse: _Optional[_Union[CommandEndTxnResponse, _Mapping[str, object]]] = ..., endTxnOnPartition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping[str, object]]] = ..., endTxnOnPartitionResponse: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping[str, object]]] = ..., endTxnOnSubscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping[str, object]]] = ..., endTxnOnSubscriptionResponse: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping[str, object]]] = ..., tcClientConnectRequest: _Optional[_Union[CommandTcClientConnectRequest, _Mapping[str, object]]] = ..., tcClientConnectResponse: _Optional[_Union[CommandTcClientConnectResponse, _Mapping[str, object]]] = ..., watchTopicList: _Optional[_Union[CommandWatchTopicList, _Mapping[str, object]]] = ..., watchTopicListSuccess: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping[str, object]]] = ..., watchTopicUpdate: _Optional[_Union[CommandWatchTopicUpdate, _Mapping[str, object]]] = ..., watchTopicListClose: _Optional[_Union[CommandWatchTopicListClose, _Mapping[str, object]]] = ..., topicMigrated: _Optional[_Union[CommandTopicMigrated, _Mapping[str, object]]] = ..., txnGroup: _Optional[_Union[CommandTxnGroup, _Mapping[str, object]]] = ..., txnCheck: _Optional[_Union[CommandTxnCheck, _Mapping[str, object]]] = ..., txnCheckResponse: _Optional[_Union[CommandTxnCheckResponse, _Mapping[str, object]]] = ..., prepareTxn: _Optional[_Union[CommandPrepareTxn, _Mapping[str, object]]] = ..., prepareTxnResponse: _Optional[_Union[CommandPrepareTxnResponse, _Mapping[str, object]]] = ...) -> None: ...
+    getCommittedPosition: CommandGetCommittedPosition
+    getCommittedPositionResponse: CommandGetCommittedPositionResponse
+    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping[str, object]]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping[str, object]]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping[str, object]]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping[str, object]]] = ..., send: _Optional[_Union[CommandSend, _Mapping[str, object]]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping[str, object]]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping[str, object]]] = ..., message: _Optional[_Union[CommandMessage, _Mapping[str, object]]] = ..., ack: _Optional[_Union[CommandAck, _Mapping[str, object]]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping[str, object]]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping[str, object]]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping[str, object]]] = ..., error: _Optional[_Union[CommandError, _Mapping[str, object]]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping[str, object]]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping[str, object]]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping[str, object]]] = ..., ping: _Optional[_Union[CommandPing, _Mapping[str, object]]] = ..., pong: _Optional[_Union[CommandPong, _Mapping[str, object]]] = ..., redeliverUnacknowledgedMessages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping[str, object]]] = ..., partitionMetadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping[str, object]]] = ..., partitionMetadataResponse: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping[str, object]]] = ..., lookupTopic: _Optional[_Union[CommandLookupTopic, _Mapping[str, object]]] = ..., lookupTopicResponse: _Optional[_Union[CommandLookupTopicResponse, _Mapping[str, object]]] = ..., consumerStats: _Optional[_Union[CommandConsumerStats, _Mapping[str, object]]] = ..., consumerStatsResponse: _Optional[_Union[CommandConsumerStatsResponse, _Mapping[str, object]]] = ..., reachedEndOfTopic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping[str, object]]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping[str, object]]] = ..., getLastMessageId: _Optional[_Union[CommandGetLastMessageId, _Mapping[str, object]]] = ..., getLastMessageIdResponse: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping[str, object]]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping[str, object]]] = ..., getTopicsOfNamespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping[str, object]]] = ..., getTopicsOfNamespaceResponse: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping[str, object]]] = ..., getSchema: _Optional[_Union[CommandGetSchema, _Mapping[str, object]]] = ..., getSchemaResponse: _Optional[_Union[CommandGetSchemaResponse, _Mapping[str, object]]] = ..., authChallenge: _Optional[_Union[CommandAuthChallenge, _Mapping[str, object]]] = ..., authResponse: _Optional[_Union[CommandAuthResponse, _Mapping[str, object]]] = ..., ackResponse: _Optional[_Union[CommandAckResponse, _Mapping[str, object]]] = ..., getOrCreateSchema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping[str, object]]] = ..., getOrCreateSchemaResponse: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping[str, object]]] = ..., newTxn: _Optional[_Union[CommandNewTxn, _Mapping[str, object]]] = ..., newTxnResponse: _Optional[_Union[CommandNewTxnResponse, _Mapping[str, object]]] = ..., addPartitionToTxn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping[str, object]]] = ..., addPartitionToTxnResponse: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping[str, object]]] = ..., addSubscriptionToTxn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping[str, object]]] = ..., addSubscriptionToTxnResponse: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping[str, object]]] = ..., endTxn: _Optional[_Union[CommandEndTxn, _Mapping[str, object]]] = ..., endTxnResponse: _Optional[_Union[CommandEndTxnResponse, _Mapping[str, object]]] = ..., endTxnOnPartition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping[str, object]]] = ..., endTxnOnPartitionResponse: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping[str, object]]] = ..., endTxnOnSubscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping[str, object]]] = ..., endTxnOnSubscriptionResponse: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping[str, object]]] = ..., tcClientConnectRequest: _Optional[_Union[CommandTcClientConnectRequest, _Mapping[str, object]]] = ..., tcClientConnectResponse: _Optional[_Union[CommandTcClientConnectResponse, _Mapping[str, object]]] = ..., watchTopicList: _Optional[_Union[CommandWatchTopicList, _Mapping[str, object]]] = ..., watchTopicListSuccess: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping[str, object]]] = ..., watchTopicUpdate: _Optional[_Union[CommandWatchTopicUpdate, _Mapping[str, object]]] = ..., watchTopicListClose: _Optional[_Union[CommandWatchTopicListClose, _Mapping[str, object]]] = ..., topicMigrated: _Optional[_Union[CommandTopicMigrated, _Mapping[str, object]]] = ..., txnGroup: _Optional[_Union[CommandTxnGroup, _Mapping[str, object]]] = ..., txnCheck: _Optional[_Union[CommandTxnCheck, _Mapping[str, object]]] = ..., txnCheckResponse: _Optional[_Union[CommandTxnCheckResponse, _Mapping[str, object]]] = ..., prepareTxn: _Optional[_Union[CommandPrepareTxn, _Mapping[str, object]]] = ..., prepareTxnResponse: _Optional[_Union[CommandPrepareTxnResponse, _Mapping[str, object]]] = ..., getCommittedPosition: _Optional[_Union[CommandGetCommittedPosition, _Mapping[str, object]]] = ..., getCommittedPositionResponse: _Optional[_Union[CommandGetCommittedPositionResponse, _Mapping[str, object]]] = ...) -> None: ...
