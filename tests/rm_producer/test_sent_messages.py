@@ -10,8 +10,6 @@ from pulsar_txn.rm_producer import HalfTopicTransactionBuffer, TopicRecord, Topi
 from pulsar_txn.rm_producer.half import records
 from pulsar_txn.rm_producer.sent_ids import MAX_CHUNKED, MAX_RANGES, SentIds
 from pulsar_txn.rm_producer.sent_messages import SentMessages
-from pulsar_txn.wire import pulsar_pb2 as pb
-from pulsar_txn.wire.entries import encode_entry, read_header
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import DispatchHints, EntryHeader, MarkerType, TxnId
 
@@ -183,13 +181,14 @@ def test_a_damaged_slice_says_so(factory, damage):
         restored(factory("t", marker), (sent,))
 
 
-def test_the_fold_of_a_half_log_reads_the_number_of_a_chunk_from_its_entry():
-    fields = {"producer_name": "p", "sequence_id": 3, "publish_time": 1, "txnid_most_bits": 0, "txnid_least_bits": 1}
-    chunk = {"uuid": "u", "num_chunks_from_msg": 3, "chunk_id": 1, "total_chunk_msg_size": 9}
-    entry = encode_entry(pb.MessageMetadata(**fields, **chunk), b"part")
-    record = TopicRecord(read_header(entry), entry)
-    assert records.decode(records.encode(record)) == record
-    assert record.header.hints == DispatchHints(None, b"u", 1, 3)
+def test_a_half_record_knows_the_number_of_its_chunk():
+    decoded = records.decode(records.encode(TopicRecord(header(3, chunk=(1, 3)), b"part")))
+    assert decoded.header.hints == DispatchHints(None, b"", 1, 3)
+    assert (decoded.header.sequence_id, decoded.header.producer_name, decoded.data) == (3, "p", b"part")
+    later = TopicRecord(EntryHeader("p", 3, 3, 0, A, hints=DispatchHints(77)), b"data")
+    assert records.encode(later)[0] == 1, "as before, so that an older version reads it"
+    with pytest.raises(WireError, match="not a record"):
+        records.decode(records.encode(TopicRecord(header(3, chunk=(1, 3)), b""))[:56])
 
 
 @pytest.mark.parametrize("factory", [TopicTransactionBuffer, HalfTopicTransactionBuffer])

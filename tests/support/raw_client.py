@@ -199,8 +199,10 @@ class RawClient:
     # ---- producing
 
     async def producer(self, topic: str, producer_id: int = 0, **fields: Any) -> Any:
-        """Open a producer."""
-        return await self.request("producer", topic=topic, producer_id=producer_id, **fields)
+        """Open a producer. Its sequence ids go on after the last one that the broker has, unless it has used one."""
+        answer = await self.request("producer", topic=topic, producer_id=producer_id, **fields)
+        self._sequences[producer_id] = self._sequences[producer_id] or answer.last_sequence_id + 1
+        return answer
 
     def send(
         self,
@@ -213,6 +215,7 @@ class RawClient:
         key: str | None = None,
         name: str = "p",
         fields: Mapping[str, Any] | None = None,
+        is_chunk: bool = False,
     ) -> int:
         """SEND one message, or a batch (a list). `stamp` False: the transaction is in the command only.
 
@@ -235,7 +238,7 @@ class RawClient:
         else:
             metadata.num_messages_in_batch = count
             body = encode_batch([(each, None, (), 0, None) for each in payload])
-        frame = encode_send(producer_id, sequence_id, count, encode_entry(metadata, body), txn=txn)
+        frame = encode_send(producer_id, sequence_id, count, encode_entry(metadata, body), txn=txn, is_chunk=is_chunk)
         self.raw(b"".join(frame))
         return sequence_id
 

@@ -37,6 +37,7 @@ PulsarError
 │   ├── IncompatibleSchema
 │   ├── ConsumerAssignError
 │   └── NotAllowedError
+│       └── OutOfOrderSequence
 ├── TransactionError
 │   ├── TransactionAborted
 │   │   ├── TransactionConflict
@@ -347,6 +348,16 @@ class NotAllowedError(BrokerError):
     """The broker's configuration or the state of the topic forbids this."""
 
     code = ServerError.NotAllowedError
+
+
+class OutOfOrderSequence(NotAllowedError):
+    """A message was refused because one before it is missing: its sequence id is not the next one of its producer.
+
+    Only producers with `refuse_sequence_gaps=True` get it. Nothing was stored. `expected_sequence_id` is the next one.
+    """
+
+    default_hint = "send again from expected_sequence_id on (sequence_id=), or create the producer again: it goes on there"
+    expected_sequence_id: int | None = None
 
 
 # --- transactions ---------------------------------------------------------------------------------------------

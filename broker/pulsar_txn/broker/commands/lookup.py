@@ -35,6 +35,8 @@ def on_connect(session: Session, body: Any) -> None:
             supports_transactional_ids=session.services.transactional_ids is not None,
             keeps_transaction_outcomes=session.services.config.transaction_outcome_retention_count > 0,
             supports_group_end=session.services.ends_groups,
+            supports_txn_deduplication=True,
+            supports_committed_position=True,
         ),
     )
 

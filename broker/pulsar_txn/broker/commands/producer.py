@@ -10,6 +10,7 @@ from pulsar_txn.broker.topics.producers import AccessMode, Producer
 from pulsar_txn.broker.topics.topic import Topic
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import Refusal, ServerError
+from pulsar_txn.wire.producer_properties import REFUSE_GAPS
 from pulsar_txn.wire.topics import TopicName
 
 from .checks import check_client_name, check_subscription_name, check_user_topic
@@ -55,7 +56,18 @@ async def _open(session: Session, body: Any) -> None:
     mode = AccessMode(body.producer_access_mode)
     producer = Producer(session, body.producer_id, producer_name, topic, mode, body.epoch)
     producer.encrypted = body.encrypted
+    producer.refuses_gaps = _refuses_gaps(topic, body)
     await _join(session, topic, producer, version, body)
+
+
+def _refuses_gaps(topic: AnyTopic, body: Any) -> bool:
+    """Whether the producer asks for sequence ids without gaps. Refusal NotAllowedError where nobody keeps them."""
+    if not any(each.key == REFUSE_GAPS and each.value.lower() == "true" for each in body.metadata):
+        return False
+    if not isinstance(topic, Topic) or not topic.deduplicates:
+        text = f"{topic.name} keeps no sequence ids, so {REFUSE_GAPS} cannot be done"
+        raise Refusal(ServerError.NotAllowedError, f"{text}; set brokerDeduplicationEnabled=true, or leave the property out")
+    return True
 
 
 async def _topic(services: Services, name: TopicName, body: Any) -> tuple[AnyTopic, bytes]:
@@ -113,6 +125,7 @@ def _answer(session: Session, body: Any, producer: Producer, *, ready: bool, ver
         last_sequence_id=producer.topic.last_sequence_id(producer.name),
         schema_version=version,
         producer_ready=ready,
+        refuses_gaps=producer.refuses_gaps,
         **fields,
     )
 

@@ -131,8 +131,10 @@ class Session:
             )
         )
 
-    def producer_refused(self, producer: Producer, sequence_id: int, error: ServerError, message: str) -> None:
-        """A publish was refused."""
+    def producer_refused(
+        self, producer: Producer, sequence_id: int, error: ServerError, message: str, expected: int | None = None
+    ) -> None:
+        """A publish was refused; `expected`: because it is not the next one, which has this sequence id."""
         if producer.pending:
             producer.pending -= 1
             self.pending_sends -= 1
@@ -144,6 +146,7 @@ class Session:
             sequence_id=unsigned64(sequence_id),
             error=int(error),
             message=message,
+            **({} if expected is None else {"expected_sequence_id": unsigned64(expected)}),
         )
 
     def producer_closed(self, producer: Producer) -> None:

@@ -36,8 +36,10 @@ class ProducerOwner(Protocol):
     def producer_receipt(self, producer: Producer, sequence_id: int, highest_sequence_id: int, position: Position) -> None:
         """A publish is durable."""
 
-    def producer_refused(self, producer: Producer, sequence_id: int, error: ServerError, message: str) -> None:
-        """A publish was refused."""
+    def producer_refused(
+        self, producer: Producer, sequence_id: int, error: ServerError, message: str, expected: int | None = None
+    ) -> None:
+        """A publish was refused; `expected`: because it is not the next one, which has this sequence id."""
 
     def producer_closed(self, producer: Producer) -> None:
         """The broker closed the producer: tell the client to reconnect."""
@@ -66,7 +68,8 @@ class PublishedTopic(Protocol):
 class Producer:
     """One producer of one connection.
 
-    `held`: its sends that wait for a verification, in order; `pending`: how many of its sends are not answered.
+    `refuses_gaps`: it wants its sequence ids to have no gaps. `held`: its sends that wait for a verification, in order;
+    `pending`: how many of its sends are not answered.
     """
 
     __slots__ = (
@@ -78,6 +81,7 @@ class Producer:
         "owner",
         "pending",
         "producer_id",
+        "refuses_gaps",
         "topic",
         "topic_epoch",
         "waiting_for",
@@ -93,6 +97,7 @@ class Producer:
         self.mode = mode
         self.epoch = epoch
         self.encrypted = False
+        self.refuses_gaps = False
         self.topic_epoch: int | None = None
         self.pending = 0
         self.held: deque[tuple[Any, ...]] = deque()

@@ -35,6 +35,11 @@ class Sequences:
         known = self._highest.get(header.producer_name, -1)
         return header.sequence_id < known if is_chunk else header.sequence_id <= known
 
+    def missing(self, header: EntryHeader) -> int | None:
+        """The sequence id that should have come before this entry; None when there is no gap, or its producer is not known."""
+        known = self._highest.get(header.producer_name)
+        return None if known is None or header.sequence_id <= known + 1 else known + 1
+
     def last(self, name: str) -> int:
         """The highest sequence id of a producer name, -1 when it is not known."""
         return self._highest.get(name, -1)

@@ -25,6 +25,7 @@ from pulsar_txn.broker.txn.participants import RegistrationOf, Registrations
 from pulsar_txn.ledger.machine import Reply
 from pulsar_txn.ledger.protocols import Cursor, DiskFull, EntryTooLarge, LedgerError, Log, LogClosed, LogStore, StorageFailed
 from pulsar_txn.rm_pending_ack.requests import PendingAck
+from pulsar_txn.rm_producer.publishing import REPEATED
 from pulsar_txn.rm_producer.requests import EndTxnOnPartition, Publish, TakeSnapshot, TopicRecord, TransactionBuffer
 from pulsar_txn.wire.entries import MARKER_PRODUCER, encode_marker, is_encrypted, read_header, with_txn_id
 from pulsar_txn.wire.errors import ChecksumMismatch, ServerError, WireError
@@ -142,6 +143,11 @@ class Topic:
                 await pending_acks.open(subscription)
 
     @property
+    def deduplicates(self) -> bool:
+        """Whether messages that are sent again are recognised outside of transactions, too."""
+        return self._deduplicates
+
+    @property
     def is_busy(self) -> bool:
         """Whether a publish, a transaction's end or an acknowledgement is not answered yet."""
         return self.host.is_busy or any(each.is_busy for each in self.subscriptions.values())
@@ -187,9 +193,7 @@ class Topic:
             text = f"the producer's name has more than {MAX_SUBSCRIPTION_BYTES} characters; choose a shorter one"
             self._refuse(producer, sequence_id, ServerError.NotAllowedError, text)
             return
-        if self._deduplicates and self.sequences.is_duplicate(header, is_chunk=is_chunk):
-            answer = partial(self._answer_send, producer, sequence_id, highest or 0)
-            self.host.release_at_tail((Reply(answer, (-1, -1)),))
+        if self._deduplicates and not self._is_next(producer, sequence_id, highest or 0, header, is_chunk):
             return
         self.messages_in += header.num_messages or 1
         self.bytes_in += len(entry)
@@ -197,6 +201,19 @@ class Topic:
             self._append_plain(producer, sequence_id, highest or 0, header, entry)
         else:
             self._append_in_txn(producer, sequence_id, highest or 0, header, entry, txn_id)
+
+    def _is_next(self, producer: Producer, sequence_id: int, highest: int, header: EntryHeader, is_chunk: bool) -> bool:
+        """Whether deduplication lets a message pass; one that it does not is answered."""
+        if self.sequences.is_duplicate(header, is_chunk=is_chunk):
+            self.host.release_at_tail((Reply(partial(self._answer_send, producer, sequence_id, highest), REPEATED),))
+            return False
+        missing = self.sequences.missing(header) if producer.refuses_gaps else None
+        if missing is None:
+            return True
+        text = f"sequence id {header.sequence_id} of producer {header.producer_name!r} comes before {missing} was stored"
+        answer = partial(self._answer_send, producer, sequence_id, 0)
+        self.host.release_at_tail((Reply(answer, missing, ServerError.NotAllowedError, f"{text}; send {missing} first"),))
+        return False
 
     def _append_plain(self, producer: Producer, sequence_id: int, highest: int, header: EntryHeader, entry: bytes) -> None:
         try:
@@ -229,7 +246,7 @@ class Topic:
         if error is None:
             producer.owner.producer_receipt(producer, sequence_id, highest, value)
         else:
-            producer.owner.producer_refused(producer, sequence_id, error, message)
+            producer.owner.producer_refused(producer, sequence_id, error, message, value)
 
     def _refuse(self, producer: Producer, sequence_id: int, error: ServerError, message: str) -> None:
         answer = partial(self._answer_send, producer, sequence_id, 0)

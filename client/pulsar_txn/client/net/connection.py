@@ -23,7 +23,7 @@ from pulsar_txn.client.errors import (
 from pulsar_txn.client.net.authentication import Authentication, current_data
 from pulsar_txn.client.net.requests import Requests, Waiter
 from pulsar_txn.client.net.runtime import Runtime
-from pulsar_txn.client.net.server_errors import from_server
+from pulsar_txn.client.net.server_errors import from_send_error, from_server
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.sides import ConnectionListener, ConsumerSide, ProducerSide
 from pulsar_txn.wire import hot, hot_txn
@@ -312,7 +312,7 @@ class Connection(asyncio.Protocol):
     def _on_send_error(self, body: Any) -> None:
         producer = self.producers.get(body.producer_id)
         if producer is not None:
-            producer.on_send_error(body.sequence_id, from_server(body.error, body.message, endpoint=self.endpoint))
+            producer.on_send_error(body.sequence_id, from_send_error(body, self.endpoint))
 
     def _on_close_producer(self, body: Any) -> None:
         producer = self.producers.pop(body.producer_id, None)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from pulsar_txn.client.errors import PulsarError, UnknownError
-from pulsar_txn.wire.ids import TxnId
+from pulsar_txn.client.errors import OutOfOrderSequence, PulsarError, UnknownError
+from pulsar_txn.wire.ids import TxnId, signed64
 
 
 def _all_classes(cls: type[PulsarError]) -> list[type[PulsarError]]:
@@ -23,3 +23,12 @@ def from_server(
     """The error that a ServerError code of an answer represents; a code newer than this client becomes UnknownError."""
     cls = _BY_CODE.get(code, UnknownError)
     return cls(message, endpoint=endpoint, txn_id=txn_id, maybe_processed=maybe_processed)
+
+
+def from_send_error(body: Any, endpoint: str) -> PulsarError:
+    """The error of a SEND_ERROR."""
+    if not body.HasField("expected_sequence_id"):
+        return from_server(body.error, body.message, endpoint=endpoint)
+    error = OutOfOrderSequence(body.message, endpoint=endpoint)
+    error.expected_sequence_id = signed64(body.expected_sequence_id)
+    return error

@@ -198,7 +198,8 @@ def not_again(in_flight: Iterable[Pending], topic: str, *, deduplicates: bool) -
     """What must not be sent again, and why: a transaction is over, or would have a message twice.
 
     A broker that looks for duplicates tells the last sequence id that it has of this producer, and drops what it has
-    got already. Any other stores it once more; a transaction is rather run again than committed like that.
+    got already; ours does so in transactions in any case. Any other stores it once more; a transaction is rather run again
+    than committed like that.
     """
     given_up: dict[Pending, PulsarError] = {}
     doubtful = {each.builder.txn for each in in_flight if each.written and not deduplicates}

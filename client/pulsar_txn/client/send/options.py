@@ -31,6 +31,7 @@ from pulsar_txn.client.schema.base import SchemaInfo
 from pulsar_txn.client.schema.crypto import CryptoKeys, Encryptor
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.routing import HashingScheme, Router, RoutingMode
+from pulsar_txn.wire.producer_properties import REFUSE_GAPS
 
 
 class AccessMode(enum.IntEnum):
@@ -107,6 +108,9 @@ class ProducerOptions:
     """The producer's name. Only one producer of the topic can have it at a time; the broker chooses one if None."""
     initial_sequence_id: int | None = attrs.field(default=None, validator=optional(whole()))
     """The first sequence id; None: after the last one that the broker has stored for this name."""
+    refuse_sequence_gaps: bool = attrs.field(default=False, validator=flag)
+    """Whether the broker refuses a message (OutOfOrderSequence) when the one before it was not stored. Needs our broker, with
+    deduplication; elsewhere `create_producer` raises NotAllowedError."""
     send_timeout: float = attrs.field(default=30.0, converter=as_seconds, validator=seconds(0))
     """Seconds until a send without a receipt is given up with OperationTimeout; 0 means never."""
     compression: Compression = attrs.field(default=Compression.NONE, converter=_compression)
@@ -167,6 +171,7 @@ class ProducerOptionsDict(TypedDict, total=False):
 
     producer_name: str | None
     initial_sequence_id: int | None
+    refuse_sequence_gaps: bool
     send_timeout: float | timedelta
     compression: Compression
     batching: bool
@@ -203,8 +208,9 @@ def fields_of(options: ProducerOptions, schema: SchemaInfo | None, name: str, to
         "user_provided_producer_name": options.producer_name is not None,
         "producer_access_mode": int(options.access_mode),
     }
-    if options.properties:
-        fields["metadata"] = [{"key": key, "value": value} for key, value in options.properties.items()]
+    properties = dict(options.properties or {}) | ({REFUSE_GAPS: "true"} if options.refuse_sequence_gaps else {})
+    if properties:
+        fields["metadata"] = [{"key": key, "value": value} for key, value in properties.items()]
     if options.crypto_keys is not None:
         fields["encrypted"] = True
     if options.initial_subscription is not None:

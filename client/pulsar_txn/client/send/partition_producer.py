@@ -25,6 +25,7 @@ from pulsar_txn.client.errors import (
     ChecksumError,
     ConnectionLost,
     MessageTooLarge,
+    NotAllowedError,
     OperationTimeout,
     ProducerFenced,
     PulsarError,
@@ -144,6 +145,7 @@ class PartitionProducer:
             fields = fields_of(self._options, self._schema, self.name, self.topic_epoch)
             fields |= {"topic": self.topic, "producer_id": self.id, "epoch": self._epoch - 1, "txn_enabled": True}
             answer = await connection.request("producer", request_id, **fields)
+            self._check_gaps(connection, answer)
         except BaseException as error:
             connection.producers.pop(self.id, None)
             if isinstance(error, OperationTimeout) or not isinstance(error, PulsarError):
@@ -153,6 +155,14 @@ class PartitionProducer:
         if connection.closed or connection.producers.get(self.id) is not self:
             raise ConnectionLost("the producer was closed while it opened", endpoint=connection.endpoint)
         self._opened(connection, answer)
+
+    def _check_gaps(self, connection: Connection, answer: Any) -> None:
+        """NotAllowedError when the broker would not do what `refuse_sequence_gaps` asks for."""
+        if self._options.refuse_sequence_gaps and not answer.refuses_gaps:
+            connection.write([command("close_producer", producer_id=self.id, request_id=self._core.next_request_id())])
+            text = f"the broker of {self.topic} does not look for gaps in sequence ids"
+            hint = "leave refuse_sequence_gaps out; it needs a broker of pulsar-txn with brokerDeduplicationEnabled=true"
+            raise NotAllowedError(text, endpoint=connection.endpoint, hint=hint)
 
     def _opened(self, connection: Connection, answer: Any) -> None:
         self.name = answer.producer_name
@@ -164,7 +174,8 @@ class PartitionProducer:
         self._sealer.opened(self.name, answer.schema_version, connection.max_message_size)
         self._max_bytes = min(self._options.batching_max_bytes, connection.max_message_size)
         self._connection = connection
-        given_up = not_again(self._pending, self.topic, deduplicates=answer.last_sequence_id >= 0)
+        deduplicates = answer.last_sequence_id >= 0 or connection.features.supports_txn_deduplication
+        given_up = not_again(self._pending, self.topic, deduplicates=deduplicates)
         self._pending = deque(each for each in self._pending if each not in given_up)
         for pending in self._pending:
             pending.written = True

@@ -1,6 +1,7 @@
 """The records of a half-topic buffer's own logs: halves (entries as they were sent) and ops (markers, never shown to readers).
 
-A record is a version, the header's numbers, the producer's name, and the bytes of the entry, unchanged. An op names its
+A record is a version, the header's numbers, for a chunk of a message its own number and how many there are (version 2), the
+producer's name, and the bytes of the entry, unchanged. An op names its
 transaction and, behind the header, the first and the last of its halves and how many they are, so that a program that reads
 the logs finds them (RocketMQ's op holds the queue offset of its half).
 """
@@ -11,12 +12,13 @@ import struct
 from typing import Final
 
 from pulsar_txn.rm_producer.requests import TopicRecord
-from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.ids import DispatchHints, EntryHeader, Position, TxnId, signed64, unsigned64
 
 VERSION: Final = 1
+CHUNK_VERSION: Final = 2
 _HEADER: Final = struct.Struct("<BQQqQQhiH")  # version, sequence ids, time, transaction, marker, batch, length of the name
+_CHUNK: Final = struct.Struct("<ii")
 _SPAN: Final = struct.Struct("<qqqqI")
 _NONE: Final = -1
 
@@ -28,8 +30,10 @@ def encode(record: TopicRecord) -> bytes:
     assert txn_id is not None  # noqa: S101 - `decide` writes nothing else
     marker = _NONE if header.marker_type is None else header.marker_type
     count = _NONE if header.num_messages is None else header.num_messages
+    hints = header.hints
+    chunk = b"" if hints is None or hints.chunk_of is None else _CHUNK.pack(hints.chunk_id, hints.chunks)
     head = _HEADER.pack(
-        VERSION,
+        CHUNK_VERSION if chunk else VERSION,
         unsigned64(header.sequence_id),
         unsigned64(header.highest_sequence_id),
         header.publish_time_ms,
@@ -38,21 +42,22 @@ def encode(record: TopicRecord) -> bytes:
         count,
         len(name),
     )
-    return b"".join((head, name, record.data))
+    return b"".join((head, chunk, name, record.data))
 
 
 def decode(data: bytes) -> TopicRecord:
-    """The inverse; the hints are read from the entry, if there is one. Raises WireError."""
+    """The inverse; of the hints of dispatchers it knows the number of a chunk only. Raises WireError."""
     try:
         version, sequence_id, highest, time_ms, most, least, marker, count, length = _HEADER.unpack_from(data)
-        name = bytes(data[_HEADER.size : _HEADER.size + length]).decode()
+        if version not in (VERSION, CHUNK_VERSION):
+            raise WireError(f"a record of a half-topic buffer of version {version}; this one reads up to {CHUNK_VERSION}")
+        begin = _HEADER.size if version == VERSION else _HEADER.size + _CHUNK.size
+        hints = None if version == VERSION else DispatchHints(None, b"", *_CHUNK.unpack_from(data, _HEADER.size))
+        name = bytes(data[begin : begin + length]).decode()
     except (struct.error, UnicodeDecodeError) as error:
         raise WireError(f"not a record of a half-topic buffer: {error}") from error
-    if version != VERSION:
-        raise WireError(f"a record of a half-topic buffer of version {version}; this one reads {VERSION}")
-    if len(data) < _HEADER.size + length:
+    if len(data) < begin + length:
         raise WireError("a record of a half-topic buffer that ends too early")
-    body = bytes(data[_HEADER.size + length :])
     header = EntryHeader(
         name,
         signed64(sequence_id),
@@ -61,17 +66,9 @@ def decode(data: bytes) -> TopicRecord:
         TxnId(most, least),
         None if marker == _NONE else marker,
         None if count == _NONE else count,
-        _hints(body) if marker == _NONE else None,
+        hints,
     )
-    return TopicRecord(header, body)
-
-
-def _hints(entry: bytes) -> DispatchHints | None:
-    """Of a message that is sent in chunks, or later; None also for bytes that are no entry."""
-    try:
-        return read_header(entry).hints
-    except WireError:
-        return None
+    return TopicRecord(header, bytes(data[begin + length :]))
 
 
 def op(marker: TopicRecord, first: Position, last: Position, count: int) -> TopicRecord:
