@@ -22,7 +22,9 @@ TARGET = ROOM / "sync" / "twins.py"
 NAMES = (
     "Transaction",
     "ManagedTransaction",
+    "CheckGroup",
     "Producer",
+    "TransactionalProducer",
     "Consumer",
     "TransactionalBatch",
     "TransactionalBatchBlock",
@@ -31,7 +33,15 @@ NAMES = (
     "Coordinator",
     "Client",
 )
-GENERIC = {"Producer", "Consumer", "Reader", "TableView", "TransactionalBatch", "TransactionalBatchBlock"}
+GENERIC = {
+    "Producer",
+    "TransactionalProducer",
+    "Consumer",
+    "Reader",
+    "TableView",
+    "TransactionalBatch",
+    "TransactionalBatchBlock",
+}
 DOOR = "inside"
 """The attribute by which the rooms above reach the inside of an asyncio class."""
 
@@ -40,6 +50,11 @@ TWINS = {"txn", "producer", "consumer"}
 
 PARTS = {
     "Producer": ("own: OwnCode | None = None", "self._sending = Sending(loop, inner_object, own or OwnCode(), self)"),
+    "TransactionalProducer": (
+        "producer: Producer[T]",
+        """self._producer = producer
+        self._halves = HalfSending(loop, inner_object, producer, Producer, functools.partial(Transaction, loop))""",
+    ),
     "Consumer": ("", "self._receiving = Receiving(loop, inner_object)"),
     "Reader": ("", "self._reading = Reading(loop, inner_object)"),
     "ManagedTransaction": ("", "self._around = Surroundings()"),
@@ -65,6 +80,8 @@ LIVING = {
     "__aenter__": "self._living.check_open()\n        return self",
     "close": "self._living.close()",
     "run_transaction": REPEATED,
+    "join_check_group": "check = threaded(check)\n        return CheckGroup(\n            self._loop, "
+    "self._loop.run(lambda: self._inner.join_check_group(group, check, concurrency=concurrency))\n        )",
     "add_observer": OBSERVE.format("add"),
     "remove_observer": OBSERVE.format("remove"),
 }
@@ -88,6 +105,10 @@ BODIES = {
     "Producer.send_encoded": "return self._sending.send_encoded(batch, inner(txn), key, partition)",
     "Producer.send_encoded_nowait": "return self._sending.send_encoded_nowait(batch, inner(txn), key, partition)",
     "Producer.wait_for_room": "self._sending.wait_for_room()",
+    "TransactionalProducer.producer": "return self._producer",
+    "TransactionalProducer.send_in_transaction": "first = HalfMessage(\n            value, key=key, ordering_key=ordering_key, "
+    "properties=properties, event_time_ms=event_time_ms\n        )\n"
+    "        return self._halves.send(first, also, data, execute)",
     "Consumer.receive": "return self._receiving.receive(timeout, inner(txn))",
     "Consumer.receive_many": "return self._receiving.receive_many(max_messages, max_wait, inner(txn))",
     "Consumer.receive_nowait": "return self._receiving.receive_nowait(max_messages, inner(txn))",
@@ -105,6 +126,11 @@ BODIES = {
     "TableView.for_each_and_listen": "heard = functools.partial(self._loop.callbacks.hear, action)\n"
     "        self._loop.run(lambda: self._inner.for_each_and_listen(heard))",
     "Client.create_producer": "return Producer(self._loop, *self._opening.producer(topic, schema, {options}))",
+    "Client.transactional_producer": "made, producer = transactional_over(\n"
+    "            self._loop,\n            self._inner,\n"
+    "            lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency),\n            check,\n"
+    "            lambda: self.create_producer(topic, schema=schema, **{options}),\n        )\n"
+    "        return TransactionalProducer(self._loop, made, producer)",
     "Client.subscribe": "twin: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)\n"
     "        return self._opening.consumer(topic, subscription, schema, {options}, twin)",
     "Client.create_reader": "given = {options} | {{'schema': schema}}\n"
@@ -125,6 +151,10 @@ BODIES = {
 
 ARGUMENTS = {
     "Transaction.acknowledge.message": "Acknowledged | Sequence[Acknowledged]",
+    "Coordinator.join_check_group.check": "Callable[[CheckQuestion], LocalOutcome]",
+    "Client.join_check_group.check": "Callable[[CheckQuestion], LocalOutcome]",
+    "Client.transactional_producer.check": "Callable[[CheckQuestion], LocalOutcome] | CheckGroup",
+    "TransactionalProducer.send_in_transaction.execute": "Callable[[HalfSent], LocalOutcome]",
     "Coordinator.run_transaction.work": "Callable[[Transaction], T]",
     "Client.run_transaction.work": "Callable[[Transaction], T]",
     "Client.pipeline.handler": "Callable[[TransactionalBatch[T]], object]",
@@ -136,12 +166,17 @@ CLOSING = (
     "Calls of observers, interceptors and callbacks that are due are waited for as well. KeyboardInterrupt ends the waiting:"
     " it is closed at once, and KeyboardInterrupt is raised. No effect in a forked child."
 )
+CHECKING = "`check` runs in threads of its own, at most `concurrency` of them, so it may block."
 DOCS = {
     "Consumer.acknowledge": "What nobody has to wait for (no transaction, no receipt) is left to the client's thread, and this"
     " returns at once.",
     "Producer.send": "Interceptors, schema and router run in this thread.",
     "Producer.send_nowait": "Callbacks of the future run on the client's thread for callbacks, in the order of the receipts."
     " ProducerQueueFull is also raised while ten thousand callbacks wait.",
+    "TransactionalProducer.send_in_transaction": "`execute` runs in the thread that calls. The transaction in `HalfSent` is a"
+    " blocking one.",
+    "Coordinator.join_check_group": CHECKING,
+    "Client.join_check_group": CHECKING,
     "Coordinator.close": CLOSING,
     "Coordinator.run_transaction": "`work` runs in the thread that calls.",
     "Client.close": CLOSING,
@@ -162,7 +197,9 @@ PROTOCOLS = {
 }
 """Annotations of the asyncio classes that have another name here."""
 
-LEFT_OUT = re.compile(r"\s*(?:If cancelled|Safe to cancel|It may be a coroutine function)[^.]*\.(?=\s|$)")
+LEFT_OUT = re.compile(
+    r"\s*(?:If cancelled|Safe to cancel|It may be a coroutine function|A plain function runs on)[^.]*\.(?=\s|$)"
+)
 """Sentences of docstrings about what threads do not have: nothing can be cancelled."""
 
 REWORDED = {
@@ -205,6 +242,8 @@ from pulsar_txn.client._checks import refused
 from pulsar_txn.client.txn.attempts import Attempts, growing_pauses
 from pulsar_txn.client.errors import AlreadyClosed
 from pulsar_txn.client.net.runtime import Future
+from pulsar_txn.client.send.halves import HalfTerms
+from pulsar_txn.client.sync.checking import HalfSending, threaded, transactional_over
 from pulsar_txn.client.sync.living import Living, opened, opened_coordinator
 from pulsar_txn.client.sync.opening import Opening
 from pulsar_txn.client.sync.receiving import Reading, Receiving

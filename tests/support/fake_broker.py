@@ -77,6 +77,7 @@ class FakeRuntime:
 
     def __init__(self, brokers: dict[str, FakeBroker]) -> None:
         self.brokers = brokers
+        self.secrets = 0
         self.connects: list[str] = []
 
     async def connect(self, factory, host, port, *, ssl_context, server_hostname):
@@ -99,6 +100,10 @@ class FakeRuntime:
 
     def random(self) -> float:
         return 0.5
+
+    def secret(self, count: int) -> bytes:
+        self.secrets += 1
+        return self.secrets.to_bytes(count, "big")
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(delay, callback, *args)

@@ -175,6 +175,9 @@ class MemoryNetwork:
     def random(self) -> float:
         return self._random.random()
 
+    def secret(self, count: int) -> bytes:
+        return self._random.randbytes(count)
+
     def descriptors(self) -> int | None:
         return None
 

@@ -69,6 +69,9 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.schema.primitives import INT64_SCHEMA as INT64_SCHEMA
     from pulsar_txn.client.schema.protobuf import ProtobufNativeSchema as ProtobufNativeSchema
     from pulsar_txn.client.send.batching import SendTicket as SendTicket
+    from pulsar_txn.client.send.halves import AsyncTransactionalProducer as AsyncTransactionalProducer
+    from pulsar_txn.client.send.halves import HalfMessage as HalfMessage
+    from pulsar_txn.client.send.halves import HalfSent as HalfSent
     from pulsar_txn.client.send.interceptors import OutgoingMessage as OutgoingMessage
     from pulsar_txn.client.send.interceptors import ProducerInterceptor as ProducerInterceptor
     from pulsar_txn.client.send.options import AccessMode as AccessMode
@@ -80,6 +83,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.send.routing import HashingScheme as HashingScheme
     from pulsar_txn.client.send.routing import Router as Router
     from pulsar_txn.client.send.routing import RoutingMode as RoutingMode
+    from pulsar_txn.client.sync import CheckGroup as CheckGroup
     from pulsar_txn.client.sync import Client as Client
     from pulsar_txn.client.sync import Consumer as Consumer
     from pulsar_txn.client.sync import Coordinator as Coordinator
@@ -88,7 +92,13 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.sync import TableView as TableView
     from pulsar_txn.client.sync import Transaction as Transaction
     from pulsar_txn.client.sync import TransactionalBatch as TransactionalBatch
+    from pulsar_txn.client.sync import TransactionalProducer as TransactionalProducer
+    from pulsar_txn.client.txn.check_groups import AsyncCheckGroup as AsyncCheckGroup
+    from pulsar_txn.client.txn.checks import CheckedMessage as CheckedMessage
+    from pulsar_txn.client.txn.checks import CheckQuestion as CheckQuestion
+    from pulsar_txn.client.txn.checks import LocalOutcome as LocalOutcome
     from pulsar_txn.client.txn.observers import TransactionObserver as TransactionObserver
+    from pulsar_txn.client.txn.prepared import PreparedToken as PreparedToken
     from pulsar_txn.client.txn.stats import TransactionState as TransactionState
     from pulsar_txn.client.txn.stats import TransactionStats as TransactionStats
     from pulsar_txn.client.txn.transaction import AsyncTransaction as AsyncTransaction
@@ -104,7 +114,7 @@ _NAMES_OF_MODULES = {
     "client.coordinator": "AsyncCoordinator",
     "client.errors": "AlreadyClosed AuthenticationError AuthorizationError BrokerError ChecksumError CommitOutcomeUnknown "
     "ConnectionLost ConsumerAssignError ConsumerBusy ConsumerNotFound CoordinatorUnavailable CryptoError "
-    "ForkedClientError IncompatibleSchema InvalidConfiguration InvalidTopicName InvalidTransactionStatus "
+    "FeatureUnsupported ForkedClientError IncompatibleSchema InvalidConfiguration InvalidTopicName InvalidTransactionStatus "
     "LocalProtocolError MemoryBufferIsFull MessageTooLarge MetadataError NotAllowedError OperationTimeout "
     "PersistenceError ProducerBlockedQuotaExceededError ProducerBlockedQuotaExceededException ProducerBusy "
     "ProducerFenced ProducerQueueFull ProtocolError PulsarError RemoteProtocolError SchemaMismatch ServiceNotReady "
@@ -135,12 +145,17 @@ _NAMES_OF_MODULES = {
     "client.schema.primitives": "BOOLEAN_SCHEMA DOUBLE_SCHEMA FLOAT_SCHEMA INT16_SCHEMA INT32_SCHEMA INT64_SCHEMA INT8_SCHEMA",
     "client.schema.protobuf": "ProtobufNativeSchema",
     "client.send.batching": "SendTicket",
+    "client.send.halves": "AsyncTransactionalProducer HalfMessage HalfSent",
     "client.send.interceptors": "OutgoingMessage ProducerInterceptor",
     "client.send.options": "AccessMode BatchingType Compression ProducerOptions ProducerOptionsDict",
     "client.send.producer": "AsyncProducer",
     "client.send.routing": "HashingScheme Router RoutingMode",
-    "client.sync": "Client Consumer Coordinator Producer Reader TableView Transaction TransactionalBatch",
+    "client.sync": "CheckGroup Client Consumer Coordinator Producer Reader TableView Transaction TransactionalBatch "
+    "TransactionalProducer",
+    "client.txn.check_groups": "AsyncCheckGroup",
+    "client.txn.checks": "CheckQuestion CheckedMessage LocalOutcome",
     "client.txn.observers": "TransactionObserver",
+    "client.txn.prepared": "PreparedToken",
     "client.txn.stats": "TransactionState TransactionStats",
     "client.txn.transaction": "AsyncTransaction Rollback",
     "wire.ids": "MessageId TxnId",

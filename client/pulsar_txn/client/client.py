@@ -42,10 +42,13 @@ from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerOptionsDi
 from pulsar_txn.client.receive.reader import AsyncReader
 from pulsar_txn.client.receive.table_view import AsyncTableView
 from pulsar_txn.client.schema.base import BytesSchema, Schema, SchemaInfo, TopicSchema
+from pulsar_txn.client.send.halves import HALF_TIMEOUT, AsyncTransactionalProducer, HalfTerms, Halves
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import AccessMode, ProducerOptions, ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer, open_producer
 from pulsar_txn.client.txn.begins import BeginsTransactions
+from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
+from pulsar_txn.client.txn.questions import DEFAULT_CONCURRENCY, Check
 from pulsar_txn.client.txn.transactions import Transactions
 from pulsar_txn.wire.ids import MessageId
 from pulsar_txn.wire.topics import InvalidName, TopicName
@@ -91,6 +94,9 @@ class AsyncClient(BeginsTransactions):
     TLS; or an `AsyncCoordinator`, which clients of several clusters share. `cluster` is the name of this client's cluster in
     the coordinator's configuration; a coordinator of one cluster does not need it.
 
+    With `one_transaction_at_a_time` a second transaction that begins before the first has ended raises TransactionStateError,
+    as Kafka's producer does; otherwise a client may have many. Prepared transactions, and those begun elsewhere, do not count.
+
     Use a client in the loop and process that made it. Raises InvalidConfiguration for arguments that cannot work.
 
     TLS checks the broker's certificate and its name. `tls_trust_certs_file` is a PEM file of authorities (the system's
@@ -124,6 +130,7 @@ class AsyncClient(BeginsTransactions):
         fencing: str | None = None,
         coordinator: str | AsyncCoordinator | None = None,
         cluster: str = "",
+        one_transaction_at_a_time: bool = False,
         runtime: Runtime | None = None,
         **unknown: Never,
     ) -> None:
@@ -153,6 +160,7 @@ class AsyncClient(BeginsTransactions):
             sni_proxy=sni_proxy_url,
             transactional_id=transactional_id,
             fencing=fencing,
+            one_transaction_at_a_time=one_transaction_at_a_time,
         )
         if not isinstance(service_url, str | AutoClusterFailover):
             raise refused("service_url", service_url, "a URL or an AutoClusterFailover", hint="write pulsar://host:6650")
@@ -183,6 +191,8 @@ class AsyncClient(BeginsTransactions):
         if isinstance(coordinator, AsyncCoordinator):
             if transactional_id is not None:
                 raise InvalidConfiguration("the transactional id belongs to the coordinator", hint="give it there")
+            if core.settings.one_transaction_at_a_time:
+                raise InvalidConfiguration("one_transaction_at_a_time belongs to the coordinator", hint="give it there")
             transactions = coordinator.inside
             core.shares_transactions = True
         else:
@@ -234,6 +244,60 @@ class AsyncClient(BeginsTransactions):
         partitions = await self._partitions(name)
         known = await schema_of_producer(self._core, topic, schema)
         return await open_producer(self._core, name, partitions, known, chosen)
+
+    @overload
+    async def transactional_producer(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        check: Check | AsyncCheckGroup,
+        check_after: float | timedelta | None = None,
+        timeout: float | timedelta = HALF_TIMEOUT,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        schema: None = None,
+        **options: Unpack[ProducerOptionsDict],
+    ) -> AsyncTransactionalProducer[bytes]: ...
+
+    @overload
+    async def transactional_producer(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        check: Check | AsyncCheckGroup,
+        check_after: float | timedelta | None = None,
+        timeout: float | timedelta = HALF_TIMEOUT,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        schema: Schema[T],
+        **options: Unpack[ProducerOptionsDict],
+    ) -> AsyncTransactionalProducer[T]: ...
+
+    async def transactional_producer(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        check: Check | AsyncCheckGroup,
+        check_after: float | timedelta | None = None,
+        timeout: float | timedelta = HALF_TIMEOUT,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        schema: Schema[Any] | None = None,
+        **options: Unpack[ProducerOptionsDict],
+    ) -> AsyncTransactionalProducer[Any]:
+        """Create a producer of half messages, which become visible together with work of the program's own.
+
+        `check` answers for the members of `group`, as in `join_check_group`, with `concurrency` questions at a time. For
+        several producers in one group, give each of them what `join_check_group` returned as `check`, without a group.
+        All members of a group must be able to answer for each other. `check_after`: seconds or a timedelta before the first
+        question about a transaction (default: the coordinator's setting, 6 s). `timeout` ends each transaction with an abort,
+        whatever the group says; a coordinator gives up asking earlier. Other arguments as for `create_producer`.
+
+        Raises as `create_producer` and `join_check_group`. If cancelled, nothing remains.
+        """
+        terms = HalfTerms(group, check, check_after, timeout, concurrency)
+        producer = await self.create_producer(topic, schema=schema, **options)
+        return await transactional(self, producer, terms)
 
     @overload
     async def subscribe(
@@ -517,6 +581,19 @@ class AsyncClient(BeginsTransactions):
         if name.partition >= 0:
             return 0
         return await self._core.retrying(lambda: self._core.lookup.partitions(str(name)), f"looking up {name}")
+
+
+async def transactional(client: AsyncClient, producer: AsyncProducer[T], terms: HalfTerms) -> AsyncTransactionalProducer[T]:
+    """A producer of half messages over a producer of the client, which is closed when this fails."""
+    group, joins = terms.check, terms.group
+    try:
+        if not isinstance(group, AsyncCheckGroup):
+            group = await client.join_check_group(joins or "", group, concurrency=terms.concurrency)
+    except BaseException:
+        await producer.close()
+        raise
+    halves = Halves(client.inside, producer.topic, group, terms)
+    return AsyncTransactionalProducer(producer, halves, owns_group=joins is not None)
 
 
 async def schema_of_producer(core: Core, topic: str, schema: Schema[Any] | None) -> Schema[Any]:

@@ -57,7 +57,8 @@ class AsyncCoordinator(BeginsTransactions):
 
     `service_url` names one or several hosts, and the options are those of `AsyncClient`. With several hosts, one that is silent
     for 2 seconds is given up, whatever `keep_alive_interval` and `connection_timeout` allow above that. A `transactional_id`
-    belongs to the coordinator, and with it to all its clients. Raises InvalidConfiguration for arguments that cannot work.
+    and `one_transaction_at_a_time` belong to the coordinator, and with it to all its clients. Raises InvalidConfiguration for
+    arguments that cannot work.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class AsyncCoordinator(BeginsTransactions):
         tls_allow_insecure_connection: bool = False,
         description: str = "",
         transactional_id: str | None = None,
+        one_transaction_at_a_time: bool = False,
         runtime: Runtime | None = None,
         **unknown: Never,
     ) -> None:
@@ -100,6 +102,7 @@ class AsyncCoordinator(BeginsTransactions):
             ),
             description=description,
             transactional_id=transactional_id,
+            one_transaction_at_a_time=one_transaction_at_a_time,
         )
         self._transactions = transactions_beside(service_url, settings, runtime or AsyncioRuntime())
         self._core = self._transactions.core

@@ -49,7 +49,8 @@ PulsarError
 │   ├── TransactionFenced
 │   │   └── ProducerFenced
 │   ├── TransactionsDisabled
-│   ├── TransactionalIdUnsupported
+│   ├── FeatureUnsupported
+│   │   └── TransactionalIdUnsupported
 │   └── CommitOutcomeUnknown
 └── ProtocolError
     ├── LocalProtocolError
@@ -437,10 +438,21 @@ class TransactionsDisabled(TransactionError, NotImplementedError):
     default_hint = "set transactionCoordinatorEnabled=true on every broker and initialise the coordinator metadata"
 
 
-class TransactionalIdUnsupported(TransactionError, NotImplementedError):
-    """The client has a transactional id, and this broker would not fence by it; no transaction was begun."""
+class FeatureUnsupported(TransactionError, NotImplementedError):
+    """The coordinator lacks what was asked for (back-check, prepare, an early answer); nothing of it was sent.
+
+    Stock Pulsar has none of these. Our broker has them, and so has `pulsar-txn coordinator`.
+    """
 
     fatal = True
+    default_hint = (
+        "leave it out, or use a coordinator that has it: `pulsar-txn broker`, or `pulsar-txn coordinator` beside a cluster"
+    )
+
+
+class TransactionalIdUnsupported(FeatureUnsupported):
+    """The client has a transactional id, and this broker would not fence by it; no transaction was begun."""
+
     default_hint = "leave transactional_id out and fence by topic (access_mode), or use a broker with fencing coordinators"
 
 

@@ -30,6 +30,7 @@ from pulsar_txn.wire import hot, hot_txn
 from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.frames import FRAME_PADDING, MAX_MESSAGE_SIZE, NAMES, FrameReader, command, decode_command, frame_type
+from pulsar_txn.wire.ids import coordinator_of
 
 logger = logging.getLogger("pulsar_txn.client.connection")
 
@@ -68,6 +69,8 @@ class Connection(asyncio.Protocol):
         self.listeners: set[ConnectionListener] = set()
         self.topic_watchers: dict[int, Callable[[], object]] = {}
         """What to call when topics of a namespace have come or gone, by watcher id."""
+        self.checkers: dict[tuple[int, str], Callable[[Any], object]] = {}
+        """Who is told of a TXN_CHECK, by coordinator and group."""
         self._runtime = runtime
         self._settings = settings
         self._proxy_to = proxy_to
@@ -98,6 +101,7 @@ class Connection(asyncio.Protocol):
             "ping": self._on_ping,
             "pong": self._on_pong,
             "watchTopicUpdate": self._on_topic_update,
+            "txnCheck": self._on_txn_check,
         }
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -116,6 +120,7 @@ class Connection(asyncio.Protocol):
                 "supports_auth_refresh": True,
                 "supports_broker_entry_metadata": True,
                 "supports_topic_watchers": True,
+                "supports_checks": True,
             },
         }
         if authentication is not None:
@@ -178,6 +183,7 @@ class Connection(asyncio.Protocol):
         self.producers.clear()
         self.consumers.clear()
         self.topic_watchers.clear()
+        self.checkers.clear()
         listeners, self.listeners = self.listeners, set()
         for listener in sorted(listeners, key=_order_of):
             listener.on_connection_lost(self, error)
@@ -338,6 +344,13 @@ class Connection(asyncio.Protocol):
         changed = self.topic_watchers.get(body.watcher_id)
         if changed is not None:
             changed()
+
+    def _on_txn_check(self, body: Any) -> None:
+        checker = self.checkers.get((coordinator_of(body.txnid_most_bits), body.group))
+        if checker is None:
+            logger.debug("%s: a question for group %r, which nobody has joined here", self.endpoint, body.group)
+        else:
+            checker(body)
 
     def _on_ping(self, _body: Any) -> None:
         self.write([_PONG])

@@ -25,6 +25,7 @@ ANSWERS: Final = {
     "addPartitionToTxn": "addPartitionToTxnResponse",
     "addSubscriptionToTxn": "addSubscriptionToTxnResponse",
     "endTxn": "endTxnResponse",
+    "prepareTxn": "prepareTxnResponse",
     "watchTopicList": "watchTopicListSuccess",
     "tcClientConnectRequest": "tcClientConnectResponse",
 }

@@ -69,6 +69,10 @@ class Runtime(Protocol):
         """A float in [0, 1)."""
         ...
 
+    def secret(self, count: int) -> bytes:
+        """Random bytes that nobody can guess, and that no other process has."""
+        ...
+
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> asyncio.Handle:
         """Run `callback` on the loop in `delay` seconds."""
         ...
@@ -108,6 +112,10 @@ class AsyncioRuntime:
     def random(self) -> float:
         """A float in [0, 1) from the process-wide source."""
         return random.random()  # noqa: S311 - jitter of retries and a routing start, nothing secret
+
+    def secret(self, count: int) -> bytes:
+        """Bytes of the system's own source: a program that seeds `random` gets other ones in each process."""
+        return os.urandom(count)
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> asyncio.Handle:
         """A timer of the running loop; of less than a millisecond, uvloop's handle is no timer and has no `when()`."""

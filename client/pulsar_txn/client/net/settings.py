@@ -13,6 +13,7 @@ from pulsar_txn.client._checks import (
     above_zero,
     as_seconds,
     check_text,
+    flag,
     having,
     instance,
     refused,
@@ -86,6 +87,7 @@ class Settings:
     sni_proxy: Address | None = attrs.field(default=None, converter=_sni_proxy)
     transactional_id: str | None = attrs.field(default=None, validator=_not_blank)
     fencing: str | None = attrs.field(default=None, validator=_known_fencing)
+    one_transaction_at_a_time: bool = attrs.field(default=False, validator=flag)
 
     def ssl_context(self) -> ssl.SSLContext:
         """The context of a new TLS connection; files are read again. InvalidConfiguration when one cannot be read."""

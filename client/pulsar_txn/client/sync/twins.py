@@ -32,9 +32,11 @@ from pulsar_txn.client.receive.settling import Acknowledged
 from pulsar_txn.client.receive.table_view import Action, AsyncTableView
 from pulsar_txn.client.schema.base import Schema
 from pulsar_txn.client.send.batching import EncodedBatch
+from pulsar_txn.client.send.halves import HALF_TIMEOUT, AsyncTransactionalProducer, HalfMessage, HalfSent, HalfTerms
 from pulsar_txn.client.send.interceptors import ProducerInterceptor
 from pulsar_txn.client.send.options import ProducerOptionsDict
 from pulsar_txn.client.send.producer import AsyncProducer
+from pulsar_txn.client.sync.checking import HalfSending, threaded, transactional_over
 from pulsar_txn.client.sync.living import Living, opened, opened_coordinator
 from pulsar_txn.client.sync.opening import Opening
 from pulsar_txn.client.sync.receiving import Reading, Receiving
@@ -44,8 +46,12 @@ from pulsar_txn.client.sync.units import Stop, run_pipeline, run_transaction
 from pulsar_txn.client.txn.ambient import Surroundings
 from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
 from pulsar_txn.client.txn.begins import DEFAULT_TIMEOUT
+from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
+from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
 from pulsar_txn.client.txn.empty_commits import from_here
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction
+from pulsar_txn.client.txn.prepared import PreparedToken
+from pulsar_txn.client.txn.questions import DEFAULT_CONCURRENCY
 from pulsar_txn.client.txn.stats import TransactionState, TransactionStats
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.wire.ids import MessageId, TxnId
@@ -113,14 +119,23 @@ class Transaction(Twin[AsyncTransaction]):
         self._inner.rollback()
         raise AssertionError
 
-    def commit(self, *, timeout: float | timedelta | None = None) -> None:
+    def commit(self, *, timeout: float | timedelta | None = None, visible: bool = True) -> None:
         """Acknowledge the messages that were received in the transaction, wait for its operations, then commit.
 
         `timeout`: seconds or a timedelta for all of it (default: the commit timeout). Concurrent callers share one commit,
         and it may be called again after CommitOutcomeUnknown.
+
+        With `visible=False` it returns as soon as the decision is durable: the transaction is committed whatever happens
+        from then on, and readers may see it a moment later. Otherwise readers see it when this returns.
+
+        A transaction with a check group may have been committed by its group before this is called; that is no error. When
+        the commit cannot be sent, the outcome of such a transaction is unknown, because its group may still commit it.
+
         Raises TransactionOperationFailed (aborted, because an operation had failed), TransactionTimedOut (operations were
         not answered in time, the commit could not be sent, or the coordinator had ended it), TransactionAborted,
-        CommitOutcomeUnknown, TransactionStateError. When an abort is asked for instead, and fails, a note says so.
+        CommitOutcomeUnknown, TransactionStateError; FeatureUnsupported where a coordinator cannot answer early, which
+        leaves the transaction as it was. When an abort is asked for instead, and fails, a note says so. The commit of a
+        prepared transaction that could not be sent raises why (ConnectionLost, OperationTimeout); call it again.
         """
         from_here(self._loop.run, lambda: self._inner.commit(timeout=timeout))
 
@@ -128,10 +143,40 @@ class Transaction(Twin[AsyncTransaction]):
         """Abort the transaction; without effect on an aborted one. Legal in every open state.
 
         Messages that were received in it come again. The call waits for operations under way, up to `timeout` (seconds or a
-        timedelta;         default: the commit timeout) less what END_TXN needs. Raises the error of END_TXN; the
-        coordinator then aborts at the transaction's timeout.
+        timedelta; default: the commit timeout) less what END_TXN needs. Raises the error of END_TXN; the coordinator then
+        aborts at the transaction's timeout. A prepared transaction has none: call it again. InvalidTransactionStatus, with
+        the state COMMITTED, when a member of its check group, or who has its token, had committed it.
         """
         self._loop.run(lambda: self._inner.abort(timeout=timeout))
+
+    def prepare(self, *, timeout: float | timedelta | None = None) -> PreparedToken:
+        """The first phase of a commit in two: after it the transaction waits for its end, without a timeout.
+
+        It waits for the operations as a commit does, then the coordinator prepares the transaction durably. From then on
+        it takes no more operations, and only `commit()`, `abort()` or somebody who has the token ends it: through
+        `client.attach_prepared(token)`, in any process, also after restarts. Neither the end of this client nor a successor
+        with its transactional id does. Readers of its topics wait until it ends, so end it soon.
+
+        A prepared transaction stays as it is when its managed block is left, also by an exception: who has the token may
+        have decided already. `commit()` is then allowed inside the block.
+
+        `timeout` as for `commit`. Concurrent callers share one prepare, and a repeat returns the same token. After a lost
+        answer (ConnectionLost, OperationTimeout) the transaction is PREPARING: call it again, or abort.
+
+        Raises FeatureUnsupported, which leaves the transaction open; what `commit` raises for operations that failed;
+        TransactionAborted when the coordinator had ended it; TransactionTimedOut, TransactionStateError, and the errors of
+        requests. Source: KIP-939.
+        """
+        return self._loop.run(lambda: self._inner.prepare(timeout=timeout))
+
+    def leave_to_check(self) -> None:
+        """Give the transaction up here, open, because only its check group can tell how the work ends that it goes with.
+
+        Operations under way are waited for first; one that failed aborts it (TransactionOperationFailed). Then its state is
+        UNKNOWN. Its coordinator asks a member of the group, and aborts it by its policy or at its timeout when nobody knows.
+        `commit()` and `abort()` still end it from here. Raises TransactionStateError without a check group, and after its end.
+        """
+        self._loop.run(self._inner.leave_to_check)
 
     def wait_closed(self) -> None:
         """Wait for a commit or abort under way, and raise its error. Returns immediately if there is no such call."""
@@ -166,6 +211,36 @@ class ManagedTransaction(Twin[AsyncManagedTransaction]):
         self._around.leave()
         swallowed: bool = from_here(self._loop.run, lambda: self._inner.__aexit__(kind, error, traceback))
         return swallowed
+
+
+class CheckGroup(Twin[AsyncCheckGroup]):
+    """A client's membership of a check group, made by `client.join_check_group`; a context manager that leaves it."""
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return self._inner.name
+
+    @property
+    def coordinators(self) -> int:
+        """At how many coordinators this client is a member at this moment."""
+        return self._inner.coordinators
+
+    def close(self) -> None:
+        """Leave the group; idempotent. Calls of `check` that are under way are cancelled, and another member is asked.
+
+        Waits at most a second for the coordinators.
+        """
+        self._loop.run(self._inner.close)
+
+    def __enter__(self) -> Self:
+        """Enter the block."""
+        self._loop.run(self._inner.__aenter__)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Leave the block."""
+        self.close()
 
 
 class Producer(GenericTwin[AsyncProducer[T], T]):
@@ -298,6 +373,80 @@ class Producer(GenericTwin[AsyncProducer[T], T]):
 
         Sends without a receipt by then fail with AlreadyClosed.
         """
+        self._loop.run(self._inner.close)
+
+    def __enter__(self) -> Self:
+        """Enter the block."""
+        self._loop.run(self._inner.__aenter__)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Leave the block."""
+        self.close()
+
+
+class TransactionalProducer(GenericTwin[AsyncTransactionalProducer[T], T]):
+    """Sends messages that become visible together with work of the program's own: `client.transactional_producer`."""
+
+    def __init__(self, loop: SyncLoop, inner_object: AsyncTransactionalProducer[T], producer: Producer[T]) -> None:
+        super().__init__(loop, inner_object)
+        self._producer = producer
+        self._halves = HalfSending(loop, inner_object, producer, Producer, functools.partial(Transaction, loop))
+
+    @property
+    def topic(self) -> str:
+        """The topic's full name."""
+        return self._inner.topic
+
+    @property
+    def group(self) -> str:
+        """The name of its check group."""
+        return self._inner.group
+
+    @property
+    def producer(self) -> Producer[T]:
+        """The producer of its topic, which can also send messages of its own."""
+        return self._producer
+
+    def send_in_transaction(
+        self,
+        value: T | None,
+        *,
+        execute: Callable[[HalfSent], LocalOutcome],
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        also: Sequence[HalfMessage] = (),
+        data: bytes | None = None,
+    ) -> LocalOutcome:
+        """Store messages that nobody sees yet, call `execute`, and make them visible or have them disappear.
+
+        `value` and the options after `execute` are one message, as for `producer.send`; `also` are further ones, to this
+        topic or by another producer of this client. `execute(half)` is called with a `HalfSent` after all of them are
+        stored, and exactly once; it may be a coroutine function. It returns COMMIT, ROLLBACK or UNKNOWN, and so does this
+        call. After UNKNOWN, or when this process dies, the coordinator asks the group's `check`, and hands it `data`:
+        by default a picture of the first message (`CheckQuestion.message`), or at most 64 KiB of your own.
+
+        COMMIT means that the messages are visible; or, when the answer to the commit was lost, that they will be, because
+        the check says so too. It is raised when they will not:
+
+        * what `producer.send` raises: a message was not stored, and nothing was executed;
+        * TransactionAborted: `execute` returned COMMIT, but the transaction had ended before (its timeout, or a check);
+        * InvalidTransactionStatus: `execute` returned ROLLBACK, but a check had committed it;
+        * InvalidConfiguration: `execute` returned no LocalOutcome; the transaction is left to the check;
+        * what `execute` raises, also a cancellation: the transaction is left to the check, since nobody here knows what
+          became of the work. Return ROLLBACK when it is known that nothing was done.
+
+        Source: RocketMQ's `sendMessageInTransaction`.
+
+        `execute` runs in the thread that calls. The transaction in `HalfSent` is a blocking one.
+        """
+        first = HalfMessage(value, key=key, ordering_key=ordering_key, properties=properties, event_time_ms=event_time_ms)
+        return self._halves.send(first, also, data, execute)
+
+    def close(self) -> None:
+        """Close the producer, and leave the group unless it was joined elsewhere. Idempotent."""
         self._loop.run(self._inner.close)
 
     def __enter__(self) -> Self:
@@ -765,6 +914,7 @@ class Coordinator(Twin[AsyncCoordinator]):
         tls_allow_insecure_connection: bool = False,
         description: str = "",
         transactional_id: str | None = None,
+        one_transaction_at_a_time: bool = False,
         runtime: Runtime | None = None,
         **unknown: Never,
     ) -> None:
@@ -807,6 +957,11 @@ class Coordinator(Twin[AsyncCoordinator]):
         force_abort: bool = False,
         ambient: bool = False,
         eager: bool = False,
+        check_group: str | None = None,
+        check_data: bytes | None = None,
+        check_after: float | timedelta | None = None,
+        abort_on_disconnect: bool = False,
+        visible: bool = True,
     ) -> ManagedTransaction:
         """A managed block: `with client.transaction() as txn: …` commits at its end, and aborts on an exception.
 
@@ -815,7 +970,15 @@ class Coordinator(Twin[AsyncCoordinator]):
         aborts it. `commit_timeout`: the budget of the commit (default: the operation timeout). `name` is for logs and
         statistics. `force_abort`: a dry run that ends with an abort. `ambient`: operations without `txn=` inside the
         block take part, in this thread; blocks and loops inside it are units of their own.
-        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block.
+
+        `check_group`: when the transaction is still open `check_after` seconds after it began (default: the coordinator's
+        setting, 6 s), its coordinator asks a member of this group for the outcome, and hands it `check_data` (at most 64
+        KiB); see `join_check_group`. `abort_on_disconnect`: the coordinator aborts it as soon as the connection breaks over
+        which it was begun. `visible=False`: leaving the block waits for the decision, and not until readers see it. The
+        first operation raises FeatureUnsupported where the coordinator lacks one of these.
+
+        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block. Raises InvalidConfiguration, and
+        TransactionStateError when the client has one transaction at a time and that has not ended.
         """
         return ManagedTransaction(
             self._loop,
@@ -827,6 +990,11 @@ class Coordinator(Twin[AsyncCoordinator]):
                     force_abort=force_abort,
                     ambient=ambient,
                     eager=eager,
+                    check_group=check_group,
+                    check_data=check_data,
+                    check_after=check_after,
+                    abort_on_disconnect=abort_on_disconnect,
+                    visible=visible,
                 )
             ),
         )
@@ -839,18 +1007,33 @@ class Coordinator(Twin[AsyncCoordinator]):
         commit_timeout: float | timedelta | None = None,
         force_abort: bool = False,
         eager: bool = True,
+        check_group: str | None = None,
+        check_data: bytes | None = None,
+        check_after: float | timedelta | None = None,
+        abort_on_disconnect: bool = False,
     ) -> Transaction:
         """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
 
         When this returns, the transaction has an id (for `attach_transaction`), and its clock runs. Without `eager` the
-        first operation in it opens it, as in a block.
-        Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
+        first operation in it opens it, as in a block. A request whose answer is lost is repeated; a coordinator that knows
+        back-checks then gives the transaction that it has opened already.
+        Raises FeatureUnsupported, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError,
+        AlreadyClosed, InvalidConfiguration, and TransactionStateError when the client has one transaction at a time and that
+        has not ended.
         """
         return Transaction(
             self._loop,
             self._loop.run(
                 lambda: self._inner.begin_transaction(
-                    timeout=timeout, name=name, commit_timeout=commit_timeout, force_abort=force_abort, eager=eager
+                    timeout=timeout,
+                    name=name,
+                    commit_timeout=commit_timeout,
+                    force_abort=force_abort,
+                    eager=eager,
+                    check_group=check_group,
+                    check_data=check_data,
+                    check_after=check_after,
+                    abort_on_disconnect=abort_on_disconnect,
                 )
             ),
         )
@@ -863,6 +1046,52 @@ class Coordinator(Twin[AsyncCoordinator]):
         InvalidConfiguration when the text is not an id.
         """
         return Transaction(self._loop, self._loop.call(lambda: self._inner.attach_transaction(txn_id)))
+
+    def attach_prepared(self, token: PreparedToken | str | bytes) -> Transaction:
+        """Make a handle of a prepared transaction, from the token of `txn.prepare()` or its text.
+
+        `commit()` and `abort()` end it, from any process, and may be repeated. Whether the transaction has ended already,
+        and how, is what they say: the other one of the two raises then. Connects to the coordinators.
+        Raises InvalidConfiguration for what is no token, FeatureUnsupported where coordinators know no prepared transactions,
+        TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout.
+        """
+        return Transaction(self._loop, self._loop.run(lambda: self._inner.attach_prepared(token)))
+
+    def join_check_group(
+        self, group: str, check: Callable[[CheckQuestion], LocalOutcome], *, concurrency: int = DEFAULT_CONCURRENCY
+    ) -> CheckGroup:
+        """Become a member of a check group: coordinators ask `check(question)` about transactions of the group.
+
+        It is called with a `CheckQuestion` when such a transaction stays open, whoever has begun it, and returns a
+        `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. It may be a coroutine
+        function. At most `concurrency` questions are asked at the same time; an exception is logged and means UNKNOWN. Give
+        what it waits for a timeout of its own.
+
+        Only members with the same role (principal) as who began a transaction are asked about it. Membership is kept up over
+        reconnects, and at coordinators that are added, until it is closed or the client is. Returns when one coordinator has
+        taken the client in, and the others have, or two seconds have passed; the rest follows in the background.
+
+        Raises InvalidConfiguration (also for a second membership of this client in one group), FeatureUnsupported,
+        AuthorizationError, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, AlreadyClosed.
+
+        `check` runs in threads of its own, at most `concurrency` of them, so it may block.
+        """
+        check = threaded(check)
+        return CheckGroup(
+            self._loop, self._loop.run(lambda: self._inner.join_check_group(group, check, concurrency=concurrency))
+        )
+
+    def take_over(self) -> int:
+        """End what the predecessors with this client's transactional id have left open, and fence them; returns the epoch.
+
+        When this returns, each of their transactions is committed at all its topics and subscriptions, or aborted; prepared
+        ones stay as they are. A participant that cannot be reached is waited for up to the operation timeout. Without this
+        call, the first transaction does it. Without effect when this client has taken over before.
+        Raises InvalidConfiguration without a transactional id, TransactionalIdUnsupported, TransactionFenced when a successor
+        has taken over since, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout.
+        Source: Kafka's InitProducerId.
+        """
+        return self._loop.run(self._inner.take_over)
 
     def run_transaction(
         self,
@@ -931,6 +1160,7 @@ class Client(Twin[AsyncClient]):
         fencing: str | None = None,
         coordinator: str | Coordinator | None = None,
         cluster: str = "",
+        one_transaction_at_a_time: bool = False,
         runtime: Runtime | None = None,
         **unknown: Never,
     ) -> None:
@@ -966,6 +1196,65 @@ class Client(Twin[AsyncClient]):
         …), ProducerFenced, ConnectionLost or OperationTimeout.
         """
         return Producer(self._loop, *self._opening.producer(topic, schema, {**options}))
+
+    @overload
+    def transactional_producer(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        check: Callable[[CheckQuestion], LocalOutcome] | CheckGroup,
+        check_after: float | timedelta | None = None,
+        timeout: float | timedelta = HALF_TIMEOUT,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        schema: None = None,
+        **options: Unpack[ProducerOptionsDict],
+    ) -> TransactionalProducer[bytes]: ...
+
+    @overload
+    def transactional_producer(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        check: Callable[[CheckQuestion], LocalOutcome] | CheckGroup,
+        check_after: float | timedelta | None = None,
+        timeout: float | timedelta = HALF_TIMEOUT,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        schema: Schema[T],
+        **options: Unpack[ProducerOptionsDict],
+    ) -> TransactionalProducer[T]: ...
+
+    def transactional_producer(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        check: Callable[[CheckQuestion], LocalOutcome] | CheckGroup,
+        check_after: float | timedelta | None = None,
+        timeout: float | timedelta = HALF_TIMEOUT,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        schema: Schema[Any] | None = None,
+        **options: Unpack[ProducerOptionsDict],
+    ) -> TransactionalProducer[Any]:
+        """Create a producer of half messages, which become visible together with work of the program's own.
+
+        `check` answers for the members of `group`, as in `join_check_group`, with `concurrency` questions at a time. For
+        several producers in one group, give each of them what `join_check_group` returned as `check`, without a group.
+        All members of a group must be able to answer for each other. `check_after`: seconds or a timedelta before the first
+        question about a transaction (default: the coordinator's setting, 6 s). `timeout` ends each transaction with an abort,
+        whatever the group says; a coordinator gives up asking earlier. Other arguments as for `create_producer`.
+
+        Raises as `create_producer` and `join_check_group`.
+        """
+        made, producer = transactional_over(
+            self._loop,
+            self._inner,
+            lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency),
+            check,
+            lambda: self.create_producer(topic, schema=schema, **options),
+        )
+        return TransactionalProducer(self._loop, made, producer)
 
     @overload
     def subscribe(
@@ -1151,6 +1440,11 @@ class Client(Twin[AsyncClient]):
         force_abort: bool = False,
         ambient: bool = False,
         eager: bool = False,
+        check_group: str | None = None,
+        check_data: bytes | None = None,
+        check_after: float | timedelta | None = None,
+        abort_on_disconnect: bool = False,
+        visible: bool = True,
     ) -> ManagedTransaction:
         """A managed block: `with client.transaction() as txn: …` commits at its end, and aborts on an exception.
 
@@ -1159,7 +1453,15 @@ class Client(Twin[AsyncClient]):
         aborts it. `commit_timeout`: the budget of the commit (default: the operation timeout). `name` is for logs and
         statistics. `force_abort`: a dry run that ends with an abort. `ambient`: operations without `txn=` inside the
         block take part, in this thread; blocks and loops inside it are units of their own.
-        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block.
+
+        `check_group`: when the transaction is still open `check_after` seconds after it began (default: the coordinator's
+        setting, 6 s), its coordinator asks a member of this group for the outcome, and hands it `check_data` (at most 64
+        KiB); see `join_check_group`. `abort_on_disconnect`: the coordinator aborts it as soon as the connection breaks over
+        which it was begun. `visible=False`: leaving the block waits for the decision, and not until readers see it. The
+        first operation raises FeatureUnsupported where the coordinator lacks one of these.
+
+        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block. Raises InvalidConfiguration, and
+        TransactionStateError when the client has one transaction at a time and that has not ended.
         """
         return ManagedTransaction(
             self._loop,
@@ -1171,6 +1473,11 @@ class Client(Twin[AsyncClient]):
                     force_abort=force_abort,
                     ambient=ambient,
                     eager=eager,
+                    check_group=check_group,
+                    check_data=check_data,
+                    check_after=check_after,
+                    abort_on_disconnect=abort_on_disconnect,
+                    visible=visible,
                 )
             ),
         )
@@ -1183,18 +1490,33 @@ class Client(Twin[AsyncClient]):
         commit_timeout: float | timedelta | None = None,
         force_abort: bool = False,
         eager: bool = True,
+        check_group: str | None = None,
+        check_data: bytes | None = None,
+        check_after: float | timedelta | None = None,
+        abort_on_disconnect: bool = False,
     ) -> Transaction:
         """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
 
         When this returns, the transaction has an id (for `attach_transaction`), and its clock runs. Without `eager` the
-        first operation in it opens it, as in a block.
-        Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
+        first operation in it opens it, as in a block. A request whose answer is lost is repeated; a coordinator that knows
+        back-checks then gives the transaction that it has opened already.
+        Raises FeatureUnsupported, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError,
+        AlreadyClosed, InvalidConfiguration, and TransactionStateError when the client has one transaction at a time and that
+        has not ended.
         """
         return Transaction(
             self._loop,
             self._loop.run(
                 lambda: self._inner.begin_transaction(
-                    timeout=timeout, name=name, commit_timeout=commit_timeout, force_abort=force_abort, eager=eager
+                    timeout=timeout,
+                    name=name,
+                    commit_timeout=commit_timeout,
+                    force_abort=force_abort,
+                    eager=eager,
+                    check_group=check_group,
+                    check_data=check_data,
+                    check_after=check_after,
+                    abort_on_disconnect=abort_on_disconnect,
                 )
             ),
         )
@@ -1207,6 +1529,52 @@ class Client(Twin[AsyncClient]):
         InvalidConfiguration when the text is not an id.
         """
         return Transaction(self._loop, self._loop.call(lambda: self._inner.attach_transaction(txn_id)))
+
+    def attach_prepared(self, token: PreparedToken | str | bytes) -> Transaction:
+        """Make a handle of a prepared transaction, from the token of `txn.prepare()` or its text.
+
+        `commit()` and `abort()` end it, from any process, and may be repeated. Whether the transaction has ended already,
+        and how, is what they say: the other one of the two raises then. Connects to the coordinators.
+        Raises InvalidConfiguration for what is no token, FeatureUnsupported where coordinators know no prepared transactions,
+        TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout.
+        """
+        return Transaction(self._loop, self._loop.run(lambda: self._inner.attach_prepared(token)))
+
+    def join_check_group(
+        self, group: str, check: Callable[[CheckQuestion], LocalOutcome], *, concurrency: int = DEFAULT_CONCURRENCY
+    ) -> CheckGroup:
+        """Become a member of a check group: coordinators ask `check(question)` about transactions of the group.
+
+        It is called with a `CheckQuestion` when such a transaction stays open, whoever has begun it, and returns a
+        `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. It may be a coroutine
+        function. At most `concurrency` questions are asked at the same time; an exception is logged and means UNKNOWN. Give
+        what it waits for a timeout of its own.
+
+        Only members with the same role (principal) as who began a transaction are asked about it. Membership is kept up over
+        reconnects, and at coordinators that are added, until it is closed or the client is. Returns when one coordinator has
+        taken the client in, and the others have, or two seconds have passed; the rest follows in the background.
+
+        Raises InvalidConfiguration (also for a second membership of this client in one group), FeatureUnsupported,
+        AuthorizationError, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, AlreadyClosed.
+
+        `check` runs in threads of its own, at most `concurrency` of them, so it may block.
+        """
+        check = threaded(check)
+        return CheckGroup(
+            self._loop, self._loop.run(lambda: self._inner.join_check_group(group, check, concurrency=concurrency))
+        )
+
+    def take_over(self) -> int:
+        """End what the predecessors with this client's transactional id have left open, and fence them; returns the epoch.
+
+        When this returns, each of their transactions is committed at all its topics and subscriptions, or aborted; prepared
+        ones stay as they are. A participant that cannot be reached is waited for up to the operation timeout. Without this
+        call, the first transaction does it. Without effect when this client has taken over before.
+        Raises InvalidConfiguration without a transactional id, TransactionalIdUnsupported, TransactionFenced when a successor
+        has taken over since, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout.
+        Source: Kafka's InitProducerId.
+        """
+        return self._loop.run(self._inner.take_over)
 
     def run_transaction(
         self,
@@ -1247,6 +1615,7 @@ class Client(Twin[AsyncClient]):
 
 
 __all__ = [
+    "CheckGroup",
     "Client",
     "Consumer",
     "Coordinator",
@@ -1257,4 +1626,5 @@ __all__ = [
     "Transaction",
     "TransactionalBatch",
     "TransactionalBatchBlock",
+    "TransactionalProducer",
 ]

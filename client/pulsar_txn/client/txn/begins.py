@@ -11,8 +11,12 @@ from pulsar_txn.client._checks import seconds_of
 from pulsar_txn.client.errors import InvalidConfiguration
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.txn.attempts import DEFAULT_ATTEMPTS, Attempts, Pauses, growing_pauses
+from pulsar_txn.client.txn.check_groups import AsyncCheckGroup
+from pulsar_txn.client.txn.checks import checked
 from pulsar_txn.client.txn.life import TransactionOptions
 from pulsar_txn.client.txn.managed import AsyncManagedTransaction, open_now
+from pulsar_txn.client.txn.prepared import PreparedToken, token_of
+from pulsar_txn.client.txn.questions import DEFAULT_CONCURRENCY, Check
 from pulsar_txn.client.txn.transaction import AsyncTransaction
 from pulsar_txn.client.txn.transactions import Transactions
 from pulsar_txn.wire.ids import TxnId
@@ -38,6 +42,11 @@ class BeginsTransactions:
         force_abort: bool = False,
         ambient: bool = False,
         eager: bool = False,
+        check_group: str | None = None,
+        check_data: bytes | None = None,
+        check_after: float | timedelta | None = None,
+        abort_on_disconnect: bool = False,
+        visible: bool = True,
     ) -> AsyncManagedTransaction:
         """A managed block: `async with client.transaction() as txn: …` commits at its end, and aborts on an exception.
 
@@ -46,7 +55,15 @@ class BeginsTransactions:
         aborts it. `commit_timeout`: the budget of the commit (default: the operation timeout). `name` is for logs and
         statistics. `force_abort`: a dry run that ends with an abort. `ambient`: operations without `txn=` inside the
         block take part, also those of tasks that are started there; blocks and loops inside it are units of their own.
-        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block.
+
+        `check_group`: when the transaction is still open `check_after` seconds after it began (default: the coordinator's
+        setting, 6 s), its coordinator asks a member of this group for the outcome, and hands it `check_data` (at most 64
+        KiB); see `join_check_group`. `abort_on_disconnect`: the coordinator aborts it as soon as the connection breaks over
+        which it was begun. `visible=False`: leaving the block waits for the decision, and not until readers see it. The
+        first operation raises FeatureUnsupported where the coordinator lacks one of these.
+
+        Single use. `pulsar_txn.client.txn.managed` describes the exits of the block. Raises InvalidConfiguration, and
+        TransactionStateError when the client has one transaction at a time and that has not ended.
         """
         unit = self._transactions.new(
             TransactionOptions(
@@ -55,6 +72,8 @@ class BeginsTransactions:
                 name=name,
                 force_abort=force_abort,
                 managed=True,
+                checked=checked(check_group, check_data, check_after, abort_on_disconnect=abort_on_disconnect),
+                visible=visible,
             )
         )
         return AsyncManagedTransaction(unit, eager=eager, ambient=ambient)
@@ -67,13 +86,19 @@ class BeginsTransactions:
         commit_timeout: float | timedelta | None = None,
         force_abort: bool = False,
         eager: bool = True,
+        check_group: str | None = None,
+        check_data: bytes | None = None,
+        check_after: float | timedelta | None = None,
+        abort_on_disconnect: bool = False,
     ) -> AsyncTransaction:
         """Begin a transaction that the caller ends with `commit()` or `abort()`. Arguments as `transaction`.
 
         When this returns, the transaction has an id (for `attach_transaction`), and its clock runs. Without `eager` the
-        first operation in it opens it, as in a block.
-        Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError, AlreadyClosed.
-        If cancelled, a transaction that was begun in the meantime is aborted.
+        first operation in it opens it, as in a block. A request whose answer is lost is repeated; a coordinator that knows
+        back-checks then gives the transaction that it has opened already.
+        Raises FeatureUnsupported, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError,
+        AlreadyClosed, InvalidConfiguration, and TransactionStateError when the client has one transaction at a time and that
+        has not ended. If cancelled, a transaction that was begun in the meantime is aborted.
         """
         unit = self._transactions.new(
             TransactionOptions(
@@ -81,6 +106,7 @@ class BeginsTransactions:
                 commit_timeout=None if commit_timeout is None else seconds_of(commit_timeout, "commit_timeout"),
                 name=name,
                 force_abort=force_abort,
+                checked=checked(check_group, check_data, check_after, abort_on_disconnect=abort_on_disconnect),
             )
         )
         if eager:
@@ -102,6 +128,48 @@ class BeginsTransactions:
         if not isinstance(txn_id, TxnId):
             raise InvalidConfiguration(f"a transaction id or its text is needed, not {txn_id!r}")
         return AsyncTransaction(self._transactions.new(TransactionOptions(), txn_id))
+
+    async def attach_prepared(self, token: PreparedToken | str | bytes) -> AsyncTransaction:
+        """Make a handle of a prepared transaction, from the token of `txn.prepare()` or its text.
+
+        `commit()` and `abort()` end it, from any process, and may be repeated. Whether the transaction has ended already,
+        and how, is what they say: the other one of the two raises then. Connects to the coordinators.
+        Raises InvalidConfiguration for what is no token, FeatureUnsupported where coordinators know no prepared transactions,
+        TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout. Safe to cancel.
+        """
+        known = token_of(token)
+        await self._transactions.coordinators.needs_checks(known.txn_id, "attach_prepared()")
+        return AsyncTransaction(self._transactions.new(TransactionOptions(), prepared=known))
+
+    async def join_check_group(self, group: str, check: Check, *, concurrency: int = DEFAULT_CONCURRENCY) -> AsyncCheckGroup:
+        """Become a member of a check group: coordinators ask `check(question)` about transactions of the group.
+
+        It is called with a `CheckQuestion` when such a transaction stays open, whoever has begun it, and returns a
+        `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. It may be a coroutine
+        function. At most `concurrency` questions are asked at the same time; an exception is logged and means UNKNOWN. Give
+        what it waits for a timeout of its own. A plain function runs on the event loop and must not block it.
+
+        Only members with the same role (principal) as who began a transaction are asked about it. Membership is kept up over
+        reconnects, and at coordinators that are added, until it is closed or the client is. Returns when one coordinator has
+        taken the client in, and the others have, or two seconds have passed; the rest follows in the background.
+
+        Raises InvalidConfiguration (also for a second membership of this client in one group), FeatureUnsupported,
+        AuthorizationError, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, AlreadyClosed.
+        If cancelled, the group is not joined.
+        """
+        return await self._transactions.groups.join(group, check, concurrency)
+
+    async def take_over(self) -> int:
+        """End what the predecessors with this client's transactional id have left open, and fence them; returns the epoch.
+
+        When this returns, each of their transactions is committed at all its topics and subscriptions, or aborted; prepared
+        ones stay as they are. A participant that cannot be reached is waited for up to the operation timeout. Without this
+        call, the first transaction does it. Without effect when this client has taken over before.
+        Raises InvalidConfiguration without a transactional id, TransactionalIdUnsupported, TransactionFenced when a successor
+        has taken over since, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout.
+        Source: Kafka's InitProducerId. If cancelled, the id may have been taken over.
+        """
+        return await self._transactions.coordinators.taken_over()
 
     async def run_transaction(
         self,

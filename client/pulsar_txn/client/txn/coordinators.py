@@ -11,7 +11,7 @@ import copy
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final
 
 from pulsar_txn.client.errors import (
     AlreadyClosed,
@@ -21,21 +21,33 @@ from pulsar_txn.client.errors import (
     PulsarError,
     TransactionsDisabled,
 )
-from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
+from pulsar_txn.client.txn.check_groups import CheckGroups
 from pulsar_txn.client.txn.diagnosis import explained
 from pulsar_txn.client.txn.directory import AssignTopicDirectory, CoordinatorDirectory
+from pulsar_txn.client.txn.encoding import (
+    EndTxnFrame,
+    NewTxnFrame,
+    by_cluster,
+    check_checks,
+    check_prepares,
+    encode_partitions,
+    encode_prepare,
+    encode_subscriptions,
+)
 from pulsar_txn.client.txn.guest import GOODBYE_SECONDS, Guest
+from pulsar_txn.client.txn.prepared import PreparedToken
 from pulsar_txn.client.txn.registrar import Named
 from pulsar_txn.client.txn.session import CoordinatorSession
 from pulsar_txn.client.txn.stats import RequestTally
 from pulsar_txn.client.txn.transactional_id import Epoch, TransactionalId
-from pulsar_txn.wire import hot_txn
+from pulsar_txn.wire.hot_txn import Checked
 from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
 
-T = TypeVar("T")
-
 logger = logging.getLogger("pulsar_txn.client.coordinators")
+
+NONCE_BYTES: Final = 16
+"""Random ones, of each NEW_TXN: the coordinator takes two with the same for one request."""
 
 
 class TransactionCoordinators:
@@ -44,9 +56,16 @@ class TransactionCoordinators:
     `guest`: how the client is known to coordinators that are beside their clusters.
     """
 
-    def __init__(self, core: Core, directory: CoordinatorDirectory | None = None, guest: Guest | None = None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        directory: CoordinatorDirectory | None = None,
+        guest: Guest | None = None,
+        groups: CheckGroups | None = None,
+    ) -> None:
         self._core = core
         self._guest = guest
+        self._groups = groups or CheckGroups(core, lambda: self)
         self._directory = directory or AssignTopicDirectory(core)
         self._sessions: list[CoordinatorSession] = []
         self._starting: asyncio.Task[None] | None = None
@@ -73,9 +92,7 @@ class TransactionCoordinators:
 
     async def _start(self) -> None:
         topics = await self._directory.topics()
-        sessions = [
-            CoordinatorSession(self._core, index, topic, self._identity, self._guest) for index, topic in enumerate(topics)
-        ]
+        sessions = [self._session_with(index, topic) for index, topic in enumerate(topics)]
         starts = [self._core.spawn(session.start()) for session in sessions]
         failure = await self._first_start(starts)
         if failure is None and self._identity is not None and self._identity.epoch is None:
@@ -97,7 +114,7 @@ class TransactionCoordinators:
         self._core.register(self._order, self)
 
     def _session_with(self, index: int, topic: str) -> CoordinatorSession:
-        return CoordinatorSession(self._core, index, topic, self._identity, self._guest)
+        return CoordinatorSession(self._core, index, topic, self._identity, self._guest, self._groups.connected)
 
     async def _first_start(self, starts: list[asyncio.Task[None]]) -> PulsarError | None:
         """Wait until one of the sessions is there; what stood in the way when none is."""
@@ -130,6 +147,14 @@ class TransactionCoordinators:
             await self._take_over(self._sessions, identity)
         assert identity.epoch is not None  # noqa: S101 - that is what taking over gives
         return Epoch(identity.name, identity.epoch, identity.coordinator, self._sessions[identity.coordinator].ends_groups)
+
+    async def taken_over(self) -> int:
+        """The epoch of the client's transactional id, which is taken over unless it was. Raises as `take_over`."""
+        identity = self._needed_identity()
+        if identity.epoch is None or not self._sessions:
+            await self.start()
+        assert identity.epoch is not None  # noqa: S101 - starting takes over
+        return identity.epoch
 
     async def end_groups(self) -> bool:
         """Whether a coordinator can end several transactions by one record. Raises as `start`."""
@@ -188,6 +213,11 @@ class TransactionCoordinators:
         self._core.unregister(self._order)
 
     @property
+    def sessions(self) -> Sequence[CoordinatorSession]:
+        """Those with all coordinators that are known, in the order of their ids."""
+        return self._sessions
+
+    @property
     def count(self) -> int:
         """How many coordinators there are; 0 before the first transaction."""
         return len(self._sessions)
@@ -210,25 +240,23 @@ class TransactionCoordinators:
         timeout: float | None = None,
         tally: RequestTally | None = None,
         first: Sequence[Named] = (),
+        checked: Checked | None = None,
     ) -> TxnId:
         """Open a transaction at the next coordinator that is connected; the coordinator aborts it after `timeout_ms`.
 
-        `first` is registered with it.
+        `first` is registered with it. `checked`: its check group, and what else a coordinator of ours can do.
 
-        When an answer was lost the request goes out again; the transaction that nobody knows then ends by its timeout.
-        Raises TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError.
+        When an answer was lost the request goes out again. It has a nonce, so that a coordinator of ours opens one
+        transaction; at a stock one, the transaction that nobody knows then ends by its timeout.
+        Raises FeatureUnsupported, TransactionsDisabled, CoordinatorUnavailable, ConnectionLost, OperationTimeout, BrokerError.
         """
         if not self._sessions:
             await self.start()
         session = self._pick()
-        coordinator_id = session.coordinator_id
-        named = [(topic, subscription, cluster) for cluster, topic, subscription in map(_with_cluster, first)]
-
-        def encode(number: int) -> bytes:
-            return hot_txn.encode_new_txn(number, timeout_ms, coordinator_id, named)
-
+        nonce = self._core.runtime.secret(NONCE_BYTES)
+        frame = NewTxnFrame(timeout_ms, session.coordinator_id, first, checked, nonce)
         try:
-            txn_id: TxnId = await session.request("newTxn", encode, None, timeout, tally)
+            txn_id: TxnId = await session.request("newTxn", frame.encode, None, timeout, tally, frame.suit)
         except NotAllowedError as error:
             raise TransactionsDisabled(error.message, endpoint=error.endpoint) from error
         return txn_id
@@ -239,8 +267,8 @@ class TransactionCoordinators:
         """ADD_PARTITION_TO_TXN: the partitions' full names. Idempotent. Raises the answer's error; see `request`."""
         session = await self._session(txn_id)
         named = [(topic, None) for topic in topics]
-        for cluster, names in (_by_cluster(named) if self._guest is not None else {"": named}).items():
-            encode = partial(_encode_partitions, txn_id, names, cluster)
+        for cluster, names in (by_cluster(named) if self._guest is not None else {"": named}).items():
+            encode = partial(encode_partitions, txn_id, names, cluster)
             await session.request("addPartitionToTxn", encode, txn_id, timeout, tally)
 
     async def add_subscriptions(
@@ -254,8 +282,8 @@ class TransactionCoordinators:
         """ADD_SUBSCRIPTION_TO_TXN: pairs of a partition's full name and a subscription. Idempotent."""
         session = await self._session(txn_id)
         named = list(subscriptions)
-        for cluster, pairs in (_by_cluster(named) if self._guest is not None else {"": named}).items():
-            encode = partial(_encode_subscriptions, txn_id, pairs, cluster)
+        for cluster, pairs in (by_cluster(named) if self._guest is not None else {"": named}).items():
+            encode = partial(encode_subscriptions, txn_id, pairs, cluster)
             await session.request("addSubscriptionToTxn", encode, txn_id, timeout, tally)
 
     async def end_txn(
@@ -267,21 +295,34 @@ class TransactionCoordinators:
         tally: RequestTally | None = None,
         group: Sequence[TxnId] = (),
         abort_others: bool = False,
+        prepared: PreparedToken | None = None,
+        at_decision: bool = False,
     ) -> None:
         """END_TXN. Raises InvalidTransactionStatus, TransactionNotFound and the others of `CoordinatorSession.request`.
 
         `group`: further transactions of the same coordinator, which end with it or are not changed. `abort_others`: all else
         that the transactional id has open is aborted. InvalidConfiguration when the broker does not know that.
+        `prepared`: shows the right to end a prepared transaction. `at_decision`: the answer need not wait for participants,
+        where the coordinator can do that (`needs_checks` says whether).
         `maybe_processed` on the error tells whether an earlier attempt may have ended the transaction.
         """
         session = await self._session(txn_id)
-        further = [each.least for each in group]
+        frame = EndTxnFrame(txn_id, action, group, abort_others=abort_others, prepared=prepared, at_decision=at_decision)
+        await session.request("endTxn", frame.encode, txn_id, timeout, tally, None if frame.is_plain else frame.suit)
 
-        def encode(number: int) -> bytes:
-            return hot_txn.encode_end_txn(number, txn_id, action, further, abort_others=abort_others)
+    async def prepare_txn(
+        self, token: PreparedToken, *, timeout: float | None = None, tally: RequestTally | None = None
+    ) -> None:
+        """PREPARE_TXN; a repeat with the same token has no effect. Raises FeatureUnsupported, and as `end_txn`."""
+        session = await self._session(token.txn_id)
+        encode = partial(encode_prepare, token)
+        await session.request("prepareTxn", encode, token.txn_id, timeout, tally, check_prepares)
 
-        check = _ends_groups if further or abort_others else None
-        await session.request("endTxn", encode, txn_id, timeout, tally, check)
+    async def needs_checks(self, txn_id: TxnId, what: str) -> None:
+        """FeatureUnsupported when the transaction's coordinator is known to lack checks and prepare. Raises as `start`."""
+        session = await self._session(txn_id)
+        if session.connection is not None:
+            check_checks(session.connection, what)
 
     def _pick(self) -> CoordinatorSession:
         """Round robin over the connected sessions; when none is, over all. A transactional id stays at its coordinator."""
@@ -301,7 +342,7 @@ class TransactionCoordinators:
             await self.start()
         number = coordinator_of(txn_id.most)
         if number >= len(self._sessions):
-            await self._grow()
+            await self.grow()
         if not 0 <= number < len(self._sessions):
             raise CoordinatorUnavailable(
                 f"there is no coordinator {number}: the cluster has {len(self._sessions)}",
@@ -310,47 +351,13 @@ class TransactionCoordinators:
             )
         return self._sessions[number]
 
-    async def _grow(self) -> None:
+    async def grow(self) -> None:
         """Look for coordinators that were added since; they take part in the round robin from now on."""
         topics = await self._directory.topics()
         for index in range(len(self._sessions), len(topics)):
             session = self._session_with(index, topics[index])
             self._sessions.append(session)
             session.retry_later()
-
-
-def _by_cluster(named: Iterable[tuple[str, T]]) -> dict[str, list[tuple[str, T]]]:
-    """Topics and what belongs to each, by the cluster that `Core.target` put before the topic."""
-    found: dict[str, list[tuple[str, T]]] = {}
-    for each in named:
-        cluster, topic, what = _with_cluster(each)
-        found.setdefault(cluster, []).append((topic, what))
-    return found
-
-
-def _with_cluster(named: tuple[str, T]) -> tuple[str, str, T]:
-    target, what = named
-    cluster, bar, topic = target.partition("|")
-    if not bar or "://" in cluster:  # a topic may have a bar in its name
-        return "", target, what
-    return cluster, topic, what
-
-
-def _encode_partitions(txn_id: TxnId, named: list[tuple[str, None]], cluster: str, number: int) -> bytes:
-    return hot_txn.encode_add_partitions(number, txn_id, [topic for topic, _ in named], cluster)
-
-
-def _encode_subscriptions(txn_id: TxnId, named: list[tuple[str, str]], cluster: str, number: int) -> bytes:
-    return hot_txn.encode_add_subscriptions(number, txn_id, named, cluster)
-
-
-def _ends_groups(connection: Connection) -> None:
-    """A broker that passed the group over would commit a part of it."""
-    if not connection.features.supports_group_end:
-        raise InvalidConfiguration(
-            f"{connection.server_version} at {connection.endpoint} does not end several transactions by one record",
-            hint="end each by itself, or use a broker that has this extension",
-        )
 
 
 def _note_failed_start(session: CoordinatorSession, start: asyncio.Task[Any]) -> None:

@@ -7,14 +7,16 @@ The diagram of its states is at the head of `life.py`. Rules that the code below
   committed.
 * `CommitOutcomeUnknown` is raised only when END_TXN may have reached the coordinator.
 * The input of a unit is acknowledged by its commit, and comes again when it cannot be committed any more.
+* What others may commit as well (members of its check group, who holds its token) is aborted when its coordinator says so, and
+  not when this client has given it up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, NoReturn
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
 from pulsar_txn.client.errors import (
     CommitOutcomeUnknown,
@@ -30,9 +32,11 @@ from pulsar_txn.client.errors import (
 )
 from pulsar_txn.client.txn.empty_commits import EmptyCommits, calling_place
 from pulsar_txn.client.txn.inputs import Inputs
-from pulsar_txn.client.txn.life import FINAL, Life
+from pulsar_txn.client.txn.life import FINAL, HELD, USABLE, Life
 from pulsar_txn.client.txn.opening import Opening
 from pulsar_txn.client.txn.operations import Operations
+from pulsar_txn.client.txn.prepared import PreparedToken
+from pulsar_txn.client.txn.preparing import Preparing
 from pulsar_txn.client.txn.registrar import CoordinatorSessions
 from pulsar_txn.client.txn.stats import RequestTally, TransactionState
 from pulsar_txn.wire.ids import TxnAction, TxnId
@@ -58,6 +62,7 @@ class Ending:
         monotonic: Callable[[], float],
         begins: Callable[[TxnAction], object],
         empty: EmptyCommits,
+        secret: Callable[[int], bytes],
     ) -> None:
         self.seconds = 0.0
         """How long END_TXN has taken."""
@@ -67,6 +72,8 @@ class Ending:
         """Further transactions of its coordinator that are committed by the same record; an abort leaves them alone."""
         self.aborts_others = False
         """Whether its commit aborts all else that the transactional id has open."""
+        self.visible = life.options.visible
+        """Whether its commit waits until readers see it."""
         self._life = life
         self._opening = opening
         self._operations = operations
@@ -80,6 +87,21 @@ class Ending:
         self._place: str | None = None
         self._running: asyncio.Task[None] | None = None
         self._action: TxnAction | None = None
+        """What is under way, or was; None: a prepare."""
+        self._given_up: TransactionAborted | None = None
+        """Why it cannot be committed here, although its group may have done so."""
+        self._left = False
+        """Whether its outcome was left to its group."""
+        self._preparing = Preparing(
+            life,
+            opening,
+            inputs,
+            coordinators,
+            monotonic=monotonic,
+            secret=secret,
+            settle=self._settle,
+            check_whole=self._check_whole,
+        )
 
     @property
     def tally(self) -> RequestTally:
@@ -99,6 +121,68 @@ class Ending:
         if not self._join(TxnAction.ABORT):
             self._begin(TxnAction.ABORT, self._commit_timeout)
 
+    async def prepare(self, timeout: float | None = None) -> PreparedToken:
+        """See `AsyncTransaction.prepare`. Concurrent callers share one prepare."""
+        life = self._life
+        if life.state is not TransactionState.PREPARED and not self._prepares:
+            self._check_preparable()
+            self._action = None
+            self._run(self._preparing.run(self._commit_timeout if timeout is None else timeout))
+        running = self._running
+        if life.state is not TransactionState.PREPARED and running is not None:
+            try:
+                await asyncio.shield(running)
+            except asyncio.CancelledError:
+                if not running.cancelled():
+                    raise
+                text = "the transaction was aborted while it was being prepared"
+                raise TransactionStateError(text, txn_id=life.id) from None
+        if life.prepared is None:
+            raise TransactionStateError(f"the transaction is {life.state.value}", txn_id=life.id)
+        return life.prepared
+
+    def _check_preparable(self) -> None:
+        life = self._life
+        if life.options.force_abort:
+            raise TransactionStateError("a dry run cannot be prepared", txn_id=life.id, hint="leave force_abort= out")
+        if self.is_under_way or life.state is not TransactionState.PREPARING:
+            life.check_usable()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its outcome was left to its group."""
+        return self._left
+
+    @property
+    def _prepares(self) -> bool:
+        """Whether a prepare is on its way."""
+        return self.is_under_way and self._action is None
+
+    async def leave_to_check(self) -> None:
+        """See `AsyncTransaction.leave_to_check`."""
+        self._check_leavable()
+        end = self._monotonic() + self._commit_timeout
+        await self._settle(end)
+        await self._check_whole(end)
+        self.leave_now()
+
+    def leave_now(self) -> None:
+        """The same without waiting for operations, for a program that ends."""
+        nowhere = self._life.id is None and not self._opening.is_under_way
+        self._left = not nowhere
+        self._life.move(TransactionState.ABORTED if nowhere else TransactionState.UNKNOWN)
+
+    def _check_leavable(self) -> None:
+        life = self._life
+        if life.options.check_group is None:
+            raise TransactionStateError(
+                "nobody would be asked for the outcome: the transaction has no check group",
+                txn_id=life.id,
+                hint="begin it with check_group=, or commit() or abort() it",
+            )
+        if self.is_under_way or life.state not in {*USABLE, *HELD, TransactionState.TIMED_OUT}:
+            raise TransactionStateError(f"the transaction is {life.state.value}", txn_id=life.id)
+
     async def wait_closed(self) -> None:
         """Wait for an end that is on its way; raises what it raises. Returns at once if absent."""
         if self._running is not None:
@@ -106,23 +190,38 @@ class Ending:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a commit or an abort has begun and has no outcome yet."""
+        """Whether a commit, an abort or a prepare has begun and has no outcome yet."""
         return self._running is not None and not self._running.done()
 
     def leave(self, error: PulsarError) -> None:
         """The client closes, and has no time to abort it: its coordinator does at its timeout."""
         life = self._life
         if life.usable and not life.attached:
+            if self._is_left_to_others:
+                self.leave_now()
+                return
             self.closed_by = error
             life.leave(error)
+
+    @property
+    def _is_left_to_others(self) -> bool:
+        """Whether closing the client leaves it as it is, because somebody else decides on it."""
+        life = self._life
+        if life.state is TransactionState.PREPARED:
+            return True
+        return life.options.check_group is not None and life.id is not None and not life.failures
 
     async def close(self, error: PulsarError, seconds: float) -> bool:
         """The client closes: wait for an end that is on its way, abort what is open. Whether it has ended. Never raises."""
         life = self._life
         try:
-            if not self.is_under_way:
+            if not self.is_under_way or self._prepares:
                 if life.state is TransactionState.UNKNOWN or (life.attached and life.usable):
                     return False  # nothing of ours to end
+                if self._is_left_to_others and not self._prepares:
+                    if life.state is not TransactionState.PREPARED:
+                        self.leave_now()
+                    return False
                 if life.state not in FINAL:
                     self.closed_by = error
                     life.fail(error)
@@ -137,10 +236,22 @@ class Ending:
         commits = action is TxnAction.COMMIT
         if commits and self._is_empty:
             self._place = calling_place()
+        prepare = self._running if self._prepares else None
         self._action = action
+        self._left = False  # the program decides after all
         self._begins(action)
-        self._running = asyncio.get_running_loop().create_task(self._commit(budget) if commits else self._abort(budget))
+        self._run(self._commit(budget) if commits else self._abort_instead(prepare, budget))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._running = asyncio.get_running_loop().create_task(work)
         self._running.add_done_callback(_retrieve)
+
+    async def _abort_instead(self, prepare: asyncio.Task[None] | None, budget: float) -> None:
+        """Abort. A prepare that is on its way is given up, and has no effect after the abort."""
+        if prepare is not None:
+            prepare.cancel()
+            await asyncio.wait([prepare])
+        await self._abort(budget)
 
     def _join(self, action: TxnAction) -> bool:
         """Whether an end that is on its way, or done, is the answer; TransactionStateError when it is the other one.
@@ -156,10 +267,13 @@ class Ending:
                 return True
             if running and state is TransactionState.ABORTING:
                 return True
+            if self._prepares:
+                return False
         if running and self._action is action:
             return True
         other = TransactionState.UNKNOWN if action is TxnAction.ABORT else TransactionState.ABORTING
-        if running or state in FINAL or state is other:
+        no_commit_left = self._left or self._given_up is not None
+        if running or state in FINAL or (state is other and not no_commit_left):
             raise TransactionStateError(
                 f"{action.name.lower()} of a transaction that is {state.value}",
                 txn_id=self._life.id,
@@ -179,17 +293,21 @@ class Ending:
     async def _commit(self, budget: float) -> None:
         life, end = self._life, self._monotonic() + budget
         again = life.state is TransactionState.UNKNOWN or life.attached
+        held = life.state if life.state in HELD else None
+        if self._given_up is not None:
+            await self._abort_because(self._given_up, budget, settled=True)
+            return
         if len(self._inputs) and life.state is TransactionState.OPEN:
             life.in_time()  # late acknowledgements would be refused one by one
         if life.state is TransactionState.TIMED_OUT:
             await self._abort_because(life.timed_out(), budget)
-        if not life.failures:
+            return
+        if not life.failures and held is None:
             self._inputs.acknowledge()
         life.move(TransactionState.COMMITTING)
         if not again or life.attached:
             await self._settle(end)
-        if life.failures:
-            await self._abort_because(self._operation_failed(), end - self._monotonic(), settled=True)
+        await self._check_whole(end)
         if life.options.force_abort:
             await self._abort(max(ABORT_WAIT_SECONDS, end - self._monotonic()), settled=True)
             return
@@ -197,18 +315,34 @@ class Ending:
             if self._is_empty:
                 self._empty.warn(life.options.name, self._place)
         else:
-            await self._end_commit(life.id, max(0.001, end - self._monotonic()), maybe_before=again)
+            await self._end_commit(life.id, max(0.001, end - self._monotonic()), maybe_before=again, held=held)
         self._committed()
+
+    async def _check_whole(self, end: float) -> None:
+        """Abort, and say why, when an operation has failed."""
+        if self._life.failures:
+            await self._abort_because(self._operation_failed(), end - self._monotonic(), settled=True)
 
     def _committed(self) -> None:
         self._inputs.settled()
         self._life.move(TransactionState.COMMITTED)
 
-    async def _abort_because(self, reason: TransactionAborted, budget: float, *, settled: bool = False) -> NoReturn:
-        """Abort what cannot be committed, and say why it cannot, whatever becomes of the abort."""
+    async def _abort_because(self, reason: TransactionAborted, budget: float, *, settled: bool = False) -> None:
+        """Abort what cannot be committed, and raise why it cannot, whatever becomes of the abort.
+
+        Returns only when a member of its group had committed it, as a whole, before its time was over here.
+        """
+        life = self._life
         try:
             await self._abort(max(ABORT_WAIT_SECONDS, budget), settled=settled)
         except PulsarError as failed:
+            if life.state is TransactionState.COMMITTED:
+                if life.failures:
+                    raise failed from reason
+                return
+            if life.options.check_group is not None:
+                self._given_up = reason
+                raise self._unknown(failed) from reason
             reason.add_note(f"the abort failed, so that the coordinator aborts at the transaction's timeout: {failed}")
         raise reason
 
@@ -229,36 +363,62 @@ class Ending:
         try:
             commits = action is TxnAction.COMMIT
             group, alone = (self.group, self.aborts_others) if commits else ((), False)
-            await self._coordinators.end_txn(txn_id, action, timeout=timeout, tally=self.tally, group=group, abort_others=alone)
+            await self._coordinators.end_txn(
+                txn_id,
+                action,
+                timeout=timeout,
+                tally=self.tally,
+                group=group,
+                abort_others=alone,
+                prepared=self._life.prepared,
+                at_decision=commits and not self.visible,
+            )
         finally:
             self.seconds += self._monotonic() - before
 
-    async def _end_commit(self, txn_id: TxnId, budget: float, *, maybe_before: bool) -> None:
-        sent = self.tally.sent
+    async def _end_commit(self, txn_id: TxnId, budget: float, *, maybe_before: bool, held: TransactionState | None) -> None:
+        """`held`: the state that it is in again when END_TXN has not left, because it has no timeout."""
+        sent, life = self.tally.sent, self._life
         try:
             await self._end_txn(txn_id, TxnAction.COMMIT, budget)
         except (TransactionNotFound, InvalidTransactionStatus) as error:
             repeated = maybe_before or error.maybe_processed or self._ended_by_somebody(error)
-            if repeated and not _never_happened(error):
+            if repeated and not self._never_happened(error):
                 raise self._unknown(error) from error
-            self._life.move(TransactionState.ABORTED)
+            life.move(TransactionState.ABORTED)
             raise self._ended_elsewhere(error) from error
         except PulsarError as error:
             never_left = self.tally.sent == sent or isinstance(error, TimeoutError | ConnectionError)
             if maybe_before or error.maybe_processed or not never_left:
-                if not _never_happened(error):
+                if not self._never_happened(error):
                     raise self._unknown(error) from error
                 never_left = False
+            if never_left and held is not None:
+                life.move(held)
+                raise
+            if never_left and life.may_be_ended_elsewhere:
+                raise self._unknown(error) from error
             # When it never left, the coordinator cannot have committed: it aborts at its timeout.
-            self._life.move(TransactionState.TIMED_OUT if never_left else TransactionState.ABORTED)
+            life.move(TransactionState.TIMED_OUT if never_left else TransactionState.ABORTED)
             if isinstance(error, UsageError | TransactionFenced):  # the client was closed, or has a successor
                 raise
             raise TransactionTimedOut(f"the commit could not be sent: {error.message}", txn_id=txn_id) from error
 
     def _ended_by_somebody(self, error: PulsarError) -> bool:
         """Whether the transaction is gone although its time is not over: the client that ended it may have committed it."""
+        if not isinstance(error, TransactionNotFound):
+            return False
         deadline = self._life.deadline
-        return deadline is not None and self._monotonic() < deadline and isinstance(error, TransactionNotFound)
+        return self._life.may_be_ended_elsewhere or (deadline is not None and self._monotonic() < deadline)
+
+    def _never_happened(self, error: PulsarError) -> bool:
+        """Whether a refused commit cannot be the repeat of one that was carried out.
+
+        A client that was fenced does not hear what others have decided on its transaction.
+        """
+        if isinstance(error, TransactionFenced):
+            return error.definite and not self._life.may_be_ended_elsewhere
+        return isinstance(error, InvalidTransactionStatus) and error.definite
 
     def _ended_elsewhere(self, error: PulsarError) -> TransactionAborted:
         deadline = self._life.deadline
@@ -305,15 +465,35 @@ class Ending:
                 txn_id=life.id,
                 hint="commit() or abort() it; resolve() is for one whose commit was sent",
             )
+        if self._left:
+            raise TransactionStateError(
+                "the outcome was left to the check of its group, and asking for it here would decide it",
+                txn_id=life.id,
+                hint="wait for the group, or call commit() or abort()",
+            )
+        if self._given_up is not None:
+            return await self._resolve_by_abort(life.id)
         try:
             await self._end_txn(life.id, TxnAction.COMMIT, self._commit_timeout)
         except (InvalidTransactionStatus, TransactionNotFound, TransactionFenced) as error:
-            if not _never_happened(error):
+            if not self._never_happened(error):
                 return TransactionState.UNKNOWN
             life.move(TransactionState.ABORTED)
         else:
             self._committed()
         return life.state
+
+    async def _resolve_by_abort(self, txn_id: TxnId) -> TransactionState:
+        """How one that was given up has ended, or ends now: a commit must not be what asks for it."""
+        try:
+            await self._end_txn(txn_id, TxnAction.ABORT, self._commit_timeout)
+        except (TransactionNotFound, TransactionFenced):
+            return TransactionState.UNKNOWN
+        except InvalidTransactionStatus:
+            self._committed()
+        else:
+            self._life.move(TransactionState.ABORTED)
+        return self._life.state
 
     # --- abort --------------------------------------------------------------------------------------------------------
 
@@ -333,10 +513,16 @@ class Ending:
             try:
                 await self._end_abort(life.id, end)
             except (TransactionNotFound, TransactionFenced):
+                if life.may_be_ended_elsewhere:
+                    life.move(TransactionState.UNKNOWN)
+                    raise
                 extra = {"txn_id": str(life.id), "state": life.state.value}
                 logger.debug("transaction %s was over before its abort", life.id, extra=extra)
             except InvalidTransactionStatus:
-                life.move(TransactionState.ERROR)
+                if life.may_be_ended_elsewhere:
+                    self._committed()
+                else:
+                    life.move(TransactionState.ERROR)
                 raise
         life.move(TransactionState.ABORTED)
 
@@ -348,11 +534,6 @@ class Ending:
                 raise
             # A stock coordinator refuses an abort in the moment in which its own timeout aborts; it takes the next one.
             await self._end_txn(txn_id, TxnAction.ABORT, max(0.001, end - self._monotonic()))
-
-
-def _never_happened(error: PulsarError) -> bool:
-    """Whether a refused commit cannot be the repeat of one that was carried out."""
-    return isinstance(error, TransactionFenced | InvalidTransactionStatus) and error.definite
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -3,10 +3,15 @@
     NOT_STARTED ─first operation─► OPEN ─commit─► COMMITTING ─► COMMITTED
                                     │ │               │  ├────► ABORTED     an operation failed, or it was ended already
                                     │ │               │  └────► UNKNOWN     END_TXN may have worked, its answer is lost
+                                    │ │               ▲  ▲
+                                    │ ├─prepare─► PREPARING ─► PREPARED     commit and abort are legal in both; only an abort
+                                    │ │               ▼  ▼                  is while the prepare is on its way
                                     │ └─abort─────► ABORTING ──► ABORTED
                                     └─deadline────► TIMED_OUT ─► ABORTED    (the coordinator aborts it as well)
 
-A transaction without an id can be committed and aborted as well: nobody has to be asked for that.
+A transaction without an id can be committed and aborted as well: nobody has to be asked for that. One that is PREPARED has
+no deadline any more; its client may close, and leaves it alone. One with a check group can also be committed by a member of
+the group: whoever did not hear of its abort from the coordinator does not know that it is aborted (UNKNOWN).
 """
 
 from __future__ import annotations
@@ -20,15 +25,20 @@ import attrs
 
 from pulsar_txn.client.errors import PulsarError, TransactionStateError, TransactionTimedOut
 from pulsar_txn.client.txn.enlist import WhenEnded
+from pulsar_txn.client.txn.prepared import PreparedToken
 from pulsar_txn.client.txn.stats import TransactionState
+from pulsar_txn.wire.hot_txn import Checked
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
 USABLE: Final = frozenset({TransactionState.NOT_STARTED, TransactionState.OPEN})
 FINAL: Final = frozenset({TransactionState.COMMITTED, TransactionState.ABORTED, TransactionState.ERROR})
 OUTCOMES: Final = {TransactionState.COMMITTED: TxnAction.COMMIT, TransactionState.ABORTED: TxnAction.ABORT}
 
+HELD: Final = frozenset({TransactionState.PREPARING, TransactionState.PREPARED})
+"""It waits for an end that the program decides on, and takes no operations."""
+
 _TOLD: Final = FINAL | {TransactionState.TIMED_OUT, TransactionState.UNKNOWN}
-_MAY_STILL_COMMIT: Final = USABLE | {TransactionState.COMMITTING, TransactionState.COMMITTED, TransactionState.UNKNOWN}
+_MAY_STILL_COMMIT: Final = USABLE | HELD | {TransactionState.COMMITTING, TransactionState.COMMITTED, TransactionState.UNKNOWN}
 
 
 @attrs.frozen(kw_only=True)
@@ -40,6 +50,15 @@ class TransactionOptions:
     name: str | None = None
     force_abort: bool = False
     managed: bool = False
+    checked: Checked | None = None
+    """What only coordinators of ours can do for it: a check group, an abort with the connection."""
+    visible: bool = True
+    """Whether a commit waits until readers see it."""
+
+    @property
+    def check_group(self) -> str | None:
+        """Whose members may end it as well."""
+        return None if self.checked is None else self.checked.check_group
 
 
 class Witness(Protocol):
@@ -61,13 +80,22 @@ class Witness(Protocol):
 class Life:
     """The state of one transaction, which its other parts read and move on."""
 
-    def __init__(self, options: TransactionOptions, monotonic: Callable[[], float], txn_id: TxnId | None) -> None:
+    def __init__(
+        self,
+        options: TransactionOptions,
+        monotonic: Callable[[], float],
+        txn_id: TxnId | None,
+        prepared: PreparedToken | None = None,
+    ) -> None:
         self.options = options
         self.id = txn_id
         self.attached = txn_id is not None
         """Whether it was begun elsewhere, by somebody who may end it as well."""
+        self.prepared = prepared
+        """Its token, once the coordinator may have prepared it: it has no timeout from then on."""
         self.state = TransactionState.NOT_STARTED if txn_id is None else TransactionState.OPEN
-        self.usable = True
+        self.state = self.state if prepared is None else TransactionState.PREPARED
+        self.usable = prepared is None
         """Whether operations are taken."""
         self.deadline: float | None = None
         self.failures: list[BaseException] = []
@@ -102,6 +130,11 @@ class Life:
         if self.state is TransactionState.OPEN:
             self.move(TransactionState.TIMED_OUT)
 
+    @property
+    def may_be_ended_elsewhere(self) -> bool:
+        """Whether somebody else may commit it, so that only its coordinator knows that it was not."""
+        return self.options.check_group is not None or self.prepared is not None
+
     def in_time(self) -> bool:
         """Whether its time is not over; looks at the clock, because a program that computes holds up the timer."""
         if self.aborts:
@@ -131,7 +164,8 @@ class Life:
 
     def leave(self, error: PulsarError) -> None:
         """Its cluster is left: what is under way fails, and the coordinator aborts it at its timeout."""
-        self.deadline = self._monotonic()
+        if self.state is not TransactionState.PREPARED:
+            self.deadline = self._monotonic()
         self._left = error
         if self.usable:
             self.fail(error)
@@ -162,6 +196,8 @@ class Life:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if state is TransactionState.PREPARED:
+            self.deadline = None
         if state in FINAL:
             self.ended_at = self._monotonic()
         if state not in _MAY_STILL_COMMIT:

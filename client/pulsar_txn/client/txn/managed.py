@@ -7,10 +7,16 @@
 | `txn.rollback()` of this transaction | abort | nothing |
 | after `await txn.abort()` | nothing more | nothing |
 | normally, after the client was closed, which aborts | nothing more | AlreadyClosed |
+| in any way after `await txn.prepare()`, except by `txn.rollback()` | it stays prepared | the exception, with a note |
+| an exception, and it has a check group and no failed operation | it stays open for the group | the exception, with a note |
 | any Exception | abort; a failing abort is logged and noted on the exception | the original exception |
 | CancelledError, KeyboardInterrupt, SystemExit | abort, bounded to two seconds and to what remains, shielded | the original |
 
 The user's exception always wins. The transaction is opened by the first operation in it, or on entering with `eager=True`.
+
+Two things are not decided here. Once a token is out, its holder may have decided: as with a database's two-phase commit, the
+second phase is a call of its own and no exit of a block. With a check group, the work that goes with the transaction decides;
+and an exception does not say whether that work was done, for instance when the answer to a database's COMMIT was lost.
 """
 
 from __future__ import annotations
@@ -62,11 +68,36 @@ class AsyncManagedTransaction:
     ) -> bool:
         """End as the table says."""
         self._around.leave()
+        rolls_back = isinstance(error, Rollback) and error.txn.inside is self._unit
+        if self._unit.life.state is TransactionState.PREPARED and not rolls_back:
+            self._stay_prepared(error)
+            return False
         if error is None:
             await self._leave_normally()
             return False
-        await self._abort_after(error)
-        return isinstance(error, Rollback) and error.txn.inside is self._unit
+        if rolls_back or not await self._left_to_check(error):
+            await self._abort_after(error)
+        return rolls_back
+
+    def _stay_prepared(self, error: BaseException | None) -> None:
+        if error is not None:
+            error.add_note(f"the transaction {self._unit.life.id} is prepared and stays so: end it with its token")
+
+    async def _left_to_check(self, error: BaseException) -> bool:
+        """Whether the group of the transaction decides on it, because the program did not."""
+        life, ending = self._unit.life, self._unit.ending
+        if life.options.check_group is None or life.id is None or life.failures or not life.usable:
+            return False
+        if not isinstance(error, Exception):
+            ending.leave_now()  # no time to wait for operations
+        else:
+            try:
+                await ending.leave_to_check()
+            except PulsarError as failed:
+                error.add_note(f"the transaction {life.id} was aborted: {failed}")
+                return True
+        error.add_note(f"the transaction {life.id} is left to the check of group {life.options.check_group!r}")
+        return True
 
     async def _leave_normally(self) -> None:
         unit = self._unit

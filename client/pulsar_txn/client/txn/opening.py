@@ -55,12 +55,16 @@ class Opening:
         return txn_id
 
     async def _alone(self) -> TxnId:
-        return await self._coordinators.new_txn(int(self._life.options.timeout * 1000), tally=self.tally)
+        options = self._life.options
+        return await self._coordinators.new_txn(int(options.timeout * 1000), tally=self.tally, checked=options.checked)
 
     async def _with_first(self, first: Sequence[Named]) -> TxnId:
         """One request instead of two. What is wrong with `first` is answered to its own registration, as it is later on."""
+        options = self._life.options
         try:
-            txn_id = await self._coordinators.new_txn(int(self._life.options.timeout * 1000), tally=self.tally, first=first)
+            txn_id = await self._coordinators.new_txn(
+                int(options.timeout * 1000), tally=self.tally, first=first, checked=options.checked
+            )
         except TransactionsDisabled:
             return await self._alone()
         self.registered = frozenset(first)

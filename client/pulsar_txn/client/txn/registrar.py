@@ -11,7 +11,9 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
+from pulsar_txn.client.txn.prepared import PreparedToken
 from pulsar_txn.client.txn.stats import PartitionStats, RequestTally, SubscriptionStats
+from pulsar_txn.wire.hot_txn import Checked
 from pulsar_txn.wire.ids import TxnAction, TxnId
 
 Named: TypeAlias = tuple[str, str | None]
@@ -29,8 +31,10 @@ class CoordinatorSessions(Protocol):
         """Whether `new_txn` takes `first`."""
         ...
 
-    async def new_txn(self, timeout_ms: int, *, tally: RequestTally, first: Sequence[Named] = ()) -> TxnId:
-        """NEW_TXN at the next coordinator, round robin. `first` is registered with it."""
+    async def new_txn(
+        self, timeout_ms: int, *, tally: RequestTally, first: Sequence[Named] = (), checked: Checked | None = None
+    ) -> TxnId:
+        """NEW_TXN at the next coordinator, round robin. `first` is registered with it. `checked`: its check group and more."""
         ...
 
     async def add_partitions(self, txn_id: TxnId, topics: Iterable[str], *, tally: RequestTally) -> None:
@@ -50,11 +54,22 @@ class CoordinatorSessions(Protocol):
         tally: RequestTally,
         group: Sequence[TxnId] = (),
         abort_others: bool = False,
+        prepared: PreparedToken | None = None,
+        at_decision: bool = False,
     ) -> None:
         """END_TXN, sent again after a lost connection until `timeout` seconds are over.
 
         `group`: further transactions that end with it. `abort_others`: all else of the transactional id is aborted.
+        `prepared`: the token of one that was prepared. `at_decision`: the answer need not wait for participants.
         """
+        ...
+
+    async def prepare_txn(self, token: PreparedToken, *, timeout: float, tally: RequestTally) -> None:
+        """PREPARE_TXN, sent again after a lost connection until `timeout` seconds are over."""
+        ...
+
+    async def needs_checks(self, txn_id: TxnId, what: str) -> None:
+        """FeatureUnsupported when the transaction's coordinator is known to lack checks and prepare."""
         ...
 
 

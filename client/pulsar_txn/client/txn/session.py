@@ -53,8 +53,10 @@ class CoordinatorSession:
         topic: str,
         identity: TransactionalId | None = None,
         guest: Guest | None = None,
+        on_connected: Callable[[CoordinatorSession], object] = lambda _session: None,
     ) -> None:
         self.coordinator_id = coordinator_id
+        self._on_connected = on_connected
         self._core = core
         self._identity = identity
         self._guest = guest
@@ -69,6 +71,11 @@ class CoordinatorSession:
             on_lost=self._on_lost,
             on_failed=self._on_failed,
         )
+
+    @property
+    def connection(self) -> Connection | None:
+        """That to its broker, while it is there."""
+        return self._connection
 
     @property
     def is_connected(self) -> bool:
@@ -121,6 +128,12 @@ class CoordinatorSession:
             raise ConnectionLost("the connection broke during the handshake", endpoint=connection.endpoint)
         self._connection = connection
         self._wake()
+        self._on_connected(self)
+
+    def leave(self, connection: Connection, error: PulsarError) -> None:
+        """The coordinator is not served there any more: look for its broker again. No effect when that is known."""
+        if self._connection is connection:
+            self._attachment.detach(error)
 
     def _on_lost(self, error: PulsarError) -> None:
         logger.info("coordinator %d: %s", self.coordinator_id, error)
@@ -188,8 +201,8 @@ class CoordinatorSession:
                 if not isinstance(error, _RETRY):
                     raise
                 failure = error
-                if isinstance(error, CoordinatorUnavailable) and self._connection is connection:
-                    self._attachment.detach(error)
+                if isinstance(error, CoordinatorUnavailable):
+                    self.leave(connection, error)
             backoff = backoff or self._core.backoff()
             pause = backoff.next()
             if self._core.runtime.monotonic() + pause >= deadline:

@@ -8,6 +8,8 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from pulsar_txn.client._checks import seconds_of
 from pulsar_txn.client.errors import TransactionStateError
+from pulsar_txn.client.txn.life import HELD
+from pulsar_txn.client.txn.prepared import PreparedToken
 from pulsar_txn.client.txn.stats import TransactionState, TransactionStats
 from pulsar_txn.client.txn.unit import Unit
 from pulsar_txn.wire.ids import MessageId, TxnAction, TxnId
@@ -135,33 +137,77 @@ class AsyncTransaction:
 
     # --- ending it ----------------------------------------------------------------------------------------------------
 
-    async def commit(self, *, timeout: float | timedelta | None = None) -> None:
+    async def commit(self, *, timeout: float | timedelta | None = None, visible: bool = True) -> None:
         """Acknowledge the messages that were received in the transaction, wait for its operations, then commit.
 
         `timeout`: seconds or a timedelta for all of it (default: the commit timeout). Concurrent callers share one commit,
         and it may be called again after CommitOutcomeUnknown. If cancelled: the commit goes on, `wait_closed()` joins it.
+
+        With `visible=False` it returns as soon as the decision is durable: the transaction is committed whatever happens
+        from then on, and readers may see it a moment later. Otherwise readers see it when this returns.
+
+        A transaction with a check group may have been committed by its group before this is called; that is no error. When
+        the commit cannot be sent, the outcome of such a transaction is unknown, because its group may still commit it.
+
         Raises TransactionOperationFailed (aborted, because an operation had failed), TransactionTimedOut (operations were
         not answered in time, the commit could not be sent, or the coordinator had ended it), TransactionAborted,
-        CommitOutcomeUnknown, TransactionStateError. When an abort is asked for instead, and fails, a note says so.
+        CommitOutcomeUnknown, TransactionStateError; FeatureUnsupported where a coordinator cannot answer early, which
+        leaves the transaction as it was. When an abort is asked for instead, and fails, a note says so. The commit of a
+        prepared transaction that could not be sent raises why (ConnectionLost, OperationTimeout); call it again.
         """
         self.inside.check_here()
-        if self.inside.options.managed:
+        if self.inside.options.managed and self.inside.life.state not in HELD:
             raise TransactionStateError(
                 "the transaction is committed by leaving its block",
                 txn_id=self.id,
                 hint="leave the block, or abort() inside it",
             )
+        if not visible:
+            await self.inside.commit_early()
         await self.inside.ending.finish(TxnAction.COMMIT, None if timeout is None else seconds_of(timeout, "timeout"))
 
     async def abort(self, *, timeout: float | timedelta | None = None) -> None:
         """Abort the transaction; without effect on an aborted one. Legal in every open state. If cancelled: the abort goes on.
 
         Messages that were received in it come again. The call waits for operations under way, up to `timeout` (seconds or a
-        timedelta;         default: the commit timeout) less what END_TXN needs. Raises the error of END_TXN; the
-        coordinator then aborts at the transaction's timeout.
+        timedelta; default: the commit timeout) less what END_TXN needs. Raises the error of END_TXN; the coordinator then
+        aborts at the transaction's timeout. A prepared transaction has none: call it again. InvalidTransactionStatus, with
+        the state COMMITTED, when a member of its check group, or who has its token, had committed it.
         """
         self.inside.check_here()
         await self.inside.ending.finish(TxnAction.ABORT, None if timeout is None else seconds_of(timeout, "timeout"))
+
+    async def prepare(self, *, timeout: float | timedelta | None = None) -> PreparedToken:
+        """The first phase of a commit in two: after it the transaction waits for its end, without a timeout.
+
+        It waits for the operations as a commit does, then the coordinator prepares the transaction durably. From then on
+        it takes no more operations, and only `commit()`, `abort()` or somebody who has the token ends it: through
+        `client.attach_prepared(token)`, in any process, also after restarts. Neither the end of this client nor a successor
+        with its transactional id does. Readers of its topics wait until it ends, so end it soon.
+
+        A prepared transaction stays as it is when its managed block is left, also by an exception: who has the token may
+        have decided already. `commit()` is then allowed inside the block.
+
+        `timeout` as for `commit`. Concurrent callers share one prepare, and a repeat returns the same token. After a lost
+        answer (ConnectionLost, OperationTimeout) the transaction is PREPARING: call it again, or abort.
+
+        Raises FeatureUnsupported, which leaves the transaction open; what `commit` raises for operations that failed;
+        TransactionAborted when the coordinator had ended it; TransactionTimedOut, TransactionStateError, and the errors of
+        requests. Source: KIP-939. If cancelled: the prepare goes on, and calling it again joins it.
+        """
+        self.inside.check_here()
+        return await self.inside.ending.prepare(None if timeout is None else seconds_of(timeout, "timeout"))
+
+    async def leave_to_check(self) -> None:
+        """Give the transaction up here, open, because only its check group can tell how the work ends that it goes with.
+
+        Operations under way are waited for first; one that failed aborts it (TransactionOperationFailed). Then its state is
+        UNKNOWN. Its coordinator asks a member of the group, and aborts it by its policy or at its timeout when nobody knows.
+        `commit()` and `abort()` still end it from here. Raises TransactionStateError without a check group, and after its end.
+        If cancelled while it waits: nothing has changed.
+        """
+        self.inside.check_here()
+        await self.inside.ending.leave_to_check()
 
     async def wait_closed(self) -> None:
         """Wait for a commit or abort under way, and raise its error. Returns immediately if there is no such call."""

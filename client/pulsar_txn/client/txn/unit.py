@@ -23,6 +23,7 @@ from pulsar_txn.client.txn.inputs import Inputs
 from pulsar_txn.client.txn.life import Life, TransactionOptions
 from pulsar_txn.client.txn.opening import Opening
 from pulsar_txn.client.txn.operations import Operations
+from pulsar_txn.client.txn.prepared import PreparedToken
 from pulsar_txn.client.txn.registrar import CoordinatorSessions, Registrar, Target
 from pulsar_txn.client.txn.stats import Phases, TransactionState, TransactionStats
 from pulsar_txn.wire.ids import TxnAction, TxnId, coordinator_of
@@ -63,7 +64,9 @@ class Unit:
         *,
         operation_timeout: float,
         monotonic: Callable[[], float],
+        secret: Callable[[int], bytes],
         txn_id: TxnId | None = None,
+        prepared: PreparedToken | None = None,
         observers: UnitObservers | None = None,
         empty: EmptyCommits | None = None,
         check_here: Callable[[], None] = lambda: None,
@@ -71,8 +74,9 @@ class Unit:
     ) -> None:
         self.check_here = check_here
         """Raises WrongEventLoop outside of the event loop of its client."""
-        self.life = Life(options, monotonic, txn_id)
+        self.life = Life(options, monotonic, txn_id if prepared is None else prepared.txn_id, prepared)
         self._core = core
+        self._coordinators = coordinators
         self._others = others  # cores of further clients, whose producers and consumers take part
         self._monotonic = monotonic
         self._observers = observers
@@ -90,6 +94,7 @@ class Unit:
             monotonic=monotonic,
             begins=self._note_ending,
             empty=EmptyCommits() if empty is None else empty,
+            secret=secret,
         )
         self.life.when_lost = self.inputs.bring_back
         self.life.witness = None if observers is None else _Witness(self, observers)
@@ -130,6 +135,12 @@ class Unit:
     def has_work(self) -> bool:
         """Whether its coordinator has to be told of its end, or messages come again after its abort."""
         return self.life.id is not None or self.opening.is_under_way or len(self.inputs) > 0
+
+    @property
+    def is_begun_here(self) -> bool:
+        """Whether this client has to end it before it begins another one, when it has one at a time."""
+        life = self.life
+        return not life.attached and (life.usable or life.state is TransactionState.PREPARING or self.ending.is_under_way)
 
     def belongs_to(self, core: object) -> bool:
         """Whether producers and consumers of the client with this core may take part."""
@@ -197,6 +208,12 @@ class Unit:
                 hint="use producers and consumers of the client that began it, or of one that shares its coordinator",
             )
         self.life.check_usable()
+
+    async def commit_early(self) -> None:
+        """Have its commit answered at the decision. FeatureUnsupported where its coordinator cannot do that."""
+        if self.life.id is not None:
+            await self._coordinators.needs_checks(self.life.id, "commit(visible=False)")
+        self.ending.visible = False
 
     # --- looking at it ------------------------------------------------------------------------------------------------
 

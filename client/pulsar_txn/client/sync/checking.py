@@ -1,0 +1,142 @@
+"""How a blocking client answers back-checks and sends half messages: the program's own code never runs on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pulsar_txn.client._callables import check_takes_one, not_awaitable
+from pulsar_txn.client.client import AsyncClient, transactional
+from pulsar_txn.client.errors import InvalidConfiguration, ProducerQueueFull
+from pulsar_txn.client.net.runtime import Future, WorkerThread
+from pulsar_txn.client.net.tickets import answer
+from pulsar_txn.client.send.halves import AsyncTransactionalProducer, HalfMessage, HalfSent, HalfTerms, checked_halves
+from pulsar_txn.client.sync.twin import SyncLoop, Twin, inner
+from pulsar_txn.client.txn.checks import CheckQuestion, LocalOutcome
+from pulsar_txn.client.txn.questions import ClosedWithGroup
+from pulsar_txn.client.txn.transaction import AsyncTransaction
+from pulsar_txn.wire.ids import MessageId
+
+_PLAIN: Final = "write it as plain `def`, or use the asyncio client"
+
+
+class CheckThreads(ClosedWithGroup):
+    """A program's `check` for the asyncio client: called in a thread, so many at once as the group asks for.
+
+    Threads begin when they are needed, and stay for further questions. They are daemons: a check that hangs does not keep
+    the program from ending.
+    """
+
+    def __init__(self, check: Callable[[CheckQuestion], LocalOutcome]) -> None:
+        _check_plain(check, "check")
+        self._check = check
+        self._idle: list[WorkerThread] = []
+        self._made = 0
+        self._closed = False
+
+    async def __call__(self, question: CheckQuestion) -> LocalOutcome:
+        """On the loop: what the program answers."""
+        thread = self._idle.pop() if self._idle else self._new()
+        reply: Future[LocalOutcome] = Future()
+        thread.submit(functools.partial(answer, only=True), reply, self._answer, (question,))
+        try:
+            return await asyncio.wrap_future(reply)
+        finally:
+            if reply.done() and not self._closed:
+                self._idle.append(thread)
+            else:
+                thread.stop()  # after the call that it is at
+
+    def _answer(self, question: CheckQuestion) -> LocalOutcome:
+        return not_awaitable(self._check(question), self._check)
+
+    def _new(self) -> WorkerThread:
+        self._made += 1
+        return WorkerThread(f"pulsar-txn-check-{self._made}")
+
+    def close(self) -> None:
+        """End the threads, each after the call that it is at."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for thread in idle:
+            thread.stop()
+
+
+def threaded(check: Any) -> Any:
+    """A check of a program's as the asyncio client takes it: its function in threads, or the asyncio twin of a group."""
+    return inner(check) if isinstance(check, Twin) else CheckThreads(check)
+
+
+def transactional_over(
+    loop: SyncLoop, client: AsyncClient, terms: Callable[[Any], HalfTerms], check: Any, open_producer: Callable[[], Any]
+) -> tuple[AsyncTransactionalProducer[Any], Any]:
+    """An asyncio producer of half messages, and the blocking producer that sends for it."""
+    agreed = terms(threaded(check))
+    producer = open_producer()
+    return loop.run(lambda: transactional(client, inner(producer), agreed)), producer
+
+
+class HalfSending:
+    """How a blocking producer of half messages sends: `execute` runs in the thread that calls.
+
+    `kind` is the class of blocking producers, `twin_of` makes a blocking transaction.
+    """
+
+    def __init__(
+        self,
+        loop: SyncLoop,
+        inside: AsyncTransactionalProducer[Any],
+        producer: Any,
+        kind: type[Any],
+        twin_of: Callable[[AsyncTransaction], Any],
+    ) -> None:
+        self._loop = loop
+        self._halves = inside.inside
+        self._producer = producer
+        self._kind = kind
+        self._twin_of = twin_of
+
+    def send(
+        self, first: HalfMessage, also: Sequence[HalfMessage], data: bytes | None, execute: Callable[[HalfSent], LocalOutcome]
+    ) -> LocalOutcome:
+        """As `AsyncTransactionalProducer.send_in_transaction`."""
+        _check_plain(execute, "execute")
+        messages = checked_halves(first, also, self._kind)
+        what = self._halves.data_of(first, data)
+        txn = self._loop.call(lambda: self._halves.begin(what))
+        twin = self._twin_of(txn)
+        try:
+            message_ids = self._send_all(messages, twin)
+        except BaseException as error:
+            raised = error
+            self._loop.run(lambda: self._halves.give_back(txn, raised))
+            raise
+        try:
+            outcome = not_awaitable(execute(HalfSent(twin, message_ids, what)), execute)
+        except BaseException as error:
+            raised = error
+            self._loop.run(lambda: self._halves.leave(txn, raised))
+            raise
+        return self._loop.run(lambda: self._halves.end(txn, outcome))
+
+    def _send_all(self, messages: Sequence[HalfMessage], txn: Any) -> tuple[MessageId, ...]:
+        """Side by side, as far as the producers have room."""
+        if len(messages) == 1:
+            return (self._producer.send(messages[0].value, txn=txn, **messages[0].options()),)
+        tickets: list[Future[MessageId] | MessageId] = []
+        for each in messages:
+            producer, options = each.producer or self._producer, each.options()
+            try:
+                tickets.append(producer.send_nowait(each.value, txn=txn, **options))
+            except ProducerQueueFull:
+                tickets.append(producer.send(each.value, txn=txn, **options))
+        return tuple(each if isinstance(each, MessageId) else each.result() for each in tickets)
+
+
+def _check_plain(function: object, what: str) -> None:
+    check_takes_one(function, what)
+    if inspect.iscoroutinefunction(function):
+        raise InvalidConfiguration(f"{what} is asynchronous: nobody would run it here", hint=_PLAIN)

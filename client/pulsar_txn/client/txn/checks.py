@@ -1,0 +1,146 @@
+"""The words of the back-check: what a coordinator asks a member of a check group, and what the member answers.
+
+A transaction with a check group that stays open is not simply aborted: its coordinator asks a living member of the group what
+has become of the work that the transaction goes with (RocketMQ's back-check, `docs/adr/0043`). `check_data` goes with the
+question. For half messages it is a picture of the first message, unless the program gives its own bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from pulsar_txn.client._checks import check_text, refused, seconds_of
+from pulsar_txn.client.errors import InvalidConfiguration
+from pulsar_txn.wire.hot_txn import Checked
+from pulsar_txn.wire.ids import TxnId
+
+MAX_DATA_BYTES: Final = 64 * 1024
+"""Of what goes with a transaction for its check: its coordinator keeps it in memory."""
+
+MAX_HEAD_BYTES: Final = 4096
+"""Of the picture of a message: properties that do not fit are left out."""
+
+_HEAD: Final = b"\x00msg1"
+"""What begins the picture of a message. Text and JSON of programs never begin so."""
+
+
+class LocalOutcome(enum.Enum):
+    """What has become of the work that a transaction goes with: what `execute` and `check` return."""
+
+    COMMIT = 0
+    """It is done, so the messages are to become visible."""
+    ROLLBACK = 1
+    """It is not done and never will be, so the messages are to disappear."""
+    UNKNOWN = 2
+    """It is not known yet: ask again later."""
+
+
+@attrs.frozen
+class CheckedMessage:
+    """The first message of a half transaction, without its body. `complete` is False when properties were left out."""
+
+    topic: str
+    key: str | None = None
+    properties: Mapping[str, str] = attrs.field(factory=dict)
+    complete: bool = True
+
+
+@attrs.frozen
+class CheckQuestion:
+    """One question of a coordinator: has the work of this transaction been done?
+
+    `data` is what the transaction was begun with (`check_data`). `count` is 1 for the first question; after question
+    `max_checks` the coordinator decides by its policy, which is to abort. 0 means that it asks for ever, as it does when the
+    transaction is `prepared`.
+    """
+
+    txn_id: TxnId
+    group: str
+    data: bytes = b""
+    count: int = 1
+    max_checks: int = 0
+    prepared: bool = False
+
+    @property
+    def message(self) -> CheckedMessage | None:
+        """The first message that was sent, when `data` is its picture; None when the program gave data of its own."""
+        return message_of(self.data)
+
+
+def data_of(topic: str, key: str | None, properties: Mapping[str, str] | None) -> bytes:
+    """A picture of a message for `check_data`, at most MAX_HEAD_BYTES: its topic, its key, and the properties that fit.
+
+    A key of more than a quarter of these bytes is left out.
+    """
+    head: dict[str, Any] = {"t": topic}
+    if key is not None:
+        head |= {"k": key} if len(key.encode()) <= MAX_HEAD_BYTES // 4 else {"c": False}
+    given = dict(properties or {})
+    data = _encoded(head | ({"p": given} if given else {}))
+    if len(data) <= MAX_HEAD_BYTES:
+        return data
+    kept: dict[str, str] = {}
+    head["c"] = False
+    left = MAX_HEAD_BYTES - len(_encoded(head | {"p": {}}))
+    for name, value in given.items():
+        left -= len(_json({name: value}))  # its braces count for the comma
+        if left < 0:
+            break
+        kept[name] = value
+    return _encoded(head | {"p": kept})
+
+
+def message_of(data: bytes) -> CheckedMessage | None:
+    """What `data_of` made a picture of; None for any other bytes."""
+    if not data.startswith(_HEAD):
+        return None
+    try:
+        head = json.loads(data[len(_HEAD) :])
+        return CheckedMessage(head["t"], head.get("k"), head.get("p", {}), head.get("c", True))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # bytes of a program that happen to begin like it
+
+
+def _encoded(head: Mapping[str, Any]) -> bytes:
+    return _HEAD + _json(head)
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def checked(group: str | None, data: bytes | None, after: Any, *, abort_on_disconnect: bool = False) -> Checked | None:
+    """What NEW_TXN says of checks, from a program's arguments; None when it is nothing. InvalidConfiguration."""
+    if group is None:
+        for name, value in (("check_data", data), ("check_after", after)):
+            if value is not None:
+                raise InvalidConfiguration(f"{name}= is for the members of a group", hint="also give check_group=")
+        return Checked(abort_on_disconnect=True) if abort_on_disconnect else None
+    check_group_name("check_group", group)
+    after_ms = None if after is None else int(seconds_of(after, "check_after") * 1000)
+    return Checked(group, check_data("check_data", data), after_ms, abort_on_disconnect=bool(abort_on_disconnect))
+
+
+def check_data(what: str, data: bytes | None) -> bytes:
+    """For what goes with a transaction; nothing is no bytes."""
+    if data is None:
+        return b""
+    if not isinstance(data, bytes):
+        raise refused(what, data, "bytes")
+    if len(data) > MAX_DATA_BYTES:
+        raise InvalidConfiguration(
+            f"{what} has {len(data)} bytes, {MAX_DATA_BYTES} are allowed", hint="give a key by which the check finds the rest"
+        )
+    return data
+
+
+def check_group_name(what: str, group: object) -> None:
+    """For the name of a check group."""
+    check_text(what, group)
+    if not str(group).strip():
+        raise InvalidConfiguration(f"{what} is blank", hint="name what the members have in common, for instance the service")
