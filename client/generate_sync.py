@@ -129,7 +129,7 @@ BODIES = {
     "Client.transactional_producer": "made, producer = transactional_over(\n"
     "            self._loop,\n            self._inner,\n"
     "            lambda asked: HalfTerms(group, asked, check_after, timeout, concurrency),\n            check,\n"
-    "            lambda: self.create_producer(topic, schema=schema, **{options}),\n        )\n"
+    "            lambda: self.create_producer(topic, schema=schema, **options),\n        )\n"
     "        return TransactionalProducer(self._loop, made, producer)",
     "Client.subscribe": "twin: Callable[[Any], Consumer[Any]] = functools.partial(Consumer, self._loop)\n"
     "        return self._opening.consumer(topic, subscription, schema, {options}, twin)",

@@ -9,7 +9,7 @@ from fake_broker import FakeBroker, FakeRuntime
 
 from pulsar_txn.client import AsyncClient, AsyncCoordinator, AutoClusterFailover, Client, Coordinator, InvalidConfiguration
 from pulsar_txn.client.errors import TransactionStateError
-from pulsar_txn.client.txn.coordinators import _by_cluster
+from pulsar_txn.client.txn.encoding import by_cluster
 
 URL, BESIDE = "pulsar://b1:6650", "pulsar://tc:6653"
 
@@ -66,7 +66,7 @@ async def test_an_option_that_a_coordinator_does_not_have_is_named() -> None:
 def test_topics_go_with_the_cluster_before_them_and_a_bar_in_a_name_is_a_part_of_it() -> None:
     plain, barred = "persistent://public/default/t", "persistent://public/default/a|b"
     named = [(plain, 1), (f"east|{plain}", 2), (f"east|{barred}", 3), (barred, 4), (f"west|{plain}", 5)]
-    assert _by_cluster(named) == {
+    assert by_cluster(named) == {
         "": [(plain, 1), (barred, 4)],
         "east": [(plain, 2), (barred, 3)],
         "west": [(plain, 5)],

@@ -13,6 +13,7 @@ from pulsar_txn.client.errors import (
     AuthenticationError,
     CommitOutcomeUnknown,
     ConnectionLost,
+    FeatureUnsupported,
     InvalidTransactionStatus,
     NotAllowedError,
     OperationTimeout,
@@ -50,6 +51,8 @@ class ScriptedSessions:
     def __init__(self, **script):
         self.script = {name: list(answers) for name, answers in script.items()}
         self.asked = []
+        self.ends_with = []
+        self.lacks_checks = False
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -61,7 +64,7 @@ class ScriptedSessions:
         if isinstance(answer, BaseException):
             raise answer
 
-    async def new_txn(self, timeout_ms, *, tally, first=()):
+    async def new_txn(self, timeout_ms, *, tally, first=(), checked=None):
         assert self.registers_first or not first
         await self._answer("new", timeout_ms, *first)
         return ID
@@ -72,12 +75,20 @@ class ScriptedSessions:
     async def add_subscriptions(self, txn_id, subscriptions, *, tally):
         await self._answer("subscriptions", *subscriptions)
 
-    async def end_txn(self, txn_id, action, *, timeout, tally, group=(), abort_others=False):
+    async def end_txn(self, txn_id, action, *, timeout, tally, group=(), abort_others=False, prepared=None, at_decision=False):
         assert not group
         assert not abort_others
+        self.ends_with.append((prepared, at_decision))
         answers = self.script.get("end")
         tally.sent += not (answers and isinstance(answers[0], AlreadyClosed | AuthenticationError))
         await self._answer("end", action.name)
+
+    async def prepare_txn(self, token, *, timeout, tally):
+        await self._answer("prepare", token)
+
+    async def needs_checks(self, txn_id, what):
+        if self.lacks_checks:
+            raise FeatureUnsupported(what)
 
     @property
     def ends(self):
@@ -98,7 +109,8 @@ class Flushed:
 def new_transaction(sessions, *, txn_id=None, empty=None, **options):
     loop = asyncio.get_running_loop()
     chosen = TransactionOptions(**options)
-    unit = Unit(CORE, sessions, chosen, operation_timeout=5.0, monotonic=loop.time, txn_id=txn_id, empty=empty)
+    given = {"operation_timeout": 5.0, "monotonic": loop.time, "secret": bytes, "txn_id": txn_id, "empty": empty}
+    unit = Unit(CORE, sessions, chosen, **given)
     return AsyncTransaction(unit)
 
 
@@ -261,9 +273,9 @@ async def test_an_operation_that_never_ends_leaves_time_for_the_abort(end):
     asked = []
     answer = sessions.end_txn
 
-    async def end_txn(txn_id, action, *, timeout, tally, group, abort_others):
+    async def end_txn(txn_id, action, *, timeout, tally, **more):
         asked.append(timeout)
-        await answer(txn_id, action, timeout=timeout, tally=tally, group=group, abort_others=abort_others)
+        await answer(txn_id, action, timeout=timeout, tally=tally, **more)
 
     sessions.end_txn = end_txn
     txn = await opened(sessions)
@@ -761,7 +773,7 @@ class Sessions:
 
 async def main():
     time = asyncio.get_running_loop().time
-    builtins.left = Unit(object(), Sessions(), TransactionOptions(), operation_timeout=1.0, monotonic=time)
+    builtins.left = Unit(object(), Sessions(), TransactionOptions(), operation_timeout=1.0, monotonic=time, secret=bytes)
     await builtins.left.opening.open()
 
 asyncio.run(main())

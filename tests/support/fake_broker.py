@@ -123,6 +123,8 @@ class FakeBroker:
         self.txns = 0
         self.on: dict[str, Callable[[Pipe, Any], Any]] = {}
         self.keeps_outcomes = False
+        self.knows_checks = False
+        """Whether it has check groups, prepared transactions and early answers, as our broker does."""
 
     # --- what tests use -----------------------------------------------------------------------------------------
 
@@ -148,6 +150,17 @@ class FakeBroker:
     def consumer_id(self) -> int:
         """The id of the newest consumer."""
         return int(self.all("subscribe")[-1].consumer_id)
+
+    def ask(self, group: str, txn_id: TxnId, data: bytes = b"", pipe: Pipe | None = None, **fields: Any) -> None:
+        """Send a TXN_CHECK on a connection, the newest without one."""
+        bits = {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least}
+        (pipe or self.pipe).send(command("txnCheck", group=group, check_data=data, **bits, **fields))
+
+    @property
+    def check_answers(self) -> list[tuple[TxnId, int]]:
+        """What members have answered, in order."""
+        found = self.all("txnCheckResponse")
+        return [(TxnId(body.txnid_most_bits, body.txnid_least_bits), int(body.outcome)) for body in found]
 
     def receipt(self, sequence_id: int, entry_id: int) -> None:
         """Send a receipt to the newest producer."""
@@ -195,7 +208,7 @@ class FakeBroker:
         return name, getattr(cmd, name)
 
     def _connect(self, _pipe, _body):
-        flags = {"keeps_transaction_outcomes": self.keeps_outcomes}
+        flags = {"keeps_transaction_outcomes": self.keeps_outcomes, "supports_checks": self.knows_checks}
         size = 5 * 1024 * 1024
         return command("connected", server_version="Fake", protocol_version=21, max_message_size=size, feature_flags=flags)
 
@@ -222,6 +235,7 @@ class FakeBroker:
         return command("success", request_id=body.request_id)
 
     _unsubscribe = _seek = _close_producer = _close_consumer = _subscribe
+    _txnGroup = _subscribe  # noqa: N815 - the command's name
 
     def _flow(self, _pipe, body):
         self.permits[body.consumer_id] += body.messagePermits
@@ -247,6 +261,9 @@ class FakeBroker:
 
     def _addSubscriptionToTxn(self, _pipe, body):  # noqa: N802 - the command's name
         return self._answer_txn("addSubscriptionToTxnResponse", body)
+
+    def _prepareTxn(self, _pipe, body):  # noqa: N802 - the command's name
+        return self._answer_txn("prepareTxnResponse", body)
 
     def _endTxn(self, _pipe, body):  # noqa: N802 - the command's name
         return self._answer_txn("endTxnResponse", body)

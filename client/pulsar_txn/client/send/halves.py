@@ -248,9 +248,11 @@ class AsyncTransactionalProducer(Generic[T]):
 
         `value` and the options after `execute` are one message, as for `producer.send`; `also` are further ones, to this
         topic or by another producer of this client. `execute(half)` is called with a `HalfSent` after all of them are
-        stored, and exactly once; it may be a coroutine function. It returns COMMIT, ROLLBACK or UNKNOWN, and so does this
-        call. After UNKNOWN, or when this process dies, the coordinator asks the group's `check`, and hands it `data`:
-        by default a picture of the first message (`CheckQuestion.message`), or at most 64 KiB of your own.
+        stored, and exactly once.
+        It may be a coroutine function.
+        It returns COMMIT, ROLLBACK or UNKNOWN, and so does this call. After UNKNOWN, or when this process dies, the
+        coordinator asks the group's `check`, and hands it `data`: by default a picture of the first message
+        (`CheckQuestion.message`), or at most 64 KiB of your own.
 
         COMMIT means that the messages are visible; or, when the answer to the commit was lost, that they will be, because
         the check says so too. It is raised when they will not:

@@ -424,9 +424,10 @@ class TransactionalProducer(GenericTwin[AsyncTransactionalProducer[T], T]):
 
         `value` and the options after `execute` are one message, as for `producer.send`; `also` are further ones, to this
         topic or by another producer of this client. `execute(half)` is called with a `HalfSent` after all of them are
-        stored, and exactly once; it may be a coroutine function. It returns COMMIT, ROLLBACK or UNKNOWN, and so does this
-        call. After UNKNOWN, or when this process dies, the coordinator asks the group's `check`, and hands it `data`:
-        by default a picture of the first message (`CheckQuestion.message`), or at most 64 KiB of your own.
+        stored, and exactly once.
+        It returns COMMIT, ROLLBACK or UNKNOWN, and so does this call. After UNKNOWN, or when this process dies, the
+        coordinator asks the group's `check`, and hands it `data`: by default a picture of the first message
+        (`CheckQuestion.message`), or at most 64 KiB of your own.
 
         COMMIT means that the messages are visible; or, when the answer to the commit was lost, that they will be, because
         the check says so too. It is raised when they will not:
@@ -1063,9 +1064,8 @@ class Coordinator(Twin[AsyncCoordinator]):
         """Become a member of a check group: coordinators ask `check(question)` about transactions of the group.
 
         It is called with a `CheckQuestion` when such a transaction stays open, whoever has begun it, and returns a
-        `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. It may be a coroutine
-        function. At most `concurrency` questions are asked at the same time; an exception is logged and means UNKNOWN. Give
-        what it waits for a timeout of its own.
+        `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. At most `concurrency`
+        questions are asked at the same time; an exception is logged and means UNKNOWN. Give what it waits for a timeout.
 
         Only members with the same role (principal) as who began a transaction are asked about it. Membership is kept up over
         reconnects, and at coordinators that are added, until it is closed or the client is. Returns when one coordinator has
@@ -1546,9 +1546,8 @@ class Client(Twin[AsyncClient]):
         """Become a member of a check group: coordinators ask `check(question)` about transactions of the group.
 
         It is called with a `CheckQuestion` when such a transaction stays open, whoever has begun it, and returns a
-        `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. It may be a coroutine
-        function. At most `concurrency` questions are asked at the same time; an exception is logged and means UNKNOWN. Give
-        what it waits for a timeout of its own.
+        `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. At most `concurrency`
+        questions are asked at the same time; an exception is logged and means UNKNOWN. Give what it waits for a timeout.
 
         Only members with the same role (principal) as who began a transaction are asked about it. Membership is kept up over
         reconnects, and at coordinators that are added, until it is closed or the client is. Returns when one coordinator has

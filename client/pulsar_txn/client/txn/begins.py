@@ -145,9 +145,10 @@ class BeginsTransactions:
         """Become a member of a check group: coordinators ask `check(question)` about transactions of the group.
 
         It is called with a `CheckQuestion` when such a transaction stays open, whoever has begun it, and returns a
-        `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. It may be a coroutine
-        function. At most `concurrency` questions are asked at the same time; an exception is logged and means UNKNOWN. Give
-        what it waits for a timeout of its own. A plain function runs on the event loop and must not block it.
+        `LocalOutcome`: COMMIT and ROLLBACK end the transaction, UNKNOWN has it asked again later. At most `concurrency`
+        questions are asked at the same time; an exception is logged and means UNKNOWN. Give what it waits for a timeout.
+        It may be a coroutine function.
+        A plain function runs on the event loop and must not block it.
 
         Only members with the same role (principal) as who began a transaction are asked about it. Membership is kept up over
         reconnects, and at coordinators that are added, until it is closed or the client is. Returns when one coordinator has

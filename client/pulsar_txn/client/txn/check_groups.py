@@ -1,8 +1,8 @@
 """The check groups of a client: it is a member of each at every coordinator, for as long as it lives.
 
 A coordinator knows its members by their connections. So the client joins (TXN_GROUP, a command of ours, `docs/adr/0043`) again
-after each reconnect, after a coordinator has moved to another broker, and at coordinators that were added since. A group is
-joined once per connection; a refusal that may mend itself is tried again while that connection lasts.
+after each reconnect, after a coordinator has moved to another broker, and at coordinators that were added since. A refusal
+that may mend itself is tried again for as long as the session with the coordinator lasts.
 """
 
 from __future__ import annotations
@@ -54,6 +54,15 @@ class Coordinators(Protocol):
         ...
 
 
+class _Attempt:
+    """To join at one coordinator, over one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.is_over = False
+        self.error: PulsarError | None = None
+
+
 class Membership:
     """One client's place in one group."""
 
@@ -62,9 +71,8 @@ class Membership:
         self.closed = False
         self._core = core
         self._forget = forget
-        self._tried: dict[int, Connection] = {}
+        self._attempts: dict[int, _Attempt] = {}
         self._joined: dict[int, Connection] = {}
-        self._refusals: dict[int, tuple[Connection, PulsarError]] = {}
         self._first: dict[int, asyncio.Future[PulsarError | None]] = {}
         self._questions = Questions(core, name, check, concurrency, self._answer)
 
@@ -76,26 +84,27 @@ class Membership:
     # --- joining --------------------------------------------------------------------------------------------------
 
     def begin(self, session: CoordinatorSession) -> None:
-        """Join over the session's connection, once."""
-        number, connection = session.coordinator_id, session.connection
-        if connection is not None and not self.closed and self._tried.get(number) is not connection:
-            self._tried[number] = connection
-            self._core.spawn(self._join(session, connection))
+        """The session is connected, for the first time or again: join there. What was begun before is given up."""
+        connection = session.connection
+        if connection is not None and not self.closed:
+            attempt = self._attempts[session.coordinator_id] = _Attempt(connection)
+            self._core.spawn(self._join(session, attempt))
 
-    async def _join(self, session: CoordinatorSession, connection: Connection) -> None:
-        number, backoff = session.coordinator_id, self._core.backoff()
-        while not self.closed and session.connection is connection:
+    async def _join(self, session: CoordinatorSession, attempt: _Attempt) -> None:
+        number, connection, backoff = session.coordinator_id, attempt.connection, self._core.backoff()
+        while not self.closed and self._attempts.get(number) is attempt and session.connection is connection:
             try:
                 await self._ask_in(number, connection)
             except PulsarError as error:
                 if not error.retriable:
-                    self._refused(number, connection, error)
+                    self._refused(number, attempt, error)
                     return
                 if isinstance(error, CoordinatorUnavailable):
                     session.leave(connection, error)
                     return
                 logger.info("coordinator %d: joining group %r failed, trying again: %s", number, self.name, error)
             else:
+                attempt.is_over = True
                 self._joined[number] = connection
                 self._settle(number, None)
                 return
@@ -106,10 +115,10 @@ class Membership:
         connection.checkers[number, self.name] = self._asked  # before the request: the first question may come with its answer
         await connection.request("txnGroup", self._core.next_request_id(), tc_id=number, group=self.name)
 
-    def _refused(self, number: int, connection: Connection, error: PulsarError) -> None:
-        connection.checkers.pop((number, self.name), None)
+    def _refused(self, number: int, attempt: _Attempt, error: PulsarError) -> None:
+        attempt.connection.checkers.pop((number, self.name), None)
+        attempt.is_over, attempt.error = True, error
         logger.warning("coordinator %d does not take this client into group %r: %s", number, self.name, error)
-        self._refusals[number] = (connection, error)
         self._settle(number, error)
 
     def _settle(self, number: int, error: PulsarError | None) -> None:
@@ -122,11 +131,11 @@ class Membership:
         loop, clock = asyncio.get_running_loop(), self._core.runtime.monotonic
         self._first = {session.coordinator_id: loop.create_future() for session in sessions}
         for session in sessions:
-            number, connection = session.coordinator_id, session.connection
-            refused_on, error = self._refusals.get(number, (None, None))
-            if connection is not None and connection in (self._joined.get(number), refused_on):
-                self._settle(number, error if connection is refused_on else None)
-            self.begin(session)
+            attempt = self._attempts.get(session.coordinator_id)
+            if attempt is None or attempt.connection is not session.connection:
+                self.begin(session)
+            elif attempt.is_over:
+                self._settle(session.coordinator_id, attempt.error)
         end = clock() + self._core.settings.operation_timeout
         pending = set(self._first.values())
         failure: PulsarError | None = None
@@ -167,7 +176,8 @@ class Membership:
         self._questions.close()
         for number in self._first:
             self._settle(number, AlreadyClosed(f"group {self.name!r} was left before it was joined"))
-        leaving = [self._leave(number, connection) for number, connection in self._joined.items() if not connection.closed]
+        joined, self._joined = self._joined, {}
+        leaving = [self._leave(number, connection) for number, connection in joined.items() if not connection.closed]
         if leaving:
             await asyncio.wait(leaving)
 
@@ -180,7 +190,7 @@ class Membership:
 
     def moved(self) -> None:
         """The client has gone to another cluster: nothing of the former one's coordinators counts any more."""
-        self._tried.clear()
+        self._attempts.clear()
         self._joined.clear()
 
 

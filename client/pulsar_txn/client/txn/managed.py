@@ -30,6 +30,7 @@ from pulsar_txn.client.errors import PulsarError, TransactionStateError
 from pulsar_txn.client.txn.ambient import Surroundings
 from pulsar_txn.client.txn.ending import ABORT_WAIT_SECONDS
 from pulsar_txn.client.txn.enlist import Enlisting
+from pulsar_txn.client.txn.life import FINAL
 from pulsar_txn.client.txn.stats import TransactionState
 from pulsar_txn.client.txn.transaction import AsyncTransaction, Rollback
 from pulsar_txn.client.txn.unit import Unit
@@ -101,6 +102,8 @@ class AsyncManagedTransaction:
 
     async def _leave_normally(self) -> None:
         unit = self._unit
+        if unit.life.state is TransactionState.COMMITTED:  # by a call, after its prepare
+            return
         if unit.life.state in (TransactionState.ABORTED, TransactionState.ABORTING):
             await unit.ending.wait_closed()
             if unit.ending.closed_by is not None:
@@ -121,7 +124,7 @@ class AsyncManagedTransaction:
 
     async def _abort_after(self, error: BaseException) -> None:
         unit = self._unit
-        if unit.life.state in (TransactionState.ABORTED, TransactionState.UNKNOWN, TransactionState.ERROR):
+        if unit.life.state in FINAL or unit.life.state is TransactionState.UNKNOWN:
             return
         seconds = None if isinstance(error, Exception) else self._seconds_to_abort()
         try:
