@@ -59,7 +59,8 @@ class Limits:
                 f"transaction {txn.txn_id} would have {txn.participant_count + more} participants; it may have"
                 f" {self.max_participants} (maxParticipantsPerTransaction): use several transactions",
             )
-        self.check_bytes(state, added)
+        if self.max_state_bytes and state.bytes + added > self.max_state_bytes:  # inline: once for each participant
+            raise self._too_many_bytes(state, added)
 
     def check_first(self, state: CoordinatorState, count: int, added: int) -> None:
         """Refuse a transaction that begins with `count` participants of `added` bytes; as `check_participants`."""

@@ -1,0 +1,93 @@
+"""What operators see of transactional ids: epoch, last use, and what of each takes room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lane_host import LaneHost
+from tc_host import TcHost
+
+from pulsar_txn.tc import FencingCoordinator, IdInfo, TransactionCoordinator
+from pulsar_txn.wire.ids import Participant, TxnAction, TxnStatus
+
+APP: dict[str, Any] = {"principal": "anna", "identity": ("app", 1)}
+
+
+class FencingHost(TcHost):
+    """With transactional ids."""
+
+    def fresh(self) -> TransactionCoordinator:
+        return FencingCoordinator(self.tc_id, **self.options)
+
+
+@pytest.mark.seed_rows("B18", "E07", "E08")
+def test_an_id_is_described_with_all_that_takes_room_of_it_also_after_a_restart() -> None:
+    host = FencingHost()
+    committing, still_open, prepared = (host.new(**APP) for _ in range(3))
+    host.now_ms += 5
+    host.add(committing, Participant("t"), **APP)
+    host.now_ms += 5
+    host.end(committing, TxnAction.COMMIT, **APP)
+    host.prepare(prepared, **APP)
+    host.new(principal="bert", identity=("app", 7))
+    for restart in (lambda: None, host.crash, host.take_snapshot, host.crash):
+        restart()
+        info = host.tc.describe("anna", "app")
+        assert info is not None
+        assert (info.principal, info.transactional_id, info.epoch, info.last_used_ms) == ("anna", "app", 1, 1_000)
+        seen = [(each.txn_id, each.status, each.modified_ms, each.prepared) for each in info.transactions]
+        assert seen == [
+            (committing, TxnStatus.COMMITTING, 1_010, False),
+            (still_open, TxnStatus.OPEN, 1_000, False),
+            (prepared, TxnStatus.PREPARED, 1_010, True),
+        ]
+        assert [(each.principal, each.epoch) for each in host.tc.ids()] == [("anna", 1), ("bert", 7)]
+    host.done(committing)
+    host.confirm()
+    found = host.tc.describe("anna", "app")
+    assert found is not None
+    assert [each.txn_id for each in found.transactions] == [still_open, prepared]
+
+
+@pytest.mark.seed_rows("E08")
+def test_a_registration_is_a_change_and_one_that_is_known_is_none() -> None:
+    host = TcHost()
+    txn_id = host.new()
+    for ms, changed in ((5, 1_005), (5, 1_005)):
+        host.now_ms += ms
+        host.add(txn_id, Participant("t"))
+        assert host.tc.transactions()[0].modified_ms == changed
+
+
+def test_an_unknown_id_and_a_coordinator_that_does_not_fence_show_nothing() -> None:
+    host = FencingHost()
+    host.new(**APP)
+    assert host.tc.describe("bert", "app") is None
+    assert host.tc.describe("anna", "ap") is None
+    plain = TcHost()
+    plain.new(**APP)
+    assert plain.tc.describe("anna", "app") is None
+    assert plain.tc.ids() == []
+
+
+def test_an_id_that_is_forgotten_is_shown_by_what_it_left_prepared() -> None:
+    host = FencingHost(id_retention_ms=100)
+    txn_id = host.new(**APP)
+    host.prepare(txn_id, **APP)
+    host.now_ms += 1_000
+    host.new(principal="anna", identity=("other", 1))
+    info = host.tc.describe("anna", "app")
+    assert isinstance(info, IdInfo)
+    assert (info.epoch, info.last_used_ms, [each.txn_id for each in info.transactions]) == (1, 1_000, [txn_id])
+    assert [each.transactional_id for each in host.tc.ids()] == ["other", "app"]
+
+
+@pytest.mark.seed_rows("E07")
+def test_an_epoch_that_opened_nothing_is_shown_in_lanes_as_well() -> None:
+    host = LaneHost()
+    host.opened("i", identity=("app", 1))
+    host.take_over(2)
+    info = host.tc.describe(None, "app")
+    assert info is not None
+    assert (info.epoch, [each.status for each in info.transactions]) == (2, [TxnStatus.ABORTING])
