@@ -20,6 +20,20 @@ def test_a_topic_that_takes_ends_gets_them_side_by_side() -> None:
     assert len(line) == 4
 
 
+def test_an_end_starts_at_once_while_nothing_waits_and_the_topic_takes_ends() -> None:
+    line: Line[int] = Line(2)
+    assert [line.start(end) for end in range(3)] == [True, True, False]
+    assert line.take(0) == []
+    line.answered(0, Answer.OK, 0)
+    assert not line.start(3)  # not ahead of what waits
+    assert line.take(0) == [2]
+    for end in (1, 2):
+        line.answered(end, Answer.NOT_READY, 10)
+    assert not line.start(4)  # the topic has failed, and rests
+    assert line.take(1009) == []
+    assert len(line) == 4
+
+
 def test_after_a_failure_one_alone_is_tried_after_a_pause_and_the_rest_when_that_went_well() -> None:
     line: Line[int] = Line(3)
     for end in range(5):

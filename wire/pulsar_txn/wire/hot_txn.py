@@ -397,19 +397,16 @@ def encode_end_at(request_id: int, txn: TxnId, topic: str, subscription: str | N
     """The frame that ends a transaction at a topic, or at a subscription of it. `low_watermark`: -1 for none."""
     kind, named = _place(topic, subscription)
     most, least = txn
-    body = (
-        b"\x08"
-        + varint(request_id)
-        + b"\x10"
-        + cached_varint(least)
-        + b"\x18"
-        + cached_varint(most)
-        + named
-        + LAST[action]
-        + b"\x30"
-        + cached_varint(low_watermark)
+    body = b"\x08%b\x10%b\x18%b%b%b\x30%b" % (
+        MORE[request_id & 16383] + LAST[request_id >> 14] if 16384 <= request_id < _2_28 else varint(request_id),
+        cached_varint(least),
+        cached_varint(most),
+        named,
+        LAST[action],
+        cached_varint(low_watermark),
     )
-    return _frame(kind, body)
+    size = len(body)
+    return STARTS[kind][size] + body if size < 128 else _frame(kind, body)
 
 
 @lru_cache(4096)

@@ -14,6 +14,9 @@ from .coordinators import CoordinatorHost, MakeHost
 class CoordinatorWatch(Protocol):
     """Follows the records of one coordinator, from its recovery on. A coordinator that is opened again has another watch."""
 
+    is_sampling: bool
+    """Whether `appended` has been told of a record that `confirmed` has not yet."""
+
     def restored(self, machine: Any, data: bytes) -> None:
         """The machine has the state of its snapshot, beside which `data` was stored."""
 
@@ -40,12 +43,15 @@ class WatchedCoordinatorHost(CoordinatorHost):
 
     def applied(self, log: str, position: Position, record: Any) -> None:
         """Tell the watch."""
-        self.watch.appended(position)
-        self.watch.applied(record)
+        watch = self.watch
+        if not watch.is_sampling:
+            watch.appended(position)
+        watch.applied(record)
 
     def confirmed(self) -> None:
         """Tell the watch."""
-        self.watch.confirmed(self.host.main.confirmed)
+        if self.watch.is_sampling:
+            self.watch.confirmed(self.host.main.confirmed)
 
     def fold(self, machine: Machine[Any, Any], log: str, position: Position, data: bytes) -> None:
         """Apply one entry in recovery."""

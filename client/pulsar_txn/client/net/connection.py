@@ -387,7 +387,8 @@ class Connection(asyncio.Protocol):
             return
         self._requests.await_by(waiter, request_id, name, timeout)
         self._out.append(frame)
-        self._schedule_flush()
+        if not self._flush_scheduled:
+            self._schedule_flush()
 
     def _on_answer(self, body: Any, name: str) -> None:
         error = None

@@ -160,7 +160,9 @@ class BrokerAttempts:
         topic, taken = attempt.effect.participant.topic, outcome is _TAKEN
         if not taken or self._owners.get(topic) is not attempt.connection:
             self._note(topic, attempt.connection, taken=taken)
-        if taken or attempt.looked_up or outcome.answer is not Answer.NOT_READY:
+        if taken:
+            attempt.over(outcome)
+        elif attempt.looked_up or outcome.answer is not Answer.NOT_READY:
             self._end(attempt, outcome)
         else:
             attempt.refusal = outcome

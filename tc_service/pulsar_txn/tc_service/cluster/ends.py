@@ -88,7 +88,8 @@ class EndDriver:
         self._runtime = runtime
         self._width = width
         self._lines: dict[str, Line[_End]] = {}
-        self._untold: dict[tuple[TxnId, Participant], _End] = {}
+        self._untold: dict[tuple[TxnId, str, str | None], _End] = {}
+        """By transaction, topic and subscription."""
         self._timers: dict[str, asyncio.Handle] = {}
         self._repeats = None if repeat_after_seconds is None else Repeats(int(repeat_after_seconds * 1000))
         self._repeating: asyncio.Handle | None = None
@@ -115,7 +116,7 @@ class EndDriver:
 
     def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
         """Why a participant does not hold its outcome yet; None when it does, or nothing was decided."""
-        end = self._untold.get((txn_id, participant))
+        end = self._untold.get((txn_id, participant.topic, participant.subscription))
         if end is None:
             return None
         waits_ms = self._now_ms() - end.since_ms
@@ -133,9 +134,9 @@ class EndDriver:
         """Tell one participant until it holds the outcome durably, then call `told(txn_id)` once. Never raises."""
         if self._closed:
             return
-        now_ms = self._now_ms()
+        now_ms, participant = self._now_ms(), effect.participant
         end = _End(effect, told, now_ms)
-        self._untold[effect.txn_id, effect.participant] = end
+        self._untold[effect.txn_id, participant.topic, participant.subscription] = end
         self._add(end, now_ms)
 
     def _add(self, end: _End, now_ms: int) -> None:
@@ -143,8 +144,10 @@ class EndDriver:
         line = self._lines.get(topic)
         if line is None:
             line = self._lines[topic] = Line(self._width)
-        line.add(end)
-        self._go_on(topic, line, now_ms)
+        if line.start(end):
+            self._try(line, end)
+        else:
+            self._go_on(topic, line, now_ms)
 
     async def close(self) -> None:
         """Try nothing more. What is not told is told after the next start: it is in the coordinator's log."""
@@ -161,8 +164,7 @@ class EndDriver:
 
     def _go_on(self, topic: str, line: Line[_End], now_ms: int) -> None:
         for end in line.take(now_ms):
-            end.attempts += 1
-            self._attempts.begin(end.effect, partial(self._answered, line, end))
+            self._try(line, end)
         rests_until_ms = line.rests_until_ms
         if rests_until_ms is not None and topic not in self._timers:
             seconds = max(rests_until_ms - now_ms, 1) / 1000
@@ -174,6 +176,10 @@ class EndDriver:
         if line is not None:
             self._go_on(topic, line, self._now_ms())
 
+    def _try(self, line: Line[_End], end: _End) -> None:
+        end.attempts += 1
+        self._attempts.begin(end.effect, partial(self._answered, line, end))
+
     def _answered(self, line: Line[_End], end: _End, outcome: Outcome) -> None:
         if self._closed:
             return
@@ -181,7 +187,7 @@ class EndDriver:
         topic = end.effect.participant.topic
         self.answers[answer] += 1
         alarm = line.answered(end, answer, now_ms)
-        if RULES[answer].done:
+        if answer is Answer.OK or RULES[answer].done:
             if not line:
                 del self._lines[topic]
             self._done(end, now_ms)
@@ -189,23 +195,26 @@ class EndDriver:
             self.failed_attempts += 1
         if answer is not Answer.OK:
             self._report(end.effect, line, outcome, alarm=alarm)
-        self._go_on(topic, line, now_ms)
+        if line.waiting:
+            self._go_on(topic, line, now_ms)
 
     def _done(self, end: _End, now_ms: int) -> None:
         if end.told is None:
             self.repeated += 1
             return
+        effect = end.effect
+        txn_id, participant = effect.txn_id, effect.participant
         self.ended += 1
-        self._untold.pop((end.effect.txn_id, end.effect.participant), None)
-        self.watch(end.effect, end.attempts)
+        self._untold.pop((txn_id, participant.topic, participant.subscription), None)
+        self.watch(effect, end.attempts)
         if self._repeats is not None:
-            self._repeats.add(end.effect, now_ms)
+            self._repeats.add(effect, now_ms)
             if self._repeating is None:
                 self._repeat_later(self._repeats)
         try:  # one coordinator's fault must not take the connection from the others
-            end.told(end.effect.txn_id)
+            end.told(txn_id)
         except Exception:
-            logger.exception("the end of %s was told, and its coordinator failed", end.effect.txn_id)
+            logger.exception("the end of %s was told, and its coordinator failed", txn_id)
 
     def _repeat_later(self, repeats: Repeats) -> None:
         if self._repeating is None and repeats.next_ms is not None and not self._closed:

@@ -36,19 +36,27 @@ class ParticipantRefused(ValueError):  # noqa: N818 - named by what happened
     """This topic or subscription cannot take part in a transaction; the message says why, and what to do."""
 
 
-@lru_cache(_KEPT)
 def encode(cluster: str, participant: Participant) -> Participant:
     """The participant as the coordinator's machine knows it. The topic is a full partition name."""
-    return Participant(cluster + _SEPARATOR + participant.topic, participant.subscription)
+    return _encoded(cluster, participant.topic, participant.subscription)
 
 
 @lru_cache(_KEPT)
+def _encoded(cluster: str, topic: str, subscription: str | None) -> Participant:
+    return Participant(cluster + _SEPARATOR + topic, subscription)
+
+
 def decode(participant: Participant) -> tuple[str, Participant]:
     """The cluster, and the participant as the brokers of that cluster know it. ValueError when no cluster is named."""
-    cluster, separator, topic = participant.topic.partition(_SEPARATOR)
+    return _decoded(participant.topic, participant.subscription)
+
+
+@lru_cache(_KEPT)
+def _decoded(named: str, subscription: str | None) -> tuple[str, Participant]:
+    cluster, separator, topic = named.partition(_SEPARATOR)
     if not separator or _CLUSTER.fullmatch(cluster) is None:
-        raise ValueError(f"{participant.topic!r} names no cluster")
-    return cluster, Participant(topic, participant.subscription)
+        raise ValueError(f"{named!r} names no cluster")
+    return cluster, Participant(topic, subscription)
 
 
 def check_cluster_name(cluster: str) -> None:

@@ -36,7 +36,10 @@ class Repeats:
 
     def add(self, effect: TellParticipant, now_ms: int) -> None:
         """A participant holds this outcome since now. On a subscription as well: brokers store late acknowledgements."""
-        self.add_due(effect, now_ms + self._delay_ms)
+        ends, due_ms = self._ends, now_ms + self._delay_ms
+        if ends and ends[-1][0] > due_ms:
+            due_ms = ends[-1][0]
+        ends.append((due_ms, TellParticipant(effect.txn_id, effect.participant, effect.action, NO_WATERMARK)))
 
     def add_due(self, effect: TellParticipant, due_ms: int) -> None:
         """The same, due at another time; not before those that are here already."""

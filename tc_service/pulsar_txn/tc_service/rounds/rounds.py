@@ -54,7 +54,11 @@ class _OfService:
 
     def touched_since(self, since_ms: int) -> list[Participant]:
         touched = self._service.following.touched.items()
-        return [participant for (cluster, participant), at_ms in touched if cluster == self._cluster and at_ms >= since_ms]
+        return [
+            Participant(topic, subscription)
+            for (cluster, topic, subscription), at_ms in touched
+            if cluster == self._cluster and at_ms >= since_ms
+        ]
 
     def status(self, txn_id: TxnId) -> TxnStatus | None:
         all_of_them = self._service.coordinators if txn_id.most & LANE_BIT else self._service.front_coordinators

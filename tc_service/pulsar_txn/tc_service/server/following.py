@@ -33,8 +33,8 @@ class Following:
         ended, seconds = Ended(most), turn.runtime.monotonic
         self.lanes = Timelines(ended, repeat_delay_ms, seconds, self._repeat)
         self.front = Timelines(ended, repeat_delay_ms, seconds, self._repeat)
-        self.touched: OrderedDict[tuple[str, Participant], int] = OrderedDict()
-        """Participants by cluster, and when they were told last: the newest are at the end."""
+        self.touched: OrderedDict[tuple[str, str, str | None], int] = OrderedDict()
+        """Participants (cluster, topic, subscription), and when they were told last: the newest are at the end."""
         self._clusters = clusters
         self._turn = turn
         clusters.watch(self._told)
@@ -61,8 +61,9 @@ class Following:
         return self.lanes if txn_id.most & LANE_BIT else self.front
 
     def _told(self, cluster: str, effect: TellParticipant, attempts: int) -> None:
-        now_ms, key = self._turn.clock.now_ms(), (cluster, effect.participant)
-        self._of(effect.txn_id).told(effect.txn_id, cluster, effect.participant, attempts, now_ms)
+        now_ms, participant, txn_id = self._turn.clock.now_ms(), effect.participant, effect.txn_id
+        (self.lanes if txn_id.most & LANE_BIT else self.front).told(txn_id, cluster, participant, attempts, now_ms)
+        key = (cluster, participant.topic, participant.subscription)
         self.touched[key] = now_ms
         self.touched.move_to_end(key)
         if len(self.touched) > _MOST_TOUCHED:

@@ -37,7 +37,7 @@ class OneCluster:
         self._open = AsyncExitStack()
         self._admin: AdminApi | None = None
         self.driver = EndDriver(name, self._attempts, runtime, repeat_after_seconds=repeat_after_seconds)
-        self._found: dict[Participant, None] = {}
+        self._found: dict[tuple[str, str | None], None] = {}
 
     @property
     def admin(self) -> AdminApi | None:
@@ -50,7 +50,7 @@ class OneCluster:
 
     def is_checked(self, participant: Participant) -> bool:
         """See `Cluster.is_checked`."""
-        return participant in self._found
+        return (participant.topic, participant.subscription) in self._found
 
     async def start(self) -> None:
         """Look whether the cluster can take part. Raises ClusterRefused when its configuration, or ours, has to be changed.
@@ -74,7 +74,7 @@ class OneCluster:
             raise Refusal(ServerError.NotAllowedError, str(refused)) from None
         except (PulsarError, AdminUnreachable) as error:
             raise Refusal(ServerError.ServiceNotReady, f"the cluster {self.name} could not be asked: {error}; retry") from error
-        self._found[participant] = None
+        self._found[participant.topic, participant.subscription] = None
         if len(self._found) > _REMEMBERED:
             del self._found[next(iter(self._found))]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any, Final
 
 from pulsar_txn.broker.serving import Histogram
@@ -23,6 +24,8 @@ logger = logging.getLogger("pulsar_txn.tc_service")
 
 _EVENTS_PER_STORY: Final = 16
 """How many events the stories of what has ended may have, on average: one of a thousand participants is a long one."""
+_new: Final = tuple.__new__
+"""Makes an event of all its fields: a third of what a call of its class takes, eight times in a transaction."""
 _DECISIONS: Final = (TxnStatus.COMMITTING, TxnStatus.ABORTING)
 
 
@@ -59,7 +62,7 @@ class Timeline:
         self._folded = folded
         self._seconds = seconds
         self._sample: tuple[Position, float] = (EARLIEST, 0.0)
-        self._is_sampling = False
+        self.is_sampling = False
         self._stories: dict[int, Story] = {}
 
     def story(self, txn_id: TxnId) -> Story | None:
@@ -70,9 +73,9 @@ class Timeline:
 
     def told(self, txn_id: TxnId, cluster: str, participant: Participant, attempts: int, now_ms: int) -> None:
         """A participant holds the outcome."""
-        story = self.story(txn_id)
-        if story is not None:
-            story.append(Told(now_ms, cluster, participant, attempts))
+        story = self._stories.get(txn_id.least)
+        if story is not None and type(begun := story[0]) is Begun and begun.txn_id == txn_id:
+            story.append(_new(Told, (now_ms, cluster, participant, attempts)))
 
     def ends(self) -> list[End]:
         """What has ended, of what is remembered."""
@@ -103,23 +106,24 @@ class Timeline:
                 self._moved(further, record)
         elif operation == NEW:
             most = self._tc_id if record.lane is None else most_of_lane(self._tc_id, record.lane)
-            txn_id = TxnId(most, least)
-            self._stories[least] = [Begun(record.modified_ms, txn_id, record.owner, record.timeout_ms, record.incarnation)]
+            txn_id = _new(TxnId, (most, least))
+            begun = (record.modified_ms, txn_id, record.owner, record.timeout_ms, record.incarnation)
+            self._stories[least] = [_new(Begun, begun)]
         elif operation in (ADD_PARTITION, ADD_SUBSCRIPTION):
             story = self._stories.get(least)
             if story is not None:
-                named = (*((topic, None) for topic in record.partitions), *record.subscriptions)
-                story.append(Registered(record.modified_ms, named))
+                named = (*zip(record.partitions, repeat(None)), *record.subscriptions)
+                story.append(_new(Registered, (record.modified_ms, named)))
 
     def _moved(self, least: int, record: Entry) -> None:
         story = self._stories.get(least)
         if story is None:
             return
         if record.new_status in _DECISIONS:
-            story.append(Decided(record.modified_ms, record.new_status, record.cause))
+            story.append(_new(Decided, (record.modified_ms, record.new_status, record.cause)))
             self.decisions[record.new_status, record.cause] += 1
             return
-        story.append(Done(record.modified_ms))
+        story.append(_new(Done, (record.modified_ms,)))
         begun = story[0]
         participants = tuple([each for event in story if type(event) is Registered for each in event.participants])
         if type(begun) is Begun:
@@ -137,14 +141,14 @@ class Timeline:
 
     def appended(self, position: Position) -> None:
         """See `CoordinatorWatch`."""
-        if not self._is_sampling:
-            self._is_sampling = True
+        if not self.is_sampling:
+            self.is_sampling = True
             self._sample = (position, self._seconds())
 
     def confirmed(self, position: Position) -> None:
         """See `CoordinatorWatch`."""
-        if self._is_sampling and position >= self._sample[0]:
-            self._is_sampling = False
+        if self.is_sampling and position >= self._sample[0]:
+            self.is_sampling = False
             self.append_seconds.note(self._seconds() - self._sample[1])
 
 
