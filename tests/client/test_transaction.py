@@ -75,7 +75,19 @@ class ScriptedSessions:
     async def add_subscriptions(self, txn_id, subscriptions, *, tally):
         await self._answer("subscriptions", *subscriptions)
 
-    async def end_txn(self, txn_id, action, *, timeout, tally, group=(), abort_others=False, prepared=None, at_decision=False):
+    async def end_txn(
+        self,
+        txn_id,
+        action,
+        *,
+        timeout,
+        tally,
+        group=(),
+        abort_others=False,
+        prepared=None,
+        at_decision=False,
+        all_answered=False,
+    ):
         assert not group
         assert not abort_others
         self.ends_with.append((prepared, at_decision))

@@ -31,12 +31,16 @@ class ScriptedDriver:
         self.topics_held_back: dict[str, int] = {}
         self.waiting_ends: dict[tuple[TxnId, Participant], WaitingEnd] = {}
         self.repeats: list[tuple[TellParticipant, float]] = []
+        self.answered: list[TxnId] = []
 
     def held_back(self) -> dict[str, int]:
         return self.topics_held_back
 
     def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
         return self.waiting_ends.get((txn_id, participant))
+
+    def all_answered(self, txn_id: TxnId) -> None:
+        self.answered.append(txn_id)
 
     def repeat(self, effect: TellParticipant, seconds: float) -> None:
         self.repeats.append((effect, seconds))

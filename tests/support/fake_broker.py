@@ -321,6 +321,9 @@ class FakeTransaction:
         if joining not in self.inputs:
             self.inputs.append(joining)
 
+    def sent_again(self):
+        pass
+
     def sends_to(self, _topic):
         return self
 

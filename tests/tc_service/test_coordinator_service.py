@@ -78,6 +78,21 @@ async def test_a_commit_is_told_to_each_participant_and_answered_when_all_hold_i
     assert len(east.told) == 2
 
 
+async def test_only_the_owner_says_that_nothing_of_a_transaction_can_come_late(benches: Any) -> None:
+    bench = await benches("east", "west").start()
+    client = bench.client()
+    for all_answered in (True, False):
+        txn = await client.new_txn()
+        await add(client, txn, "east", OUT)
+        ids = {"txnid_least_bits": txn.least, "txnid_most_bits": txn.most}
+        await client.request("endTxn", **ids, txn_action=0, all_answered=all_answered)
+        assert [each.driver.answered.count(txn) for each in bench.clusters.values()] == [all_answered] * 2
+    unknown = {"txnid_least_bits": 77, "txnid_most_bits": txn.most}
+    with pytest.raises(Refused):
+        await client.request("endTxn", **unknown, txn_action=0, all_answered=True)
+    assert len(bench.clusters["east"].driver.answered) == 1
+
+
 def first(*named: tuple[str, str | None, str]) -> list[pb.FirstParticipant]:
     return [pb.FirstParticipant(topic=topic, subscription=name, cluster=cluster) for topic, name, cluster in named]
 

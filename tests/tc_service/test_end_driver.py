@@ -441,6 +441,83 @@ def test_an_end_is_told_once_more_after_the_longest_send_timeout_and_nobody_hear
     virtual(story)
 
 
+def ends_told(cluster: Cluster) -> list[int]:
+    """The transactions of all ends at the topic, in order."""
+    return [body.txnid_least_bits for body in cluster.first.all("endTxnOnPartition")]
+
+
+async def answered_end(cluster: Cluster, least: int) -> None:
+    """The end of a transaction of which nothing can come late."""
+    cluster.driver.all_answered(effect(least).txn_id)
+    cluster.tell(effect(least))
+    await cluster.until_told(least)
+
+
+def test_an_end_after_answers_to_everything_is_not_repeated_at_a_topic_that_stays_where_it_is() -> None:
+    async def story() -> None:
+        cluster = Cluster(repeat_after_seconds=40)
+        cluster.tell(effect(1))
+        await cluster.until_told(1)
+        await asyncio.sleep(100)
+        await answered_end(cluster, 2)
+        cluster.tell(effect(3))
+        await cluster.until_told(3)
+        await asyncio.sleep(100)
+        assert ends_told(cluster) == [1, 1, 2, 3, 3]
+        assert (cluster.driver.repeated, cluster.driver.spared, cluster.driver.to_repeat) == (2, 1, 0)
+        await cluster.close()
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("what", [ServerError.ServiceNotReady, ServerError.UnknownError, "cut", "moved"])
+def test_an_end_after_answers_to_everything_is_repeated_where_the_topic_was_not_quiet(what: Any, before: bool) -> None:
+    """A broker that loads a topic amid its ends has answered "ok" and held the topic back all the same, once."""
+
+    async def trouble(cluster: Cluster) -> None:
+        if what == "moved":
+            cluster.first.pipe.cut()  # the next end finds the topic with another connection
+        else:
+            cluster.answers["b1:6650"] = [what]
+        cluster.tell(effect(9))
+        await asyncio.sleep(10)
+
+    async def story() -> None:
+        cluster = Cluster(repeat_after_seconds=40)
+        cluster.tell(effect(1))
+        await cluster.until_told(1)
+        await asyncio.sleep(100)
+        if before:
+            await trouble(cluster)
+        cluster.driver.all_answered(effect(2).txn_id)
+        cluster.tell(effect(2))
+        await asyncio.sleep(10)
+        if not before:
+            await trouble(cluster)
+        await asyncio.sleep(200)
+        assert ends_told(cluster).count(2) == 2
+        assert cluster.driver.spared == 0
+        await cluster.close()
+
+    virtual(story)
+
+
+def test_what_may_have_been_troubled_is_never_spared_however_many_topics_there_are() -> None:
+    repeats = Repeats(1000)
+    for number in range(10_001):
+        repeats.troubled(f"t{number}", number)
+    repeats.add(effect(1, "t0"), 1000, all_answered=True)
+    repeats.add(effect(2, "t0"), 1001, all_answered=True)
+    assert [each.txn_id.least for each in repeats.due(3000)] == [1], "the topic that is forgotten was troubled at 0"
+    repeats.add(effect(3, "t10000"), 11_000, all_answered=True)
+    repeats.add(effect(4, "t10000"), 11_001, all_answered=True)
+    assert [each.txn_id.least for each in repeats.due(20_000)] == [3]
+    repeats.add(effect(5), 30_000, all_answered=True)
+    repeats.add_due(effect(6), 31_000)
+    assert [each.txn_id.least for each in repeats.due(40_000)] == [6], "of a process before this one nothing is known"
+
+
 def test_many_repeats_keep_their_order_and_are_bounded_in_number() -> None:
     repeats = Repeats(1000, most=10)
     for least in range(30):

@@ -110,6 +110,17 @@ def test_add_subscriptions(request_id: int, txn: TxnId, pairs: list[tuple[str, s
     assert hot_txn.decode_add_subscriptions(frame[4:]) == (head_of(request_id, txn), txn, pairs)
 
 
+@given(U64, TXN, st.booleans(), st.binary(max_size=4))
+def test_whether_everything_was_answered(request_id: int, txn: TxnId, settled: bool, token: bytes):
+    frame = hot_txn.encode_end_txn(request_id, txn, 0, prepared_token=token + b"\xc0\x06\x01", all_answered=settled)
+    assert hot_txn.all_answered_of(frame[4:]) == (txn if settled else None)
+    frame = hot_txn.encode_end_txn(request_id, txn, 0, all_answered=settled)
+    assert frame == command(
+        "endTxn", request_id=request_id, txn_action=0, **ids(txn), **({"all_answered": True} if settled else {})
+    )
+    assert hot_txn.all_answered_of(frame[4:]) == (txn if settled else None)
+
+
 @given(U64, TXN, st.text(max_size=200), st.none() | st.text(max_size=200), st.sampled_from([0, 1]), U64.map(signed64))
 def test_the_end_at_a_participant(
     request_id: int, txn: TxnId, topic: str, subscription: str | None, action: int, low_watermark: int

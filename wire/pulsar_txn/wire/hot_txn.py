@@ -85,6 +85,7 @@ _CHECKED_TAGS: Final = tuple(varint(number << 3 | wire) for number, wire in ((10
 _SECOND_OF_TAG: Final = b"\x06"
 """Of all of them, and of no byte of most frames that say nothing of checks."""
 
+_ALL_ANSWERED: Final = varint(104 << 3) + b"\x01"
 _CLUSTER_TAG: Final = varint(100 << 3 | 2)
 _FIRST_TAG: Final = _CLUSTER_TAG
 """Of NEW_TXN: the same field number."""
@@ -95,7 +96,7 @@ _BODY: Final = 9
 _NEW_TXN_SHAPE: Final = _shape(rb"(\x08N)(?:\x10N)?(?:\x18N)?")
 _NEW_TXN_BEGINNING: Final = beginning(rb"(\x08N)(?:\x10N)?(?:\x18N)?")
 _IDS_BEGINNING: Final = beginning(rb"(\x08N\x10N\x18N)")
-_END_TXN_SHAPE: Final = _shape(rb"(\x08N\x10N\x18N)(?:\x20([\x00\x01]))?")
+_END_TXN_SHAPE: Final = _shape(rb"(\x08N\x10N\x18N)(?:\x20([\x00\x01]))?(?:\xc0\x06([\x00\x01]))?")
 _RESPONSE_SHAPE: Final = _shape(rb"\x08N\x10N\x18N")
 _PARTITION_SHAPE: Final = _shape(rb"(\x08N\x10N\x18N)\x22([\x00-\x7f])(.*)")
 _SUBSCRIPTION_SHAPE: Final = _shape(rb"(\x08N\x10N\x18N)\x22([\x00-\x7f])(\x0a([\x00-\x7f])(.*))")
@@ -220,6 +221,7 @@ class EndTxn(NamedTuple):
     abort_others: bool = False
     prepared_token: bytes = b""
     answer_at_decision: bool = False
+    all_answered: bool = False
 
 
 def encode_end_txn(
@@ -231,31 +233,34 @@ def encode_end_txn(
     abort_others: bool = False,
     prepared_token: bytes = b"",
     answer_at_decision: bool = False,
+    all_answered: bool = False,
 ) -> bytes:
     """The frame of an END_TXN; `action` is a TxnAction, `group` the `least` of further transactions of the coordinator.
 
     `abort_others`: whatever else the transactional id of the client has open is aborted. `prepared_token`: shows that the
-    sender may end a prepared transaction. `answer_at_decision`: the answer does not wait for participants.
+    sender may end a prepared transaction. `answer_at_decision`: the answer does not wait for participants. `all_answered`:
+    nothing of the transaction can come late.
     """
     further = b"".join(map(varint, group))
     together = b"\xa2\x06" + varint(len(further)) + further if further else b""
     others = b"\xa8\x06\x01" if abort_others else b""
     token = b"\xb2\x06" + varint(len(prepared_token)) + prepared_token if prepared_token else b""
     early = b"\xb8\x06\x01" if answer_at_decision else b""
-    return _frame(END_TXN, _ids(request_id, txn) + b"\x20" + varint(action) + together + others + token + early)
+    settled = _ALL_ANSWERED if all_answered else b""
+    return _frame(END_TXN, _ids(request_id, txn) + b"\x20" + varint(action) + together + others + token + early + settled)
 
 
 def decode_end_txn(frame: bytes) -> EndTxn:
     """See `EndTxn`. MalformedFrame."""
     end = _ENDS[END_TXN].get(frame[:_BODY])
     if end is not None and end <= len(frame) and (found := _END_TXN_SHAPE(frame, _BODY, end)) is not None:
-        head, _, least, most, action = found.groups(b"\0")
+        head, _, least, most, action, all_answered = found.groups(b"\0")
         txn = (
             _new(TxnId, (NUMBERS[most], NUMBERS[least]))
             if len(least) <= _LONGEST_USUAL >= len(most)
             else _txn_id(NUMBERS[least], NUMBERS[most])
         )
-        return _new(EndTxn, (head, txn, action[0], (), False, b"", False))
+        return _new(EndTxn, (head, txn, action[0], (), False, b"", False, all_answered == b"\1"))
     body = _body(frame, END_TXN).endTxn
     txn = _txn_id(body.txnid_least_bits, body.txnid_most_bits)
     return EndTxn(
@@ -266,7 +271,16 @@ def decode_end_txn(frame: bytes) -> EndTxn:
         body.abort_others,
         body.prepared_token,
         body.answer_at_decision,
+        body.all_answered,
     )
+
+
+def all_answered_of(frame: bytes) -> TxnId | None:
+    """The transaction of an END_TXN that says `all_answered`; None when it does not. MalformedFrame."""
+    if _ALL_ANSWERED not in frame:
+        return None
+    end = decode_end_txn(frame)
+    return end.txn if end.all_answered else None
 
 
 # ---------------------------------------------------------------- ADD_PARTITION_TO_TXN and ADD_SUBSCRIPTION_TO_TXN

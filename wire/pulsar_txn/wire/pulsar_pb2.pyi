@@ -1206,7 +1206,7 @@ class CommandAddSubscriptionToTxnResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommandEndTxn(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable", "group_least_bits", "abort_others", "prepared_token", "answer_at_decision")
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable", "group_least_bits", "abort_others", "prepared_token", "answer_at_decision", "all_answered")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
@@ -1216,6 +1216,7 @@ class CommandEndTxn(_message.Message):
     ABORT_OTHERS_FIELD_NUMBER: _ClassVar[int]
     PREPARED_TOKEN_FIELD_NUMBER: _ClassVar[int]
     ANSWER_AT_DECISION_FIELD_NUMBER: _ClassVar[int]
+    ALL_ANSWERED_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
@@ -1225,7 +1226,8 @@ class CommandEndTxn(_message.Message):
     abort_others: bool
     prepared_token: bytes
     answer_at_decision: bool
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., scalable: bool = ..., group_least_bits: _Optional[_Iterable[int]] = ..., abort_others: bool = ..., prepared_token: _Optional[bytes] = ..., answer_at_decision: bool = ...) -> None: ...
+    all_answered: bool
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., scalable: bool = ..., group_least_bits: _Optional[_Iterable[int]] = ..., abort_others: bool = ..., prepared_token: _Optional[bytes] = ..., answer_at_decision: bool = ..., all_answered: bool = ...) -> None: ...
 
 class CommandEndTxnResponse(_message.Message):
     __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")

@@ -141,7 +141,7 @@ def _participant(named: tuple[str, str | None]) -> Participant:
 
 def on_end_txn(session: TxnSession, frame: bytes) -> None:
     """END_TXN: answered when every participant holds the outcome, of all transactions that it ends together."""
-    head, txn_id, action, group, abort_others, _, _ = hot_txn.decode_end_txn(frame)
+    head, txn_id, action, group, abort_others, *_ = hot_txn.decode_end_txn(frame)
     coordinators = session.services.coordinators
     if coordinators is None:
         _no_coordinators(session, head)

@@ -482,6 +482,7 @@ class Acknowledgements:
                 if not error.maybe_processed or line.core.runtime.monotonic() >= end:
                     raise
                 lost = error
+                txn.sent_again()
                 request.answer = None  # copies that come in from now on may be of what is acknowledged
             except TransactionConflict as error:
                 if not line.single and len(ids) > 1:

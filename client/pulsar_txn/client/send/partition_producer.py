@@ -178,6 +178,8 @@ class PartitionProducer:
         given_up = not_again(self._pending, self.topic, deduplicates=deduplicates)
         self._pending = deque(each for each in self._pending if each not in given_up)
         for pending in self._pending:
+            if pending.written and pending.builder.txn is not None:
+                pending.builder.txn.sent_again()
             pending.written = True
             connection.write(pending.buffers)
         for pending, error in given_up.items():

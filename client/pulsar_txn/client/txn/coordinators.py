@@ -297,17 +297,26 @@ class TransactionCoordinators:
         abort_others: bool = False,
         prepared: PreparedToken | None = None,
         at_decision: bool = False,
+        all_answered: bool = False,
     ) -> None:
         """END_TXN. Raises InvalidTransactionStatus, TransactionNotFound and the others of `CoordinatorSession.request`.
 
         `group`: further transactions of the same coordinator, which end with it or are not changed. `abort_others`: all else
         that the transactional id has open is aborted. InvalidConfiguration when the broker does not know that.
         `prepared`: shows the right to end a prepared transaction. `at_decision`: the answer need not wait for participants,
-        where the coordinator can do that (`needs_checks` says whether).
+        where the coordinator can do that (`needs_checks` says whether). `all_answered` is said to coordinators beside clusters.
         `maybe_processed` on the error tells whether an earlier attempt may have ended the transaction.
         """
         session = await self._session(txn_id)
-        frame = EndTxnFrame(txn_id, action, group, abort_others=abort_others, prepared=prepared, at_decision=at_decision)
+        frame = EndTxnFrame(
+            txn_id,
+            action,
+            group,
+            abort_others=abort_others,
+            prepared=prepared,
+            at_decision=at_decision,
+            all_answered=all_answered and self._guest is not None,
+        )
         await session.request("endTxn", frame.encode, txn_id, timeout, tally, None if frame.is_plain else frame.suit)
 
     async def prepare_txn(

@@ -60,6 +60,7 @@ class EndTxnFrame:
         abort_others: bool = False,
         prepared: PreparedToken | None = None,
         at_decision: bool = False,
+        all_answered: bool = False,
     ) -> None:
         self._txn_id = txn_id
         self._action = action
@@ -67,6 +68,7 @@ class EndTxnFrame:
         self._abort_others = abort_others
         self._prepared = prepared
         self._at_decision = at_decision
+        self._all_answered = all_answered
         self._early = False
         self.is_plain = not (group or abort_others or prepared or at_decision)
         """Whether every coordinator understands it."""
@@ -92,6 +94,7 @@ class EndTxnFrame:
             abort_others=self._abort_others,
             prepared_token=b"" if self._prepared is None else self._prepared.secret,
             answer_at_decision=self._early,
+            all_answered=self._all_answered,
         )
 
 

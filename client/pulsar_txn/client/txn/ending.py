@@ -363,6 +363,7 @@ class Ending:
         try:
             commits = action is TxnAction.COMMIT
             group, alone = (self.group, self.aborts_others) if commits else ((), False)
+            answered = commits and not (group or alone or self._life.prepared or self._life.may_come_late)
             await self._coordinators.end_txn(
                 txn_id,
                 action,
@@ -372,6 +373,7 @@ class Ending:
                 abort_others=alone,
                 prepared=self._life.prepared,
                 at_decision=commits and not self.visible,
+                all_answered=answered,
             )
         finally:
             self.seconds += self._monotonic() - before

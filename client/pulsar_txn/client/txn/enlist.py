@@ -91,6 +91,10 @@ class Enlisting(Protocol):
         """Whether its time is not over: what leaves later may arrive after its abort."""
         ...
 
+    def sent_again(self) -> None:
+        """An operation of it was written once more on another connection: the first one may still reach its broker, late."""
+        ...
+
     def sends_to(self, topic: str) -> SendCounter:
         """The counter of sends to a topic partition that were begun with `enlist_send`.
 

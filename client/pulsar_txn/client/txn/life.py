@@ -97,6 +97,9 @@ class Life:
         self.state = self.state if prepared is None else TransactionState.PREPARED
         self.usable = prepared is None
         """Whether operations are taken."""
+        self.may_come_late = self.attached
+        """Whether something of it may reach a broker after all its operations were answered: an operation was sent more than
+        once, or somebody else may know its id and send in it."""
         self.deadline: float | None = None
         self.failures: list[BaseException] = []
         self.aborts = False

@@ -56,11 +56,13 @@ class CoordinatorSessions(Protocol):
         abort_others: bool = False,
         prepared: PreparedToken | None = None,
         at_decision: bool = False,
+        all_answered: bool = False,
     ) -> None:
         """END_TXN, sent again after a lost connection until `timeout` seconds are over.
 
         `group`: further transactions that end with it. `abort_others`: all else of the transactional id is aborted.
         `prepared`: the token of one that was prepared. `at_decision`: the answer need not wait for participants.
+        `all_answered`: every copy of every message and acknowledgement in it was answered.
         """
         ...
 

@@ -69,8 +69,14 @@ class AsyncTransaction:
 
     @property
     def id(self) -> TxnId | None:
-        """The transaction's id; None before the first operation that needs one."""
-        return self.inside.life.id
+        """The transaction's id; None before the first operation that needs one.
+
+        Whoever knows it may send in the transaction. So a coordinator beside clusters tells each participant of a transaction
+        whose id was asked for twice that it has ended (`docs/adr/0038`).
+        """
+        life = self.inside.life
+        life.may_come_late = True
+        return life.id
 
     @property
     def name(self) -> str | None:
@@ -104,7 +110,8 @@ class AsyncTransaction:
         return self.inside.remaining
 
     def stats(self) -> TransactionStats:
-        """A frozen picture of the transaction."""
+        """A frozen picture of the transaction, with its `id`."""
+        self.inside.life.may_come_late = True
         return self.inside.stats()
 
     # --- using it -----------------------------------------------------------------------------------------------------

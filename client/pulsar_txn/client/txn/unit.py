@@ -178,6 +178,10 @@ class Unit:
         """Acknowledgements are answered, or failed."""
         self._operations.finish(topic, subscription, messages, error)
 
+    def sent_again(self) -> None:
+        """See `enlist.Enlisting`."""
+        self.life.may_come_late = True
+
     def looks_for_input(self, core: object) -> None:
         """See `enlist.Enlisting`."""
         self._check_usable(core)

@@ -61,7 +61,7 @@ class _Attempt:
 
     def set_result(self, _body: Any, /) -> None:
         """The broker has taken the end."""
-        self._told(self, _TAKEN)
+        self._told(self, _TAKEN_BY_ANOTHER if self.looked_up else TAKEN)
 
     def set_exception(self, error: PulsarError, /) -> None:
         """It has not, or nobody knows."""
@@ -157,7 +157,7 @@ class BrokerAttempts:
         slots.flying -= 1
         if slots.waiting:
             asyncio.get_running_loop().call_soon(self._tell_next, slots)
-        topic, taken = attempt.effect.participant.topic, outcome is _TAKEN
+        topic, taken = attempt.effect.participant.topic, outcome.answer is Answer.OK
         if not taken or self._owners.get(topic) is not attempt.connection:
             self._note(topic, attempt.connection, taken=taken)
         if taken:
@@ -189,7 +189,9 @@ class BrokerAttempts:
 
 
 _ROLE_REFUSED: Final = frozenset({Answer.NOT_SUPERUSER, Answer.UNAUTHORIZED})
-_TAKEN: Final = Outcome(Answer.OK)
+TAKEN: Final = Outcome(Answer.OK)
+"""The broker that took the last end on the topic has taken this one."""
+_TAKEN_BY_ANOTHER: Final = Outcome(Answer.OK, "after a lookup")
 
 
 def _failed(error: BaseException | None, *, at_lookup: bool = False) -> Outcome:

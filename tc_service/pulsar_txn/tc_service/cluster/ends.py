@@ -18,7 +18,7 @@ from pulsar_txn.ledger.machine import TellParticipant
 from pulsar_txn.wire.ids import Participant, TxnId
 from pulsar_txn.wire.values import value
 
-from .attempts import BrokerAttempts, Outcome
+from .attempts import TAKEN, BrokerAttempts, Outcome
 from .lines import Line
 from .repeats import Repeats
 from .rules import RULES, Answer
@@ -26,6 +26,9 @@ from .rules import RULES, Answer
 logger = logging.getLogger("pulsar_txn.tc_service.ends")
 
 _TOPIC_WIDTH: Final = 64
+_MOST_ANSWERED: Final = 20_000
+_LEAST_PAUSE_MS: Final = 20
+"""Between two looks at what is to be repeated: under load something is due in each millisecond."""
 
 
 class _End:
@@ -93,12 +96,18 @@ class EndDriver:
         self._timers: dict[str, asyncio.Handle] = {}
         self._repeats = None if repeat_after_seconds is None else Repeats(int(repeat_after_seconds * 1000))
         self._repeating: asyncio.Handle | None = None
+        self._all_answered: dict[TxnId, None] = {}
         self._closed = False
 
     @property
     def waiting(self) -> int:
         """Ends that are not told yet, or not once more."""
         return sum(map(len, self._lines.values()))
+
+    @property
+    def spared(self) -> int:
+        """Ends that were not told once more, because nothing of their transaction can come late."""
+        return 0 if self._repeats is None else self._repeats.spared
 
     @property
     def to_repeat(self) -> int:
@@ -129,6 +138,12 @@ class EndDriver:
         if self._repeats is not None and not self._closed:
             self._repeats.add_due(effect, self._now_ms() + int(seconds * 1000))
             self._repeat_later(self._repeats)
+
+    def all_answered(self, txn_id: TxnId) -> None:
+        """The client of a transaction says that nothing of it can come late. Told before its ends; the oldest are forgotten."""
+        self._all_answered[txn_id] = None
+        if len(self._all_answered) > _MOST_ANSWERED:
+            del self._all_answered[next(iter(self._all_answered))]
 
     def tell(self, effect: TellParticipant, told: Callable[[TxnId], None]) -> None:
         """Tell one participant until it holds the outcome durably, then call `told(txn_id)` once. Never raises."""
@@ -185,6 +200,8 @@ class EndDriver:
             return
         end.last, answer, now_ms = outcome, outcome.answer, self._now_ms()
         topic = end.effect.participant.topic
+        if outcome is not TAKEN and self._repeats is not None:
+            self._repeats.troubled(topic, now_ms)
         self.answers[answer] += 1
         alarm = line.answered(end, answer, now_ms)
         if answer is Answer.OK or RULES[answer].done:
@@ -208,7 +225,7 @@ class EndDriver:
         self._untold.pop((txn_id, participant.topic, participant.subscription), None)
         self.watch(effect, end.attempts)
         if self._repeats is not None:
-            self._repeats.add(effect, now_ms)
+            self._repeats.add(effect, now_ms, all_answered=txn_id in self._all_answered)
             if self._repeating is None:
                 self._repeat_later(self._repeats)
         try:  # one coordinator's fault must not take the connection from the others
@@ -218,7 +235,7 @@ class EndDriver:
 
     def _repeat_later(self, repeats: Repeats) -> None:
         if self._repeating is None and repeats.next_ms is not None and not self._closed:
-            seconds = max(repeats.next_ms - self._now_ms(), 1) / 1000
+            seconds = max(repeats.next_ms - self._now_ms(), _LEAST_PAUSE_MS) / 1000
             self._repeating = self._runtime.call_later(seconds, self._repeat, repeats)
 
     def _repeat(self, repeats: Repeats) -> None:

@@ -68,6 +68,9 @@ class Driver(Protocol):
     def waiting_end(self, txn_id: TxnId, participant: Participant) -> WaitingEnd | None:
         """Why a participant does not hold its outcome yet."""
 
+    def all_answered(self, txn_id: TxnId) -> None:
+        """Nothing of a transaction can come late, says its client; its ends follow."""
+
     def repeat(self, effect: TellParticipant, seconds: float) -> None:
         """Tell once more what a process before this one has told."""
 
@@ -121,6 +124,11 @@ class Clusters:
         """Call `told` with the cluster, the end and its attempts, for each participant that holds its outcome."""
         for name, cluster in self._clusters.items():
             cluster.driver.watch = partial(told, name)
+
+    def all_answered(self, txn_id: TxnId) -> None:
+        """Nothing of a transaction can come late, says its client."""
+        for cluster in self._clusters.values():
+            cluster.driver.all_answered(txn_id)
 
     def repeat(self, effect: TellParticipant, seconds: float) -> None:
         """Tell a participant once more, as the coordinator's machine names it, after so many seconds."""

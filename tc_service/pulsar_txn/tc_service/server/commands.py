@@ -197,11 +197,19 @@ def _register(session: Session, txn_id: TxnId, cluster: str, participants: Seque
     session.services.coordinators.add(txn_id, of_cluster(cluster, participants), session.principal, session.identity, answer)
 
 
+def on_end(session: Session, frame: bytes) -> None:
+    """END_TXN. Its owner may say that nothing of the transaction can come late: then its ends need not be repeated."""
+    txn_id, services = hot_txn.all_answered_of(frame), session.services
+    if txn_id is not None and services.coordinators.belongs_to(txn_id, session.principal):
+        services.clusters.all_answered(txn_id)
+    on_end_txn(session, frame)
+
+
 REQUESTS: Final[dict[int, FrameHandler]] = {
     hot_txn.NEW_TXN: on_new,
     hot_txn.ADD_PARTITION_TO_TXN: on_add_partition,
     hot_txn.ADD_SUBSCRIPTION_TO_TXN: on_add_subscription,
-    hot_txn.END_TXN: on_end_txn,
+    hot_txn.END_TXN: on_end,
 }
 
 COMMANDS: Final[dict[int, Handler]] = {
