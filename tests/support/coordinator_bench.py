@@ -27,7 +27,7 @@ class ScriptedDriver:
         self.ended = self.alarms = self.repeated = 0
         self.answers: Counter[Answer] = Counter()
         self.watch: Callable[[TellParticipant, int], None] = lambda _effect, _attempts: None
-        self.waiting = self.to_repeat = self.oldest_ms = 0
+        self.waiting = self.to_repeat = self.spared = self.oldest_ms = 0
         self.topics_held_back: dict[str, int] = {}
         self.waiting_ends: dict[tuple[TxnId, Participant], WaitingEnd] = {}
         self.repeats: list[tuple[TellParticipant, float]] = []

@@ -64,7 +64,11 @@ class Transaction(Twin[AsyncTransaction]):
 
     @property
     def id(self) -> TxnId | None:
-        """The transaction's id; None before the first operation that needs one."""
+        """The transaction's id; None before the first operation that needs one.
+
+        Whoever knows it may send in the transaction. So a coordinator beside clusters tells each participant of a transaction
+        whose id was asked for twice that it has ended (`docs/adr/0038`).
+        """
         return self._inner.id
 
     @property
@@ -98,7 +102,7 @@ class Transaction(Twin[AsyncTransaction]):
         return self._inner.remaining
 
     def stats(self) -> TransactionStats:
-        """A frozen picture of the transaction."""
+        """A frozen picture of the transaction, with its `id`."""
         return self._loop.call(self._inner.stats)
 
     def send(self, producer: Producer[T], value: T | None, **options: Any) -> MessageId:

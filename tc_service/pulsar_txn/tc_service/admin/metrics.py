@@ -87,6 +87,7 @@ def _of_ends(service: CoordinatorService) -> Iterator[Metric]:
     at = ["cluster"]
     told = CounterMetricFamily("pulsar_txn_service_ends_told", "Participants that hold their outcome.", labels=at)
     repeated = CounterMetricFamily("pulsar_txn_service_ends_repeated", "Ends that were told once more.", labels=at)
+    spared = CounterMetricFamily("pulsar_txn_service_ends_spared", "Ends that needed not be told once more.", labels=at)
     alarms = CounterMetricFamily("pulsar_txn_service_end_alarms", "Ends that need somebody's hand.", labels=at)
     waiting = GaugeMetricFamily("pulsar_txn_service_ends_waiting", "Ends that are not told yet.", labels=at)
     to_repeat = GaugeMetricFamily("pulsar_txn_service_ends_to_repeat", "Ends that will be told once more.", labels=at)
@@ -102,6 +103,7 @@ def _of_ends(service: CoordinatorService) -> Iterator[Metric]:
         for family, value in (
             (told, driver.ended),
             (repeated, driver.repeated),
+            (spared, driver.spared),
             (alarms, driver.alarms),
             (waiting, driver.waiting),
             (to_repeat, driver.to_repeat),
@@ -111,7 +113,7 @@ def _of_ends(service: CoordinatorService) -> Iterator[Metric]:
             family.add_metric([name], value)
         for answer, count in driver.answers.items():
             attempts.add_metric([name, answer.name.lower()], count)
-    yield from (told, repeated, alarms, waiting, to_repeat, oldest, held_back, attempts)
+    yield from (told, repeated, spared, alarms, waiting, to_repeat, oldest, held_back, attempts)
 
 
 async def show_metrics(request: web.Request) -> web.StreamResponse:

@@ -51,6 +51,10 @@ class Driver(Protocol):
     watch: Callable[[TellParticipant, int], None]
 
     @property
+    def spared(self) -> int:
+        """Ends that were not told once more, because nothing of their transaction can come late."""
+
+    @property
     def waiting(self) -> int:
         """Ends that are not told yet."""
 
