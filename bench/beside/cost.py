@@ -6,7 +6,8 @@
 
 The coordinator is a process as users run it, with its journal. Cluster and clients are this process: a broker that answers
 every end at once, and clients of bare frames, so what is left is the coordinator's. CPU is that of its event loop's process,
-without its sync helper, as the kernel counts it (`schedstat`). Each end is told once more after a second, as in `rounds`.
+without its sync helper, as the kernel counts it (`schedstat`). An end that is repeated is told once more after a second, as
+in `rounds`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,6 +58,7 @@ signal.signal(signal.SIGUSR1, lambda *_: profile.enable())
 signal.signal(signal.SIGUSR2, lambda *_: (profile.disable(), profile.dump_stats(os.environ["COST_PROFILE"])))
 main()
 """
+_COMMIT: Final = partial(hot_txn.encode_end_txn, all_answered=True)
 _SILENT: Final = frozenset({pb.BaseCommand.PONG})
 
 
@@ -187,7 +190,7 @@ class Client(Stream):
         self._send(self._end, hot_txn.encode_new_txn, 60_000, self._ids % 4, FIRST[: 1 + self._acks])
 
     def _end(self, txn_id: TxnId) -> None:
-        self._send(self._ended, hot_txn.encode_end_txn, txn_id, TxnAction.COMMIT)
+        self._send(self._ended, _COMMIT, txn_id, TxnAction.COMMIT)
 
     def _ended(self, _txn_id: TxnId) -> None:
         self.done += 1
