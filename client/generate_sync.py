@@ -29,6 +29,7 @@ NAMES = (
     "TransactionalBatch",
     "TransactionalBatchBlock",
     "Reader",
+    "ConsistentReader",
     "TableView",
     "Coordinator",
     "Client",
@@ -38,6 +39,7 @@ GENERIC = {
     "TransactionalProducer",
     "Consumer",
     "Reader",
+    "ConsistentReader",
     "TableView",
     "TransactionalBatch",
     "TransactionalBatchBlock",
@@ -122,6 +124,9 @@ BODIES = {
     "Reader.read_next": "return self._reading.read_next(timeout)",
     "Reader.read_many": "return self._reading.read_many(max_messages, max_wait)",
     "Reader.__anext__": NEXT.format("read_next"),
+    "ConsistentReader.messages": "while True:\n            try:\n                cut = self.next_cut()\n"
+    "            except AlreadyClosed:\n                return\n            yield from cut.messages",
+    "ConsistentReader.__anext__": NEXT.format("next_cut"),
     "TableView.for_each": "for key, value in self.snapshot().items():\n            action(key, value)",
     "TableView.for_each_and_listen": "heard = functools.partial(self._loop.callbacks.hear, action)\n"
     "        self._loop.run(lambda: self._inner.for_each_and_listen(heard))",
@@ -136,6 +141,10 @@ BODIES = {
     "Client.create_reader": "given = {options} | {{'schema': schema}}\n"
     "        given |= {{'start_inclusive': start_inclusive, 'reader_name': reader_name}}\n"
     "        return Reader(self._loop, self._opening.reader(topic, start, given))",
+    "Client.consistent_reader": "given = {options} | {{'schema': schema, 'max_ahead': max_ahead}}\n"
+    "        given |= {{'max_cut_messages': max_cut_messages, 'max_cut_bytes': max_cut_bytes}}\n"
+    "        given |= {{'check_interval': check_interval}}\n"
+    "        return ConsistentReader(self._loop, self._opening.consistent_reader(topics, start, given))",
     "Client.create_table_view": "return TableView(self._loop, self._opening.table_view(topic, schema, {options}))",
     "Client.pipeline": "if not isinstance(consumer, Consumer):\n"
     '            raise refused("consumer", consumer, "a consumer of this client")\n'

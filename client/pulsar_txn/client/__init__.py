@@ -29,6 +29,9 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.net.oauth2 import OAuth2Authentication as OAuth2Authentication
     from pulsar_txn.client.receive.batch import AsyncTransactionalBatch as AsyncTransactionalBatch
     from pulsar_txn.client.receive.consumer import AsyncConsumer as AsyncConsumer
+    from pulsar_txn.client.receive.cuts.position import CutPosition as CutPosition
+    from pulsar_txn.client.receive.cuts.reader import AsyncConsistentReader as AsyncConsistentReader
+    from pulsar_txn.client.receive.cuts.reader import Cut as Cut
     from pulsar_txn.client.receive.dead_letters import DeadLetterPolicy as DeadLetterPolicy
     from pulsar_txn.client.receive.interceptors import ConsumerInterceptor as ConsumerInterceptor
     from pulsar_txn.client.receive.message import EARLIEST_ID as EARLIEST_ID
@@ -85,6 +88,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from pulsar_txn.client.send.routing import RoutingMode as RoutingMode
     from pulsar_txn.client.sync import CheckGroup as CheckGroup
     from pulsar_txn.client.sync import Client as Client
+    from pulsar_txn.client.sync import ConsistentReader as ConsistentReader
     from pulsar_txn.client.sync import Consumer as Consumer
     from pulsar_txn.client.sync import Coordinator as Coordinator
     from pulsar_txn.client.sync import Producer as Producer
@@ -113,9 +117,9 @@ _NAMES_OF_MODULES = {
     "client.client_stats": "ClientStats",
     "client.coordinator": "AsyncCoordinator",
     "client.errors": "AlreadyClosed AuthenticationError AuthorizationError BrokerError ChecksumError CommitOutcomeUnknown "
-    "ConnectionLost ConsumerAssignError ConsumerBusy ConsumerNotFound CoordinatorUnavailable CryptoError "
+    "ConnectionLost ConsumerAssignError ConsumerBusy ConsumerNotFound CoordinatorUnavailable CryptoError CutTooLarge "
     "FeatureUnsupported ForkedClientError IncompatibleSchema InvalidConfiguration InvalidTopicName InvalidTransactionStatus "
-    "LocalProtocolError MemoryBufferIsFull MessageTooLarge MetadataError NotAllowedError OperationTimeout "
+    "LocalProtocolError MemoryBufferIsFull MessageTooLarge MessagesMissing MetadataError NotAllowedError OperationTimeout "
     "PersistenceError ProducerBlockedQuotaExceededError ProducerBlockedQuotaExceededException ProducerBusy "
     "ProducerFenced ProducerQueueFull ProtocolError PulsarError RemoteProtocolError SchemaMismatch ServiceNotReady "
     "SubscriptionNotFound TooManyRequests TopicNotFound TopicTerminatedError TransactionAborted TransactionConflict "
@@ -128,6 +132,8 @@ _NAMES_OF_MODULES = {
     "client.net.oauth2": "OAuth2Authentication",
     "client.receive.batch": "AsyncTransactionalBatch",
     "client.receive.consumer": "AsyncConsumer",
+    "client.receive.cuts.position": "CutPosition",
+    "client.receive.cuts.reader": "AsyncConsistentReader Cut",
     "client.receive.dead_letters": "DeadLetterPolicy",
     "client.receive.interceptors": "ConsumerInterceptor",
     "client.receive.message": "EARLIEST_ID LATEST_ID Message",
@@ -150,8 +156,8 @@ _NAMES_OF_MODULES = {
     "client.send.options": "AccessMode BatchingType Compression ProducerOptions ProducerOptionsDict",
     "client.send.producer": "AsyncProducer",
     "client.send.routing": "HashingScheme Router RoutingMode",
-    "client.sync": "CheckGroup Client Consumer Coordinator Producer Reader TableView Transaction TransactionalBatch "
-    "TransactionalProducer",
+    "client.sync": "CheckGroup Client ConsistentReader Consumer Coordinator Producer Reader TableView Transaction "
+    "TransactionalBatch TransactionalProducer",
     "client.txn.check_groups": "AsyncCheckGroup",
     "client.txn.checks": "CheckQuestion CheckedMessage LocalOutcome",
     "client.txn.observers": "TransactionObserver",

@@ -36,6 +36,9 @@ from pulsar_txn.client.net.runtime import AsyncioRuntime, Runtime
 from pulsar_txn.client.net.settings import Settings
 from pulsar_txn.client.net.tls import TlsFiles
 from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.cuts.opening import Bounds, open_consistent_reader
+from pulsar_txn.client.receive.cuts.position import CutPosition
+from pulsar_txn.client.receive.cuts.reader import AsyncConsistentReader
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import EARLIEST_ID
 from pulsar_txn.client.receive.options import ConsumerOptions, ConsumerOptionsDict, ReaderOptionsDict
@@ -444,6 +447,70 @@ class AsyncClient(BeginsTransactions):
             await view.close()
             raise
         return view
+
+    @overload
+    async def consistent_reader(
+        self,
+        topics: str | Sequence[str],
+        start: MessageId | CutPosition = EARLIEST_ID,
+        *,
+        max_ahead: int = 500_000,
+        max_cut_messages: int = 100_000,
+        max_cut_bytes: int = 256 * 1024 * 1024,
+        check_interval: float | timedelta = 0.1,
+        schema: None = None,
+        **options: Unpack[ReaderOptionsDict],
+    ) -> AsyncConsistentReader[bytes]: ...
+
+    @overload
+    async def consistent_reader(
+        self,
+        topics: str | Sequence[str],
+        start: MessageId | CutPosition = EARLIEST_ID,
+        *,
+        max_ahead: int = 500_000,
+        max_cut_messages: int = 100_000,
+        max_cut_bytes: int = 256 * 1024 * 1024,
+        check_interval: float | timedelta = 0.1,
+        schema: Schema[T],
+        **options: Unpack[ReaderOptionsDict],
+    ) -> AsyncConsistentReader[T]: ...
+
+    async def consistent_reader(
+        self,
+        topics: str | Sequence[str],
+        start: MessageId | CutPosition = EARLIEST_ID,
+        *,
+        max_ahead: int = 500_000,
+        max_cut_messages: int = 100_000,
+        max_cut_bytes: int = 256 * 1024 * 1024,
+        check_interval: float | timedelta = 0.1,
+        schema: Schema[Any] | None = None,
+        **options: Unpack[ReaderOptionsDict],
+    ) -> AsyncConsistentReader[Any]:
+        """Read several topics with all their partitions so that no transaction is seen in part.
+
+        `start` is the beginning of the topics (`EARLIEST_ID`), their end (`LATEST_ID`: of what is written after that, without
+        transactions that had written before), or the position of a cut (`Cut.position`), which goes on after it.
+
+        The reader looks ahead of what it hands out: at most `max_ahead` runs of messages (neighbours of one transaction in one
+        partition), each of about 500 bytes of memory. Transactions that hang together may have `max_cut_messages` and
+        `max_cut_bytes`, as they are stored. CutTooLarge is raised for more. While transactions are incomplete, each partition
+        is asked every `check_interval` seconds; less often where there are more than ten, or when nothing moves.
+
+        `options` are those of `create_reader`, without `read_compacted` and `auto_update_partitions`. Raises as `subscribe`.
+        See the page on consistent reading.
+        """
+        check_schema(schema)
+        _check_topics(topics)
+        names = [parse_topic(topic) for topic in ([topics] if isinstance(topics, str) else topics)]
+        bounds = Bounds(
+            max_ahead=max_ahead,
+            max_cut_messages=max_cut_messages,
+            max_cut_bytes=max_cut_bytes,
+            check_interval=check_interval,
+        )
+        return await open_consistent_reader(self._core, names, start, schema or BytesSchema(), options, bounds)
 
     async def _consume(
         self, topics: Iterable[str], subscription: str, schema: Schema[Any] | None, options: ConsumerOptions

@@ -15,6 +15,8 @@ PulsarError
 ├── OperationTimeout
 ├── ProducerQueueFull
 │   └── MemoryBufferIsFull
+├── CutTooLarge
+├── MessagesMissing
 ├── CryptoError
 ├── BrokerError
 │   ├── UnknownError
@@ -204,6 +206,20 @@ class ProducerQueueFull(PulsarError):
 
 class MemoryBufferIsFull(ProducerQueueFull):
     """The same for all producers of the client: as many bytes are in flight as its `memory_limit` allows."""
+
+
+class CutTooLarge(PulsarError):
+    """Transactions that a consistent reader must show together need more than its limits allow."""
+
+    fatal = True
+    default_hint = "go on from the last position with larger limits"
+
+
+class MessagesMissing(PulsarError):
+    """A consistent reader did not get messages that it has to show: they are gone, damaged, or cannot be decrypted."""
+
+    fatal = True
+    default_hint = "see the log of the client; if retention has removed them, begin again where the topics are whole"
 
 
 class CryptoError(PulsarError):

@@ -116,6 +116,18 @@ class BufferStats:
     low_watermarks: dict[int, int]
 
 
+@value
+class Waiting:
+    """What a buffer keeps beside the topic until its transaction is committed, as places in a log of the buffer's own.
+
+    `last`: the last entry that was put there. `first`: the first entry of the oldest transaction that is not whole in the
+    topic; None when there is none.
+    """
+
+    last: Position
+    first: Position | None
+
+
 class TransactionBuffer(Machine[Request, TopicRecord], Protocol):
     """A buffer plug-in. Constructed by the host as `factory(topic, make_marker)`.
 
@@ -144,6 +156,9 @@ class TransactionBuffer(Machine[Request, TopicRecord], Protocol):
 
     def stats(self) -> BufferStats:
         """Counters at this moment."""
+
+    def waiting(self) -> Waiting | None:
+        """What waits beside the topic; None for a buffer that keeps open transactions in the topic itself."""
 
     def topic_trimmed(self, before: Position) -> bool:
         """Entries of the topic before `before` are gone: aborted transactions that lie wholly there may be forgotten.

@@ -125,6 +125,10 @@ class TopicTransactionBuffer:
             low_watermarks=dict(self._low_watermarks),
         )
 
+    def waiting(self) -> None:
+        """Nothing: what is open is in the topic."""
+        return
+
     def topic_trimmed(self, before: Position) -> bool:
         """Forget aborted transactions whose last entry (their marker, as a rule) is before `before`: some of them."""
         aborted = self._aborted

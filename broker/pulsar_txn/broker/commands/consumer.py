@@ -217,6 +217,7 @@ async def on_get_last_message_id(session: Session, body: Any) -> None:
     if consumer.read_compacted and isinstance(topic, Topic):
         position, batch_size = await topic.compaction.last_message(position, batch_size)
     mark = subscription.cursor.mark_delete
+    halves = await _halves(topic) if body.with_halves and isinstance(topic, Topic) else {}
     session.connection.write_command(
         "getLastMessageIdResponse",
         request_id=body.request_id,
@@ -226,8 +227,23 @@ async def on_get_last_message_id(session: Session, body: Any) -> None:
             partition=consumer.partition,
             batch_index=batch_size - 1 if batch_size > 0 else -1,
         ),
-        consumer_mark_delete_position=pb.MessageIdData(ledgerId=unsigned64(mark[0]), entryId=unsigned64(mark[1])),
+        consumer_mark_delete_position=_place(mark),
+        **halves,
     )
+
+
+async def _halves(topic: Topic) -> dict[str, pb.MessageIdData]:
+    """What waits beside the topic. What does not wait any more is durable in the topic when this returns."""
+    waiting = topic.buffer.waiting()
+    if waiting is None:
+        return {}
+    await topic.log.flush()
+    first = {} if waiting.first is None else {"first_waiting_half": _place(waiting.first)}
+    return {"last_half": _place(waiting.last), **first}
+
+
+def _place(position: Position) -> pb.MessageIdData:
+    return pb.MessageIdData(ledgerId=unsigned64(position[0]), entryId=unsigned64(position[1]))
 
 
 def on_consumer_stats(session: Session, body: Any) -> None:

@@ -37,6 +37,7 @@ def on_connect(session: Session, body: Any) -> None:
             supports_group_end=session.services.ends_groups,
             supports_txn_deduplication=True,
             supports_committed_position=True,
+            tells_halves=True,
         ),
     )
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, OperationTimeout, PulsarError
+from pulsar_txn.client.errors import AlreadyClosed, ConnectionLost, OperationTimeout, PulsarError, UnsupportedVersionError
 from pulsar_txn.client.net.connection import Connection
 from pulsar_txn.client.net.core import Core
 from pulsar_txn.client.receive.entry_checks import permits_of
@@ -20,10 +20,11 @@ from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.receive.permits import Permits
 from pulsar_txn.client.receive.subscribe_fields import Start, message_id_of, subscribe_fields
 from pulsar_txn.wire import hot
+from pulsar_txn.wire import pulsar_pb2 as pb
 from pulsar_txn.wire.entries import read_header
 from pulsar_txn.wire.errors import WireError
 from pulsar_txn.wire.frames import command
-from pulsar_txn.wire.ids import MessageId, Position
+from pulsar_txn.wire.ids import EARLIEST, MessageId, Position
 
 _MOST_MESSAGES: Final = 200_000
 _PER_ENTRY: Final = 200
@@ -46,6 +47,26 @@ class RawEntry(NamedTuple):
     def position(self) -> Position:
         """`(ledger id, entry id)`."""
         return (self.ledger_id, self.entry_id)
+
+
+class Halves(NamedTuple):
+    """What waits beside a topic for the end of its transaction: the last entry, and the first of the oldest transaction."""
+
+    last: Position
+    first: Position | None
+
+
+class Ends(NamedTuple):
+    """What the broker says of a partition and of a reader's place in it.
+
+    `last`: the last entry that can be read now. `passed`: everything up to here was acknowledged by the reader, or is nothing
+    that readers see; a fresh reader that began at the end has the partition's physical end there, whoever may read up to it.
+    """
+
+    last: Position
+    passed: Position
+    halves: Halves | None = None
+    """None where open transactions are in the topic itself, as on every stock broker."""
 
 
 class AsyncEntryReader:
@@ -270,6 +291,28 @@ class AsyncEntryReader:
         answer = await self._line.ask(connection, "getLastMessageId")
         return message_id_of(answer.last_message_id, self._line.partition)
 
+    async def ends(self, read: Position = EARLIEST) -> Ends:
+        """Acknowledge all entries up to `read`, and ask how far the partition and this reader are.
+
+        The acknowledgements are what lets the broker count on: entries that readers do not see (markers, and messages
+        of aborted transactions) it acknowledges itself when it comes past them. Raises the broker's error, ConnectionLost,
+        OperationTimeout; UnsupportedVersionError when the broker does not tell. Safe to cancel.
+        """
+        connection = await self._line.connected("ends")
+        if read != EARLIEST:
+            place = {"ledgerId": read[0], "entryId": read[1]}
+            acknowledged = {"ack_type": pb.CommandAck.Cumulative, "message_id": [place]}
+            connection.write([command("ack", consumer_id=self._line.id, **acknowledged)])
+        asks = {"with_halves": True} if connection.features.tells_halves else {}
+        answer = await self._line.ask(connection, "getLastMessageId", **asks)
+        if not answer.HasField("consumer_mark_delete_position"):
+            raise UnsupportedVersionError("the broker does not tell how far a reader is", endpoint=connection.endpoint)
+        last, passed = _position(answer.last_message_id), _position(answer.consumer_mark_delete_position)
+        if not answer.HasField("last_half"):
+            return Ends(last, passed)
+        first = _position(answer.first_waiting_half) if answer.HasField("first_waiting_half") else None
+        return Ends(last, passed, Halves(_position(answer.last_half), first))
+
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -296,6 +339,10 @@ class AsyncEntryReader:
         self.paused += 1
         request_id = self._line.core.next_request_id()
         self._leaving = connection.request("close_consumer", request_id, consumer_id=self._line.id)
+
+
+def _position(place: Any) -> Position:
+    return message_id_of(place, -1).position
 
 
 def _messages_in(data: bytes) -> int:

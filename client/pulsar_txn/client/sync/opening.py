@@ -10,6 +10,7 @@ import attrs
 from pulsar_txn.client._shared_interceptors import SharedInterceptors
 from pulsar_txn.client.client import AsyncClient, schema_of_producer
 from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.cuts.reader import AsyncConsistentReader
 from pulsar_txn.client.receive.options import ConsumerOptions
 from pulsar_txn.client.receive.reader import AsyncReader
 from pulsar_txn.client.receive.table_view import AsyncTableView
@@ -66,6 +67,11 @@ class Opening:
         """A new reader."""
         self._ask_for_keys(options)
         return self._loop.run(lambda: self._client.create_reader(topic, start, **options))
+
+    def consistent_reader(self, topics: Any, start: Any, options: dict[str, Any]) -> AsyncConsistentReader[Any]:
+        """A new consistent reader."""
+        self._ask_for_keys(options)
+        return self._loop.run(lambda: self._client.consistent_reader(topics, start, **options))
 
     def table_view(self, topic: str, schema: Schema[Any] | None, options: dict[str, Any]) -> AsyncTableView[Any]:
         """A new table view."""

@@ -24,6 +24,8 @@ from pulsar_txn.client.net.resource_stats import ConsumerStats, ProducerStats
 from pulsar_txn.client.net.runtime import Future, Runtime
 from pulsar_txn.client.receive.batch import AsyncTransactionalBatch, AsyncTransactionalBatchBlock
 from pulsar_txn.client.receive.consumer import AsyncConsumer
+from pulsar_txn.client.receive.cuts.position import CutPosition
+from pulsar_txn.client.receive.cuts.reader import AsyncConsistentReader, Cut
 from pulsar_txn.client.receive.interceptors import ConsumerInterceptor
 from pulsar_txn.client.receive.message import EARLIEST_ID, Message
 from pulsar_txn.client.receive.options import ConsumerOptionsDict, ConsumerType, ReaderOptionsDict
@@ -836,6 +838,60 @@ class Reader(GenericTwin[AsyncReader[T], T]):
         self.close()
 
 
+class ConsistentReader(GenericTwin[AsyncConsistentReader[T], T]):
+    """Reads topics so that no transaction is seen in part. Made by `Client.consistent_reader`; a context manager."""
+
+    @property
+    def topics(self) -> list[str]:
+        """The full names of the partitions (and of the topics without partitions) that it reads."""
+        return self._inner.topics
+
+    @property
+    def position(self) -> CutPosition:
+        """The place after the last cut that was handed out; where the reader began, before the first one."""
+        return self._inner.position
+
+    def next_cut(self, timeout: float | timedelta | None = None, *, max_messages: int = 1000) -> Cut[T]:
+        """Wait for the next cut and return it; OperationTimeout after `timeout`, seconds or a timedelta.
+
+        It has about `max_messages` messages at most; more when transactions hang together.
+        Raises AlreadyClosed; CutTooLarge, MessagesMissing and whatever else ends the reading, again at each call.
+        """
+        return self._loop.run(lambda: self._inner.next_cut(timeout, max_messages=max_messages))
+
+    def messages(self) -> Iterator[Message[T]]:
+        """All messages, one after another, until the reader is closed; `position` is after the whole cut of the last one."""
+        while True:
+            try:
+                cut = self.next_cut()
+            except AlreadyClosed:
+                return
+            yield from cut.messages
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        self._loop.run(self._inner.close)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Cut[T]:
+        """The next message."""
+        try:
+            return self.next_cut()
+        except AlreadyClosed:
+            raise StopIteration from None
+
+    def __enter__(self) -> Self:
+        """Enter the block."""
+        self._loop.run(self._inner.__aenter__)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Leave the block."""
+        self.close()
+
+
 class TableView(GenericTwin[AsyncTableView[T], T]):
     """Key and newest value of a topic's committed messages. Made by `Client.create_table_view`; a context manager."""
 
@@ -1362,6 +1418,64 @@ class Client(Twin[AsyncClient]):
         """
         return TableView(self._loop, self._opening.table_view(topic, schema, {**options}))
 
+    @overload
+    def consistent_reader(
+        self,
+        topics: str | Sequence[str],
+        start: MessageId | CutPosition = EARLIEST_ID,
+        *,
+        max_ahead: int = 500000,
+        max_cut_messages: int = 100000,
+        max_cut_bytes: int = 256 * 1024 * 1024,
+        check_interval: float | timedelta = 0.1,
+        schema: None = None,
+        **options: Unpack[ReaderOptionsDict],
+    ) -> ConsistentReader[bytes]: ...
+
+    @overload
+    def consistent_reader(
+        self,
+        topics: str | Sequence[str],
+        start: MessageId | CutPosition = EARLIEST_ID,
+        *,
+        max_ahead: int = 500000,
+        max_cut_messages: int = 100000,
+        max_cut_bytes: int = 256 * 1024 * 1024,
+        check_interval: float | timedelta = 0.1,
+        schema: Schema[T],
+        **options: Unpack[ReaderOptionsDict],
+    ) -> ConsistentReader[T]: ...
+
+    def consistent_reader(
+        self,
+        topics: str | Sequence[str],
+        start: MessageId | CutPosition = EARLIEST_ID,
+        *,
+        max_ahead: int = 500000,
+        max_cut_messages: int = 100000,
+        max_cut_bytes: int = 256 * 1024 * 1024,
+        check_interval: float | timedelta = 0.1,
+        schema: Schema[Any] | None = None,
+        **options: Unpack[ReaderOptionsDict],
+    ) -> ConsistentReader[Any]:
+        """Read several topics with all their partitions so that no transaction is seen in part.
+
+        `start` is the beginning of the topics (`EARLIEST_ID`), their end (`LATEST_ID`: of what is written after that, without
+        transactions that had written before), or the position of a cut (`Cut.position`), which goes on after it.
+
+        The reader looks ahead of what it hands out: at most `max_ahead` runs of messages (neighbours of one transaction in one
+        partition), each of about 500 bytes of memory. Transactions that hang together may have `max_cut_messages` and
+        `max_cut_bytes`, as they are stored. CutTooLarge is raised for more. While transactions are incomplete, each partition
+        is asked every `check_interval` seconds; less often where there are more than ten, or when nothing moves.
+
+        `options` are those of `create_reader`, without `read_compacted` and `auto_update_partitions`. Raises as `subscribe`.
+        See the page on consistent reading.
+        """
+        given = {**options} | {"schema": schema, "max_ahead": max_ahead}
+        given |= {"max_cut_messages": max_cut_messages, "max_cut_bytes": max_cut_bytes}
+        given |= {"check_interval": check_interval}
+        return ConsistentReader(self._loop, self._opening.consistent_reader(topics, start, given))
+
     def pipeline(
         self,
         consumer: Consumer[T],
@@ -1620,6 +1734,7 @@ class Client(Twin[AsyncClient]):
 __all__ = [
     "CheckGroup",
     "Client",
+    "ConsistentReader",
     "Consumer",
     "Coordinator",
     "ManagedTransaction",

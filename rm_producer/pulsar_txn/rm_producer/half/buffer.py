@@ -41,6 +41,7 @@ from pulsar_txn.rm_producer.requests import (
     TakeSnapshot,
     TopicRecord,
     Verified,
+    Waiting,
 )
 from pulsar_txn.rm_producer.sent_messages import SentMessages
 from pulsar_txn.rm_producer.snapshots import SENT
@@ -146,6 +147,11 @@ class HalfTopicTransactionBuffer:
             aborted_txn_count=self._aborted_count,
             low_watermarks=dict(self._watermarks.of),
         )
+
+    def waiting(self) -> Waiting:
+        """The halves of transactions that are open, or not copied to their end."""
+        oldest = self._transactions.first()
+        return Waiting(self._last["half"], None if oldest is None else oldest[1].position(0))
 
     def topic_trimmed(self, before: Position) -> bool:
         """Nothing is kept about entries of the topic."""

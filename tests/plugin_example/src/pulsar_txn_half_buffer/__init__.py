@@ -29,6 +29,7 @@ from pulsar_txn.rm_producer.requests import (
     TakeSnapshot,
     TopicRecord,
     Verified,
+    Waiting,
 )  # fmt: skip
 from pulsar_txn.wire.errors import Refusal, ServerError, WireError
 from pulsar_txn.wire.ids import EARLIEST, EntryHeader, MarkerType, Position, TxnAction, TxnId
@@ -80,6 +81,10 @@ class HalfTopicTransactionBuffer:
         counts, state = self._counts, "Ready" if self._ready else "Initializing"
         ended = counts[TxnAction.COMMIT], counts[TxnAction.ABORT]
         return BufferStats(state, self.max_read_position, len(self._open), 0, *ended, dict(self._low_watermarks))
+
+    def waiting(self) -> Waiting:
+        oldest = next(iter(self._open.values()), None)
+        return Waiting(self._last["half"], None if oldest is None else oldest.halves[0])
 
     def topic_trimmed(self, before: Position) -> bool:
         return False  # nothing is kept about entries of the topic

@@ -1,0 +1,113 @@
+"""Gets the messages of a plan: one reader per partition, which must find exactly what its scout has seen."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+from pulsar_txn.client.errors import MessagesMissing
+from pulsar_txn.client.net.core import run_all
+from pulsar_txn.client.receive.cuts.lane import Run
+from pulsar_txn.client.receive.cuts.planner import Plan
+from pulsar_txn.client.receive.message import Message
+from pulsar_txn.client.receive.reader import AsyncReader, newest_of
+from pulsar_txn.wire.ids import Position
+
+T = TypeVar("T")
+
+_TAKEN_AT_ONCE = 500
+
+
+class Fetcher(Generic[T]):
+    """Reads one partition after an entry. `open_reader()` makes the reader when the first messages are wanted.
+
+    A reader that gets nothing for `patience` seconds is asked whether it still can get something.
+    """
+
+    def __init__(
+        self, topic: str, after: Position, open_reader: Callable[[], Awaitable[AsyncReader[T]]], patience: float
+    ) -> None:
+        self._topic = topic
+        self._after = after
+        self._open = open_reader
+        self._patience = patience
+        self._reader: AsyncReader[T] | None = None
+        self._queue: deque[Message[T]] = deque()
+
+    async def next(self, last: Position) -> Message[T]:
+        """The next message; MessagesMissing when it is after `last`, or cannot come any more. If cancelled, none is lost."""
+        while True:
+            while self._queue and self._queue[0].entry.position <= self._after:
+                self._queue.popleft()  # chunks of what comes began before the place
+            if self._queue:
+                break
+            await self._fill(last)
+        if self._queue[0].entry.position > last:
+            raise self._missing(last)
+        return self._queue.popleft()
+
+    async def _fill(self, last: Position) -> None:
+        if self._reader is None:
+            self._reader = await self._open()
+        inside = self._reader.inside.inside
+        while not await inside.wait(1, inside.deadline(self._patience, "patience")):
+            if await self._is_past(self._reader, last):
+                raise self._missing(last)
+        messages = inside.take(_TAKEN_AT_ONCE, None)
+        self._queue.extend(messages)
+        inside.acknowledge_soon(newest_of(messages), cumulative=True)
+
+    async def _is_past(self, reader: AsyncReader[T], last: Position) -> bool:
+        """Whether an idle reader cannot get more up to `last`: it has come past it, or the topic does not have it."""
+        (part,) = reader.inside.inside.parts
+        come = part.place.last_position
+        if not part.is_connected:
+            return False
+        return (come is not None and come >= last) or (await reader.get_last_message_id()).position < last
+
+    def _missing(self, last: Position) -> MessagesMissing:
+        return MessagesMissing(f"{self._topic} had messages up to {last}, and not all of them came again to be handed out")
+
+    async def close(self) -> None:
+        """Close the reader; idempotent."""
+        if self._reader is not None:
+            await self._reader.close()
+
+
+class _Fetching(Generic[T]):
+    """The part of a plan in one partition."""
+
+    def __init__(self, fetcher: Fetcher[T], runs: Iterable[Run]) -> None:
+        self._fetcher = fetcher
+        self._runs = deque(runs)
+        self._missing = self._runs[0].messages
+        self.found: list[Message[T]] = []
+
+    async def go_on(self) -> None:
+        while self._runs:
+            run = self._runs[0]
+            while self._missing > 0:
+                message = await self._fetcher.next(run.last)
+                self._missing -= _count(message)
+                if not run.is_dropped:
+                    self.found.append(message)
+            self._runs.popleft()
+            self._missing = self._runs[0].messages if self._runs else 0
+
+
+class Delivery(Generic[T]):
+    """A plan that is being carried out. It survives that a call for it is cancelled."""
+
+    def __init__(self, plan: Plan, fetchers: Sequence[Fetcher[T]]) -> None:
+        self._parts = [_Fetching(fetchers[index], runs) for index, runs in sorted(plan.runs.items())]
+
+    async def messages(self) -> list[Message[T]]:
+        """All messages, partition by partition. Raises MessagesMissing, and what ended a reader."""
+        await run_all([part.go_on() for part in self._parts])
+        return [message for part in self._parts for message in part.found]
+
+
+def _count(message: Message[T]) -> int:
+    """For how many messages of its entry this stands: of an entry that cannot be decrypted there is one for all."""
+    return max(message.entry.metadata.num_messages_in_batch, 1) if message.entry.undecrypted else 1

@@ -1,0 +1,105 @@
+"""The consistent reader that programs use: cuts through its topics, each with whole transactions only."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import timedelta
+from typing import Generic, Self, TypeVar
+
+import attrs
+
+from pulsar_txn.client._checks import check_whole, number_of_seconds
+from pulsar_txn.client.errors import AlreadyClosed, OperationTimeout, PulsarError
+from pulsar_txn.client.receive.cuts.position import CutPosition
+from pulsar_txn.client.receive.cuts.reading import Reading
+from pulsar_txn.client.receive.message import Message
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Cut(Generic[T]):
+    """Messages that come together: every transaction among them is whole, over all topics of the reader.
+
+    They are in the order of their partition, partition by partition. `position` is the place after them.
+    """
+
+    messages: Sequence[Message[T]]
+    position: CutPosition
+
+    def __iter__(self) -> Iterator[Message[T]]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+
+class AsyncConsistentReader(Generic[T]):
+    """Reads topics so that no transaction is seen in part. Made by `Client.consistent_reader`; an async context manager.
+
+    It is an async iterator of cuts; `messages()` is one of messages.
+    Messages of one partition come in order. A transaction comes in one cut, as soon as each partition has been read
+    far enough. So it waits for a transaction that is open before it in one of the partitions.
+    """
+
+    def __init__(self, reading: Reading[T]) -> None:
+        self._reading = reading
+
+    @property
+    def topics(self) -> list[str]:
+        """The full names of the partitions (and of the topics without partitions) that it reads."""
+        return self._reading.topics
+
+    @property
+    def position(self) -> CutPosition:
+        """The place after the last cut that was handed out; where the reader began, before the first one."""
+        return self._reading.position
+
+    async def next_cut(self, timeout: float | timedelta | None = None, *, max_messages: int = 1000) -> Cut[T]:
+        """Wait for the next cut and return it; OperationTimeout after `timeout`, seconds or a timedelta.
+
+        It has about `max_messages` messages at most; more when transactions hang together.
+        Raises AlreadyClosed; CutTooLarge, MessagesMissing and whatever else ends the reading, again at each call.
+        If cancelled, nothing is lost.
+        """
+        check_whole("max_messages", max_messages, 1)
+        seconds = math.inf if timeout is None else number_of_seconds(timeout, "timeout")
+        try:
+            async with asyncio.timeout(None if seconds == math.inf else seconds):
+                messages = await self._reading.cut(max_messages)
+        except TimeoutError as error:
+            if isinstance(error, PulsarError):
+                raise
+            raise OperationTimeout(f"no cut is complete within {seconds:g} s") from None
+        return Cut(messages, self._reading.position)
+
+    async def messages(self) -> AsyncIterator[Message[T]]:
+        """All messages, one after another, until the reader is closed; `position` is after the whole cut of the last one."""
+        while True:
+            try:
+                cut = await self.next_cut()
+            except AlreadyClosed:
+                return
+            for message in cut.messages:
+                yield message
+
+    async def close(self) -> None:
+        """Close; idempotent. If cancelled, it is closed."""
+        await self._reading.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Cut[T]:
+        try:
+            return await self.next_cut()
+        except AlreadyClosed:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

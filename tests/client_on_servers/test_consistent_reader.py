@@ -1,0 +1,152 @@
+"""Consistent readers on every server: no part of a transaction without the rest, in order, with progress."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from admin import post, put, topic_path
+from cuts import SOON, is_silent, producers_of, send_in_one, take
+from targets import Target
+
+from pulsar_txn.client import (
+    EARLIEST_ID,
+    LATEST_ID,
+    AsyncClient,
+    Client,
+    CutPosition,
+    MessageId,
+)
+
+
+@pytest.fixture
+def topics(topic: str) -> list[str]:
+    return [f"{topic}-a", f"{topic}-b", f"{topic}-c"]
+
+
+@pytest.mark.seed_rows("B36")
+async def test_a_transaction_is_seen_in_all_topics_or_in_none(client: AsyncClient, topics: list[str]) -> None:
+    a, b, c = await producers_of(client, topics)
+    async with await client.consistent_reader(topics) as reader:
+        await send_in_one(client, (a, b"1a"), (b, b"1b"))
+        cut = await reader.next_cut(SOON)
+        assert sorted(message.data for message in cut) == [b"1a", b"1b"]
+        holds_b_back = await client.begin_transaction()
+        await b.send(b"open", txn=holds_b_back)
+        await send_in_one(client, (a, b"2a"), (b, b"2b"))
+        await a.send(b"plain")
+        assert await is_silent(reader), "2a can be read, 2b cannot"
+        await send_in_one(client, (a, b"3a"), commit=False)
+        await holds_b_back.abort()
+        assert await take(reader, 3) == [b"2a", b"2b", b"plain"]
+        await c.send(b"c")
+        assert await take(reader, 1) == [b"c"]
+
+
+async def test_what_is_open_elsewhere_or_began_later_holds_up_nothing(client: AsyncClient, topics: list[str]) -> None:
+    a, b, c = await producers_of(client, topics)
+    async with await client.consistent_reader(topics[:2]) as reader:
+        elsewhere, before, later = [await client.begin_transaction() for _ in range(3)]
+        await c.send(b"open in c", txn=elsewhere)
+        await send_in_one(client, (a, b"1a"), (b, b"1b"), (c, b"1c"))
+        assert await take(reader, 2) == [b"1a", b"1b"]
+        await b.send(b"before", txn=before)
+        await send_in_one(client, (a, b"2a"), (b, b"2b"))
+        assert await is_silent(reader)
+        await a.send(b"later", txn=later)
+        await b.send(b"later", txn=later)
+        await before.abort()
+        assert await take(reader, 2) == [b"2a", b"2b"]
+        assert await is_silent(reader)
+        await later.commit()
+        assert await take(reader, 2) == [b"later", b"later"]
+        await elsewhere.abort()
+
+
+async def test_a_part_that_waits_behind_another_transaction_is_not_missed(client: AsyncClient, topics: list[str]) -> None:
+    a, b, _ = await producers_of(client, topics)
+    async with await client.consistent_reader(topics[:2]) as reader:
+        txn, between = await client.begin_transaction(), await client.begin_transaction()
+        await a.send(b"first", txn=txn)
+        await b.send(b"other", txn=txn)
+        await a.send(b"between", txn=between)
+        await a.send(b"last", txn=txn)
+        await txn.commit()
+        assert await is_silent(reader), "a shows the first message of the transaction, and not the last"
+        await between.abort()
+        assert await take(reader, 3) == [b"first", b"last", b"other"]
+
+
+async def test_a_reader_goes_on_after_the_position_of_a_cut(client: AsyncClient, topics: list[str]) -> None:
+    a, b, _ = await producers_of(client, topics)
+    for number in range(20):
+        await send_in_one(client, (a, b"%02da" % number), (b, b"%02db" % number))
+    found: list[bytes] = []
+    position: MessageId | CutPosition = EARLIEST_ID
+    while len(found) < 40:
+        async with await client.consistent_reader(topics[:2], position) as reader:
+            cut = await reader.next_cut(SOON, max_messages=6)
+            assert len(cut) % 2 == 0
+            found += [message.data for message in cut]
+            position = CutPosition.parse(cut.position.text())
+    assert sorted(found) == sorted(b"%02d%s" % (number, name) for number in range(20) for name in (b"a", b"b"))
+    async with await client.consistent_reader(topics[:2], position) as reader:
+        assert await is_silent(reader)
+        await send_in_one(client, (a, b"last"), (b, b"last"))
+        assert await take(reader, 2) == [b"last", b"last"]
+
+
+async def test_a_reader_that_begins_at_the_end_leaves_out_what_had_begun_before(client: AsyncClient, topics: list[str]) -> None:
+    a, b, _ = await producers_of(client, topics)
+    await send_in_one(client, (a, b"before"), (b, b"before"))
+    begun = await client.begin_transaction()
+    await a.send(b"begun before", txn=begun)
+    async with await client.consistent_reader(topics[:2], LATEST_ID) as reader:
+        await b.send(b"after, of what had begun", txn=begun)
+        await b.send(b"plain")
+        await begun.commit()
+        await send_in_one(client, (a, b"1a"), (b, b"1b"))
+        assert await take(reader, 3) == [b"1a", b"1b", b"plain"]
+        assert await is_silent(reader)
+
+
+async def test_new_partitions_are_read_and_belong_to_transactions(client: AsyncClient, topic: str, pulsar: Target) -> None:
+    await put(pulsar, f"{topic_path(topic)}/partitions", 1)
+    other = f"{topic}-other"
+    async with await client.consistent_reader([topic, other]) as reader:
+        assert len(reader.topics) == 2
+        await post(pulsar, f"{topic_path(topic)}/partitions", 3)
+        first, last, beside = await producers_of(client, [f"{topic}-partition-0", f"{topic}-partition-2", other])
+        await send_in_one(client, (first, b"0"), (last, b"2"), (beside, b"x"))
+        cut = await reader.next_cut(SOON)
+        assert sorted(message.data for message in cut) == [b"0", b"2", b"x"]
+        assert len(reader.topics) == 4
+
+
+def test_the_blocking_reader_is_the_same(pulsar: Target, topics: list[str]) -> None:
+    with Client(pulsar.service_url) as client, client.consistent_reader(topics) as reader:
+        producers = [client.create_producer(topic) for topic in topics]
+        with client.transaction() as txn:
+            for producer in producers:
+                producer.send(b"x", txn=txn)
+        cut = next(reader)
+        assert [message.topic for message in cut] == topics
+        assert cut.position == reader.position
+        producers[0].send(b"y")
+        assert next(reader.messages()).data == b"y"
+
+
+async def test_batches_and_chunks_are_whole(client: AsyncClient, topics: list[str]) -> None:
+    batched = await client.create_producer(topics[0], batching_max_delay=10.0)
+    chunked = await client.create_producer(topics[1], batching=False, chunking=True)
+    large = bytes(7 * 1024 * 1024)
+    async with await client.consistent_reader(topics[:2]) as reader:
+        txn = await client.begin_transaction()
+        sends = [batched.send_nowait(b"%d" % number, txn=txn) for number in range(10)]
+        await chunked.send(large, txn=txn)
+        await chunked.send(b"small", txn=txn)
+        await batched.flush()
+        await asyncio.gather(*sends)
+        await txn.commit()
+        cut = await reader.next_cut(SOON)
+        assert [message.data for message in cut] == [*(b"%d" % number for number in range(10)), large, b"small"]
